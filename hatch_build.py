@@ -1,4 +1,6 @@
-"""What a build adds to the files of the project: the commit it is made from, and in a wheel the contracts."""
+"""What a build adds to the files of the project: the commit it is made from, and in a wheel the
+contracts.
+"""
 
 from __future__ import annotations
 

@@ -28,18 +28,25 @@ Result = dict[str, Any]
 def _load(name: str) -> Callable[[Quorum, float, int], list[Result]]:
     def run(quorum: Quorum, seconds: float, runs: int) -> list[Result]:
         leader = quorum.endpoints[quorum.leader() - 1]
-        return [uvloop.run(measure(LOADS[name], [leader], quorum.pids, seconds=seconds)) for _ in range(runs)]
+        return [
+            uvloop.run(measure(LOADS[name], [leader], quorum.pids, seconds=seconds))
+            for _ in range(runs)
+        ]
 
     return run
 
 
 def _w5(quorum: Quorum, seconds: float, runs: int) -> list[Result]:
-    return [propagation.propagation(quorum, n, period_s=0.01, seconds=seconds) for n in (3, 30, 100)]
+    return [
+        propagation.propagation(quorum, n, period_s=0.01, seconds=seconds) for n in (3, 30, 100)
+    ]
 
 
 def _w6(quorum: Quorum, seconds: float, runs: int) -> list[Result]:
     times = max(5, runs)
-    return [failover.failovers(quorum, number, times) for number in (signal.SIGKILL, signal.SIGSTOP)]
+    return [
+        failover.failovers(quorum, number, times) for number in (signal.SIGKILL, signal.SIGSTOP)
+    ]
 
 
 WORKLOADS: dict[str, tuple[str, Callable[[Quorum, float, int], list[Result]]]] = {
@@ -49,8 +56,14 @@ WORKLOADS: dict[str, tuple[str, Callable[[Quorum, float, int], list[Result]]]] =
     "w4": ("requests of 100 writes, 8 in flight", _load("w4")),
     "w5": ("one write each 10 ms, until the last of N brokers has it", _w5),
     "w6": ("kill -9 and SIGSTOP of the leader under a retrying writer", _w6),
-    "w7": ("100,000 partitions: memory, disk, restarts", lambda quorum, seconds, runs: [scale(quorum)]),
-    "w8": ("the idle quorum", lambda quorum, seconds, runs: [failover.idle(quorum, max(30.0, seconds))]),
+    "w7": (
+        "100,000 partitions: memory, disk, restarts",
+        lambda quorum, seconds, runs: [scale(quorum)],
+    ),
+    "w8": (
+        "the idle quorum",
+        lambda quorum, seconds, runs: [failover.idle(quorum, max(30.0, seconds))],
+    ),
     "w9": (
         "SIGTERM of the leader under a retrying writer",
         lambda quorum, seconds, runs: [failover.failovers(quorum, signal.SIGTERM, max(5, runs))],
@@ -65,7 +78,10 @@ WORKLOADS: dict[str, tuple[str, Callable[[Quorum, float, int], list[Result]]]] =
     ),
     "k_fence": (
         "fencing a broker with 1,000 partitions, of 10,000 and of 100,000",
-        lambda quorum, seconds, runs: [*map(fencing.alone, fencing.TOTALS), *fencing.on_a_quorum(quorum)],
+        lambda quorum, seconds, runs: [
+            *map(fencing.alone, fencing.TOTALS),
+            *fencing.on_a_quorum(quorum),
+        ],
     ),
     "k3": (
         "one call that creates many partitions, three brokers",
@@ -75,7 +91,9 @@ WORKLOADS: dict[str, tuple[str, Callable[[Quorum, float, int], list[Result]]]] =
     ),
     "k4": (
         "one write at 20/s until the last of three brokers shows it",
-        lambda quorum, seconds, runs: [propagation.propagation(quorum, 3, period_s=0.05, seconds=seconds)],
+        lambda quorum, seconds, runs: [
+            propagation.propagation(quorum, 3, period_s=0.05, seconds=seconds)
+        ],
     ),
     "k6": (
         "a broker that is killed or stopped: until the others know, and until it is back",
@@ -91,20 +109,33 @@ BROKERS = {"k6": 3}
 
 
 def main(
-    workload: Annotated[str, typer.Argument(help=", ".join(f"{k}: {v[0]}" for k, v in WORKLOADS.items()))],
+    workload: Annotated[
+        str, typer.Argument(help=", ".join(f"{k}: {v[0]}" for k, v in WORKLOADS.items()))
+    ],
     seconds: Annotated[float, typer.Option(help="How long each measurement lasts.")] = 10.0,
     runs: Annotated[int, typer.Option(help="How often it is repeated.")] = 1,
-    peer: Annotated[str | None, typer.Option(help="etcd: measured beside us, see peers.py.")] = None,
-    directory: Annotated[Path, typer.Option("--dir", help="On the disk to be measured.")] = Path(".raftlog/bench"),
+    peer: Annotated[
+        str | None, typer.Option(help="etcd: measured beside us, see peers.py.")
+    ] = None,
+    directory: Annotated[Path, typer.Option("--dir", help="On the disk to be measured.")] = Path(
+        ".raftlog/bench"
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
 ) -> None:
-    """Measure one workload on three real nodes with real fsync, and print it beside the machine's limits."""
+    """Measure one workload on three real nodes with real fsync, and print it beside the machine's
+    limits.
+    """
     if workload not in WORKLOADS:
         raise typer.BadParameter(f"{workload} is none of {', '.join(WORKLOADS)}")
     with Quorum(directory, brokers=BROKERS.get(workload, 0)) as quorum:
         machine = uvloop.run(limits(directory))
         ours = WORKLOADS[workload][1](quorum, seconds, runs)
-    result: Result = {"workload": workload, "what": WORKLOADS[workload][0], "limits": machine, "ours": ours}
+    result: Result = {
+        "workload": workload,
+        "what": WORKLOADS[workload][0],
+        "limits": machine,
+        "ours": ours,
+    }
     if peer is not None:
         try:
             result["etcd"] = peers.etcd(workload, seconds=seconds, runs=1)
@@ -126,7 +157,9 @@ def show(result: Result) -> None:
         table.add_row(f"limit {name}", str(value))
     for index, ours in enumerate(result["ours"]):
         for name, value in ours.items():
-            table.add_row(f"ours {name}" + (f" [{index + 1}]" if len(result["ours"]) > 1 else ""), str(value))
+            table.add_row(
+                f"ours {name}" + (f" [{index + 1}]" if len(result["ours"]) > 1 else ""), str(value)
+            )
     for part in ("etcd", "ratios"):
         for name, value in (result.get(part) or {}).items():
             table.add_row(f"{part} {name}", str(value))

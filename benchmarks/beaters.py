@@ -2,8 +2,9 @@
 
     python -m benchmarks.beaters CLUSTER_ID CONTROLLERS COUNT
 
-Prints ``ready`` when all are unfenced; ends at a line on stdin, printing JSON: answered, failed, seconds, latency_ms. Each has a
-connection of its own, as brokers have, and claims to have applied all that is committed.
+Prints ``ready`` when all are unfenced; ends at a line on stdin, printing JSON: answered, failed,
+seconds, latency_ms. Each has a connection of its own, as brokers have, and claims to have applied
+all that is committed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ STARTS_PER_S = 200
 class Beater:
     """One broker, as far as its registration goes."""
 
-    def __init__(self, transport: GrpcTransport, controllers: list[str], cluster_id: str, broker_id: int) -> None:
+    def __init__(
+        self, transport: GrpcTransport, controllers: list[str], cluster_id: str, broker_id: int
+    ) -> None:
         self._client = ControllerClient(transport, controllers, rng=random.Random(broker_id))
         self._cluster_id = cluster_id
         self._id = broker_id
@@ -48,7 +51,9 @@ class Beater:
     async def live(self, committed: Committed) -> None:
         """Until cancelled."""
         ranges = [
-            records_pb2.FeatureRange(name=name, min_supported_version=low, max_supported_version=high)
+            records_pb2.FeatureRange(
+                name=name, min_supported_version=low, max_supported_version=high
+            )
             for name, low, high in SUPPORTED_FEATURES
         ]
         registration = pb.RegisterBrokerRequest(
@@ -75,7 +80,11 @@ class Beater:
             )
             sent = time.monotonic()
             try:
-                reply = checked(await self._client.send(pb.ControllerRequest(broker_heartbeat=request), INTERVAL_S))
+                reply = checked(
+                    await self._client.send(
+                        pb.ControllerRequest(broker_heartbeat=request), INTERVAL_S
+                    )
+                )
             except ApiError:
                 self.failed += 1
             else:
@@ -97,7 +106,10 @@ class Committed:
                 response = await self._client.call(pb.DescribeBrokersRequest(), timeout_s=30)
             except ApiError:
                 continue
-            self.offset, self.epoch = response.describe_brokers.high_watermark - 1, response.controller_epoch
+            self.offset, self.epoch = (
+                response.describe_brokers.high_watermark - 1,
+                response.controller_epoch,
+            )
             await asyncio.sleep(LOOK_S if self.epoch == 0 or not self.settled else 20 * LOOK_S)
 
     settled = False
@@ -108,7 +120,10 @@ async def main(cluster_id: str, controllers: list[str], count: int) -> None:
     transport = GrpcTransport()
     committed = Committed(ControllerClient(transport, controllers, rng=random.Random(1)))
     looking = asyncio.create_task(committed.look())
-    beaters = [Beater(transport, controllers, cluster_id, FIRST_ID + 10 * count + number) for number in range(count)]
+    beaters = [
+        Beater(transport, controllers, cluster_id, FIRST_ID + 10 * count + number)
+        for number in range(count)
+    ]
     tasks = [looking]
     for beater in beaters:
         tasks.append(asyncio.create_task(beater.live(committed)))

@@ -1,4 +1,6 @@
-"""K6, K7: how soon a broker that dies or leaves is out, and is back; and what a thousand brokers' heartbeats cost."""
+"""K6, K7: how soon a broker that dies or leaves is out, and is back; and what a thousand brokers'
+heartbeats cost.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ SETTLE_S = 3.0
 BEATING = (0, 100, 1000)
 
 
-# --- K6 -----------------------------------------------------------------------------------------------------------------
+# --- K6 -----------------------------------------------------------------------------------------
 
 
 class Witness:
@@ -41,7 +43,9 @@ class Witness:
         """(active, broker epoch) in the witness's newest image."""
         body = broker_pb2.DescribeClusterRequest(include_fenced_brokers=True)
         response = await self._client.read(body, mode=broker_pb2.LATEST)
-        found = next(one for one in response.describe_cluster.brokers if one.broker_id == self._broker_id)
+        found = next(
+            one for one in response.describe_cluster.brokers if one.broker_id == self._broker_id
+        )
         return not found.is_fenced, found.broker_epoch
 
     async def until(self, *, active: bool, above_epoch: int = -1) -> float:
@@ -66,7 +70,9 @@ def _started_at(quorum: Quorum, name: str) -> float:
     return datetime.fromisoformat(last).timestamp()
 
 
-async def _restart(quorum: Quorum, name: str, witness: Witness, above_epoch: int) -> tuple[float, float]:
+async def _restart(
+    quorum: Quorum, name: str, witness: Witness, above_epoch: int
+) -> tuple[float, float]:
     """Start a broker: seconds until it is up, and from there until it is unfenced anew."""
     begun = time.time()
     quorum.start(name)
@@ -97,17 +103,24 @@ async def _lives(quorum: Quorum, way: str, runs: int) -> dict[str, Any]:
     await asyncio.sleep(SETTLE_S)
     seen = [await _life(quorum, name, witness, way) for _ in range(runs)]
     await witness.close()
-    return {"way": way, "runs": runs, **{f"{key}_ms": latency_ms([one[key] for one in seen]) for key in seen[0]}}
+    return {
+        "way": way,
+        "runs": runs,
+        **{f"{key}_ms": latency_ms([one[key] for one in seen]) for key in seen[0]},
+    }
 
 
 def broker_lives(quorum: Quorum, runs: int) -> list[dict[str, Any]]:
     """K6: each way of dying, and coming back. Seen from another broker, sampled every 5 ms."""
     import uvloop
 
-    return [uvloop.run(_lives(quorum, way, runs)) for way in ("kill -9", "kill -9, back at once", "sigterm")]
+    return [
+        uvloop.run(_lives(quorum, way, runs))
+        for way in ("kill -9", "kill -9, back at once", "sigterm")
+    ]
 
 
-# --- K7 -----------------------------------------------------------------------------------------------------------------
+# --- K7 -----------------------------------------------------------------------------------------
 
 
 def _beating(quorum: Quorum, count: int, seconds: float) -> dict[str, Any]:
@@ -126,7 +139,10 @@ def _beating(quorum: Quorum, count: int, seconds: float) -> dict[str, Any]:
         begun, before = time.monotonic(), [cpu_s([pid]) for pid in pids]
         time.sleep(seconds)
         taken = time.monotonic() - begun
-        used = [round((cpu_s([pid]) - old) * 100 / taken, 1) for pid, old in zip(pids, before, strict=True)]
+        used = [
+            round((cpu_s([pid]) - old) * 100 / taken, 1)
+            for pid, old in zip(pids, before, strict=True)
+        ]
         out, _ = child.communicate("stop\n", timeout=60)
     finally:
         child.kill()
@@ -138,12 +154,16 @@ def _beating(quorum: Quorum, count: int, seconds: float) -> dict[str, Any]:
         "leader_cpu_percent": used[leader - 1],
         "followers_cpu_percent": others,
         "heartbeats_per_s": round(told["answered"] / told["seconds"], 1),
-        "leader_cpu_us_a_heartbeat": round(used[leader - 1] * 1e4 * told["seconds"] / max(1, told["answered"])),
+        "leader_cpu_us_a_heartbeat": round(
+            used[leader - 1] * 1e4 * told["seconds"] / max(1, told["answered"])
+        ),
         "heartbeats_failed": told["failed"],
         "heartbeat_ms": told["latency_ms"],
     }
 
 
 def heartbeats(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
-    """K7: controllers' CPU, in percent of one core, by number of brokers that heartbeat every 2 s, each on a connection of its own."""
+    """K7: controllers' CPU, in percent of one core, by number of brokers that heartbeat every 2 s,
+    each on a connection of its own.
+    """
     return [_beating(quorum, count, seconds) for count in BEATING]

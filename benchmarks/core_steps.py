@@ -1,6 +1,8 @@
-"""What the quorum's state machine costs by itself: microseconds a step, by role and event, of three cores in one process.
+"""What the quorum's state machine costs by itself: microseconds a step, by role and event, of three
+cores in one process.
 
-No bytes, no disk, no network: effects are handed on at once, flushes complete at once. What is left is the price of deciding.
+No bytes, no disk, no network: effects are handed on at once, flushes complete at once. What is left
+is the price of deciding.
 
     .venv/bin/python -m benchmarks.core_steps [--writes N] [--json]
 """
@@ -44,7 +46,10 @@ class Cores:
         empty = RecoveredLog(VoteState(), 0, 0, ())
         self.cores = {
             v.node_id: QuorumCore(
-                QuorumConfig("c", v.node_id, v.directory_id, VOTERS), empty, random.Random(v.node_id), self.now
+                QuorumConfig("c", v.node_id, v.directory_id, VOTERS),
+                empty,
+                random.Random(v.node_id),
+                self.now,
             )
             for v in VOTERS
         }
@@ -70,10 +75,17 @@ class Cores:
         if isinstance(effect, ev.PersistVote):
             self.queue.append((me, ev.VotePersisted(effect.vote)))
         elif isinstance(effect, ev.Send | ev.SendFetch):
-            self.queue.append((effect.peer_id, ev.RequestReceived(effect.request, Asker(me, effect.correlation_id))))
+            self.queue.append(
+                (
+                    effect.peer_id,
+                    ev.RequestReceived(effect.request, Asker(me, effect.correlation_id)),
+                )
+            )
         elif isinstance(effect, ev.Reply):
             to: Asker = effect.reply_to
-            self.queue.append((to.node_id, ev.ResponseReceived(me, to.correlation_id, effect.response)))
+            self.queue.append(
+                (to.node_id, ev.ResponseReceived(me, to.correlation_id, effect.response))
+            )
         elif isinstance(effect, ev.ReplyFetch):
             self._reply_fetch(me, effect)
         elif isinstance(effect, ev.Flush):
@@ -86,7 +98,9 @@ class Cores:
         end, epoch = self.cores[me].log_end_offset, self.cores[me].epoch
         has_data = effect.max_bytes > 0 and effect.offset < end
         span = ev.LogSpan(effect.offset, end, ((epoch, effect.offset),), b"") if has_data else None
-        self.queue.append((to.node_id, ev.ResponseReceived(me, to.correlation_id, effect.response, span)))
+        self.queue.append(
+            (to.node_id, ev.ResponseReceived(me, to.correlation_id, effect.response, span))
+        )
 
     def propose(self, leader: int) -> None:
         """One record of the leader's epoch at its log end."""
@@ -135,7 +149,9 @@ def measure(writes: int) -> dict[str, Any]:
             cores.run()
     elapsed = time.perf_counter() - begun
     if cores.cores[leader].high_watermark < writes:
-        raise RuntimeError(f"only {cores.cores[leader].high_watermark} of {writes} writes were committed")
+        raise RuntimeError(
+            f"only {cores.cores[leader].high_watermark} of {writes} writes were committed"
+        )
     steps = {
         f"{role} {kind}": {
             "count": len(taken),
@@ -157,11 +173,15 @@ def main(
     if as_json:
         print(json.dumps(result, indent=1))
         return
-    table = Table(title=f"{writes} writes on three cores: {result['us_a_write']} us each, handing on included")
+    table = Table(
+        title=f"{writes} writes on three cores: {result['us_a_write']} us each, handing on included"
+    )
     for column in ("role and event", "count", "p50 us", "p99 us", "us a write"):
         table.add_column(column, justify="left" if column.startswith("role") else "right")
     for name, cost in result["steps"].items():
-        table.add_row(name, *(str(cost[key]) for key in ("count", "p50_us", "p99_us", "us_a_write")))
+        table.add_row(
+            name, *(str(cost[key]) for key in ("count", "p50_us", "p99_us", "us_a_write"))
+        )
     Console().print(table)
 
 

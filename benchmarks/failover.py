@@ -105,4 +105,7 @@ def idle(quorum: Quorum, seconds: float) -> dict[str, Any]:
     time.sleep(5)
     before = cpu_s(quorum.pids)
     time.sleep(seconds)
-    return {"cpu_s_per_minute": round((cpu_s(quorum.pids) - before) * 60 / seconds, 2), "seconds": seconds}
+    return {
+        "cpu_s_per_minute": round((cpu_s(quorum.pids) - before) * 60 / seconds, 2),
+        "seconds": seconds,
+    }

@@ -1,7 +1,8 @@
-"""K-fence: fencing a broker with 1,000 partitions, of 10,000 in all and of 100,000: it must cost what the broker holds.
+"""K-fence: fencing a broker with 1,000 partitions, of 10,000 in all and of 100,000: it must cost
+what the broker holds.
 
-Measured twice: in one process what deciding, folding and encoding cost by themselves, and on a real quorum from the request to its
-committed answer, and until every broker has applied it.
+Measured twice: in one process what deciding, folding and encoding cost by themselves, and on a real
+quorum from the request to its committed answer, and until every broker has applied it.
 
     .venv/bin/python -m benchmarks.fencing [--json]      # the first alone
     benchmarks/run k_fence                               # both
@@ -43,7 +44,9 @@ PARTITIONS_A_CALL = 2_000
 
 
 def alone(total: int) -> dict[str, Any]:
-    """CPU milliseconds of one fencing in this process; as many brokers as make each hold 1,000 partitions."""
+    """CPU milliseconds of one fencing in this process; as many brokers as make each hold 1,000
+    partitions.
+    """
     brokers = list(range(1, total * REPLICATION_FACTOR // HELD + 1))
     base = _image(brokers, total)
     gc.collect()
@@ -66,18 +69,24 @@ def alone(total: int) -> dict[str, Any]:
         joined = time.process_time()
         changed.add(len(records))
         for name, seconds in zip(
-            taken, (decided - begun, folded - folding, added - decided, joined - folded), strict=True
+            taken,
+            (decided - begun, folded - folding, added - decided, joined - folded),
+            strict=True,
         ):
             taken[name].append(seconds * 1000)
     gc.unfreeze()
-    figures = {f"{name}_p50_cpu_ms": round(percentile(values, 0.5), 2) for name, values in taken.items()}
+    figures = {
+        f"{name}_p50_cpu_ms": round(percentile(values, 0.5), 2) for name, values in taken.items()
+    }
     return {"partitions": total, "brokers": len(brokers), "records": max(changed), **figures}
 
 
 def _image(brokers: list[int], total: int) -> Image:
     builder = ImageBuilder(Image())
     records: list[Record] = [
-        record(pb.RegisterBrokerRecord(broker_id=each, incarnation_id=f"i{each}", broker_epoch=each))
+        record(
+            pb.RegisterBrokerRecord(broker_id=each, incarnation_id=f"i{each}", broker_epoch=each)
+        )
         for each in brokers
     ]
     topic_id = bytes(range(16))
@@ -86,7 +95,11 @@ def _image(brokers: list[int], total: int) -> Image:
         records.append(
             record(
                 pb.PartitionRecord(
-                    partition_id=index, topic_id=topic_id, replicas=replicas, isr=replicas, leader=replicas[0]
+                    partition_id=index,
+                    topic_id=topic_id,
+                    replicas=replicas,
+                    isr=replicas,
+                    leader=replicas[0],
                 )
             )
         )
@@ -95,7 +108,9 @@ def _image(brokers: list[int], total: int) -> Image:
 
 
 def on_a_quorum(quorum: Quorum) -> list[dict[str, Any]]:
-    """Three controllers, brokers that keep the image; three of them hold what the victims do not."""
+    """Three controllers, brokers that keep the image; three of them hold what the victims do
+    not.
+    """
     import uvloop
 
     rows: list[dict[str, Any]] = []
@@ -146,8 +161,13 @@ async def _fence_all(bootstrap: list[str]) -> dict[int, list[tuple[float, float,
 
 
 async def _create(session: Session, name: str, count: int, replicas: list[int]) -> None:
-    assignments = [rpc.CreatableReplicaAssignment(partition_index=each, broker_ids=replicas) for each in range(count)]
-    topic = rpc.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
+    assignments = [
+        rpc.CreatableReplicaAssignment(partition_index=each, broker_ids=replicas)
+        for each in range(count)
+    ]
+    topic = rpc.CreatableTopic(
+        name=name, num_partitions=-1, replication_factor=-1, assignments=assignments
+    )
     # No faster than the brokers apply it: who falls behind would be fenced, and measured no more.
     response = await session.write(
         rpc.CreateTopicsRequest(topics=[topic]), acks=common_pb2.ACKS_ACKNOWLEDGED, timeout_s=60
@@ -176,11 +196,17 @@ async def _fence(client: ControllerClient, broker_id: int) -> tuple[float, float
     return begun, ended, response.write.token.offset
 
 
-def main(as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False) -> None:
+def main(
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
+) -> None:
     """Measure fencing in one process."""
     for total in TOTALS:
         row = alone(total)
-        print(json.dumps(row) if as_json else "  ".join(f"{name}={value}" for name, value in row.items()))
+        print(
+            json.dumps(row)
+            if as_json
+            else "  ".join(f"{name}={value}" for name, value in row.items())
+        )
 
 
 if __name__ == "__main__":

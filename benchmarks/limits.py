@@ -26,4 +26,7 @@ def fdatasync_ms(directory: Path, count: int = 1000) -> float:
 async def limits(directory: Path) -> dict[str, float]:
     """Both limits, milliseconds."""
     pingpong = await measure_pingpong(2.0)
-    return {"fdatasync_p50_ms": fdatasync_ms(directory), "grpc_stream_pingpong_p50_ms": round(pingpong["p50_ms"], 3)}
+    return {
+        "fdatasync_p50_ms": fdatasync_ms(directory),
+        "grpc_stream_pingpong_p50_ms": round(pingpong["p50_ms"], 3),
+    }

@@ -1,4 +1,6 @@
-"""W1 to W4: one client process, 256-byte values, each write durable on a majority before its reply."""
+"""W1 to W4: one client process, 256-byte values, each write durable on a majority before its
+reply.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ CLIENT_METRICS = 16
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A closed loop: ``in_flight`` requests of ``batch`` writes each, over ``clients`` connections."""
+    """A closed loop: ``in_flight`` requests of ``batch`` writes each, over ``clients``
+    connections.
+    """
 
     in_flight: int
     batch: int = 1
@@ -53,9 +57,13 @@ class Writes:
             key = self._count if self._load.fresh_keys else int(self._rng.random() * KEYS)
             value = pb.AlterableConfig(name="match", value=f"{self._count:08d}{self._filler}")
             resources.append(
-                pb.AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name=f"key-{key:012d}", configs=(value,))
+                pb.AlterConfigsResource(
+                    resource_type=CLIENT_METRICS, resource_name=f"key-{key:012d}", configs=(value,)
+                )
             )
-        return pb.ControllerRequest(incremental_alter_configs=pb.IncrementalAlterConfigsRequest(resources=resources))
+        return pb.ControllerRequest(
+            incremental_alter_configs=pb.IncrementalAlterConfigsRequest(resources=resources)
+        )
 
 
 async def measure(
@@ -63,7 +71,9 @@ async def measure(
 ) -> dict[str, Any]:
     """Run one load. Raises ApiError if a single write fails."""
     transport = GrpcTransport()
-    clients = [ControllerClient(transport, bootstrap, rng=random.Random(i)) for i in range(load.clients)]
+    clients = [
+        ControllerClient(transport, bootstrap, rng=random.Random(i)) for i in range(load.clients)
+    ]
     writes = Writes(load)
     clock = time.perf_counter
     begin = clock() + warm_s

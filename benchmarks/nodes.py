@@ -36,7 +36,10 @@ class Quorum:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._cluster.delete()
 
@@ -83,13 +86,18 @@ class Quorum:
             raise TimeoutError(f"{name} has not ended")
 
     def start_brokers(self, count: int) -> tuple[list[str], list[int]]:
-        """Start brokers beside the quorum, and wait until they serve: their endpoints and pids. They end with the quorum."""
+        """Start brokers beside the quorum, and wait until they serve: their endpoints and pids.
+
+        They end with the quorum.
+        """
         names = [self._cluster.add_broker().name for _ in range(count)]
         for name in names:
             self._cluster.start(name)
         self._cluster.wait_ready(names, START_TIMEOUT_S)
         pids = (self._cluster.pid(name) for name in names)
-        return [self._cluster.node(name).endpoint for name in names], [pid for pid in pids if pid is not None]
+        return [self._cluster.node(name).endpoint for name in names], [
+            pid for pid in pids if pid is not None
+        ]
 
     def signal(self, node: int, number: int) -> None:
         """Send a signal to one node."""
@@ -110,7 +118,10 @@ class Quorum:
         return self._cluster.data_path(f"controller-{node}")
 
     def leader(self) -> int:
-        """The node that leads, once all running nodes agree on it and on what is committed. Raises TimeoutError."""
+        """The node that leads, once all running nodes agree on it and on what is committed.
+
+        Raises TimeoutError.
+        """
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             known = self._cluster.quorum().descriptions

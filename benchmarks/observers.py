@@ -1,9 +1,11 @@
-"""Brokers that remember when they had applied what, and when they were told; run as a process: see ``propagation``.
+"""Brokers that remember when they had applied what, and when they were told; run as a process: see
+``propagation``.
 
     python -m benchmarks.observers CLUSTER_ID CONTROLLERS FIRST_ID COUNT
 
-Prints ``ready`` when all are unfenced; ends at a line on stdin, printing JSON: for each broker a list of
-[time, applied, told], times from the machine's monotonic clock, which all its processes share.
+Prints ``ready`` when all are unfenced; ends at a line on stdin, printing JSON: for each broker a
+list of [time, applied, told], times from the machine's monotonic clock, which all its processes
+share.
 """
 
 from __future__ import annotations

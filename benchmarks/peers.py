@@ -1,7 +1,8 @@
 """The peer's figure, taken by its own scripts right beside ours.
 
-``BENCH_PEERS`` names a folder with ``etcd/run.py`` (and ``setup.sh``, which builds it); ``PEERS_HOME`` a folder on a real disk for its
-binaries and data. Each step of ``run.py`` starts a fresh three-member cluster on loopback, measures and writes ``results/STEP.json``.
+``BENCH_PEERS`` names a folder with ``etcd/run.py`` (and ``setup.sh``, which builds it);
+``PEERS_HOME`` a folder on a real disk for its binaries and data. Each step of ``run.py`` starts a
+fresh three-member cluster on loopback, measures and writes ``results/STEP.json``.
 """
 
 from __future__ import annotations
@@ -21,21 +22,35 @@ STEPS = {"w1": "w1", "w2": "w2", "w3": "w3", "w4": "w4", "w5": "w5", "w6": "w6_d
 
 
 def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
-    """etcd's figures for a workload, in our words; None if it has no such step. Raises ConfigError if it can't be run."""
+    """etcd's figures for a workload, in our words; None if it has no such step.
+
+    Raises ConfigError if it can't be run.
+    """
     if workload not in STEPS:
         return None
     scripts, home = os.environ.get("BENCH_PEERS"), os.environ.get("PEERS_HOME")
     if not scripts or not home or not (Path(scripts) / "etcd" / "run.py").exists():
         raise ConfigError(
-            "--peer etcd needs BENCH_PEERS (a folder with etcd/run.py) and PEERS_HOME (a folder on a disk)"
+            "--peer etcd needs BENCH_PEERS (a folder with etcd/run.py) and PEERS_HOME (a folder on"
+            " a disk)"
         )
     # The scripts write beside themselves: run a copy.
     copy = Path(home) / "scripts" / "etcd"
     shutil.copytree(Path(scripts) / "etcd", copy, dirs_exist_ok=True)
-    environment = {**os.environ, "PEERS_HOME": home, "BENCH_SECONDS": str(seconds), "BENCH_RUNS": str(runs)}
+    environment = {
+        **os.environ,
+        "PEERS_HOME": home,
+        "BENCH_SECONDS": str(seconds),
+        "BENCH_RUNS": str(runs),
+    }
     if not (Path(home) / "etcd" / "bin" / "etcd").exists():
         subprocess.run([str(copy / "setup.sh")], env=environment, check=True, stdout=sys.stderr)
-    subprocess.run([sys.executable, str(copy / "run.py"), workload], env=environment, check=True, stdout=sys.stderr)
+    subprocess.run(
+        [sys.executable, str(copy / "run.py"), workload],
+        env=environment,
+        check=True,
+        stdout=sys.stderr,
+    )
     result = json.loads((copy / "results" / f"{STEPS[workload]}.json").read_text())
     return _ours(workload, result)
 
@@ -54,7 +69,9 @@ def _ours(workload: str, result: Any) -> dict[str, Any]:
     return {"writes_per_s": round(middle["puts_per_s"]), "latency_ms": middle["lat_ms"]}
 
 
-def ratios(workload: str, ours: list[dict[str, Any]], theirs: dict[str, Any] | None) -> dict[str, float]:
+def ratios(
+    workload: str, ours: list[dict[str, Any]], theirs: dict[str, Any] | None
+) -> dict[str, float]:
     """Ours against the peer's; above 1 is better than the peer."""
     if theirs is None:
         return {}

@@ -1,4 +1,5 @@
-"""The limit of this machine under every figure of ours: one message to and fro on one gRPC stream, between two processes.
+"""The limit of this machine under every figure of ours: one message to and fro on one gRPC stream,
+between two processes.
 
 Run it: ``python -m benchmarks.pingpong [SECONDS]``.
 """
@@ -34,7 +35,9 @@ async def _serve() -> None:
     """Print the port, echo until stdin ends."""
     server = grpc.aio.server()
     handler = grpc.stream_stream_rpc_method_handler(_echo)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
+    )
     print(server.add_insecure_port("127.0.0.1:0"), flush=True)
     await server.start()
     await asyncio.to_thread(sys.stdin.read)
@@ -42,7 +45,9 @@ async def _serve() -> None:
 
 
 async def measure_pingpong(seconds: float) -> dict[str, Any]:
-    """Round trips of 300 bytes for about so many seconds: their count a second, p50 and p99 in ms, the EventEngine's state."""
+    """Round trips of 300 bytes for about so many seconds: their count a second, p50 and p99 in ms,
+    the EventEngine's state.
+    """
     server = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.pingpong", "--serve"),
         cwd=Path(__file__).parents[1],

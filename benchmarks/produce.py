@@ -1,4 +1,6 @@
-"""D1: produce with acks=all to partitions of three replicas on three brokers: latency of one record, and throughput of many."""
+"""D1: produce with acks=all to partitions of three replicas on three brokers: latency of one
+record, and throughput of many.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def _topic() -> pb.CreateTopicsRequest:
     return pb.CreateTopicsRequest(topics=[topic])
 
 
-async def _shape(producer: Producer, in_flight: int, size: int, pids: list[int], seconds: float) -> dict[str, Any]:
+async def _shape(
+    producer: Producer, in_flight: int, size: int, pids: list[int], seconds: float
+) -> dict[str, Any]:
     value = random.Random(size).randbytes(size)
     times: list[float] = []
     failed = 0

@@ -25,16 +25,30 @@ REST_S = 1.0
 
 
 class Observers:
-    """Child processes with brokers in them. ``moves`` after ``stop``: for each broker (times, applied, told)."""
+    """Child processes with brokers in them.
 
-    def __init__(self, quorum: Quorum, count: int, processes: int = 3, first: int = FIRST_BROKER) -> None:
+    ``moves`` after ``stop``: for each broker (times, applied, told).
+    """
+
+    def __init__(
+        self, quorum: Quorum, count: int, processes: int = 3, first: int = FIRST_BROKER
+    ) -> None:
         shares = [count // processes + (i < count % processes) for i in range(processes)]
         self.processes: list[subprocess.Popen[str]] = []
         for share in filter(None, shares):
-            command = [sys.executable, "-m", "benchmarks.observers", quorum.cluster_id, ",".join(quorum.endpoints)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.observers",
+                quorum.cluster_id,
+                ",".join(quorum.endpoints),
+            ]
             self.processes.append(
                 subprocess.Popen(
-                    [*command, str(first), str(share)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                    [*command, str(first), str(share)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
                 )
             )
             first += share
@@ -57,7 +71,9 @@ class Observers:
         for process in self.processes:
             out, _ = process.communicate("stop\n", timeout=60)
             for moves in json.loads(out):
-                self.moves.append(([m[0] for m in moves], [m[1] for m in moves], [m[2] for m in moves]))
+                self.moves.append(
+                    ([m[0] for m in moves], [m[1] for m in moves], [m[2] for m in moves])
+                )
 
     def all_applied(self, offset: int) -> float:
         """When the last broker had applied an offset."""
@@ -81,7 +97,9 @@ def observed(quorum: Quorum, count: int) -> Iterator[Observers]:
             process.wait()
 
 
-async def paced(bootstrap: list[str], *, period_s: float, count: int) -> list[tuple[float, float, int]]:
+async def paced(
+    bootstrap: list[str], *, period_s: float, count: int
+) -> list[tuple[float, float, int]]:
     """Writes on a fixed schedule: (sent, answered, offset)."""
     transport = GrpcTransport()
     client = ControllerClient(transport, bootstrap, rng=random.Random(1))
@@ -103,7 +121,9 @@ async def paced(bootstrap: list[str], *, period_s: float, count: int) -> list[tu
     return done
 
 
-def propagation(quorum: Quorum, observers: int, *, period_s: float, seconds: float) -> dict[str, Any]:
+def propagation(
+    quorum: Quorum, observers: int, *, period_s: float, seconds: float
+) -> dict[str, Any]:
     """W5 and K4."""
     import uvloop
 
@@ -116,7 +136,9 @@ def propagation(quorum: Quorum, observers: int, *, period_s: float, seconds: flo
         "observers": observers,
         "writes": len(done),
         "reply_ms": latency_ms([answered - sent for sent, answered, _ in done]),
-        "last_applied_from_send_ms": latency_ms([watching.all_applied(o) - sent for sent, _, o in done]),
+        "last_applied_from_send_ms": latency_ms(
+            [watching.all_applied(o) - sent for sent, _, o in done]
+        ),
         "all_told_from_send_ms": latency_ms([watching.all_told(o) - sent for sent, _, o in done]),
     }
 
@@ -124,12 +146,15 @@ def propagation(quorum: Quorum, observers: int, *, period_s: float, seconds: flo
 async def _create(bootstrap: list[str], topics: int, partitions: int) -> tuple[float, float, int]:
     transport = GrpcTransport()
     client = ControllerClient(transport, bootstrap, rng=random.Random(1))
-    warm = pb.CreateTopicsRequest(topics=[pb.CreatableTopic(name="warm", num_partitions=100, replication_factor=3)])
+    warm = pb.CreateTopicsRequest(
+        topics=[pb.CreatableTopic(name="warm", num_partitions=100, replication_factor=3)]
+    )
     await client.call(warm)
     await asyncio.sleep(REST_S)
     request = pb.CreateTopicsRequest(
         topics=[
-            pb.CreatableTopic(name=f"topic-{i}", num_partitions=partitions, replication_factor=3) for i in range(topics)
+            pb.CreatableTopic(name=f"topic-{i}", num_partitions=partitions, replication_factor=3)
+            for i in range(topics)
         ]
     )
     sent = time.monotonic()

@@ -1,4 +1,5 @@
-"""Opening the partition replicas of a broker: 10,000 small ones and a gigabyte in few, after an orderly stop, and without one.
+"""Opening the partition replicas of a broker: 10,000 small ones and a gigabyte in few, after an
+orderly stop, and without one.
 
 .venv/bin/python -m benchmarks.replicas [--json]
 benchmarks/run d2
@@ -32,7 +33,9 @@ def reopen(directory: Path) -> list[dict[str, Any]]:
     return [row for shape in SHAPES for row in asyncio.run(_reopen(directory, *shape))]
 
 
-async def _reopen(parent: Path, replicas: int, batches: int, record_bytes: int) -> list[dict[str, Any]]:
+async def _reopen(
+    parent: Path, replicas: int, batches: int, record_bytes: int
+) -> list[dict[str, Any]]:
     directory = Path(tempfile.mkdtemp(dir=parent))
     try:
         await _fill(_opened(directory / "data"), replicas, batches, record_bytes)
@@ -61,9 +64,13 @@ def _opened(directory: Path) -> RocksPartitionStore:
 
 async def _fill(store: RocksPartitionStore, replicas: int, batches: int, record_bytes: int) -> None:
     store.recover()
-    keys: list[PartitionKey] = [(b"topic%011d" % (number // 10), number % 10) for number in range(replicas)]
+    keys: list[PartitionKey] = [
+        (b"topic%011d" % (number // 10), number % 10) for number in range(replicas)
+    ]
     for base in range(batches):
-        chunk = batch.encode([RecordData(1, 0, b"x" * record_bytes)], base_offset=base, epoch=1, timestamp_ms=1)
+        chunk = batch.encode(
+            [RecordData(1, 0, b"x" * record_bytes)], base_offset=base, epoch=1, timestamp_ms=1
+        )
         for key in keys:
             store.append(key, chunk, base, base + 1)
     await _flushed(store)
@@ -78,7 +85,8 @@ async def _flushed(store: RocksPartitionStore) -> None:
 
 def _measured(directory: Path, *, orderly: bool) -> tuple[float, float]:
     if not orderly:
-        # Opened, and not closed in order: the tail is looked at, and RocksDB is tried in a child first.
+        # Opened, and not closed in order: the tail is looked at, and RocksDB is tried in a child
+        # first.
         store = _opened(directory)
         store._rocks.close()
     begun = time.perf_counter()
@@ -91,7 +99,9 @@ def _measured(directory: Path, *, orderly: bool) -> tuple[float, float]:
 
 
 def main(
-    directory: Annotated[Path, typer.Option("--dir", help="On the disk to be measured.")] = Path(".raftlog/bench"),
+    directory: Annotated[Path, typer.Option("--dir", help="On the disk to be measured.")] = Path(
+        ".raftlog/bench"
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
 ) -> None:
     """Measure it alone."""

@@ -1,4 +1,6 @@
-"""W7: 100,000 partitions: memory and disk for each, and how long nodes take to be back with them."""
+"""W7: 100,000 partitions: memory and disk for each, and how long nodes take to be back with
+them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def scale(quorum: Quorum) -> dict[str, Any]:
     return {
         "partitions": PARTITIONS,
         "created_partitions_per_s": round(PARTITIONS / seconds),
-        "controller_bytes_per_partition": [_each(a, b) for a, b in zip(empty[0], full[0], strict=True)],
+        "controller_bytes_per_partition": [
+            _each(a, b) for a, b in zip(empty[0], full[0], strict=True)
+        ],
         "broker_bytes_per_partition": [_each(a, b) for a, b in zip(empty[1], full[1], strict=True)],
         "restart_one_controller_s": round(one_s, 2),
         "kill_all_restart_until_write_s": round(all_s, 2),
@@ -69,7 +73,9 @@ async def _create(bootstrap: list[str]) -> float:
     session = client.session("scale")
     begun = time.monotonic()
     for index in range(PARTITIONS // PARTITIONS_A_TOPIC):
-        topic = pb.CreatableTopic(name=f"topic-{index}", num_partitions=PARTITIONS_A_TOPIC, replication_factor=3)
+        topic = pb.CreatableTopic(
+            name=f"topic-{index}", num_partitions=PARTITIONS_A_TOPIC, replication_factor=3
+        )
         response = await session.write(pb.CreateTopicsRequest(topics=[topic]), timeout_s=60)
         for result in response.create_topics.topics:
             if result.error.error_code:
@@ -82,7 +88,9 @@ async def _create(bootstrap: list[str]) -> float:
 
 
 def _restart_one(quorum: Quorum, node: int) -> float:
-    """kill -9 of a follower, then: from its start until it knows the high watermark that the others know."""
+    """kill -9 of a follower, then: from its start until it knows the high watermark that the others
+    know.
+    """
     quorum.signal(node, signal.SIGKILL)
     quorum.wait_gone(node)
     begun = time.monotonic()
@@ -113,7 +121,9 @@ async def _restart_all(quorum: Quorum) -> float:
 
 
 def _start_broker(quorum: Quorum) -> float:
-    """A broker more: from the start of its process until it is unfenced, the whole image applied."""
+    """A broker more: from the start of its process until it is unfenced, the whole image
+    applied.
+    """
     begun = time.monotonic()
     broker = Observers(quorum, 1, first=900)
     try:

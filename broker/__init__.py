@@ -1,1 +1,3 @@
-"""The broker: follows the log, serves reads from the image at LAO and at the tip, and forwards writes."""
+"""The broker: follows the log, serves reads from the image at LAO and at the tip, and forwards
+writes.
+"""

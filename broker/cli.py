@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from raftlog.cli.nodes import Main
 
 app = typer.Typer(
-    help="Run a broker: a follower that serves reads and forwards writes.", epilog=EPILOG, no_args_is_help=True
+    help="Run a broker: a follower that serves reads and forwards writes.",
+    epilog=EPILOG,
+    no_args_is_help=True,
 )
 
 

@@ -48,7 +48,10 @@ log = structlog.get_logger(__name__)
 
 
 def settings_of(config: NodeConfig) -> BrokerSettings:
-    """The broker's settings in a node's configuration. Raises ConfigError if times do not fit each other."""
+    """The broker's settings in a node's configuration.
+
+    Raises ConfigError if times do not fit each other.
+    """
     own, settings = config.broker, config.settings
     assert own is not None, "not the configuration of a broker"
     return BrokerSettings(
@@ -71,9 +74,12 @@ def settings_of(config: NodeConfig) -> BrokerSettings:
             shutdown_timeout_ms=settings.controlled_shutdown_timeout_ms,
         ),
         replication=ReplicationSettings(
-            **values_of(ReplicationSettings, settings), free_space_reserve_bytes=_reserve_bytes(config)
+            **values_of(ReplicationSettings, settings),
+            free_space_reserve_bytes=_reserve_bytes(config),
         ),
-        partitions=PartitionSettings(broker_id=config.node_id, **values_of(PartitionSettings, settings)),
+        partitions=PartitionSettings(
+            broker_id=config.node_id, **values_of(PartitionSettings, settings)
+        ),
     )
 
 
@@ -86,9 +92,14 @@ def _reserve_bytes(config: NodeConfig) -> int:
 
 
 async def run_broker(config: NodeConfig) -> int:
-    """Run until a signal, until the broker was replaced, or a fatal error; the exit code. Raises ConfigError at the start."""
+    """Run until a signal, until the broker was replaced, or a fatal error; the exit code.
+
+    Raises ConfigError at the start.
+    """
     settings = settings_of(config)
-    directory = open_directory(config.directory, cluster_id=config.cluster_id, broker_id=config.node_id)
+    directory = open_directory(
+        config.directory, cluster_id=config.cluster_id, broker_id=config.node_id
+    )
     raise_file_limit()
     transport = transport_of(config)
     incarnation_id = str(uuid.uuid4())
@@ -125,7 +136,10 @@ async def _identified(
     incarnation_id: str,
     stopping: asyncio.Event,
 ) -> BrokerSettings | Exit:
-    """The settings with the broker's id, which is in the directory's meta.json by then. Raises ConfigError, StorageError."""
+    """The settings with the broker's id, which is in the directory's meta.json by then.
+
+    Raises ConfigError, StorageError.
+    """
     broker_id = known_id(settings.broker_id, directory.broker_id, settings.log_dirs[0])
     if broker_id != NO_NODE_ID:
         directory.claim(broker_id)
@@ -147,17 +161,22 @@ async def _identified(
             await http.stop()
     if isinstance(found, Exit):
         return found
-    # Durable before anything is done under the id: lost between the two, it is found again by the directory's own id.
+    # Durable before anything is done under the id: lost between the two, it is found again by the
+    # directory's own id.
     directory.claim(found.broker_id)
     return found
 
 
-async def _start_waiting_http(config: NodeConfig, ready: Callable[[], tuple[bool, str]]) -> HttpServer | None:
+async def _start_waiting_http(
+    config: NodeConfig, ready: Callable[[], tuple[bool, str]]
+) -> HttpServer | None:
     """Health while the broker has no id: it lives, and is not ready."""
     if config.http_listener is None:
         return None
     title = "raftlog broker without an id"
-    server = HttpServer(config.http_listener.host, config.http_listener.port, MetricsRegistry(), ready, title=title)
+    server = HttpServer(
+        config.http_listener.host, config.http_listener.port, MetricsRegistry(), ready, title=title
+    )
     await server.start()
     return server
 
@@ -215,7 +234,9 @@ def _unary_handler(service: BrokerService) -> object:
     async def ask(request: broker_pb2.BrokerRequest, peer: str) -> broker_pb2.BrokerResponse:
         return await answer(service.requests, request, peer)
 
-    return unary_handler(broker_pb2.DESCRIPTOR.services_by_name["Broker"], broker_pb2.BrokerRequest, ask)
+    return unary_handler(
+        broker_pb2.DESCRIPTOR.services_by_name["Broker"], broker_pb2.BrokerRequest, ask
+    )
 
 
 def metrics_registry(service: BrokerService, transport: GrpcServerTransport) -> MetricsRegistry:

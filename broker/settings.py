@@ -23,8 +23,9 @@ SUPPORTED_FEATURES = (
 class LifecycleSettings:
     """Times of a broker's life. Raises ConfigError if they do not fit each other.
 
-    ``fencing_timeout_ms`` is longer than the controller's session timeout on purpose (KIP-343): a broker that cannot reach the
-    controller is fenced there first, so that the healthy majority does not lose it for a hiccup it has survived.
+    ``fencing_timeout_ms`` is longer than the controller's session timeout on purpose (KIP-343): a
+    broker that cannot reach the controller is fenced there first, so that the healthy majority does
+    not lose it for a hiccup it has survived.
     """
 
     heartbeat_interval_ms: int = Settings.broker_heartbeat_interval_ms
@@ -38,10 +39,13 @@ class LifecycleSettings:
 
     def __post_init__(self) -> None:
         wrong: list[str] = []
-        if self.heartbeat_interval_ms <= 0 or self.heartbeat_interval_ms * 2 > self.session_timeout_ms:
+        if (
+            self.heartbeat_interval_ms <= 0
+            or self.heartbeat_interval_ms * 2 > self.session_timeout_ms
+        ):
             wrong.append(
-                f"broker.heartbeat.interval.ms ({self.heartbeat_interval_ms}) must be positive and at most half of "
-                f"broker.session.timeout.ms ({self.session_timeout_ms})"
+                f"broker.heartbeat.interval.ms ({self.heartbeat_interval_ms}) must be positive and"
+                f" at most half of broker.session.timeout.ms ({self.session_timeout_ms})"
             )
         if self.fencing_timeout_ms <= self.session_timeout_ms:
             wrong.append(
@@ -53,31 +57,42 @@ class LifecycleSettings:
 
     @property
     def answer_within_ms(self) -> int:
-        """How long a heartbeat is waited for: a link that says nothing is given up in time to try another one within the session."""
-        return min(self.heartbeat_interval_ms, max(1, (self.session_timeout_ms - self.heartbeat_interval_ms) // 3))
+        """How long a heartbeat is waited for: a link that says nothing is given up in time to try
+        another one within the session.
+        """
+        return min(
+            self.heartbeat_interval_ms,
+            max(1, (self.session_timeout_ms - self.heartbeat_interval_ms) // 3),
+        )
 
     def misfit(self, controllers_session_timeout_ms: int) -> str:
-        """What is wrong with these times under the session timeout that the controllers really go by (0: not known); empty: nothing."""
+        """What is wrong with these times under the session timeout that the controllers really go
+        by (0: not known); empty: nothing.
+        """
         session_ms = controllers_session_timeout_ms
         if not session_ms:
             return ""
         wrong: list[str] = []
         if self.fencing_timeout_ms <= session_ms:
             wrong.append(
-                f"broker.fencing.timeout.ms ({self.fencing_timeout_ms}) is not above the controllers' broker.session.timeout.ms "
-                f"({session_ms}): this broker fences itself before it is declared inactive"
+                f"broker.fencing.timeout.ms ({self.fencing_timeout_ms}) is not above the"
+                f" controllers' broker.session.timeout.ms ({session_ms}): this broker fences itself"
+                " before it is declared inactive"
             )
         if self.heartbeat_interval_ms * 2 > session_ms:
             wrong.append(
-                f"broker.heartbeat.interval.ms ({self.heartbeat_interval_ms}) is more than half of the controllers' "
-                f"broker.session.timeout.ms ({session_ms}): one lost heartbeat may fence this broker"
+                f"broker.heartbeat.interval.ms ({self.heartbeat_interval_ms}) is more than half of"
+                f" the controllers' broker.session.timeout.ms ({session_ms}): one lost heartbeat"
+                " may fence this broker"
             )
         return "; ".join(wrong)
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerSettings:
-    """``answer_margin_ms``: how much later than ``fetch_max_wait_ms`` a parked fetch may be answered before the link counts as dead."""
+    """``answer_margin_ms``: how much later than ``fetch_max_wait_ms`` a parked fetch may be
+    answered before the link counts as dead.
+    """
 
     fetch_max_bytes: int = 4 << 20
     fetch_snapshot_max_bytes: int = PIECE_BYTES
@@ -89,7 +104,8 @@ class FollowerSettings:
 class BrokerSettings:
     """One broker. ``controllers``: host:port of the controllers it begins with.
 
-    What it advertises, if it is not given (empty, 0), is where it listens, with the port really bound.
+    What it advertises, if it is not given (empty, 0), is where it listens, with the port really
+    bound.
     """
 
     broker_id: int
@@ -107,7 +123,9 @@ class BrokerSettings:
     max_parked_reads: int = 10_000
     """Reads that may wait for an image at a time; more are refused."""
     image_max_bytes: int = 256 << 20
-    """Of log and images kept above the image at LAO; beyond it the broker stops reading the log until LAO moves."""
+    """Of log and images kept above the image at LAO; beyond it the broker stops reading the log
+    until LAO moves.
+    """
     lifecycle: LifecycleSettings = field(default_factory=LifecycleSettings)
     follower: FollowerSettings = field(default_factory=FollowerSettings)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)

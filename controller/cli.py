@@ -12,7 +12,9 @@ from raftlog.cli.options import ConfigFile, SetFlags
 if TYPE_CHECKING:
     from raftlog.cli.nodes import Main
 
-app = typer.Typer(help="Run a controller: a voter of the quorum.", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    help="Run a controller: a voter of the quorum.", epilog=EPILOG, no_args_is_help=True
+)
 
 
 def register(app_: typer.Typer) -> None:

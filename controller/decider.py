@@ -1,7 +1,10 @@
-"""Decides for the active controller of one epoch: requests, reports and time in, decisions out. No I/O, no clock, no randomness.
+"""Decides for the active controller of one epoch: requests, reports and time in, decisions out.
 
-The shell folds what is decided into the pending image at once, so each decision sees the one before it, and requests pipeline.
-Nothing here outlives the epoch: a controller that loses its leadership is dropped whole.
+No I/O, no clock, no randomness.
+
+The shell folds what is decided into the pending image at once, so each decision sees the one before
+it, and requests pipeline. Nothing here outlives the epoch: a controller that loses its leadership
+is dropped whole.
 """
 
 from __future__ import annotations
@@ -11,7 +14,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from controller.decision import Decision, Defer, Duplicate, Refusal, Reply, Write, check_record_bytes, refuse
+from controller.decision import (
+    Decision,
+    Defer,
+    Duplicate,
+    Refusal,
+    Reply,
+    Write,
+    check_record_bytes,
+    refuse,
+)
 from controller.decisions.brokers.describe import describe_brokers
 from controller.decisions.brokers.heartbeats import (
     check_heartbeat,
@@ -20,9 +32,18 @@ from controller.decisions.brokers.heartbeats import (
     on_probation,
     unfence_decision,
 )
-from controller.decisions.brokers.hostnames import HostnameCollector, alter_hostnames, list_hostnames
+from controller.decisions.brokers.hostnames import (
+    HostnameCollector,
+    alter_hostnames,
+    list_hostnames,
+)
 from controller.decisions.brokers.registration import register_broker, unregister_broker
-from controller.decisions.clients.clients import ClientExpiry, close_client, find_result, open_client
+from controller.decisions.clients.clients import (
+    ClientExpiry,
+    close_client,
+    find_result,
+    open_client,
+)
 from controller.decisions.clients.export_cursors import alter_export_cursors, list_export_cursors
 from controller.decisions.configs import alter_configs
 from controller.decisions.partitions.alter_partition import alter_partitions
@@ -61,14 +82,20 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 _NEWS = Record(RecordType.CONFIG, 0, b"", None)
-"""Stands for any record but progress and no-op: that is all that the progress policy asks of a record."""
+"""Stands for any record but progress and no-op: that is all that the progress policy asks of a
+record.
+"""
 
 WHOLE = frozenset({"register_broker", "unregister_broker", "broker_heartbeat"})
-"""Requests whose effect on partitions is never refused for its size: it is bounded by what the broker holds."""
+"""Requests whose effect on partitions is never refused for its size: it is bounded by what the
+broker holds.
+"""
 
 _ACKS_MAX = max(common_pb2.Acks.values())
 LOOK_AT_ALL_S = 0.1
-"""How often all brokers that wait to be unfenced are looked at, for what no report of theirs tells: a probation that ends."""
+"""How often all brokers that wait to be unfenced are looked at, for what no report of theirs tells:
+a probation that ends.
+"""
 
 _WITH_EFFECTS = (Write, Reply, Defer)
 
@@ -76,9 +103,10 @@ _WITH_EFFECTS = (Write, Reply, Defer)
 class Decider:
     """Decides for one epoch.
 
-    ``pending`` is shared with the shell, which folds every decision's records into it (and into ``lao``) before it asks for the
-    next one, and then calls ``proposed``. The whole local log is in it before this is made; ``lao`` has seen it
-    too. ``sessions`` comes empty. ``quorum`` shows the replicas' progress; without it the voter set cannot change.
+    ``pending`` is shared with the shell, which folds every decision's records into it (and into
+    ``lao``) before it asks for the next one, and then calls ``proposed``. The whole local log is in
+    it before this is made; ``lao`` has seen it too. ``sessions`` comes empty. ``quorum`` shows the
+    replicas' progress; without it the voter set cannot change.
     """
 
     def __init__(
@@ -110,7 +138,9 @@ class Decider:
             probation_max_s=settings.broker_metadata_lag_probation_max_ms / 1000,
             now=now,
         )
-        absent_ids = AbsentIds(settings.broker_id_adopt_after_ms / 1000, settings.broker_session_timeout_ms / 1000, now)
+        absent_ids = AbsentIds(
+            settings.broker_id_adopt_after_ms / 1000, settings.broker_session_timeout_ms / 1000, now
+        )
         read_leases = ReadLeases(settings.broker_session_timeout_ms / 1000, now)
         self.state = ControllerState(
             cluster_id,
@@ -125,25 +155,38 @@ class Decider:
             rng,
             absent_ids,
             Gone(settings.broker_session_timeout_ms / 1000),
-            # The first record of the epoch stands for the inherited tail below it: LAO passes both or neither.
+            # The first record of the epoch stands for the inherited tail below it: LAO passes both
+            # or neither.
             ProgressPolicy(settings.progress_interval_ms / 1000, epoch_start_offset),
             generation,
             EpochFloor(generation),
             began_at=now,
-            controller_ids=lambda now: frozenset() if quorum is None else controller_ids(quorum(now)),
+            controller_ids=lambda now: (
+                frozenset() if quorum is None else controller_ids(quorum(now))
+            ),
         )
         brokers = pending.snapshot().brokers
         self.state.isr_removals.resume(pending.snapshot())
-        # A fenced broker holds no lease and says soon enough that it lives; one that died long ago must not look alive.
+        # A fenced broker holds no lease and says soon enough that it lives; one that died long ago
+        # must not look alive.
         sessions.start(
-            [(broker_id, brokers[broker_id].epoch) for broker_id in sorted(brokers) if not brokers[broker_id].fenced],
+            [
+                (broker_id, brokers[broker_id].epoch)
+                for broker_id in sorted(brokers)
+                if not brokers[broker_id].fenced
+            ],
             now,
         )
         if heartbeats_off(self.state):
-            # They never say anything more: what an earlier controller had to do for them is done now.
+            # They never say anything more: what an earlier controller had to do for them is done
+            # now.
             for broker_id in sorted(brokers):
                 broker = brokers[broker_id]
-                if broker.registration_version == LEGACY_REGISTRATION and broker.fenced and not broker.has_left:
+                if (
+                    broker.registration_version == LEGACY_REGISTRATION
+                    and broker.fenced
+                    and not broker.has_left
+                ):
                     self.state.ask_unfence(broker_id)
         self.membership = Membership(self.state, node_id, epoch_start_offset, quorum)
         self._checked_principal = ""
@@ -160,7 +203,9 @@ class Decider:
             "alter_partition": self._alter_partition,
             "create_topics": lambda request, now: create_topics(state, request),
             "delete_topics": lambda request, now: delete_topics(state, request),
-            "incremental_alter_configs": lambda request, now: alter_configs(pending, settings, request),
+            "incremental_alter_configs": lambda request, now: alter_configs(
+                pending, settings, request
+            ),
             "describe_brokers": lambda request, now: describe_brokers(state, now),
             "add_raft_voter": members.add,
             "remove_raft_voter": members.remove,
@@ -169,16 +214,24 @@ class Decider:
                 None if quorum is None else quorum(now), node_id, request
             ),
             "create_partitions": lambda request, now: create_partitions(state, request),
-            "alter_partition_reassignments": lambda request, now: alter_reassignments(state, request),
-            "list_partition_reassignments": lambda request, now: list_reassignments(state.committed, request),
+            "alter_partition_reassignments": lambda request, now: alter_reassignments(
+                state, request
+            ),
+            "list_partition_reassignments": lambda request, now: list_reassignments(
+                state.committed, request
+            ),
             "elect_leaders": lambda request, now: elect_leaders(state, request),
             "open_client": lambda request, now: open_client(pending, request, self.next_offset),
             "close_client": lambda request, now: close_client(pending, request),
             "list_hostnames": lambda request, now: list_hostnames(state, now),
             "alter_hostnames": lambda request, now: alter_hostnames(state, request),
             "list_export_cursors": lambda request, now: list_export_cursors(state, quorum, now),
-            "alter_export_cursors": lambda request, now: alter_export_cursors(state, request, quorum, now),
-            "update_features": lambda request, now: update_features(state, request, node_id, quorum, now),
+            "alter_export_cursors": lambda request, now: alter_export_cursors(
+                state, request, quorum, now
+            ),
+            "update_features": lambda request, now: update_features(
+                state, request, node_id, quorum, now
+            ),
         }
 
     @property
@@ -186,12 +239,13 @@ class Decider:
         """The offset that the first record of the next decision will get."""
         return self.pending.offset + 1
 
-    # --- requests -----------------------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     def decide(self, request: rpc.ControllerRequest, now: float, kind: str = "") -> Decision:
         """Decide one request. What is wrong with it is in the decision; nothing is raised.
 
-        Nothing is changed but what the request reports: a heartbeat is heard whatever becomes of it.
+        Nothing is changed but what the request reports: a heartbeat is heard whatever becomes of
+        it.
 
         ``kind``: its body's name, if it is known already.
         """
@@ -207,14 +261,21 @@ class Decider:
                     "cluster_id",
                 )
             if handler is None:
-                raise refuse(ErrorCode.INVALID_REQUEST, "the request has no body that this controller knows", "body")
+                raise refuse(
+                    ErrorCode.INVALID_REQUEST,
+                    "the request has no body that this controller knows",
+                    "body",
+                )
             if not 0 <= request.acks <= _ACKS_MAX:
-                raise refuse(ErrorCode.INVALID_REQUIRED_ACKS, f"there are no acks {request.acks}", "acks")
+                raise refuse(
+                    ErrorCode.INVALID_REQUIRED_ACKS, f"there are no acks {request.acks}", "acks"
+                )
             body = getattr(request, kind)
             check_limits(body)
             if request.HasField("client"):
                 client = request.client
-                # It stands in the batch's header, whatever the request is. Most requests come from the one before's.
+                # It stands in the batch's header, whatever the request is. Most requests come from
+                # the one before's.
                 if client.principal != self._checked_principal:
                     check_limits(client, "client")
                     self._checked_principal = client.principal
@@ -247,12 +308,15 @@ class Decider:
         self.state.check_broker_epoch(request.broker_id, request.broker_epoch)
         return alter_partitions(self.pending, self.settings, request)
 
-    # --- reports ------------------------------------------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------------
 
     def heard(self, broker_id: int, broker_epoch: int, now: float) -> bool:
-        """A broker's heartbeat has arrived; it is decided when its turn comes. A long queue must not end sessions.
+        """A broker's heartbeat has arrived; it is decided when its turn comes.
 
-        Nothing happens, and False is returned, for another epoch than the registered one, and for a broker that took its leave.
+        A long queue must not end sessions.
+
+        Nothing happens, and False is returned, for another epoch than the registered one, and for a
+        broker that took its leave.
         """
         if self._registration(broker_id, broker_epoch) is None:
             return False
@@ -262,18 +326,30 @@ class Decider:
         return True
 
     def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
-        """There is evidence that the process of a registration has ended: see :mod:`controller.state.gone`."""
-        if self._registration(broker_id, broker_epoch) is not None and not heartbeats_off(self.state):
+        """There is evidence that the process of a registration has ended: see
+        :mod:`controller.state.gone`.
+        """
+        if self._registration(broker_id, broker_epoch) is not None and not heartbeats_off(
+            self.state
+        ):
             self.state.gone.found(broker_id, broker_epoch, now)
 
     def report(
-        self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int, now: float
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        controller_epoch: int,
+        applied: int,
+        known_lao: int,
+        now: float,
     ) -> None:
-        """What a broker says on every heartbeat and metadata fetch: how far it has applied and been told.
+        """What a broker says on every heartbeat and metadata fetch: how far it has applied and been
+        told.
 
-        A fetch renews no session where heartbeats are in force: the broker fences itself by its heartbeats alone, and the controller
-        must not go by anything else [fetches pass, heartbeats do not: the broker serves nothing, and stays leader]. It is a sign of
-        life all the same: an id whose broker fetches is not given away.
+        A fetch renews no session where heartbeats are in force: the broker fences itself by its
+        heartbeats alone, and the controller must not go by anything else [fetches pass, heartbeats
+        do not: the broker serves nothing, and stays leader]. It is a sign of life all the same: an
+        id whose broker fetches is not given away.
         """
         if heartbeats_off(self.state):
             self.heard(broker_id, broker_epoch, now)
@@ -291,9 +367,15 @@ class Decider:
             self.state.ask_unfence(broker_id)
 
     def _registration(self, broker_id: int, broker_epoch: int) -> Broker | None:
-        """The registration of this epoch, unless it is not the present one or has taken its leave."""
+        """The registration of this epoch, unless it is not the present one or has taken its
+        leave.
+        """
         broker = self.pending.brokers.get(broker_id)
-        return broker if broker is not None and broker.epoch == broker_epoch and not broker.has_left else None
+        return (
+            broker
+            if broker is not None and broker.epoch == broker_epoch and not broker.has_left
+            else None
+        )
 
     def proposed(self, decision: Decision, now: float) -> None:
         """A decision's records, if it has any, are in the pending image: its effects take force."""
@@ -305,12 +387,13 @@ class Decider:
         """The high watermark has passed the records of ``image``."""
         self.state.committed = image
 
-    # --- time ---------------------------------------------------------------------------------------------------------
+    # --- time ------------------------------------------------------------------------------------
 
     def has_urgent_work(self) -> bool:
         """Whether ``next_due`` may have what must not wait for a timer.
 
-        The bootstrap, leader epochs of a generation before, a broker ready to be unfenced, or half fenced.
+        The bootstrap, leader epochs of a generation before, a broker ready to be unfenced, or half
+        fenced.
         """
         state = self.state
         return (
@@ -321,7 +404,9 @@ class Decider:
         )
 
     def next_due(self, now: float, *, fencing_only: bool = False) -> Write | None:
-        """The next thing to do by itself, always with records; None: nothing now. Call it until then, proposing each.
+        """The next thing to do by itself, always with records; None: nothing now.
+
+        Call it until then, proposing each.
 
         ``fencing_only``: the disks are full; what is needed for the truth alone, which is bounded.
         """
@@ -353,7 +438,11 @@ class Decider:
 
     def next_deadline(self) -> float:
         """When to call ``next_due`` at the latest, if nothing happens before."""
-        if self._needs_bootstrap() or self.state.isr_removals or self.state.epoch_floor.is_due(self.pending):
+        if (
+            self._needs_bootstrap()
+            or self.state.isr_removals
+            or self.state.epoch_floor.is_due(self.pending)
+        ):
             return -math.inf
         expiry = self.sessions.next_expiry()
         progress = self.state.progress.next_due(self.lao.lao)
@@ -371,17 +460,27 @@ class Decider:
         )
 
     def bootstrap(self) -> Write | None:
-        """The feature levels that a new cluster starts with. Asked of the log itself: a flag would outlive a lost epoch."""
+        """The feature levels that a new cluster starts with.
+
+        Asked of the log itself: a flag would outlive a lost epoch.
+        """
         if not self._needs_bootstrap():
             return None
         level = self.settings.bootstrap_metadata_version or versions.LATEST_METADATA_VERSION
         levels = {versions.METADATA_VERSION: level, versions.LAO_VERSION: 1}
         if versions.supports_heartbeat_levels(levels):
             levels[versions.BROKER_HEARTBEAT_VERSION] = 1
-        return Write([record(pb.FeatureLevelRecord(name=name, feature_level=level)) for name, level in levels.items()])
+        return Write(
+            [
+                record(pb.FeatureLevelRecord(name=name, feature_level=level))
+                for name, level in levels.items()
+            ]
+        )
 
     def begin_generation(self) -> Write | None:
-        """In a log that was taken back: all brokers fenced, and leader epochs above whatever was led before, batch by batch."""
+        """In a log that was taken back: all brokers fenced, and leader epochs above whatever was
+        led before, batch by batch.
+        """
         return self.state.epoch_floor.due(self.state)
 
     def unfence_ready(self, now: float) -> Write | None:
@@ -399,7 +498,9 @@ class Decider:
         return versions.METADATA_VERSION not in self.pending.features
 
     def _next_admitted(self) -> Broker | None:
-        """A fenced broker that asked to be unfenced and has applied enough, among those that have said something new."""
+        """A fenced broker that asked to be unfenced and has applied enough, among those that have
+        said something new.
+        """
         to_look_at = self.state.to_look_at
         if self.lao.unparked != self._unparked:
             self._unparked = self.lao.unparked
@@ -441,7 +542,8 @@ class Decider:
             return None
         leases = self.state.read_leases
         if leases.ends_at(stuck) > now:
-            # Not while it may be answering strict reads: no renewals, and then. A broker that catches up meanwhile is let off.
+            # Not while it may be answering strict reads: no renewals, and then. A broker that
+            # catches up meanwhile is let off.
             leases.stop(stuck)
             watch.look_again(now, leases.ends_at(stuck))
             return None
@@ -457,19 +559,26 @@ class Decider:
         return [
             broker_id
             for broker_id, broker in found
-            if broker is not None and not broker.fenced and broker.registration_version != LEGACY_REGISTRATION
+            if broker is not None
+            and not broker.fenced
+            and broker.registration_version != LEGACY_REGISTRATION
         ]
 
     def _write_progress(self, now: float) -> Write | None:
-        # Images are made chunk by chunk: brokers may have applied, and LAO may be at, what is committed of the next one.
+        # Images are made chunk by chunk: brokers may have applied, and LAO may be at, what is
+        # committed of the next one.
         high_watermark = max(self.state.committed.offset + 1, self.lao.high_watermark)
-        message = self.state.progress.decide(self.lao.lao, high_watermark, self.lao.applied_offsets(), now)
+        message = self.state.progress.decide(
+            self.lao.lao, high_watermark, self.lao.applied_offsets(), now
+        )
         if message is None:
             return None
         return Write([record(message)], effects=(ProgressRecorded(message),))
 
     def _observe_proposed(self) -> None:
-        """Tell the progress policy what was proposed since: everything but its own records is news to it."""
+        """Tell the progress policy what was proposed since: everything but its own records is news
+        to it.
+        """
         progress = self.state.progress
         count = self.next_offset - progress.observed_end
         if count > 0:

@@ -1,4 +1,7 @@
-"""The six possible outcomes of a decision, each a plain value. Deciding writes nothing; what a request reports may change soft state."""
+"""The six possible outcomes of a decision, each a plain value.
+
+Deciding writes nothing; what a request reports may change soft state.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,19 @@ from raftlog.metadata.records import Record
 from raftlog.wire.common.v1 import common_pb2
 
 MAX_BATCH_BYTES = 8 << 20
-"""The most bytes that one request may write. A batch that fences or replaces a broker is bounded by the partitions it holds instead."""
+"""The most bytes that one request may write.
+
+A batch that fences or replaces a broker is bounded by the partitions it holds instead.
+"""
 _FEW_RECORDS = 512
 
 
 @final
 class Write(NamedTuple):
-    """Records to propose, and the answer to send once they are committed. A tuple for speed: every write makes one."""
+    """Records to propose, and the answer to send once they are committed.
+
+    A tuple for speed: every write makes one.
+    """
 
     records: list[Record]
     """One atomic batch, in order; never empty."""
@@ -25,12 +34,18 @@ class Write(NamedTuple):
     """The response message for this kind of request; None if no request asked for the records."""
     effects: tuple[Effect, ...] = ()
     answer_when_appended: bool = False
-    """Answer as soon as the records are in the leader's log. Such an answer does not say that they are committed."""
+    """Answer as soon as the records are in the leader's log.
+
+    Such an answer does not say that they are committed.
+    """
 
 
 @final
 class Reply(NamedTuple):
-    """An answer without records. It goes out once a confirmed round proves that this node still leads."""
+    """An answer without records.
+
+    It goes out once a confirmed round proves that this node still leads.
+    """
 
     body: Any
     effects: tuple[Effect, ...] = ()
@@ -52,7 +67,9 @@ class Duplicate(NamedTuple):
 
 @final
 class Defer(NamedTuple):
-    """No decision yet: the request waits, and is decided again at time ``at`` (seconds of the event loop's clock)."""
+    """No decision yet: the request waits, and is decided again at time ``at`` (seconds of the event
+    loop's clock).
+    """
 
     at: float
     effects: tuple[Effect, ...] = ()
@@ -60,14 +77,19 @@ class Defer(NamedTuple):
 
 @final
 class TransferLeadership(NamedTuple):
-    """Transfer the leadership to voter ``target_id``; the answer goes out when the transfer is complete."""
+    """Transfer the leadership to voter ``target_id``; the answer goes out when the transfer is
+    complete.
+    """
 
     target_id: int
     body: Any
 
 
 Decision = Write | Reply | Refusal | Duplicate | Defer | TransferLeadership
-"""The outcome of one request. A decision that a deadline triggers, as a session timeout, is always a Write."""
+"""The outcome of one request.
+
+A decision that a deadline triggers, as a session timeout, is always a Write.
+"""
 
 
 def write_or_reply(records: list[Record], body: Any, *effects: Effect) -> Write | Reply:
@@ -76,7 +98,10 @@ def write_or_reply(records: list[Record], body: Any, *effects: Effect) -> Write 
 
 
 def refuse(code: ErrorCode, message: str, field: str = "") -> ApiError:
-    """The error of a request that changed nothing. ``field`` is the field at fault, if there is one."""
+    """The error of a request that changed nothing.
+
+    ``field`` is the field at fault, if there is one.
+    """
     return ApiError(code, message, field=field)
 
 
@@ -91,24 +116,34 @@ def wire_error(error: ApiError) -> common_pb2.Error:
 
 
 def check_record_count(count: int, limit: int) -> None:
-    """Raise POLICY_VIOLATION for a request that would write more than ``limit`` records: they all go into one atomic batch."""
+    """Raise POLICY_VIOLATION for a request that would write more than ``limit`` records: they all
+    go into one atomic batch.
+    """
     if count > limit:
         raise refuse(
-            ErrorCode.POLICY_VIOLATION, f"the request needs {count} records, more than the {limit} of one batch"
+            ErrorCode.POLICY_VIOLATION,
+            f"the request needs {count} records, more than the {limit} of one batch",
         )
 
 
 def check_item_count(count: int, limit: int, field: str) -> None:
-    """Raise POLICY_VIOLATION for a request that names more than ``limit`` items, before any item is decided.
+    """Raise POLICY_VIOLATION for a request that names more than ``limit`` items, before any item is
+    decided.
 
     An item that is refused writes no record, but it takes time all the same.
     """
     if count > limit:
-        raise refuse(ErrorCode.POLICY_VIOLATION, f"{count} items are more than the {limit} of one request", field)
+        raise refuse(
+            ErrorCode.POLICY_VIOLATION,
+            f"{count} items are more than the {limit} of one request",
+            field,
+        )
 
 
 def check_record_bytes(records: list[Record], field: str) -> None:
-    """Raise MESSAGE_TOO_LARGE for a request that would write more than MAX_BATCH_BYTES: it would delay all requests behind it."""
+    """Raise MESSAGE_TOO_LARGE for a request that would write more than MAX_BATCH_BYTES: it would
+    delay all requests behind it.
+    """
     if len(records) <= _FEW_RECORDS:
         return  # No larger than the request itself, which has its own limit.
     size = sum(len(each.body) for each in records)

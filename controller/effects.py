@@ -1,8 +1,10 @@
-"""The changes that a decision makes to the soft state of one controller epoch, each a plain value. Soft state is not in the log.
+"""The changes that a decision makes to the soft state of one controller epoch, each a plain value.
 
-An effect is applied once the records of its decision are in the pending image, or at once if the decision has no records. If a
-decision cannot be proposed, its effects are dropped with it, so soft state never runs ahead of the log.
-``controller/state/apply.py`` says what each effect does.
+Soft state is not in the log.
+
+An effect is applied once the records of its decision are in the pending image, or at once if the
+decision has no records. If a decision cannot be proposed, its effects are dropped with it, so soft
+state never runs ahead of the log. ``controller/state/apply.py`` says what each effect does.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Registered(NamedTuple):
-    """A process has registered this broker id, under a new broker epoch: what was known under an earlier epoch is void."""
+    """A process has registered this broker id, under a new broker epoch: what was known under an
+    earlier epoch is void.
+    """
 
     broker_id: int
     broker_epoch: int
@@ -37,7 +41,10 @@ class Unregistered(NamedTuple):
 
 
 class Fenced(NamedTuple):
-    """A broker was fenced for this cause. ``record_count``: how many records the batch that fences it has."""
+    """A broker was fenced for this cause.
+
+    ``record_count``: how many records the batch that fences it has.
+    """
 
     broker_id: int
     cause: Cause
@@ -61,7 +68,10 @@ class ShutdownBegun(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A broker has completed its controlled shutdown. Its session is over, so a successor can register at once."""
+    """A broker has completed its controlled shutdown.
+
+    Its session is over, so a successor can register at once.
+    """
 
     broker_id: int
 
@@ -83,11 +93,16 @@ class AllLeasesStopped(NamedTuple):
 
 
 class FeatureLevelsUpdated(NamedTuple):
-    """Feature levels were changed while heartbeats were not in force. Heartbeats may be in force now."""
+    """Feature levels were changed while heartbeats were not in force.
+
+    Heartbeats may be in force now.
+    """
 
 
 class IsrsLeft(NamedTuple):
-    """A fenced broker was removed from the ISRs of the first ``done`` partitions of ``keys``, the partitions that it held."""
+    """A fenced broker was removed from the ISRs of the first ``done`` partitions of ``keys``, the
+    partitions that it held.
+    """
 
     broker_id: int
     keys: Sequence[PartitionKey]
@@ -95,7 +110,9 @@ class IsrsLeft(NamedTuple):
 
 
 class LeaderEpochsRaised(NamedTuple):
-    """The leader epochs of ``partition_count`` more partitions were raised into the range of this log generation."""
+    """The leader epochs of ``partition_count`` more partitions were raised into the range of this
+    log generation.
+    """
 
     partition_count: int
 

@@ -48,17 +48,24 @@ HAND_OVER_S = 1.0
 
 
 def settings_of(config: NodeConfig, *, bootstrap_metadata_version: int = 0) -> ControllerSettings:
-    """The configuration's keys, with what formatting has decided, and what is to stay free of the disk."""
+    """The configuration's keys, with what formatting has decided, and what is to stay free of the
+    disk.
+    """
     reserve_bytes = config.settings.metadata_log_free_space_reserve_bytes
     return ControllerSettings(
         **values_of(ControllerSettings, config.settings),
         bootstrap_metadata_version=bootstrap_metadata_version,
-        free_space_reserve_bytes=effective_reserve_bytes(reserve_bytes, disk_bytes(config.directory)),
+        free_space_reserve_bytes=effective_reserve_bytes(
+            reserve_bytes, disk_bytes(config.directory)
+        ),
     )
 
 
 async def run_controller(config: NodeConfig) -> int:
-    """Run until a signal or a fatal error; the exit code. Raises ConfigError, StorageError, CorruptLogError at the start."""
+    """Run until a signal or a fatal error; the exit code.
+
+    Raises ConfigError, StorageError, CorruptLogError at the start.
+    """
     stop = asyncio.Event()
     signals = StopSignals(stop.set)
     failure: list[FatalError] = []
@@ -88,8 +95,8 @@ async def run_controller(config: NodeConfig) -> int:
             on_failure=failed,
             stopwatch=time.perf_counter,
         )
-        # The log, then the ports, then the quorum: nobody may reach a node whose log is damaged, and one that can't be reached,
-        # or is about to give up, must not begin to ask for votes.
+        # The log, then the ports, then the quorum: nobody may reach a node whose log is damaged,
+        # and one that can't be reached, or is about to give up, must not begin to ask for votes.
         service.recover()
         listener = await transport.listen(
             config.listener.address, service.acceptors(), extra_handlers=_unary_handlers(service)
@@ -123,7 +130,9 @@ async def run_controller(config: NodeConfig) -> int:
 
 
 async def _hand_over(service: ControllerService) -> None:
-    """Hand over, and stay until somebody else leads: so that nobody has to find out by a timeout."""
+    """Hand over, and stay until somebody else leads: so that nobody has to find out by a
+    timeout.
+    """
     if service.leadership is None:
         return
     await service.leave("the node is shutting down")
@@ -133,15 +142,23 @@ async def _hand_over(service: ControllerService) -> None:
 
 
 def _unary_handlers(service: ControllerService) -> list[object]:
-    async def ask(request: controller_pb2.ControllerRequest, peer: str) -> controller_pb2.ControllerResponse:
+    async def ask(
+        request: controller_pb2.ControllerRequest, peer: str
+    ) -> controller_pb2.ControllerResponse:
         return await answer(service, request, peer)
 
     async def describe(_: quorum_pb2.DescribeQuorumRequest) -> quorum_pb2.DescribeQuorumResponse:
         return describe_quorum(service)
 
     return [
-        unary_handler(controller_pb2.DESCRIPTOR.services_by_name["Controller"], controller_pb2.ControllerRequest, ask),
-        unary_handler(quorum_pb2.DESCRIPTOR.services_by_name["Quorum"], explicit={"DescribeQuorum": describe}),
+        unary_handler(
+            controller_pb2.DESCRIPTOR.services_by_name["Controller"],
+            controller_pb2.ControllerRequest,
+            ask,
+        ),
+        unary_handler(
+            quorum_pb2.DESCRIPTOR.services_by_name["Quorum"], explicit={"DescribeQuorum": describe}
+        ),
     ]
 
 
@@ -152,8 +169,14 @@ def metrics_registry(service: ControllerService, transport: GrpcServerTransport)
     add_quorum_metrics(registry, lambda: describe_quorum(service))
     replica = service.replica
     add_refusal_metrics(registry, lambda: replica.refusals.counts)
-    registry.latency("raft_metrics_commit_latency_seconds", "From a proposal to its commit.", replica.commit_latency)
-    registry.latency("raftlog_log_sync_seconds", "What a sync of the log takes.", replica.sync_latency)
+    registry.latency(
+        "raft_metrics_commit_latency_seconds",
+        "From a proposal to its commit.",
+        replica.commit_latency,
+    )
+    registry.latency(
+        "raftlog_log_sync_seconds", "What a sync of the log takes.", replica.sync_latency
+    )
     add_controller_metrics(
         registry,
         active=lambda: service.decider is not None,

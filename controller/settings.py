@@ -12,6 +12,8 @@ class ControllerSettings(Settings):
     """The keys of a configuration, and what formatting and the disk say."""
 
     bootstrap_metadata_version: int = 0
-    """The level of metadata.version that a new cluster starts with (``storage format --release-version``); 0: the latest."""
+    """The level of metadata.version that a new cluster starts with (``storage format
+    --release-version``); 0: the latest.
+    """
     free_space_reserve_bytes: int = 0
     """metadata.log.free.space.reserve.bytes, as it is effective on this disk; 0: not watched."""

@@ -1,6 +1,8 @@
-"""``spark.read.format("raftlog")`` and ``spark.readStream.format("raftlog")``: Spark finds this package by its name.
+"""``spark.read.format("raftlog")`` and ``spark.readStream.format("raftlog")``: Spark finds this
+package by its name.
 
-Spark imports it at the first use of any Python data source, so it imports nothing of raftlog before it is asked to.
+Spark imports it at the first use of any Python data source, so it imports nothing of raftlog before
+it is asked to.
 """
 
 from __future__ import annotations
@@ -10,7 +12,10 @@ from pyspark.sql.types import StructType
 
 
 class DefaultSource(DataSource):
-    """The raw segments of an export, a row a record, with the columns of its Parquet form. See :mod:`replay.datasource`."""
+    """The raw segments of an export, a row a record, with the columns of its Parquet form.
+
+    See :mod:`replay.datasource`.
+    """
 
     @classmethod
     def name(cls) -> str:

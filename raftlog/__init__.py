@@ -1,1 +1,4 @@
-"""A replicated log of metadata records, and the shape of what is in it. Knows no controller and no broker."""
+"""A replicated log of metadata records, and the shape of what is in it.
+
+Knows no controller and no broker.
+"""

@@ -1,6 +1,8 @@
-"""The names that KIP-343 gave to what has other names since: whoever knows only those finds the way.
+"""The names that KIP-343 gave to what has other names since: whoever knows only those finds the
+way.
 
-The one place for them: error texts and ``raftlog`` help take them from here, and docs/protocol.md has the table.
+The one place for them: error texts and ``raftlog`` help take them from here, and docs/protocol.md
+has the table.
 """
 
 from __future__ import annotations

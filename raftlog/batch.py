@@ -1,6 +1,8 @@
-"""The bytes of the log: batches of records, encoded once by the leader and the same everywhere ever after.
+"""The bytes of the log: batches of records, encoded once by the leader and the same everywhere ever
+after.
 
-A batch is the atom of the log: it is appended, replicated, committed and applied whole. Layout, big-endian::
+A batch is the atom of the log: it is appended, replicated, committed and applied whole. Layout,
+big-endian::
 
     u32 length      of all that follows this field
     u32 crc32c      (Castagnoli) of all that follows this field
@@ -15,10 +17,12 @@ A batch is the atom of the log: it is appended, replicated, committed and applie
     i64 sequence    0: none
     i64 all below done
     principal, UTF-8
-    records, each: u16 type, u8 version, u8 zero, u32 length, body (protobuf, see proto/raftlog/wire/records)
+    records, each: u16 type, u8 version, u8 zero, u32 length,
+                    body (protobuf, see proto/raftlog/wire/records)
 
-A *chunk* is one or more whole batches with contiguous offsets, back to back: what is stored under one key, sent in one
-message, and exported in one piece. Nobody between the leader and the reader of a record decodes it.
+A *chunk* is one or more whole batches with contiguous offsets, back to back: what is stored under
+one key, sent in one message, and exported in one piece. Nobody between the leader and the reader of
+a record decodes it.
 """
 
 from __future__ import annotations
@@ -44,7 +48,9 @@ RECORD_OVERHEAD_BYTES = _RECORD.size
 
 
 class RecordData(NamedTuple):
-    """One record as the log holds it: its type (see ``records.proto``), the version of its body, and the body's bytes."""
+    """One record as the log holds it: its type (see ``records.proto``), the version of its body,
+    and the body's bytes.
+    """
 
     type: int
     version: int
@@ -52,7 +58,10 @@ class RecordData(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """A batch without its records. ``end_offset`` is exclusive; ``position`` and ``size`` are bytes in the chunk read."""
+    """A batch without its records.
+
+    ``end_offset`` is exclusive; ``position`` and ``size`` are bytes in the chunk read.
+    """
 
     base_offset: int
     record_count: int
@@ -89,7 +98,10 @@ def encode(
     sequence: int = 0,
     all_below_done: int = 0,
 ) -> bytes:
-    """Encode one batch of (type, version, body, ...), as RecordData is. Raises ValueError if there is no record."""
+    """Encode one batch of (type, version, body, ...), as RecordData is.
+
+    Raises ValueError if there is no record.
+    """
     parts: list[bytes] = []
     count = 0
     pack = _RECORD.pack
@@ -117,11 +129,14 @@ def encode(
     return _PREFIX.pack(len(content) + 4, google_crc32c.value(content)) + content
 
 
-def headers(chunk: bytes, *, verify: bool = True, expect_offset: int | None = None) -> Iterator[BatchHeader]:
-    """Yield the header of each batch of a chunk, checking lengths, CRC32C (unless ``verify`` is false) and contiguity.
+def headers(
+    chunk: bytes, *, verify: bool = True, expect_offset: int | None = None
+) -> Iterator[BatchHeader]:
+    """Yield the header of each batch of a chunk, checking lengths, CRC32C (unless ``verify`` is
+    false) and contiguity.
 
-    ``expect_offset``: where the first batch must begin. Raises CorruptLogError naming the first offset not to be trusted;
-    batches yielded before it are good.
+    ``expect_offset``: where the first batch must begin. Raises CorruptLogError naming the first
+    offset not to be trusted; batches yielded before it are good.
     """
     position, expected = 0, expect_offset
     total = len(chunk)
@@ -129,21 +144,35 @@ def headers(chunk: bytes, *, verify: bool = True, expect_offset: int | None = No
         at = -1 if expected is None else expected
         if total - position < HEADER_BYTES:
             raise CorruptLogError(
-                f"batch at offset {at}: {total - position} bytes left, too few for a header", offset=at
+                f"batch at offset {at}: {total - position} bytes left, too few for a header",
+                offset=at,
             )
         length, crc = _PREFIX.unpack_from(chunk, position)
         size = length + 4
         if size < HEADER_BYTES or position + size > total:
-            raise CorruptLogError(f"batch at offset {at}: its length of {size} bytes does not fit", offset=at)
+            raise CorruptLogError(
+                f"batch at offset {at}: its length of {size} bytes does not fit", offset=at
+            )
         if verify and google_crc32c.value(chunk[position + _PREFIX.size : position + size]) != crc:
             raise CorruptLogError(f"batch at offset {at}: CRC32C does not match", offset=at)
-        (magic, attributes, name_length, count, base, epoch, timestamp_ms, client_id, sequence, done) = (
-            _HEADER.unpack_from(chunk, position + _PREFIX.size)
-        )
+        (
+            magic,
+            attributes,
+            name_length,
+            count,
+            base,
+            epoch,
+            timestamp_ms,
+            client_id,
+            sequence,
+            done,
+        ) = _HEADER.unpack_from(chunk, position + _PREFIX.size)
         if magic != MAGIC:
             raise CorruptLogError(f"batch at offset {at}: unknown magic {magic}", offset=at)
         if count < 1 or (expected is not None and base != expected):
-            raise CorruptLogError(f"batch at offset {at}: it says base offset {base}, {count} records", offset=at)
+            raise CorruptLogError(
+                f"batch at offset {at}: it says base offset {base}, {count} records", offset=at
+            )
         name_at = position + HEADER_BYTES
         yield BatchHeader(
             base,
@@ -163,7 +192,9 @@ def headers(chunk: bytes, *, verify: bool = True, expect_offset: int | None = No
 
 
 def size_at(chunk: bytes, position: int) -> int | None:
-    """How many bytes the batch at ``position`` takes, as it says itself; None if not even that is there. Raises CorruptLogError."""
+    """How many bytes the batch at ``position`` takes, as it says itself; None if not even that is
+    there. Raises CorruptLogError.
+    """
     if len(chunk) - position < _PREFIX.size:
         return None
     size: int = _PREFIX.unpack_from(chunk, position)[0] + 4
@@ -180,7 +211,9 @@ def header_at(chunk: bytes, position: int) -> BatchHeader:
 
 
 class Scan(NamedTuple):
-    """What a chunk holds, checked: its end offset (exclusive), runs of equal epochs, and the last batch's timestamp."""
+    """What a chunk holds, checked: its end offset (exclusive), runs of equal epochs, and the last
+    batch's timestamp.
+    """
 
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
@@ -190,7 +223,10 @@ class Scan(NamedTuple):
 
 
 def scan(chunk: bytes, *, expect_offset: int) -> Scan:
-    """Check a whole chunk as ``headers`` does, without making an object a batch. Raises CorruptLogError."""
+    """Check a whole chunk as ``headers`` does, without making an object a batch.
+
+    Raises CorruptLogError.
+    """
     position, expected, total = 0, expect_offset, len(chunk)
     runs: list[tuple[int, int]] = []
     control_at: list[int] = []
@@ -203,19 +239,29 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
     )
     while position < total:
         if total - position < HEADER_BYTES:
-            raise CorruptLogError(f"batch at offset {expected}: too few bytes for a header", offset=expected)
+            raise CorruptLogError(
+                f"batch at offset {expected}: too few bytes for a header", offset=expected
+            )
         length, crc = unpack_prefix(chunk, position)
         end = position + length + 4
         if end - position < HEADER_BYTES or end > total:
-            raise CorruptLogError(f"batch at offset {expected}: its length does not fit", offset=expected)
+            raise CorruptLogError(
+                f"batch at offset {expected}: its length does not fit", offset=expected
+            )
         if value(chunk[position + header_at : end]) != crc:
-            raise CorruptLogError(f"batch at offset {expected}: CRC32C does not match", offset=expected)
-        magic, attributes, _, count, base, epoch, timestamp_ms, _, _, _ = unpack(chunk, position + header_at)
+            raise CorruptLogError(
+                f"batch at offset {expected}: CRC32C does not match", offset=expected
+            )
+        magic, attributes, _, count, base, epoch, timestamp_ms, _, _, _ = unpack(
+            chunk, position + header_at
+        )
         if attributes & CONTROL:
             control_at.append(position)
         if magic != MAGIC or count < 1 or base != expected or epoch < last_epoch:
             raise CorruptLogError(
-                f"batch at offset {expected}: it says base offset {base}, epoch {epoch}, magic {magic}", offset=expected
+                f"batch at offset {expected}: it says base offset {base}, epoch {epoch}, magic"
+                f" {magic}",
+                offset=expected,
             )
         if epoch != last_epoch:
             runs.append((epoch, base))
@@ -226,21 +272,27 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
 
 
 def bodies(chunk: bytes, header: BatchHeader) -> Iterator[tuple[int, int, bytes]]:
-    """(type, version, body) of each record of one batch of a chunk. Raises CorruptLogError if they do not fill the batch."""
+    """(type, version, body) of each record of one batch of a chunk.
+
+    Raises CorruptLogError if they do not fill the batch.
+    """
     name_length = int.from_bytes(chunk[header.position + 10 : header.position + 12], "big")
     position = header.position + HEADER_BYTES + name_length
     end = header.position + header.size
     unpack = _RECORD.unpack_from
     for _ in range(header.record_count):
         if position + RECORD_OVERHEAD_BYTES > end:
-            raise CorruptLogError(f"batch at offset {header.base_offset}: records overrun", offset=header.base_offset)
+            raise CorruptLogError(
+                f"batch at offset {header.base_offset}: records overrun", offset=header.base_offset
+            )
         type_, version, length = unpack(chunk, position)
         position += RECORD_OVERHEAD_BYTES
         yield type_, version, chunk[position : position + length]
         position += length
     if position != end:
         raise CorruptLogError(
-            f"batch at offset {header.base_offset}: records do not fill it", offset=header.base_offset
+            f"batch at offset {header.base_offset}: records do not fill it",
+            offset=header.base_offset,
         )
 
 

@@ -22,7 +22,9 @@ def build_text() -> str:
 
 
 def commit_text() -> str:
-    """The commit's hash, shortened, with "+" if files differ from it; empty if this was not built from a checkout."""
+    """The commit's hash, shortened, with "+" if files differ from it; empty if this was not built
+    from a checkout.
+    """
     try:
         return (_PACKAGE / COMMIT_FILE).read_text(encoding="utf-8").strip()
     except OSError:
@@ -30,13 +32,26 @@ def commit_text() -> str:
 
 
 def commit_of_checkout(root: Path) -> str:
-    """The same of a git checkout; empty if ``root`` is none, or git is not there. Never of a repository around it."""
+    """The same of a git checkout; empty if ``root`` is none, or git is not there.
+
+    Never of a repository around it.
+    """
     if not (root / ".git").exists():
         return ""
     # As --dirty does, refresh nothing on disk: others may work in the checkout.
-    command = ["git", "--no-optional-locks", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+    command = [
+        "git",
+        "--no-optional-locks",
+        "describe",
+        "--always",
+        "--abbrev=12",
+        "--exclude=*",
+        "--dirty=+",
+    ]
     try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            command, cwd=root, capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()

@@ -1,8 +1,8 @@
 """One timer for many deadlines: it may be early, and is never late.
 
-Deadlines move all the time, mostly back: a fetch is answered, a heartbeat arrives. To set a timer anew for each would cost more
-than the work itself. So a timer that is set for an earlier time stays; what it calls looks at what is due, which may be
-nothing, and arms it again.
+Deadlines move all the time, mostly back: a fetch is answered, a heartbeat arrives. To set a timer
+anew for each would cost more than the work itself. So a timer that is set for an earlier time
+stays; what it calls looks at what is due, which may be nothing, and arms it again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from raftlog.deadline import NEVER
 
 
 class DeadlineTimer:
-    """Calls ``due`` by the earliest deadline it was armed with since it last did. Times are those of the loop's clock, in seconds."""
+    """Calls ``due`` by the earliest deadline it was armed with since it last did.
+
+    Times are those of the loop's clock, in seconds.
+    """
 
     __slots__ = ("_at", "_due", "_handle", "_loop")
 

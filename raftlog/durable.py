@@ -1,4 +1,6 @@
-"""Making names durable: a directory's entry for a file is on the disk when the directory was synced, whatever of the file is."""
+"""Making names durable: a directory's entry for a file is on the disk when the directory was
+synced, whatever of the file is.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,13 @@ def fsync_directory(directory: Path) -> None:
 
 
 def make_directories(directory: Path, mode: int = 0o777) -> None:
-    """Make ``directory`` with what is missing above it, all durable when this returns. Raises OSError.
+    """Make ``directory`` with what is missing above it, all durable when this returns.
 
-    A power cut takes an unsynced directory away with everything in it, synced or not. So the names above one that is there already
-    are synced too, up to the mount point: a process that was killed may have made them. What may not be read is passed over
-    unless something was made in it.
+    Raises OSError.
+
+    A power cut takes an unsynced directory away with everything in it, synced or not. So the names
+    above one that is there already are synced too, up to the mount point: a process that was killed
+    may have made them. What may not be read is passed over unless something was made in it.
     """
     missing = {one.parent.resolve() for one in (directory, *directory.parents) if not one.exists()}
     directory.mkdir(mode, parents=True, exist_ok=True)

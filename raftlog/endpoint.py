@@ -15,7 +15,10 @@ WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "[::]"})
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a node listens or is reached. ``name`` is the listener's name, empty if none was given."""
+    """Where a node listens or is reached.
+
+    ``name`` is the listener's name, empty if none was given.
+    """
 
     host: str
     port: int

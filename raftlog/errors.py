@@ -1,8 +1,8 @@
 """Error codes and exceptions: Kafka's numbers and names, each error naming the field it is about.
 
-Two kinds reach a caller. An :class:`ApiError` says what is wrong with a request; with ``outcome_unknown`` false the
-request changed nothing, with it true it may or may not have been executed. A :class:`FatalError` stops the node: it
-must not acknowledge anything more.
+Two kinds reach a caller. An :class:`ApiError` says what is wrong with a request; with
+``outcome_unknown`` false the request changed nothing, with it true it may or may not have been
+executed. A :class:`FatalError` stops the node: it must not acknowledge anything more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from raftlog.aliases import with_old_name
 class ErrorCode(IntEnum):
     """Kafka's error codes (``org.apache.kafka.common.protocol.Errors``), and ours from 10000 on.
 
-    Each has its meaning below it; ``scripts/reference`` makes the table of docs/protocol.md from them.
+    Each has its meaning below it; ``scripts/reference`` makes the table of docs/protocol.md from
+    them.
     """
 
     UNKNOWN_SERVER_ERROR = -1
@@ -23,7 +24,9 @@ class ErrorCode(IntEnum):
     NONE = 0
     """No error."""
     OFFSET_OUT_OF_RANGE = 1
-    """A replica fetches below the log start; a consumer asks outside of the partition's log; an export cursor is set outside of the log."""
+    """A replica fetches below the log start; a consumer asks outside of the partition's log; an
+    export cursor is set outside of the log.
+    """
     CORRUPT_MESSAGE = 2
     """Client library: the fetched records do not match their checksum or layout."""
     UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -31,11 +34,16 @@ class ErrorCode(IntEnum):
     LEADER_NOT_AVAILABLE = 5
     """The partition has no leader."""
     NOT_LEADER_OR_FOLLOWER = 6
-    """Quorum: this node does not lead. Partitions: another broker leads; `current_leader` names it."""
+    """Quorum: this node does not lead.
+
+    Partitions: another broker leads; `current_leader` names it.
+    """
     REQUEST_TIMED_OUT = 7
     """The deadline passed; see `outcome_unknown`."""
     BROKER_NOT_AVAILABLE = 8
-    """The broker is starting or shutting down; RegisterBroker without an id: wait for the broker in `awaited_id`."""
+    """The broker is starting or shutting down; RegisterBroker without an id: wait for the broker in
+    `awaited_id`.
+    """
     MESSAGE_TOO_LARGE = 10
     """The request, or what it would write, is too large; `field` names the body."""
     NETWORK_EXCEPTION = 13
@@ -55,15 +63,21 @@ class ErrorCode(IntEnum):
     INVALID_PARTITIONS = 37
     """The number of partitions is invalid."""
     INVALID_REPLICATION_FACTOR = 38
-    """The replication factor is invalid, changes without permission, or exceeds the number of live brokers."""
+    """The replication factor is invalid, changes without permission, or exceeds the number of live
+    brokers.
+    """
     INVALID_REPLICA_ASSIGNMENT = 39
     """The assignment of replicas is invalid."""
     INVALID_CONFIG = 40
     """An unknown config key, or an invalid value."""
     NOT_CONTROLLER = 41
-    """This node is not the active controller; `leader_id` and `leader_endpoint` name it if it is known."""
+    """This node is not the active controller; `leader_id` and `leader_endpoint` name it if it is
+    known.
+    """
     INVALID_REQUEST = 42
-    """A field of the request is invalid, or beyond its limit in `raftlog/limits/fields.py`; `field` names it."""
+    """A field of the request is invalid, or beyond its limit in `raftlog/limits/fields.py`; `field`
+    names it.
+    """
     POLICY_VIOLATION = 44
     """The request needs more records or items than one batch may have."""
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
@@ -73,7 +87,10 @@ class ErrorCode(IntEnum):
     OPERATION_NOT_ATTEMPTED = 55
     """Inside a broker: the AlterPartition response has no result for this partition."""
     KAFKA_STORAGE_ERROR = 56
-    """Free space is below the reserve, or the replica is damaged and offline. Nothing was written."""
+    """Free space is below the reserve, or the replica is damaged and offline.
+
+    Nothing was written.
+    """
     UNKNOWN_PRODUCER_ID = 59
     """The client id was never opened, or is closed."""
     FENCED_LEADER_EPOCH = 74
@@ -95,12 +112,16 @@ class ErrorCode(IntEnum):
     INVALID_RECORD = 87
     """Produce: a record is missing or is not a `DataRecord`."""
     THROTTLING_QUOTA_EXCEEDED = 89
-    """No room: a queue is full, or the response has no space for this partition. Nothing was done."""
+    """No room: a queue is full, or the response has no space for this partition.
+
+    Nothing was done.
+    """
     RESOURCE_NOT_FOUND = 91
     """The hostname mapping or export cursor to delete does not exist."""
     INVALID_UPDATE_VERSION = 95
-    """A compare-and-set failed: partition epoch, hostname mapping, export cursor. UpdateFeatures: the message says what prevents the
-    level."""
+    """A compare-and-set failed: partition epoch, hostname mapping, export cursor.
+
+    UpdateFeatures: the message says what prevents the level."""
     SNAPSHOT_NOT_FOUND = 98
     """FetchSnapshot: this node does not have the snapshot."""
     POSITION_OUT_OF_RANGE = 99
@@ -114,9 +135,14 @@ class ErrorCode(IntEnum):
     INCONSISTENT_CLUSTER_ID = 104
     """The request is for another cluster."""
     INELIGIBLE_REPLICA = 107
-    """AlterPartition: a proposed ISR member has a stale broker epoch, is fenced, or is shutting down (KIP-903)."""
+    """AlterPartition: a proposed ISR member has a stale broker epoch, is fenced, or is shutting
+    down (KIP-903).
+    """
     NEW_LEADER_ELECTED = 108
-    """AlterPartition: **accepted and written**. It completes a reassignment, and another broker leads now."""
+    """AlterPartition: **accepted and written**.
+
+    It completes a reassignment, and another broker leads now.
+    """
     INVALID_REGISTRATION = 119
     """RegisterBroker: the registration cannot become valid by itself; an operator has to decide."""
     INVALID_VOTER_KEY = 125
@@ -124,7 +150,9 @@ class ErrorCode(IntEnum):
     DUPLICATE_VOTER = 126
     """AddRaftVoter: the voter set already has this voter."""
     VOTER_NOT_FOUND = 127
-    """RemoveRaftVoter, UpdateRaftVoter, TransferLeadership: the voter set does not have this voter."""
+    """RemoveRaftVoter, UpdateRaftVoter, TransferLeadership: the voter set does not have this
+    voter.
+    """
     # Ours.
     INCONSISTENT_GENERATION = 10001
     """The token, client id or fetch belongs to another generation of the log."""
@@ -133,8 +161,8 @@ class ErrorCode(IntEnum):
     LAO_UNKNOWN = 10003
     """A repeatable read whose deadline passed before the broker knew LAO."""
     NO_READ_LEASE = 10004
-    """A strict read whose deadline passed before the broker had a lease, with the reason of the controller; at once if the broker
-    shuts down."""
+    """A strict read whose deadline passed before the broker had a lease, with the reason of the
+    controller; at once if the broker shuts down."""
 
 
 def code_name(code: ErrorCode) -> str:
@@ -149,9 +177,9 @@ class RaftlogError(Exception):
 class ApiError(RaftlogError):
     """A request was refused, or its outcome is not known.
 
-    ``field`` is the offending field, dotted from the request's top ("topics[0].name"), or empty. ``leader_id`` goes with
-    NOT_CONTROLLER: who the active controller is, -1 if unknown. ``throttle_time_ms`` goes with THROTTLING_QUOTA_EXCEEDED: when to
-    try again at the earliest.
+    ``field`` is the offending field, dotted from the request's top ("topics[0].name"), or empty.
+    ``leader_id`` goes with NOT_CONTROLLER: who the active controller is, -1 if unknown.
+    ``throttle_time_ms`` goes with THROTTLING_QUOTA_EXCEEDED: when to try again at the earliest.
     """
 
     def __init__(
@@ -183,15 +211,24 @@ class FatalError(RaftlogError):
 
 
 class InvariantError(FatalError, AssertionError):
-    """This program contradicts itself: a defect of it. The node stops before it says or writes anything more."""
+    """This program contradicts itself: a defect of it.
+
+    The node stops before it says or writes anything more.
+    """
 
 
 class StorageError(FatalError):
-    """The disk failed, or refused. Never retried: after a failed fsync the kernel may have dropped the bytes."""
+    """The disk failed, or refused.
+
+    Never retried: after a failed fsync the kernel may have dropped the bytes.
+    """
 
 
 class CorruptLogError(FatalError):
-    """Stored bytes are not what was written. ``offset`` is the first log offset that can't be trusted (-1: not in the log)."""
+    """Stored bytes are not what was written.
+
+    ``offset`` is the first log offset that can't be trusted (-1: not in the log).
+    """
 
     def __init__(self, message: str, *, offset: int = -1) -> None:
         super().__init__(message)
@@ -199,4 +236,6 @@ class CorruptLogError(FatalError):
 
 
 class ConfigError(RaftlogError):
-    """The configuration or the data directory does not fit: the message is for the operator, all mistakes at once."""
+    """The configuration or the data directory does not fit: the message is for the operator, all
+    mistakes at once.
+    """

@@ -10,7 +10,9 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """In order for each holder, and one holder after the other: whoever sends ten thousand at once delays itself. O(1)."""
+    """In order for each holder, and one holder after the other: whoever sends ten thousand at once
+    delays itself. O(1).
+    """
 
     __slots__ = ("_queues", "length")
 
@@ -18,7 +20,10 @@ class FairQueue(Generic[T]):
         # In the order of their turns; never with an empty queue.
         self._queues: dict[Hashable, deque[T]] = {}
         self.length = 0
-        """How many wait. To be read only; asked for each item, where a call of ``len`` would be felt."""
+        """How many wait.
+
+        To be read only; asked for each item, where a call of ``len`` would be felt.
+        """
 
     def __len__(self) -> int:
         return self.length

@@ -1,8 +1,9 @@
 """The logger of library code: silent in a program that asked for no logs.
 
-An unconfigured structlog prints to stdout, which belongs to the application that imports the library. Until somebody configures
-structlog (a node and the command line do, see ``observability.logs``), lines go to the standard logger of their module: an
-application sees them when it configures ``logging``, and not before.
+An unconfigured structlog prints to stdout, which belongs to the application that imports the
+library. Until somebody configures structlog (a node and the command line do, see
+``observability.logs``), lines go to the standard logger of their module: an application sees them
+when it configures ``logging``, and not before.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class LibraryLogger:
         """Log the end of this process's work."""
         self._log("critical", logging.CRITICAL, event, fields)
 
-    def _log(self, method: str, level: int, event: str, fields: dict[str, Any], *, exc_info: Any = None) -> None:
+    def _log(
+        self, method: str, level: int, event: str, fields: dict[str, Any], *, exc_info: Any = None
+    ) -> None:
         if structlog.is_configured():
             getattr(self._structured, method)(event, **fields)
         elif self._standard.isEnabledFor(level):

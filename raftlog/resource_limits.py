@@ -1,8 +1,9 @@
 """Every bound on what a peer may cost this process, in one place; units last in the names.
 
-Three kinds of bound stand behind each other. What one message, link or connection may hold is fixed here. What all of them hold
-together is fixed here too, and :class:`raftlog.shares.Shares` divides it, so that one peer never takes the last place. What a
-peer makes this process compute is done in turns (``raftlog.transport.turns``), between which everybody else is served.
+Three kinds of bound stand behind each other. What one message, link or connection may hold is fixed
+here. What all of them hold together is fixed here too, and :class:`raftlog.shares.Shares` divides
+it, so that one peer never takes the last place. What a peer makes this process compute is done in
+turns (``raftlog.transport.turns``), between which everybody else is served.
 
 Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
@@ -22,7 +23,10 @@ REQUEST_MAX_BYTES: Final[Mapping[str, int]] = {
     "BROKER": 32 << 20,
     "REPLICA_FETCH": 4 << 20,
 }
-"""By conversation: the largest message towards the server. Answers are bounded by ``max_message_bytes`` alone."""
+"""By conversation: the largest message towards the server.
+
+Answers are bounded by ``max_message_bytes`` alone.
+"""
 
 UNARY_MAX_BYTES: Final = 4 << 20
 """The same for a server that has no conversation."""
@@ -31,8 +35,10 @@ ENVELOPE_MAX_ITEMS: Final = 1_024
 """Messages that a sender joins in one envelope."""
 
 ITEMS_A_SLICE: Final[Mapping[str, int]] = {"CONTROLLER": 512, "QUORUM": 16}
-"""By conversation: messages that are handed over between two looks at the clock. A controller only queues them; 1, for all that are
-not named, where a message can take milliseconds."""
+"""By conversation: messages that are handed over between two looks at the clock.
+
+A controller only queues them; 1, for all that are not named, where a message can take milliseconds.
+"""
 
 ITEM_MEMORY_BYTES: Final = 256
 """What a parsed message costs beside its bytes; an empty one has two bytes on the wire."""
@@ -48,44 +54,67 @@ TURN_MAX_S: Final = TURN_MAX_MS / 1000
 CONTROLLER_REQUEST_MAX_BYTES: Final = 4 << 20
 CONTROLLER_MAX_WAITING_REQUESTS: Final = 65_536
 CONTROLLER_MAX_WAITING_BYTES: Final = 256 << 20
-"""Of the requests that wait to be decided, each with CONTROLLER_WAITING_REQUEST_BYTES for itself. One connection has no more of it than
-is left for others."""
-CONTROLLER_WAITING_REQUEST_BYTES: Final = CONTROLLER_MAX_WAITING_BYTES // CONTROLLER_MAX_WAITING_REQUESTS
-"""So that who may have no more of the bytes has no more of the places either: ten connections took all of these, and left bytes alone."""
+"""Of the requests that wait to be decided, each with CONTROLLER_WAITING_REQUEST_BYTES for itself.
+
+One connection has no more of it than is left for others."""
+CONTROLLER_WAITING_REQUEST_BYTES: Final = (
+    CONTROLLER_MAX_WAITING_BYTES // CONTROLLER_MAX_WAITING_REQUESTS
+)
+"""So that who may have no more of the bytes has no more of the places either: ten connections took
+all of these, and left bytes alone.
+"""
 CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER: Final = 64
 """More of one connection wait behind other requests: a broker has one outstanding."""
 CONTROLLER_MAX_PARKED_REPLIES: Final = 262_144
 CONTROLLER_TURN_MAX_REQUESTS: Final = 2_000
 CONTROLLER_TURN_MAX_RECORDS: Final = 5_000
 CONTROLLER_TURN_MAX_MS: Final = 25
-"""Nothing more is decided in a turn that has decided so much, or for so long: followers must be answered in time."""
+"""Nothing more is decided in a turn that has decided so much, or for so long: followers must be
+answered in time.
+"""
 CONTROLLER_TURN_MAX_REFUSALS: Final = 1_000
-"""Of those who wait in vain, as their time is up or the leadership lost. A turn of the loop spends TURN_MAX_MS on them at the most."""
+"""Of those who wait in vain, as their time is up or the leadership lost.
+
+A turn of the loop spends TURN_MAX_MS on them at the most.
+"""
 
 OBSERVERS_MAX_STRANGERS: Final = 2_048
-"""Metadata streams of anybody but brokers, half of TransportLimits.max_streams. A broker's own never counts among them."""
+"""Metadata streams of anybody but brokers, half of TransportLimits.max_streams.
+
+A broker's own never counts among them.
+"""
 OBSERVER_ANSWER_MAX_BYTES: Final = 1 << 20
 """Of the log in one answer, whatever is asked for; one batch may be larger."""
 OBSERVERS_TURN_MAX_BYTES: Final = 2 << 20
-"""What a turn of the loop sends to all observers together: reading, copying and sending a megabyte takes about a millisecond. It spends
-TURN_MAX_MS on them at the most."""
+"""What a turn of the loop sends to all observers together: reading, copying and sending a megabyte
+takes about a millisecond. It spends TURN_MAX_MS on them at the most."""
 
 DATA_REQUEST_MAX_PARTITIONS: Final = 10_000
-"""Of a Produce, Fetch or ListOffsets: each costs tens of microseconds, and a request is served in one go."""
+"""Of a Produce, Fetch or ListOffsets: each costs tens of microseconds, and a request is served in
+one go.
+"""
 PRODUCE_MAX_RECORDS: Final = 250_000
-"""Of one request; an empty record has two bytes on the wire. A producer cuts its requests at half of it."""
+"""Of one request; an empty record has two bytes on the wire.
+
+A producer cuts its requests at half of it.
+"""
 
 HTTP_MAX_CONNECTIONS: Final = 64
 HTTP_REQUEST_TIMEOUT_MS: Final = 5_000
 """A connection that has sent no whole request for so long is closed."""
 
 RESERVED_DESCRIPTORS: Final = 256
-"""File descriptors that connections never take: for RocksDB, HTTP, links to other nodes, and what the process itself needs."""
+"""File descriptors that connections never take: for RocksDB, HTTP, links to other nodes, and what
+the process itself needs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TransportLimits:
-    """Bounds of a transport. A link whose unsent messages exceed a bound is closed, so that memory is bounded."""
+    """Bounds of a transport.
+
+    A link whose unsent messages exceed a bound is closed, so that memory is bounded.
+    """
 
     max_message_bytes: int = 64 << 20
     max_message_items: int = 16_384
@@ -96,18 +125,25 @@ class TransportLimits:
     max_queued_total_bytes: int = 128 << 20
     """Of all links, unsent. Above it the link is closed that has read nothing for the longest."""
     max_waiting_total_bytes: int = 64 << 20
-    """Of received messages that wait for their turn, on all links; one connection has at most half of what is left."""
+    """Of received messages that wait for their turn, on all links; one connection has at most half
+    of what is left.
+    """
     max_connections: int = 1_000
     max_streams_per_connection: int = 128
     max_streams: int = 4_096
-    """Of one conversation, on all connections, and as many unary calls; one connection has at most half of what is left."""
+    """Of one conversation, on all connections, and as many unary calls; one connection has at most
+    half of what is left.
+    """
     turn_ms: float = TURN_MAX_MS
     """What a turn of the loop spends on the messages of one conversation."""
     long_turn_ms: float = 0.8 * TURN_MAX_MS
-    """A turn that took so much of the CPU is followed by as long a pause. Less than a whole turn, so that a full one pauses, too.
+    """A turn that took so much of the CPU is followed by as long a pause.
 
-    gRPC hands over one new call in each turn of the loop: between full turns without pauses a caller waits for as many of them as there
-    are calls before it, with a hundred calls up to two seconds.
+    Less than a whole turn, so that a full one pauses, too.
+
+    gRPC hands over one new call in each turn of the loop: between full turns without pauses a
+    caller waits for as many of them as there are calls before it, with a hundred calls up to two
+    seconds.
     """
     handshake_timeout_ms: int = 3_000
     """A connection that has not said what it speaks in this time is closed."""
@@ -124,11 +160,14 @@ class TransportLimits:
         return min(self.max_message_bytes, REQUEST_MAX_BYTES[conversation])
 
     def within(self, fetch_timeout_ms: int) -> TransportLimits:
-        """The same for a node of the quorum: a link that met a short outage is there again before its peer is taken for silent."""
+        """The same for a node of the quorum: a link that met a short outage is there again before
+        its peer is taken for silent.
+        """
         return replace(
             self,
             connect_timeout_ms=min(self.connect_timeout_ms, fetch_timeout_ms // 2),
             reconnect_backoff_max_ms=min(
-                self.reconnect_backoff_max_ms, max(self.reconnect_backoff_min_ms, fetch_timeout_ms // 5)
+                self.reconnect_backoff_max_ms,
+                max(self.reconnect_backoff_min_ms, fetch_timeout_ms // 5),
             ),
         )

@@ -1,4 +1,6 @@
-"""What a node's process sets up for itself: memory (no stop of the world for what lives for ever, no pages zeroed twice) and signals."""
+"""What a node's process sets up for itself: memory (no stop of the world for what lives for ever,
+no pages zeroed twice) and signals.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,15 @@ OWN_PAGES_FROM_BYTES = 32 << 20
 
 
 def tune_memory() -> None:
-    """Make full collections rare, set aside what importing has made, and let the allocator keep what it was given.
+    """Make full collections rare, set aside what importing has made, and let the allocator keep
+    what it was given.
 
-    An image is millions of small objects without cycles: looking through all of them takes tenths of a second, in which nothing is
-    answered, and finds nothing. Reference counts free what dies; the collector is left for the rare cycle among the young.
+    An image is millions of small objects without cycles: looking through all of them takes tenths
+    of a second, in which nothing is answered, and finds nothing. Reference counts free what dies;
+    the collector is left for the rare cycle among the young.
 
-    A chunk of the log is larger than what glibc takes from its heap by default: it would be mapped, zeroed by the kernel and
-    unmapped for each message.
+    A chunk of the log is larger than what glibc takes from its heap by default: it would be mapped,
+    zeroed by the kernel and unmapped for each message.
     """
     gc.set_threshold(YOUNG_ALLOCATIONS, YOUNG_PER_MIDDLE, MIDDLE_PER_FULL)
     gc.collect()
@@ -36,7 +40,10 @@ def tune_memory() -> None:
 
 
 class StopSignals:
-    """SIGTERM and SIGINT ask a node to stop in order. On the running event loop of the main thread."""
+    """SIGTERM and SIGINT ask a node to stop in order.
+
+    On the running event loop of the main thread.
+    """
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._first: int | None = None
@@ -57,5 +64,7 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """Of a node that has stopped in order: 0, or 130 after SIGINT, so that a shell's loop ends too."""
+        """Of a node that has stopped in order: 0, or 130 after SIGINT, so that a shell's loop ends
+        too.
+        """
         return 130 if self._first == signal.SIGINT else 0

@@ -1,4 +1,7 @@
-"""A console that shows nothing but printable characters, whatever it is given to print. Colours and styles are its own."""
+"""A console that shows nothing but printable characters, whatever it is given to print.
+
+Colours and styles are its own.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,14 @@ from raftlog.printable import printable
 
 
 class SafeConsole(Console):
-    """Content is made printable after it was laid out and before it is styled, so that there is one place for all of it."""
+    """Content is made printable after it was laid out and before it is styled, so that there is one
+    place for all of it.
+    """
 
     @override
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             text, style, control = segment
             if control or text.isprintable():

@@ -8,8 +8,9 @@ from collections.abc import Hashable
 class Shares:
     """A holder may have no more than what is left for the others.
 
-    One greedy holder gets half of the total, and n of them 1/(n+1) each: a newcomer always finds as much as anybody has. A fixed
-    quota would either be too small for one honest holder alone, or too large for many. O(1).
+    One greedy holder gets half of the total, and n of them 1/(n+1) each: a newcomer always finds as
+    much as anybody has. A fixed quota would either be too small for one honest holder alone, or too
+    large for many. O(1).
     """
 
     __slots__ = ("_held", "_max_total", "total")

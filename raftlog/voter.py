@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """One voter of the set. ``directory_id`` empty: not known yet, any directory of that node counts (kraft.version 0).
+    """One voter of the set.
+
+    ``directory_id`` empty: not known yet, any directory of that node counts (kraft.version 0).
 
     ``endpoint`` is host:port.
     """
@@ -19,7 +21,9 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class VotersAt:
-    """The voter set in force from ``offset`` on: the offset of its VotersRecord, or the end of the snapshot that holds it."""
+    """The voter set in force from ``offset`` on: the offset of its VotersRecord, or the end of the
+    snapshot that holds it.
+    """
 
     offset: int
     voters: tuple[Voter, ...]

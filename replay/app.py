@@ -1,4 +1,6 @@
-"""The command line of the jobs, written once: ``raftlog replay`` starts spark-submit with it, and spark-submit runs it."""
+"""The command line of the jobs, written once: ``raftlog replay`` starts spark-submit with it, and
+spark-submit runs it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Runner = Callable[[JobRequest, list[str]], int]
 
 
 class _Option(NamedTuple):
-    """An option or argument: the field of JobRequest that it sets, its type, what typer shows of it, and its default."""
+    """An option or argument: the field of JobRequest that it sets, its type, what typer shows of
+    it, and its default.
+    """
 
     field: str
     kind: Any
@@ -54,7 +58,10 @@ def _path(text: str) -> str:
 _REQUIRED = Parameter.empty
 _DEFAULTS = JobRequest(job="", export="")
 _EXPORT = _Option(
-    "export", str, typer.Argument(metavar="EXPORT", help="A directory or URI written by raftlog export."), _REQUIRED
+    "export",
+    str,
+    typer.Argument(metavar="EXPORT", help="A directory or URI written by raftlog export."),
+    _REQUIRED,
 )
 _CONF = _Option(
     "conf",
@@ -70,7 +77,10 @@ _KIND = _Option(
     str,
     typer.Argument(
         metavar="KIND",
-        help="topic, partition, broker, config, client, feature, hostname, export_cursor, leader, voters, …",
+        help=(
+            "topic, partition, broker, config, client, feature, hostname, export_cursor, leader,"
+            " voters, …"
+        ),
     ),
     "",
 )
@@ -80,20 +90,29 @@ _KEY = _Option(
     str,
     typer.Argument(
         metavar="KEY",
-        help="A NAME, a broker's or client's ID, TOPIC-NUMBER of a partition, TYPE:NAME[:KEY] of a config.",
+        help=(
+            "A NAME, a broker's or client's ID, TOPIC-NUMBER of a partition, TYPE:NAME[:KEY] of a"
+            " config."
+        ),
     ),
     "",
 )
 _FROM_OFFSET = _Option(
     "from_offset",
     int | None,
-    typer.Option(help="From this offset, inclusive; back to the last whole batch. Default: nothing."),
+    typer.Option(
+        help="From this offset, inclusive; back to the last whole batch. Default: nothing."
+    ),
 )
 _FROM_TIME = _Option(
-    "from_time_ms", int | None, typer.Option("--from-time", parser=_time, metavar="TIME", help="From this time.")
+    "from_time_ms",
+    int | None,
+    typer.Option("--from-time", parser=_time, metavar="TIME", help="From this time."),
 )
 _TO_OFFSET = _Option(
-    "at_offset", int | None, typer.Option("--to-offset", "--at-offset", help="To here. Default: the end.")
+    "at_offset",
+    int | None,
+    typer.Option("--to-offset", "--at-offset", help="To here. Default: the end."),
 )
 _TO_TIME = _Option(
     "at_time_ms",
@@ -101,7 +120,9 @@ _TO_TIME = _Option(
     typer.Option("--to-time", "--at-time", parser=_time, metavar="TIME", help="To this time."),
 )
 _AT_OFFSET = _Option(
-    "at_offset", int | None, typer.Option(help="Only up to this offset, inclusive; back to the last whole batch.")
+    "at_offset",
+    int | None,
+    typer.Option(help="Only up to this offset, inclusive; back to the last whole batch."),
 )
 _AT_TIME = _Option(
     "at_time_ms",
@@ -117,31 +138,50 @@ _SINCE = _Option(
     "since_ms",
     int | None,
     typer.Option(
-        "--since", parser=_time, metavar="TIME", help="Only what happened from this time on; format as for --at-time."
+        "--since",
+        parser=_time,
+        metavar="TIME",
+        help="Only what happened from this time on; format as for --at-time.",
     ),
 )
-_LIMIT = _Option("limit", int, typer.Option(min=1, help="Show at most this many rows of a list."), _DEFAULTS.limit)
+_LIMIT = _Option(
+    "limit",
+    int,
+    typer.Option(min=1, help="Show at most this many rows of a list."),
+    _DEFAULTS.limit,
+)
 _LIMIT_OF_FIGURES = _LIMIT._replace(default=20)
 _PARTITIONS = _Option(
-    "partitions", int | None, typer.Option(min=1, help="Tasks of the fold; the result is the same for every number.")
+    "partitions",
+    int | None,
+    typer.Option(min=1, help="Tasks of the fold; the result is the same for every number."),
 )
 _STALL = _Option(
     "stall_ms",
     int,
-    typer.Option("--stall", min=1, metavar="MS", help="Report LAO as held back where a record waited this long."),
+    typer.Option(
+        "--stall",
+        min=1,
+        metavar="MS",
+        help="Report LAO as held back where a record waited this long.",
+    ),
     _DEFAULTS.stall_ms,
 )
 _TARGET = _Option(
     "target_percent",
     float | None,
-    typer.Option("--target", min=0, max=100, metavar="PERCENT", help="Judge by this target, say 99.9."),
+    typer.Option(
+        "--target", min=0, max=100, metavar="PERCENT", help="Judge by this target, say 99.9."
+    ),
 )
 _RULE = _Option(
     "rules",
     list[str] | None,
     typer.Option("--rule", metavar="ID", help="Only this rule; repeatable. See docs/audit.md."),
 )
-_QUERY = _Option("query", str, typer.Argument(metavar="QUERY", help="One SELECT, in quotes."), _REQUIRED)
+_QUERY = _Option(
+    "query", str, typer.Argument(metavar="QUERY", help="One SELECT, in quotes."), _REQUIRED
+)
 _PAGE = _Option(
     "output",
     str,
@@ -157,39 +197,52 @@ _WATCH = _Option(
 _ALERTS = _Option(
     "output",
     str,
-    typer.Option("--output", "-o", parser=_path, metavar="DIR", help="Alerts as rows, and how far it has come."),
+    typer.Option(
+        "--output",
+        "-o",
+        parser=_path,
+        metavar="DIR",
+        help="Alerts as rows, and how far it has come.",
+    ),
     _REQUIRED,
 )
 _EVERY = _Option(
     "every_s",
     int | None,
-    typer.Option("--every", min=1, metavar="SECONDS", help="Go on for ever, so often. Without it: once."),
+    typer.Option(
+        "--every", min=1, metavar="SECONDS", help="Go on for ever, so often. Without it: once."
+    ),
 )
 
 _JOBS = (
     _Job(
         "state",
-        "State at an offset or a time: every entity and the state hash; or those of a KIND, or the one under a KEY.",
+        "State at an offset or a time: every entity and the state hash; or those of a KIND, or the"
+        " one under a KEY.",
         (_KIND, _KEY, _AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
     ),
     _Job(
         "diff",
-        "What differs between two offsets or times: what was created, changed (field by field), deleted.",
+        "What differs between two offsets or times: what was created, changed (field by field),"
+        " deleted.",
         (_KIND, _KEY, _FROM_OFFSET, _FROM_TIME, _TO_OFFSET, _TO_TIME, _LIMIT, _PARTITIONS),
     ),
     _Job(
         "lao",
-        "LowestAcknowledgedOffset: how long writes took to be visible everywhere, and who held them up.",
+        "LowestAcknowledgedOffset: how long writes took to be visible everywhere, and who held"
+        " them up.",
         (_SINCE, _STALL, _AT_OFFSET, _AT_TIME, _LIMIT),
     ),
     _Job(
         "availability",
-        "What was not available, for how long and why: partitions, brokers, controllers. Exit code 3: below the target.",
+        "What was not available, for how long and why: partitions, brokers, controllers. Exit code"
+        " 3: below the target.",
         (_SINCE, _TARGET, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES),
     ),
     _Job(
         "churn",
-        "What changed over and over, and what grew: ISRs, leaders, configs, the log; with a forecast.",
+        "What changed over and over, and what grew: ISRs, leaders, configs, the log; with a"
+        " forecast.",
         (_SINCE, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES, _PARTITIONS),
     ),
     _Job(
@@ -199,7 +252,8 @@ _JOBS = (
     ),
     _Job(
         "verify",
-        "Check that the export is whole and folds to the state hashes of the nodes. Exit code 3: not so.",
+        "Check that the export is whole and folds to the state hashes of the nodes. Exit code 3:"
+        " not so.",
         (_AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
     ),
     _Job(
@@ -217,10 +271,15 @@ _JOBS = (
         "What happened, on one page that opens offline. Exit code 3: the audit found something.",
         (_PAGE, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES, _PARTITIONS),
     ),
-    _Job("sql", f"Ask in SQL. Views: {', '.join(VIEW_NAMES)}.", (_QUERY, _AT_OFFSET, _AT_TIME, _LIMIT)),
+    _Job(
+        "sql",
+        f"Ask in SQL. Views: {', '.join(VIEW_NAMES)}.",
+        (_QUERY, _AT_OFFSET, _AT_TIME, _LIMIT),
+    ),
     _Job(
         "watch",
-        "Audit an export, or its LAO, while it is written: what is new since the last time. Exit code 3: there are alerts.",
+        "Audit an export, or its LAO, while it is written: what is new since the last time. Exit"
+        " code 3: there are alerts.",
         (_WATCH, _ALERTS, _EVERY, _STALL, _LIMIT),
     ),
 )
@@ -229,7 +288,10 @@ _JOBS = (
 def create_app(run: Runner) -> typer.Typer:
     """The commands, each ending in ``run``."""
     app = typer.Typer(
-        name="replay", help="Ask an exported log what happened, with Spark.", no_args_is_help=True, add_completion=False
+        name="replay",
+        help="Ask an exported log what happened, with Spark.",
+        no_args_is_help=True,
+        add_completion=False,
     )
     for job in _JOBS:
         app.command(job.name, help=job.help)(_command(job, run))
@@ -237,7 +299,10 @@ def create_app(run: Runner) -> typer.Typer:
 
 
 def _command(job: _Job, run: Runner) -> Callable[..., None]:
-    """What typer calls with the values given. It reads off the signature which options there are."""
+    """What typer calls with the values given.
+
+    It reads off the signature which options there are.
+    """
 
     def command(**given: Any) -> None:
         conf = given.pop(_CONF.field)
@@ -245,7 +310,12 @@ def _command(job: _Job, run: Runner) -> Callable[..., None]:
 
     command.__signature__ = Signature(  # type: ignore[attr-defined]
         [
-            Parameter(one.field, Parameter.KEYWORD_ONLY, default=one.default, annotation=Annotated[one.kind, one.shown])
+            Parameter(
+                one.field,
+                Parameter.KEYWORD_ONLY,
+                default=one.default,
+                annotation=Annotated[one.kind, one.shown],
+            )
             for one in (_EXPORT, *job.options, _CONF, _JSON)
         ]
     )

@@ -1,6 +1,8 @@
-"""For ``spark-submit --py-files``: ``python -m replay.bundle raftlog.zip`` packs raftlog's own packages into one file.
+"""For ``spark-submit --py-files``: ``python -m replay.bundle raftlog.zip`` packs raftlog's own
+packages into one file.
 
-What they need besides (pyarrow, protobuf, msgspec, …) has native parts and must be installed where Spark's Python is.
+What they need besides (pyarrow, protobuf, msgspec, …) has native parts and must be installed where
+Spark's Python is.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ def bundle(target: Path) -> int:
             root = Path(spec.submodule_search_locations[0])
             for path in sorted(root.rglob("*")):
                 if "__pycache__" not in path.parts:
-                    # Directories too: what was generated has no __init__.py, and is a package by its directory's entry alone.
+                    # Directories too: what was generated has no __init__.py, and is a package by
+                    # its directory's entry alone.
                     packed.write(path, Path(package) / path.relative_to(root))
                     count += path.is_file()
     return count

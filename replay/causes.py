@@ -1,4 +1,6 @@
-"""Why brokers were fenced or not, and hosts mapped, as a column: by the causes of :mod:`raftlog.metadata.causes`, never by words."""
+"""Why brokers were fenced or not, and hosts mapped, as a column: by the causes of
+:mod:`raftlog.metadata.causes`, never by words.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ CAUSE = "cause"
 
 
 def cause(said: Column, reason: Column) -> Column:
-    """The cause's name: the one that the record says, else that of its text in the table of the old ones; null for another text."""
+    """The cause's name: the one that the record says, else that of its text in the table of the old
+    ones; null for another text.
+    """
     return _read(said, reason, OLD_TEXTS)
 
 
@@ -24,7 +28,9 @@ def hostname_cause(said: Column, reason: Column) -> Column:
 
 
 def _read(said: Column, reason: Column, texts: Mapping[str, IntEnum]) -> Column:
-    table = sf.create_map(*(sf.lit(word) for text, each in texts.items() for word in (text, each.name)))
+    table = sf.create_map(
+        *(sf.lit(word) for text, each in texts.items() for word in (text, each.name))
+    )
     return sf.coalesce(said, sf.try_element_at(table, reason))
 
 
@@ -34,7 +40,11 @@ def is_one_of(causes: Iterable[Cause], name: str = CAUSE) -> Column:
 
 
 def with_causes(rows: DataFrame) -> DataFrame:
-    """Rows with a reason that a build remembered which knew no causes, with theirs; others as they are."""
+    """Rows with a reason that a build remembered which knew no causes, with theirs; others as they
+    are.
+    """
     return (
-        rows if CAUSE in rows.columns else rows.withColumn(CAUSE, cause(sf.lit(None).cast("string"), sf.col("reason")))
+        rows
+        if CAUSE in rows.columns
+        else rows.withColumn(CAUSE, cause(sf.lit(None).cast("string"), sf.col("reason")))
     )

@@ -1,6 +1,8 @@
-"""Changes of entities: one row for each entity that a record changed, with the value before and after.
+"""Changes of entities: one row for each entity that a record changed, with the value before and
+after.
 
-The fold itself says what it changes (:meth:`ImageDraft.replace`, for the state hash); here somebody listens.
+The fold itself says what it changes (:meth:`ImageDraft.replace`, for the state hash); here somebody
+listens.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class NamedTopic(msgspec.Struct, frozen=True):
 
 
 class ChangeRecorder(ImageBuilder):
-    """A draft that notes each change of an entity as (kind, key, before, after); None: not there."""
+    """A draft that notes each change of an entity as (kind, key, before, after); None: not
+    there.
+    """
 
     __slots__ = ("changes",)
 
@@ -59,14 +63,21 @@ class ChangeRecorder(ImageBuilder):
         super().__init__(base)
         self.changes: list[tuple[str, str, Any, Any]] = []
 
-    def replace(self, kind: str, key: tuple[object, ...], old: object | None, new: object | None) -> None:
+    def replace(
+        self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
+    ) -> None:
         """Account a change, and note it."""
         super().replace(kind, key, old, new)
         if kind == "topic":
             # The state hash has the id in the key, and the name for the value.
-            old, new = (None if name is None else NamedTopic(cast("bytes", key[0]), str(name)) for name in (old, new))
+            old, new = (
+                None if name is None else NamedTopic(cast("bytes", key[0]), str(name))
+                for name in (old, new)
+            )
         if old is not None or new is not None:
-            self.changes.append((kind, self._words(kind, key, new if new is not None else old), old, new))
+            self.changes.append(
+                (kind, self._words(kind, key, new if new is not None else old), old, new)
+            )
 
     def _words(self, kind: str, key: tuple[object, ...], value: Any) -> str:
         if isinstance(value, NamedTopic):
@@ -94,11 +105,14 @@ def changes(
     only: Column | None = None,
     among: DataFrame | None = None,
 ) -> DataFrame:
-    """One row a change, unordered: the record's offset, epoch, time and author, and the entity's key, ``before`` and ``after``, JSON.
+    """One row a change, unordered: the record's offset, epoch, time and author, and the entity's
+    key, ``before`` and ``after``, JSON.
 
     ``only``: a condition on ``group_kind`` and ``group_id``; ``among``: the groups that count.
     """
-    return by_group(records, _COLUMNS, partitions, only=only, among=among).mapInArrow(_record_changes, _CHANGED_DDL)
+    return by_group(records, _COLUMNS, partitions, only=only, among=among).mapInArrow(
+        _record_changes, _CHANGED_DDL
+    )
 
 
 def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,7 +122,18 @@ def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
         rows: list[tuple[Any, ...]] = []
         columns = (batch.column(name).to_pylist() for name in _COLUMNS)
         for row in zip(*columns, strict=True):
-            group_kind, group_id, offset, epoch, type_, version, body, *author, type_name, all_below_done = row
+            (
+                group_kind,
+                group_id,
+                offset,
+                epoch,
+                type_,
+                version,
+                body,
+                *author,
+                type_name,
+                all_below_done,
+            ) = row
             if (group_kind, group_id) != current:
                 current, draft = (group_kind, group_id), ChangeRecorder(Image())
             timestamp_ms, _, _, sequence = author
@@ -120,5 +145,6 @@ def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
             draft.changes.clear()
         arrays = list(zip(*rows, strict=True)) or [()] * len(_CHANGED)
         yield pa.record_batch(
-            [pa.array(column, field.type) for column, field in zip(arrays, _CHANGED, strict=True)], schema=_CHANGED
+            [pa.array(column, field.type) for column, field in zip(arrays, _CHANGED, strict=True)],
+            schema=_CHANGED,
         )

@@ -1,13 +1,17 @@
-"""The Spark data source "raftlog", batch: raw segments of an export as rows. ``pyspark_raftlog`` is where Spark finds it.
+"""The Spark data source "raftlog", batch: raw segments of an export as rows.
 
-``spark.read.format("raftlog").load(EXPORT)`` has the columns of the Parquet form (:mod:`raftlog.segments.columns`), from the log's
-exact bytes. Options choose what is read of them: ``startingOffset`` (inclusive), ``endingOffset`` (exclusive), ``startingTimestamp``
-(inclusive) and ``endingTimestamp`` (exclusive), these two in milliseconds or ISO 8601.
+``pyspark_raftlog`` is where Spark finds it.
 
-Conditions on offset, epoch, timestamp_ms and timestamp are pushed down into the reader with the option ``pushdown``, if the session
-allows it (``spark.sql.python.filterPushdown.enabled``). Both are off by default, and for a reason: Spark 4.3 keeps what one query pushed
-down for the next query on the same DataFrame, which then misses rows. So a DataFrame that was loaded with ``pushdown`` serves
-one query, in which it occurs once. Without it Spark applies the conditions itself.
+``spark.read.format("raftlog").load(EXPORT)`` has the columns of the Parquet form
+(:mod:`raftlog.segments.columns`), from the log's exact bytes. Options choose what is read of them:
+``startingOffset`` (inclusive), ``endingOffset`` (exclusive), ``startingTimestamp`` (inclusive) and
+``endingTimestamp`` (exclusive), these two in milliseconds or ISO 8601.
+
+Conditions on offset, epoch, timestamp_ms and timestamp are pushed down into the reader with the
+option ``pushdown``, if the session allows it (``spark.sql.python.filterPushdown.enabled``). Both
+are off by default, and for a reason: Spark 4.3 keeps what one query pushed down for the next query
+on the same DataFrame, which then misses rows. So a DataFrame that was loaded with ``pushdown``
+serves one query, in which it occurs once. Without it Spark applies the conditions itself.
 """
 
 from __future__ import annotations
@@ -41,7 +45,10 @@ class RunPartition(InputPartition):
 
 
 class RawReader(DataSourceReader):
-    """What an export holds when the query is planned. Raises ExportError and its kinds, ReplayError."""
+    """What an export holds when the query is planned.
+
+    Raises ExportError and its kinds, ReplayError.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.target = target_of(options)
@@ -63,9 +70,11 @@ class RawReader(DataSourceReader):
 
 
 class _Pushdown:
-    """``pushFilters`` that serves under both settings of ``spark.sql.python.filterPushdown.enabled``.
+    """``pushFilters`` that serves under both settings of
+    ``spark.sql.python.filterPushdown.enabled``.
 
-    While it is off, Spark refuses a reader that overrides the method; by ``__func__`` it sees whether one does.
+    While it is off, Spark refuses a reader that overrides the method; by ``__func__`` it sees
+    whether one does.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -129,10 +138,14 @@ def check_columns(schema: StructType) -> None:
     known = {field.name: field.dataType for field in full_schema().fields}
     for field in schema.fields:
         if field.name not in known:
-            raise ReplayError(f'the data source "raftlog" has no column {field.name!r}: it has {", ".join(known)}')
+            raise ReplayError(
+                f'the data source "raftlog" has no column {field.name!r}: it has {", ".join(known)}'
+            )
         if field.dataType != known[field.name]:
             kind = known[field.name].simpleString()
-            raise ReplayError(f"column {field.name!r} is of type {kind}, not {field.dataType.simpleString()}")
+            raise ReplayError(
+                f"column {field.name!r} is of type {kind}, not {field.dataType.simpleString()}"
+            )
 
 
 def rows(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:

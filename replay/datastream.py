@@ -1,10 +1,13 @@
-"""The Spark data source "raftlog", streaming: an export that is still written, from its beginning or from now on.
+"""The Spark data source "raftlog", streaming: an export that is still written, from its beginning
+or from now on.
 
-``spark.readStream.format("raftlog").load(EXPORT)``. What the manifest names is what there is, so the stream's offsets are the log's: each
-micro-batch is a range of them, a restart reads the same range again, and files that were merged meanwhile change nothing. A range
-ends where a file ended when it was planned: batches of the log are whole.
+``spark.readStream.format("raftlog").load(EXPORT)``. What the manifest names is what there is, so
+the stream's offsets are the log's: each micro-batch is a range of them, a restart reads the same
+range again, and files that were merged meanwhile change nothing. A range ends where a file ended
+when it was planned: batches of the log are whole.
 
-Options: ``startingOffset`` (``earliest``, ``latest`` or a number; counts when the query has no checkpoint yet), ``maxFilesPerTrigger``.
+Options: ``startingOffset`` (``earliest``, ``latest`` or a number; counts when the query has no
+checkpoint yet), ``maxFilesPerTrigger``.
 """
 
 from __future__ import annotations
@@ -14,7 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from raftlog.segments.errors import ExportGapError, ExportMismatchError
@@ -25,11 +33,16 @@ from replay.rawruns import plan
 from replay.spans import Span
 
 Position = dict[str, Any]
-"""Where a stream stands: ``cluster_id`` and ``generation`` of the log, and ``offset``, the next one to read."""
+"""Where a stream stands: ``cluster_id`` and ``generation`` of the log, and ``offset``, the next one
+to read.
+"""
 
 
 class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What an export holds, and what is added to it. Raises ExportError and its kinds, ReplayError."""
+    """What an export holds, and what is added to it.
+
+    Raises ExportError and its kinds, ReplayError.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.target = target_of(options)
@@ -48,7 +61,9 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._starting == "latest":
             return _position(manifest, manifest.end_offset)
         if not self._starting.isdigit():
-            raise ReplayError(f"startingOffset {self._starting!r} is neither earliest, latest, nor an offset")
+            raise ReplayError(
+                f"startingOffset {self._starting!r} is neither earliest, latest, nor an offset"
+            )
         offset = int(self._starting)
         if not manifest.history_begin <= offset <= manifest.end_offset:
             raise ReplayError(
@@ -85,7 +100,10 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The runs of a micro-batch."""
         manifest = self._manifest(start)
         wanted = Span(offset=(start["offset"], end["offset"] - 1))
-        return [RunPartition(run) for run in plan(self.target, manifest, manifest.of_kind(RAW), wanted, RUN_RECORDS)]
+        return [
+            RunPartition(run)
+            for run in plan(self.target, manifest, manifest.of_kind(RAW), wanted, RUN_RECORDS)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one run."""
@@ -96,14 +114,16 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         manifest = read_manifest(self.target)
         if (manifest.cluster_id, manifest.generation) != (start["cluster_id"], start["generation"]):
             raise ExportMismatchError(
-                f"{self.target} holds cluster {manifest.cluster_id} generation {manifest.generation}, and the stream has read "
-                f"cluster {start['cluster_id']} generation {start['generation']}: another log needs another checkpoint, "
-                "and a watch another directory"
+                f"{self.target} holds cluster {manifest.cluster_id} generation"
+                f" {manifest.generation}, and the stream has read cluster {start['cluster_id']}"
+                f" generation {start['generation']}: another log needs another checkpoint, and a"
+                " watch another directory"
             )
         if not manifest.history_begin <= start["offset"] <= manifest.end_offset:
             raise ExportGapError(
-                f"the stream goes on at offset {start['offset']}, and {self.target} holds offsets {manifest.history_begin} "
-                f"to {manifest.end_offset - 1}: it is not the export that was read before"
+                f"the stream goes on at offset {start['offset']}, and {self.target} holds offsets"
+                f" {manifest.history_begin} to {manifest.end_offset - 1}: it is not the export that"
+                " was read before"
             )
         return manifest
 

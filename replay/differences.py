@@ -8,7 +8,10 @@ import msgspec
 
 
 class FieldChange(msgspec.Struct, frozen=True):
-    """A field that has changed. ``before`` and ``after`` are JSON; ``field`` is "value" for an entity that is a plain value."""
+    """A field that has changed.
+
+    ``before`` and ``after`` are JSON; ``field`` is "value" for an entity that is a plain value.
+    """
 
     field: str
     before: msgspec.Raw
@@ -21,7 +24,9 @@ def raw(text: str | None) -> msgspec.Raw:
 
 
 def field_changes(before: str | None, after: str | None) -> list[FieldChange]:
-    """What differs between two values in JSON; nothing where the entity was made or went, which says it all."""
+    """What differs between two values in JSON; nothing where the entity was made or went, which
+    says it all.
+    """
     if before is None or after is None or before == after:
         return []
     old, new = msgspec.json.decode(before), msgspec.json.decode(after)

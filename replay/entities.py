@@ -17,7 +17,9 @@ _TYPE_NUMBERS = {name: number for number, name in RESOURCE_TYPES.items()}
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: structs as objects (in the log's hash they are arrays), bytes in hex."""
+    """A value as JSON has it: structs as objects (in the log's hash they are arrays), bytes in
+    hex.
+    """
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, bytes):
@@ -50,7 +52,8 @@ def parse_config_key(text: str) -> tuple[str, str, str]:
     number = _TYPE_NUMBERS.get(kind)
     if number is None or not rest:
         raise ReplayError(
-            f"config key {text!r} is not TYPE:NAME or TYPE:NAME:KEY with TYPE one of {', '.join(_TYPE_NUMBERS)}"
+            f"config key {text!r} is not TYPE:NAME or TYPE:NAME:KEY with TYPE one of"
+            f" {', '.join(_TYPE_NUMBERS)}"
         )
     return f"{number}:{name}", config_key(number, name), key
 

@@ -19,14 +19,17 @@ class ReplayError(RaftlogError):
     """The replay can't run as asked. The message is for the operator."""
 
 
-# Python errors reach the driver inside a JVM stack trace: "raftlog.metadata.image.FoldError: what happened".
+# Python errors reach the driver inside a JVM stack trace: "raftlog.metadata.image.FoldError: what
+# happened".
 _PYTHON_ERROR = re.compile(r"^(?:raftlog|replay)[\w.]*\.(\w*Error): (.+)$", re.MULTILINE)
 _PARQUET_FILE = re.compile(r"(\d{20}-\d{20}\.parquet)")
 _PLAIN_LINE = re.compile(r"^(?!\s|at |Traceback|Driver stacktrace)(.+)$", re.MULTILINE)
 
 
 def explain(text: str, segments: Iterable[Segment]) -> str:
-    """One paragraph from the text of a Spark error: our own error if there is one, else the file it was reading, else its head."""
+    """One paragraph from the text of a Spark error: our own error if there is one, else the file it
+    was reading, else its head.
+    """
     ours = _PYTHON_ERROR.findall(text)
     if ours:
         return str(ours[-1][1])

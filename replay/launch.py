@@ -33,10 +33,12 @@ def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> li
 
 
 def submit(request: JobRequest, conf: list[str]) -> int:
-    """Run a job through spark-submit, its output passed on. Returns its exit code, 2 if Spark can't be started.
+    """Run a job through spark-submit, its output passed on.
 
-    130 after Ctrl-C. 143 after SIGTERM, but that is the orderly end of a job that goes on for ever: then 3 if it found
-    something, 0 if not.
+    Returns its exit code, 2 if Spark can't be started.
+
+    130 after Ctrl-C. 143 after SIGTERM, but that is the orderly end of a job that goes on for ever:
+    then 3 if it found something, 0 if not.
     """
     follows = request.every_s is not None
     before = _done(request) if follows else None
@@ -58,7 +60,9 @@ def submit(request: JobRequest, conf: list[str]) -> int:
 
 
 def _done(request: JobRequest) -> Done | None:
-    """How far the directory of a watch has come; None where that can't be told: the job says why, if it is a fault."""
+    """How far the directory of a watch has come; None where that can't be told: the job says why,
+    if it is a fault.
+    """
     try:
         return read_done(Path(request.output or ""))
     except (ReplayError, OSError):
@@ -70,15 +74,17 @@ def _stopped(request: JobRequest, before: Done | None, after: Done | None) -> in
     before, after = before or Done(""), after or Done("")
     records, new = after.end_offset - before.end_offset, after.alerts - before.alerts
     print(
-        f"raftlog replay: stopped after {counted(records, 'new record')} and {counted(new, 'new alert')}; "
-        f"the next run goes on at offset {after.end_offset}",
+        f"raftlog replay: stopped after {counted(records, 'new record')} and"
+        f" {counted(new, 'new alert')}; the next run goes on at offset {after.end_offset}",
         file=sys.stderr,
     )
     return EXIT_FINDINGS if new else 0
 
 
 def _hand_over(process: subprocess.Popen[str]) -> int:
-    """Wait for the end. spark-submit writes all that the job writes to standard output, errors too: here they go where they belong."""
+    """Wait for the end. spark-submit writes all that the job writes to standard output, errors too:
+    here they go where they belong.
+    """
     output, _ = process.communicate()
     code = process.returncode
     print(output, end="", file=sys.stdout if code in (0, EXIT_FINDINGS) else sys.stderr)
@@ -88,12 +94,19 @@ def _hand_over(process: subprocess.Popen[str]) -> int:
 def _pass_on(process: subprocess.Popen[str]) -> int:
     """Wait for the end, and pass on each line as it comes."""
     for line in process.stdout or ():
-        print(line, end="", flush=True, file=sys.stderr if line.startswith(_OUR_ERROR) else sys.stdout)
+        print(
+            line, end="", flush=True, file=sys.stderr if line.startswith(_OUR_ERROR) else sys.stdout
+        )
     return process.wait()
 
 
-def _run(words: list[str], environ: dict[str, str], finish: Callable[[subprocess.Popen[str]], int]) -> int:
-    """The exit code. Raises KeyboardInterrupt, for SIGTERM too, when Spark has ended: nothing goes on without us."""
+def _run(
+    words: list[str], environ: dict[str, str], finish: Callable[[subprocess.Popen[str]], int]
+) -> int:
+    """The exit code.
+
+    Raises KeyboardInterrupt, for SIGTERM too, when Spark has ended: nothing goes on without us.
+    """
     before = signal.signal(signal.SIGTERM, raise_at_sigterm)
     try:
         with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) as process:

@@ -1,8 +1,9 @@
 """The state hash at many offsets, from one fold.
 
-Each change of an entity counts from the last offset of its batch on. So a task adds up, for each stretch from one offset asked for to
-the next, what its groups changed within; the stretches of all tasks, added up from the beginning, are the hashes. The cost is that of
-one fold, whatever the number of offsets.
+Each change of an entity counts from the last offset of its batch on. So a task adds up, for each
+stretch from one offset asked for to the next, what its groups changed within; the stretches of all
+tasks, added up from the beginning, are the hashes. The cost is that of one fold, whatever the
+number of offsets.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ _SHARES_DDL = "stretch long, hash binary"
 _HASH_BYTES = 16
 
 
-def state_hashes(records: DataFrame, offsets: Iterable[int], *, partitions: int | None = None) -> dict[int, int]:
-    """The state hash at each of ``offsets``. One inside a batch, or beyond the end, means the last whole batch before it.
+def state_hashes(
+    records: DataFrame, offsets: Iterable[int], *, partitions: int | None = None
+) -> dict[int, int]:
+    """The state hash at each of ``offsets``.
+
+    One inside a batch, or beyond the end, means the last whole batch before it.
 
     ``records`` begin at offset 0. The driver is handed at most one row for each offset and task.
     """
@@ -41,7 +46,9 @@ def state_hashes(records: DataFrame, offsets: Iterable[int], *, partitions: int 
     for stretch, share in shares.collect():
         totals[stretch] += int.from_bytes(share, "big")
     hashes = accumulate(totals)
-    return {offset: state_hash & HASH_MASK for offset, state_hash in zip(ascending, hashes, strict=True)}
+    return {
+        offset: state_hash & HASH_MASK for offset, state_hash in zip(ascending, hashes, strict=True)
+    }
 
 
 def _sharer(ascending: list[int]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -66,6 +73,10 @@ def _sharer(ascending: list[int]) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
 def _rows(shares: dict[int, int]) -> pa.RecordBatch:
     """What a task hands over: one row a stretch in which something changed."""
-    hashes: list[Any] = [(share & HASH_MASK).to_bytes(_HASH_BYTES, "big") for share in shares.values()]
+    hashes: list[Any] = [
+        (share & HASH_MASK).to_bytes(_HASH_BYTES, "big") for share in shares.values()
+    ]
     columns = zip((list(shares), hashes), _SHARES, strict=True)
-    return pa.record_batch([pa.array(column, field.type) for column, field in columns], schema=_SHARES)
+    return pa.record_batch(
+        [pa.array(column, field.type) for column, field in columns], schema=_SHARES
+    )

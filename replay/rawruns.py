@@ -1,4 +1,6 @@
-"""Raw segments as Arrow: runs of records out of files, every batch verified, in the columns of the Parquet form."""
+"""Raw segments as Arrow: runs of records out of files, every batch verified, in the columns of the
+Parquet form.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,13 @@ class RawRun:
     wanted: Span
 
 
-def plan(target: str, manifest: Manifest, segments: Iterable[Segment], wanted: Span, max_records: int) -> list[RawRun]:
-    """What is wanted of the segments, in runs of at most so many records each. ``target``: where the export is."""
+def plan(
+    target: str, manifest: Manifest, segments: Iterable[Segment], wanted: Span, max_records: int
+) -> list[RawRun]:
+    """What is wanted of the segments, in runs of at most so many records each.
+
+    ``target``: where the export is.
+    """
     found: list[RawRun] = []
     for segment in segments:
         span = of_segment(segment)
@@ -55,9 +62,10 @@ def plan(target: str, manifest: Manifest, segments: Iterable[Segment], wanted: S
 def read(run: RawRun) -> Iterator[pa.Table]:
     """The wanted records, in order, in tables of bounded size.
 
-    What comes before them in the file is skipped by its frames. Each batch that is read is checked: CRC32C, offset, form; and the file:
-    its size, and whose it is. Raises CorruptExportError naming the first offset that can't be trusted, ExportMismatchError,
-    UnsupportedExportError, ExportError.
+    What comes before them in the file is skipped by its frames. Each batch that is read is checked:
+    CRC32C, offset, form; and the file: its size, and whose it is. Raises CorruptExportError naming
+    the first offset that can't be trusted, ExportMismatchError, UnsupportedExportError,
+    ExportError.
     """
     rows, low, high = RowBuffer(), *run.wanted.offset
     for chunk, header in _batches(run):
@@ -65,7 +73,9 @@ def read(run: RawRun) -> Iterator[pa.Table]:
             rows.add(chunk, header)
         except UnknownRecordError as error:
             name = run.segment.describe()
-            raise UnsupportedExportError(f"{name}, at offset {header.base_offset}: {error}") from error
+            raise UnsupportedExportError(
+                f"{name}, at offset {header.base_offset}: {error}"
+            ) from error
         except CorruptLogError as error:
             raise _corrupt(run, header.base_offset, str(error)) from error
         if rows.rows >= _ROWS or rows.bytes >= _ROW_BYTES:
@@ -82,7 +92,9 @@ def _between(table: pa.Table, low: int, high: int) -> pa.Table:
 
 
 def _batches(run: RawRun) -> Iterator[tuple[bytes, batch.BatchHeader]]:
-    """The batches in which there is something wanted, verified, each with the chunk that it is in."""
+    """The batches in which there is something wanted, verified, each with the chunk that it is
+    in.
+    """
     segment, expected = run.segment, run.segment.base_offset
     place = open_place(run.target)
     with files.named_errors("read", f"{place}/{segment.file}"), place.open(segment.file) as file:
@@ -104,20 +116,27 @@ def _batches(run: RawRun) -> Iterator[tuple[bytes, batch.BatchHeader]]:
 
 
 def _check_file(run: RawRun, file: BinaryIO, size: int) -> None:
-    """Whose it is, before its size: "from another cluster" says more than "other bytes than expected"."""
+    """Whose it is, before its size: "from another cluster" says more than "other bytes than
+    expected".
+    """
     segment = run.segment
     header = read_header(file, segment.file)
     if (header.cluster_id, header.generation) != (run.cluster_id, run.generation):
         raise ExportMismatchError(
-            f"{segment.describe()} belongs to cluster {header.cluster_id} generation {header.generation}, "
-            f"and the export to cluster {run.cluster_id} generation {run.generation}"
+            f"{segment.describe()} belongs to cluster {header.cluster_id} generation"
+            f" {header.generation}, and the export to cluster {run.cluster_id} generation"
+            f" {run.generation}"
         )
     if size != segment.bytes:
-        raise _corrupt(run, segment.base_offset, f"it has {size} bytes, and the manifest says {segment.bytes}")
+        raise _corrupt(
+            run, segment.base_offset, f"it has {size} bytes, and the manifest says {segment.bytes}"
+        )
 
 
 def _chunks(run: RawRun, file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Whole batches, about a mebibyte at a time, and where the last of them begins: found by their frames alone."""
+    """Whole batches, about a mebibyte at a time, and where the last of them begins: found by their
+    frames alone.
+    """
     buffer = b""
     while data := file.read(_READ_BYTES):
         buffer += data

@@ -1,4 +1,6 @@
-"""Parquet files at a URI: read by Spark itself where Hadoop has a file system for the scheme, else by fsspec on the workers."""
+"""Parquet files at a URI: read by Spark itself where Hadoop has a file system for the scheme, else
+by fsspec on the workers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _HADOOP_SCHEMES = {"s3": "s3a"}
 """What a scheme of fsspec is called in Hadoop, where that is another name."""
 _BATCH_ROWS = 16_384
 _SCHEMA = pa.schema(
-    field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) else field for field in SCHEMA
+    field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) else field
+    for field in SCHEMA
 )
 """Spark takes timestamps from Arrow in microseconds only."""
 
@@ -35,19 +38,26 @@ def hadoop_uri(spark: SparkSession, uri: str) -> str | None:
     java: Any = spark._jvm
     context = spark.sparkContext._jsc
     try:
-        java.org.apache.hadoop.fs.FileSystem.getFileSystemClass(known, context.hadoopConfiguration())
+        java.org.apache.hadoop.fs.FileSystem.getFileSystemClass(
+            known, context.hadoopConfiguration()
+        )
     except Py4JJavaError:
         return None
     return f"{known}://{rest}"
 
 
 def read_through_fsspec(spark: SparkSession, uri: str, segments: Sequence[Segment]) -> DataFrame:
-    """The rows of Parquet files, one task a file. Every column is read, whatever is asked for: slower than Spark's own reader."""
+    """The rows of Parquet files, one task a file.
+
+    Every column is read, whatever is asked for: slower than Spark's own reader.
+    """
     indexes = spark.range(0, len(segments), 1, len(segments))
     return indexes.mapInArrow(_reader(uri, tuple(segments)), from_arrow_schema(SCHEMA))
 
 
-def _reader(uri: str, segments: Sequence[Segment]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _reader(
+    uri: str, segments: Sequence[Segment]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         place = open_place(uri)
         for batch in batches:
@@ -64,7 +74,9 @@ def with_all_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The rows in today's schema: columns that a file from before does not have are null."""
     names = set(rows.schema.names)
     columns = [
-        rows.column(field.name).cast(field.type) if field.name in names else pa.nulls(rows.num_rows, field.type)
+        rows.column(field.name).cast(field.type)
+        if field.name in names
+        else pa.nulls(rows.num_rows, field.type)
         for field in _SCHEMA
     ]
     return pa.record_batch(columns, schema=_SCHEMA)

@@ -10,11 +10,31 @@ import msgspec
 from replay.errors import ReplayError
 
 JOBS = (
-    "state", "diff", "lao", "availability", "churn", "history", "audit", "summary", "verify", "report", "sql", "watch",
-)  # fmt: skip
+    "state",
+    "diff",
+    "lao",
+    "availability",
+    "churn",
+    "history",
+    "audit",
+    "summary",
+    "verify",
+    "report",
+    "sql",
+    "watch",
+)
 DEFAULT_OUTPUT = "report.html"
 """The file that a report is written to, unless another is named."""
-VIEW_NAMES = ("records", "changes", "brokers", "partitions", "topics", "configs", "controllers", "lao")
+VIEW_NAMES = (
+    "records",
+    "changes",
+    "brokers",
+    "partitions",
+    "topics",
+    "configs",
+    "controllers",
+    "lao",
+)
 """What the job sql has to ask: see replay/views.py, which needs Spark to be imported."""
 REQUEST = "--request"
 """Before a request in the command line of ``replay/submit.py``."""
@@ -22,14 +42,20 @@ WATCHES = ("audit", "lao")
 """What the job watch can watch."""
 
 
-class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One run of a job. ``at_offset`` and ``at_time_ms``, both inclusive: only what the log held then; None: all of it.
+class JobRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """One run of a job.
 
-    ``limit`` bounds the rows shown of each list, ``partitions`` is the number of tasks of a fold (None: Spark's own), ``key`` the
-    (kind, key) of the entities asked for (key "": all of the kind), ``from_offset`` and ``from_time_ms`` where a diff begins (inclusive,
-    too; None: at the empty log), ``output`` the file that a report goes to, ``query`` a question in SQL, ``rules`` are those of
-    the audit (none: all). ``since_ms``: figures of the time from then on; ``stall_ms``: what LAO waits for at least so long
-    was held back; ``target_percent``: of availability.
+    ``at_offset`` and ``at_time_ms``, both inclusive: only what the log held then; None: all of it.
+
+    ``limit`` bounds the rows shown of each list, ``partitions`` is the number of tasks of a fold
+    (None: Spark's own), ``key`` the (kind, key) of the entities asked for (key "": all of the
+    kind), ``from_offset`` and ``from_time_ms`` where a diff begins (inclusive, too; None: at the
+    empty log), ``output`` the file that a report goes to, ``query`` a question in SQL, ``rules``
+    are those of the audit (none: all). ``since_ms``: figures of the time from then on;
+    ``stall_ms``: what LAO waits for at least so long was held back; ``target_percent``: of
+    availability.
 
     ``watch``: what to watch; ``every_s``: how often (None: once).
     """
@@ -64,13 +90,18 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 def parse_time_ms(text: str) -> int:
-    """Milliseconds since 1970 from a number of them, or from ISO 8601 (UTC if it names no zone). Raises ReplayError."""
+    """Milliseconds since 1970 from a number of them, or from ISO 8601 (UTC if it names no zone).
+
+    Raises ReplayError.
+    """
     if text.lstrip("-").isdigit():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ReplayError(f"{text!r} is neither milliseconds nor a time like 2026-01-31T12:00:00Z") from error
+        raise ReplayError(
+            f"{text!r} is neither milliseconds nor a time like 2026-01-31T12:00:00Z"
+        ) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     # timestamp() is a float: exact for milliseconds only after rounding.

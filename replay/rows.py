@@ -10,13 +10,18 @@ from pyspark.sql import Column, DataFrame, Row
 
 
 def first(frame: DataFrame, limit: int, *order: str | Column) -> tuple[list[Row], int]:
-    """The first rows in this order, and how many rows there are. What fits the limit, as most does, is counted as it comes."""
+    """The first rows in this order, and how many rows there are.
+
+    What fits the limit, as most does, is counted as it comes.
+    """
     found = frame.orderBy(*order).limit(limit + 1).collect()
     return found[:limit], len(found) if len(found) <= limit else frame.count()
 
 
 def keeper(keep: ExitStack | None) -> Callable[[DataFrame], DataFrame]:
-    """What keeps a table until ``keep`` is closed, instead of having it made again each time it is asked; for None, nothing does."""
+    """What keeps a table until ``keep`` is closed, instead of having it made again each time it is
+    asked; for None, nothing does.
+    """
 
     def kept(frame: DataFrame) -> DataFrame:
         if keep is None:

@@ -38,7 +38,9 @@ def compute_on(spark: SparkSession, export: Export, request: JobRequest) -> Any:
 
 
 def run_here(request: JobRequest) -> int:
-    """Run a job, print its result, return the exit code: 0, 2 (unusable input), 3 (the audit found something)."""
+    """Run a job, print its result, return the exit code: 0, 2 (unusable input), 3 (the audit found
+    something).
+    """
     try:
         # Before Spark starts, which takes seconds: most mistakes show here.
         export = open_export(request)

@@ -1,7 +1,7 @@
 """Which entities a question is about: one of them, all of a kind, or all.
 
-A record changes one entity group, so only the groups that the entities are in are read and folded, and of what comes out of these the
-entities asked for are kept.
+A record changes one entity group, so only the groups that the entities are in are read and folded,
+and of what comes out of these the entities asked for are kept.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ KINDS = tuple(_GROUP_OF_KIND)
 
 
 class Selection(NamedTuple):
-    """The entities asked for. ``groups``: a condition on group_kind and group_id; ``entities``: one on kind and key."""
+    """The entities asked for.
+
+    ``groups``: a condition on group_kind and group_id; ``entities``: one on kind and key.
+    """
 
     groups: Column
     entities: Column
@@ -43,19 +46,27 @@ class Selection(NamedTuple):
     """Only topics that ever had this name; empty: whatever they are called."""
 
     def narrow(self, rows: DataFrame) -> DataFrame:
-        """The records that may matter. A name may have belonged to several topics, one after the other: all of them count."""
+        """The records that may matter.
+
+        A name may have belonged to several topics, one after the other: all of them count.
+        """
         if not self.topic_name:
             return rows
         ids = (
-            rows.where(sf.col("topic_name") == self.topic_name).select(sf.col("topic_id").alias("group_id")).distinct()
+            rows.where(sf.col("topic_name") == self.topic_name)
+            .select(sf.col("topic_id").alias("group_id"))
+            .distinct()
         )
         return rows.where(sf.col("group_kind") == "topic").join(ids, "group_id", "left_semi")
 
 
 def select(kind: str, key: str = "") -> Selection:
-    """The entities of a kind under a key; "": all of the kind. Raises ReplayError for a kind or a key that there can't be.
+    """The entities of a kind under a key; "": all of the kind.
 
-    A topic's name means its partitions too, a client's id the results of its writes, and a config resource all its keys.
+    Raises ReplayError for a kind or a key that there can't be.
+
+    A topic's name means its partitions too, a client's id the results of its writes, and a config
+    resource all its keys.
     """
     if kind not in _GROUP_OF_KIND:
         raise ReplayError(f"there is no kind {kind!r} of entities: it is one of {', '.join(KINDS)}")

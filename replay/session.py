@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from replay.java import spark_environment
 
 _ALWAYS = {
-    # Spark does not check the pages of Parquet files by default: a flipped byte would give a wrong answer.
+    # Spark does not check the pages of Parquet files by default: a flipped byte would give a wrong
+    # answer.
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -33,7 +34,9 @@ def expect_records(session: SparkSession, records: int) -> None:
 
     Of at most FEW_RECORDS no query is compiled: that would take most of a job's time.
     """
-    wanted = {"spark.sql.shuffle.partitions": str(max(_LEAST_TASKS, -(-records // _RECORDS_A_TASK)))}
+    wanted = {
+        "spark.sql.shuffle.partitions": str(max(_LEAST_TASKS, -(-records // _RECORDS_A_TASK)))
+    }
     if records <= FEW_RECORDS:
         wanted |= _FOR_FEW
     given = session.sparkContext.getConf()
@@ -43,10 +46,13 @@ def expect_records(session: SparkSession, records: int) -> None:
 
 
 def build_session(app_name: str, *, log_level: str = "FATAL") -> SparkSession:
-    """The session: under spark-submit with what that was given, else on all cores of this machine. Raises ReplayError without Java.
+    """The session: under spark-submit with what that was given, else on all cores of this machine.
 
-    Outside of spark-submit it sets this process's environment, from which PySpark starts Java and its workers. The settings
-    for one machine are in ``conf/spark-defaults.conf``, where everything else overrides them.
+    Raises ReplayError without Java.
+
+    Outside of spark-submit it sets this process's environment, from which PySpark starts Java and
+    its workers. The settings for one machine are in ``conf/spark-defaults.conf``, where everything
+    else overrides them.
     """
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.update(spark_environment(os.environ))
@@ -56,7 +62,8 @@ def build_session(app_name: str, *, log_level: str = "FATAL") -> SparkSession:
     builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level)
-    # PySpark's own loggers would print a failed query's plan and two stack traces beside the paragraph that we print.
+    # PySpark's own loggers would print a failed query's plan and two stack traces beside the
+    # paragraph that we print.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(log_level)
     return session

@@ -1,4 +1,6 @@
-"""An export as Spark reads it: which files a question needs, whether they are whole, and their rows."""
+"""An export as Spark reads it: which files a question needs, whether they are whole, and their
+rows.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export, as far as a question reaches into it. ``segments`` are those that may hold records of interest.
+    """An export, as far as a question reaches into it.
+
+    ``segments`` are those that may hold records of interest.
 
     ``target``: an absolute path, or a URI for fsspec.
     """
@@ -47,7 +51,10 @@ class Export:
 
 
 def open_export(request: JobRequest) -> Export:
-    """Read the manifest and choose the files. Raises ExportError and its kinds, ReplayError if nothing is there to answer with."""
+    """Read the manifest and choose the files.
+
+    Raises ExportError and its kinds, ReplayError if nothing is there to answer with.
+    """
     target = request.export
     if not is_uri(target):
         target = str(Path(str(open_place(target))).absolute())
@@ -55,21 +62,26 @@ def open_export(request: JobRequest) -> Export:
     require_known_level(manifest, target)
     everything = manifest.of_kind(RECORDS)
     if not everything:
-        raise ReplayError(f"{target} is an export without records: run the export again once the log has some")
+        raise ReplayError(
+            f"{target} is an export without records: run the export again once the log has some"
+        )
     at_offset, at_time_ms = request.at_offset, request.at_time_ms
     first, end = everything[0], manifest.end_offset
     if at_offset is not None and not manifest.history_begin <= at_offset < end:
         raise ReplayError(
-            f"offset {at_offset} is not in {target}: it holds offsets {manifest.history_begin} to {end - 1}"
+            f"offset {at_offset} is not in {target}: it holds offsets {manifest.history_begin} to"
+            f" {end - 1}"
         )
     if at_time_ms is not None and at_time_ms < first.min_timestamp_ms:
         raise ReplayError(
-            f"{target} holds nothing from {format_time(at_time_ms)} or before: it begins at {format_time(first.min_timestamp_ms)}"
+            f"{target} holds nothing from {format_time(at_time_ms)} or before: it begins at"
+            f" {format_time(first.min_timestamp_ms)}"
         )
     end_ms = everything[-1].max_timestamp_ms
     if request.since_ms is not None and request.since_ms > end_ms:
         raise ReplayError(
-            f"{target} holds nothing from {format_time(request.since_ms)} on: it ends at {format_time(end_ms)}"
+            f"{target} holds nothing from {format_time(request.since_ms)} on: it ends at"
+            f" {format_time(end_ms)}"
         )
     segments = tuple(
         segment
@@ -81,11 +93,15 @@ def open_export(request: JobRequest) -> Export:
 
 
 def require_known_level(manifest: Manifest, target: str) -> None:
-    """Records of a later metadata.version may mean what this build does not know. Raises ReplayError."""
+    """Records of a later metadata.version may mean what this build does not know.
+
+    Raises ReplayError.
+    """
     level = manifest.metadata_version or 0
     if level > LATEST_METADATA_VERSION:
         raise ReplayError(
-            f"{target} was exported at metadata.version {level}, and this build knows up to {LATEST_METADATA_VERSION}: use a newer raftlog"
+            f"{target} was exported at metadata.version {level}, and this build knows up to"
+            f" {LATEST_METADATA_VERSION}: use a newer raftlog"
         )
 
 
@@ -93,15 +109,24 @@ def require_whole_history(export: Export) -> None:
     """A fold needs every record from the first. Raises ReplayError."""
     if export.manifest.history_begin > 0:
         raise ReplayError(
-            f"{export.target} begins at offset {export.manifest.history_begin}: the state cannot be folded without what came before"
+            f"{export.target} begins at offset {export.manifest.history_begin}: the state cannot be"
+            " folded without what came before"
         )
 
 
 def check_files(spark: SparkSession, export: Export) -> None:
-    """Check owner, size and hash of the files in question, spread over the workers. Raises ExportError naming the first bad one."""
+    """Check owner, size and hash of the files in question, spread over the workers.
+
+    Raises ExportError naming the first bad one.
+    """
     count = len(export.segments)
     tasks = min(count, 4 * spark.sparkContext.defaultParallelism)
-    faults = spark.range(0, count, 1, tasks).mapInArrow(_checker(export), _FAULTS_SCHEMA).limit(20).collect()
+    faults = (
+        spark.range(0, count, 1, tasks)
+        .mapInArrow(_checker(export), _FAULTS_SCHEMA)
+        .limit(20)
+        .collect()
+    )
     if faults:
         raise ExportError(min(row.fault for row in faults))
 
@@ -117,7 +142,8 @@ def _checker(export: Export) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
                 try:
                     check_segment(target, segments[index], cluster_id, generation)
                 except RaftlogError as error:
-                    # As a row, not as an exception: an exception would arrive wrapped in two stack traces.
+                    # As a row, not as an exception: an exception would arrive wrapped in two stack
+                    # traces.
                     faults.append(str(error))
             yield pa.record_batch([pa.array(faults, pa.string())], names=["fault"])
 

@@ -1,7 +1,7 @@
 """Runs of the log, and conditions on offset, epoch and time as such runs.
 
-None of the three ever falls along the log. So what a range of any of them leaves is one run of batches: a reader skips what is
-before it and stops at what is after.
+None of the three ever falls along the log. So what a range of any of them leaves is one run of
+batches: a reader skips what is before it and stops at what is after.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    LessThan,
+    LessThanOrEqual,
+)
 
 from raftlog.batch import BatchHeader
 from raftlog.segments.manifest import Segment
@@ -33,7 +40,9 @@ class Span:
 
     def before(self, other: Span) -> bool:
         """Whether this run ends where the other has not begun."""
-        return any(mine[1] < its[0] for mine, its in zip(self._ranges(), other._ranges(), strict=True))
+        return any(
+            mine[1] < its[0] for mine, its in zip(self._ranges(), other._ranges(), strict=True)
+        )
 
     def meets(self, other: Span) -> bool:
         """Whether they may have a record in common."""
@@ -63,12 +72,16 @@ def of_segment(segment: Segment) -> Span:
 def of_batches(first: BatchHeader, last: BatchHeader) -> Span:
     """What some batches hold, from the first to the last of them."""
     return Span(
-        (first.base_offset, last.last_offset), (first.epoch, last.epoch), (first.timestamp_ms, last.timestamp_ms)
+        (first.base_offset, last.last_offset),
+        (first.epoch, last.epoch),
+        (first.timestamp_ms, last.timestamp_ms),
     )
 
 
 def cut_by(wanted: Span, condition: Filter) -> Span | None:
-    """What a pushed-down condition leaves of a run, exactly; None if it is of no kind that is understood here."""
+    """What a pushed-down condition leaves of a run, exactly; None if it is of no kind that is
+    understood here.
+    """
     attribute, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
     if attribute == ("timestamp",) and isinstance(value, datetime):
         # Milliseconds in the log, microseconds in Spark.

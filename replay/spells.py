@@ -1,4 +1,6 @@
-"""Intervals made coarser: runs of one condition, and what lies too close together to be drawn apart. Columnar."""
+"""Intervals made coarser: runs of one condition, and what lies too close together to be drawn
+apart. Columnar.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,15 @@ _NEVER = 2**62
 """In the place of an end that has not come, so that max() finds it."""
 
 
-def spells(intervals: DataFrame, key: list[str], condition: Column, first: list[Column]) -> DataFrame:
+def spells(
+    intervals: DataFrame, key: list[str], condition: Column, first: list[Column]
+) -> DataFrame:
     """The runs of intervals without a gap in which ``condition`` holds: one row each.
 
-    ``intervals`` has ``begins``, ``ends`` (null: still), ``begins_ms``, ``ends_ms``. A row: the key, those four of the whole run, and
-    ``first``: named columns as they were in its first interval, in which ``before`` may be used: whether the key had an interval that
-    ended where the run begins.
+    ``intervals`` has ``begins``, ``ends`` (null: still), ``begins_ms``, ``ends_ms``. A row: the
+    key, those four of the whole run, and ``first``: named columns as they were in its first
+    interval, in which ``before`` may be used: whether the key had an interval that ended where the
+    run begins.
     """
     in_order = Window.partitionBy(*key).orderBy("begins")
     marked = intervals.withColumn("holds", condition).withColumn(
@@ -41,8 +46,9 @@ def _last_end(name: str) -> Column:
 def merge_close(intervals: DataFrame, lane: list[str], gap_ms: int) -> DataFrame:
     """Intervals of one lane that overlap, or lie at most ``gap_ms`` apart, as one.
 
-    Needs ``begins``, ``begins_ms`` and ``ends_ms`` without nulls. A row: the lane, those of the whole, ``spans`` (how many it was),
-    ``total_ms`` (their sum) and ``last`` (a struct of the columns of the last one).
+    Needs ``begins``, ``begins_ms`` and ``ends_ms`` without nulls. A row: the lane, those of the
+    whole, ``spans`` (how many it was), ``total_ms`` (their sum) and ``last`` (a struct of the
+    columns of the last one).
     """
     in_order = Window.partitionBy(*lane).orderBy("begins_ms", "begins")
     reached = sf.max("ends_ms").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
@@ -61,19 +67,30 @@ def merge_close(intervals: DataFrame, lane: list[str], gap_ms: int) -> DataFrame
 
 
 def highest_levels(intervals: DataFrame, flags: list[str], bucket: Column) -> DataFrame:
-    """For each bucket in which something changes: of each flag, how many intervals it holds for at the most, and at the end.
+    """For each bucket in which something changes: of each flag, how many intervals it holds for at
+    the most, and at the end.
 
-    ``intervals`` has ``begins_ms``, ``ends_ms`` (null: still) and the flags, which are numbers (0 or 1). Rows: ``bucket``, and of each
-    flag ``NAME_high`` and ``NAME_net``, both relative to the level at which the bucket begins. No task needs more than one bucket's
-    changes; what the buckets add up to is the caller's, who has few of them.
+    ``intervals`` has ``begins_ms``, ``ends_ms`` (null: still) and the flags, which are numbers (0
+    or 1). Rows: ``bucket``, and of each flag ``NAME_high`` and ``NAME_net``, both relative to the
+    level at which the bucket begins. No task needs more than one bucket's changes; what the buckets
+    add up to is the caller's, who has few of them.
     """
     begun = intervals.select(sf.col("begins_ms").alias("at_ms"), *flags)
     over = intervals.where(sf.col("ends_ms").isNotNull())
-    ended = over.select(sf.col("ends_ms").alias("at_ms"), *(-sf.col(flag) for flag in flags)).toDF("at_ms", *flags)
-    # What happens at one moment is one change: a partition that goes from one interval to the next is not counted twice.
-    changes = begun.unionByName(ended).groupBy("at_ms").agg(*(sf.sum(flag).alias(flag) for flag in flags))
+    ended = over.select(sf.col("ends_ms").alias("at_ms"), *(-sf.col(flag) for flag in flags)).toDF(
+        "at_ms", *flags
+    )
+    # What happens at one moment is one change: a partition that goes from one interval to the next
+    # is not counted twice.
+    changes = (
+        begun.unionByName(ended).groupBy("at_ms").agg(*(sf.sum(flag).alias(flag) for flag in flags))
+    )
     at = changes.withColumn("bucket", bucket)
-    within = Window.partitionBy("bucket").orderBy("at_ms").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    within = (
+        Window.partitionBy("bucket")
+        .orderBy("at_ms")
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
     for flag in flags:
         at = at.withColumn(f"{flag}_level", sf.sum(flag).over(within))
     highest = [sf.max(f"{flag}_level").alias(f"{flag}_high") for flag in flags]

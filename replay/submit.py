@@ -1,6 +1,8 @@
-"""For spark-submit: ``spark-submit replay/submit.py JOB EXPORT_DIR [options]``, or one of the files in ``replay/jobs``.
+"""For spark-submit: ``spark-submit replay/submit.py JOB EXPORT_DIR [options]``, or one of the files
+in ``replay/jobs``.
 
-``raftlog replay`` has read its options already, and submits ``--request JSON`` (JobRequest.to_word).
+``raftlog replay`` has read its options already, and submits ``--request JSON``
+(JobRequest.to_word).
 
 ``eval "$(python -m replay.java)"`` gives a shell the environment for it.
 """

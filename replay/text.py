@@ -10,7 +10,9 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
 
 
 def duration(ms: int | None) -> str:
-    """A duration with two units at most: 12 ms, 9.25 s, 3 min 20 s, 2 h 5 min, 40 d; ``unknown`` for None."""
+    """A duration with two units at most: 12 ms, 9.25 s, 3 min 20 s, 2 h 5 min, 40 d; ``unknown``
+    for None.
+    """
     if ms is None:
         return "unknown"
     if ms < 1000:
@@ -49,5 +51,7 @@ def more(shown: int, total: int) -> str:
 
 
 def console(width: int | None = None) -> Console:
-    """A console that prints names and values from the log as they are: a topic "[red]" is no markup, and "topic:a:key" no emoji."""
+    """A console that prints names and values from the log as they are: a topic "[red]" is no
+    markup, and "topic:a:key" no emoji.
+    """
     return SafeConsole(width=width, markup=False, emoji=False)

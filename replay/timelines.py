@@ -1,14 +1,18 @@
-"""Timelines: from when to when something was so. Columnar, from the records alone; no record is decoded.
+"""Timelines: from when to when something was so.
 
-Each function takes the records of an export (:func:`replay.source.records`) and gives one row for each *interval* in which one
-thing's facts are constant. It begins at the offset of a record (``begins``, inclusive) and ends at the offset of the next record
-that changes it or takes it away (``ends``, exclusive; null: it still is so where the records end). ``begins_ms`` and ``ends_ms`` are
+Columnar, from the records alone; no record is decoded.
+
+Each function takes the records of an export (:func:`replay.source.records`) and gives one row for
+each *interval* in which one thing's facts are constant. It begins at the offset of a record
+(``begins``, inclusive) and ends at the offset of the next record that changes it or takes it away
+(``ends``, exclusive; null: it still is so where the records end). ``begins_ms`` and ``ends_ms`` are
 the timestamps of these two records; ``epoch`` and ``principal`` are of the first.
 
-A record says only what it changes; the rest is carried on from the interval before, by the rules of :mod:`raftlog.metadata.fold`.
-So the records must begin where the history does, or else where an earlier timeline ended: given as ``before``, its open intervals
-(``ends`` null; others are passed over) come first in the new one, and end there if something ended them. So a history can be
-judged piece by piece: its open intervals are all that a later piece needs to know of an earlier one.
+A record says only what it changes; the rest is carried on from the interval before, by the rules of
+:mod:`raftlog.metadata.fold`. So the records must begin where the history does, or else where an
+earlier timeline ended: given as ``before``, its open intervals (``ends`` null; others are passed
+over) come first in the new one, and end there if something ended them. So a history can be judged
+piece by piece: its open intervals are all that a later piece needs to know of an earlier one.
 """
 
 from __future__ import annotations
@@ -21,32 +25,86 @@ from raftlog.metadata.records import RecordType
 from replay.causes import cause, with_causes
 
 BROKER_COLUMNS = (
-    "broker_id", "broker_epoch", "begins", "ends", "begins_ms", "ends_ms", "epoch", "fenced", "in_controlled_shutdown",
-    "rack", "reason", "cause", "registration", "incarnation_id", "principal", "batch_base_offset", "batch_last_offset",
-)  # fmt: skip
+    "broker_id",
+    "broker_epoch",
+    "begins",
+    "ends",
+    "begins_ms",
+    "ends_ms",
+    "epoch",
+    "fenced",
+    "in_controlled_shutdown",
+    "rack",
+    "reason",
+    "cause",
+    "registration",
+    "incarnation_id",
+    "principal",
+    "batch_base_offset",
+    "batch_last_offset",
+)
 TOPIC_COLUMNS = ("topic_id", "topic_name", "begins", "ends", "begins_ms", "ends_ms")
 PARTITION_COLUMNS = (
-    "topic_id", "topic_name", "partition_id", "begins", "ends", "begins_ms", "ends_ms", "epoch", "principal", "leader",
-    "leader_epoch", "partition_epoch", "replicas", "isr", "proposer_id", "proposer_epoch", "isr_with_epochs", "type",
-    "leader_recovery_state", "adding_replicas", "removing_replicas", "batch_last_offset",
-)  # fmt: skip
+    "topic_id",
+    "topic_name",
+    "partition_id",
+    "begins",
+    "ends",
+    "begins_ms",
+    "ends_ms",
+    "epoch",
+    "principal",
+    "leader",
+    "leader_epoch",
+    "partition_epoch",
+    "replicas",
+    "isr",
+    "proposer_id",
+    "proposer_epoch",
+    "isr_with_epochs",
+    "type",
+    "leader_recovery_state",
+    "adding_replicas",
+    "removing_replicas",
+    "batch_last_offset",
+)
 PARTITION_KEY = ("topic_id", "partition_id")
-BROKER_TYPES = (RecordType.REGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE, RecordType.UNREGISTER_BROKER)
+BROKER_TYPES = (
+    RecordType.REGISTER_BROKER,
+    RecordType.BROKER_REGISTRATION_CHANGE,
+    RecordType.UNREGISTER_BROKER,
+)
 """The records that :func:`brokers` looks at."""
 CONTROLLER_COLUMNS = ("epoch", "leader_id", "begins", "ends", "begins_ms", "last_ms", "ends_ms")
 CONFIG_COLUMNS = (
-    "resource_type", "resource_name", "config_name", "config_value", "begins", "ends", "begins_ms", "ends_ms", "epoch",
+    "resource_type",
+    "resource_name",
+    "config_name",
+    "config_value",
+    "begins",
+    "ends",
+    "begins_ms",
+    "ends_ms",
+    "epoch",
     "principal",
-)  # fmt: skip
+)
 _BROKER_CARRIED = ("fenced", "in_controlled_shutdown", "rack", "incarnation_id")
-_CARRIED = ("leader", "leader_recovery_state", "replicas", "adding_replicas", "removing_replicas", "isr")
+_CARRIED = (
+    "leader",
+    "leader_recovery_state",
+    "replicas",
+    "adding_replicas",
+    "removing_replicas",
+    "isr",
+)
 
 
 def brokers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """Registrations of brokers: BROKER_COLUMNS. No row while a broker is not registered.
 
-    ``registration``: it begins by a registration, not by a change of one; ``reason`` is "registered" then, as in the image. ``cause``: see
-    :func:`replay.causes.cause`. The batch is that of the record that begins it, inclusive.
+    ``registration``: it begins by a registration, not by a change of one; ``reason`` is
+    "registered" then, as in the image. ``cause``: see :func:`replay.causes.cause`. The batch is
+    that of the record that begins it, inclusive.
     """
     registered = _is(RecordType.REGISTER_BROKER)
     reason = sf.when(registered, sf.lit(OLD_TEXT_OF[Cause.REGISTERED])).otherwise(sf.col("reason"))
@@ -79,7 +137,9 @@ def brokers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
 def topics(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """Topics, from creation to removal: TOPIC_COLUMNS."""
     gone = _is(RecordType.REMOVE_TOPIC).alias("gone")
-    events = _of(records, RecordType.TOPIC, RecordType.REMOVE_TOPIC).select("topic_id", "topic_name", *_begin(), gone)
+    events = _of(records, RecordType.TOPIC, RecordType.REMOVE_TOPIC).select(
+        "topic_id", "topic_name", *_begin(), gone
+    )
     of_topic = Window.partitionBy("topic_id").orderBy("begins")
     rows = _after(before, events).withColumns(_end(of_topic))
     return rows.where(~sf.col("gone")).select(*TOPIC_COLUMNS)
@@ -94,16 +154,18 @@ def partitions(
 ) -> DataFrame:
     """Partitions, between two changes of one and up to the removal of its topic: PARTITION_COLUMNS.
 
-    ``leader`` -1: none. ``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are as the record says, null if it says none;
-    ``type`` is the record's. ``topic_name`` is null for a topic that was never created, which no fold accepts. In exports from
-    before there were columns for them both epochs begin at 0, as every controller begins them, and ``leader_recovery_state``,
-    ``adding_replicas`` and ``removing_replicas`` are null. With ``before`` goes ``topics_before``, or ``lives``: of :func:`topics`, where
-    it has been made already.
+    ``leader`` -1: none. ``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are as the
+    record says, null if it says none; ``type`` is the record's. ``topic_name`` is null for a topic
+    that was never created, which no fold accepts. In exports from before there were columns for
+    them both epochs begin at 0, as every controller begins them, and ``leader_recovery_state``,
+    ``adding_replicas`` and ``removing_replicas`` are null. With ``before`` goes ``topics_before``,
+    or ``lives``: of :func:`topics`, where it has been made already.
     """
     if lives is None:
         lives = topics(records, topics_before)
     events = _with_topic(_after(before, _partition_events(records)), lives)
-    # A partition that is created anew, behind a removal, says all there is to carry. So one order serves all that looks at it.
+    # A partition that is created anew, behind a removal, says all there is to carry. So one order
+    # serves all that looks at it.
     of_partition = Window.partitionBy(*PARTITION_KEY).orderBy("begins")
     so_far = of_partition.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     earlier = of_partition.rowsBetween(Window.unboundedPreceding, -1)
@@ -114,7 +176,8 @@ def partitions(
         "replicas_before": sf.last("replicas", ignorenulls=True).over(earlier),
     }
     rows = events.withColumns(facts | step | _end(of_partition))
-    # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a replica goes.
+    # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a
+    # replica goes.
     grown = ~_begun() & (sf.col("named") | _lost(sf.col("replicas_before"), sf.col("replicas")))
     rows = rows.withColumn("leaderships", sf.count_if(grown).over(so_far))
     # What is left of a partition goes with its topic.
@@ -144,19 +207,27 @@ def controllers(records: DataFrame, before: DataFrame | None = None) -> DataFram
 
 
 def configs(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
-    """Values of config keys, from being set to being set anew or deleted: CONFIG_COLUMNS. No row while a key has no value.
+    """Values of config keys, from being set to being set anew or deleted: CONFIG_COLUMNS.
 
-    ``resource_type``: 2 topic, 4 broker, 16 client metrics, 32 group. ``resource_name`` is empty for all brokers.
+    No row while a key has no value.
+
+    ``resource_type``: 2 topic, 4 broker, 16 client metrics, 32 group. ``resource_name`` is empty
+    for all brokers.
     """
     key = ("resource_type", "resource_name", "config_name")
     gone = sf.col("config_value").isNull().alias("gone")
-    events = _of(records, RecordType.CONFIG).select(*key, "config_value", *_begin(), "epoch", "principal", gone)
+    events = _of(records, RecordType.CONFIG).select(
+        *key, "config_value", *_begin(), "epoch", "principal", gone
+    )
     rows = _after(before, events).withColumns(_end(Window.partitionBy(*key).orderBy("begins")))
     return rows.where(~sf.col("gone")).select(*CONFIG_COLUMNS)
 
 
 def _partition_events(records: DataFrame) -> DataFrame:
-    """What each record says of its partition; null: nothing. A created one begins to count its epochs."""
+    """What each record says of its partition; null: nothing.
+
+    A created one begins to count its epochs.
+    """
     created = _is(RecordType.PARTITION)
     epochs = [
         sf.when(created, sf.coalesce(name, sf.lit(0))).alias("partition_epoch")
@@ -182,21 +253,27 @@ def _partition_events(records: DataFrame) -> DataFrame:
 
 
 def _begun() -> Column:
-    """Whether the row says itself what the epochs are: a partition's first, or the last of an earlier piece."""
+    """Whether the row says itself what the epochs are: a partition's first, or the last of an
+    earlier piece.
+    """
     return sf.col("partition_epoch").isNotNull()
 
 
 def _counted(epoch: str, steps: str, so_far: WindowSpec) -> Column:
     """What the last row that says it says, and one for each step since."""
     said = sf.col(epoch).isNotNull()
-    stood, counted = (sf.last(sf.when(said, sf.col(name)), ignorenulls=True).over(so_far) for name in (epoch, steps))
+    stood, counted = (
+        sf.last(sf.when(said, sf.col(name)), ignorenulls=True).over(so_far)
+        for name in (epoch, steps)
+    )
     return (stood + sf.col(steps) - counted).cast("int")
 
 
 def _with_topic(events: DataFrame, lives: DataFrame) -> DataFrame:
     """The events with the name of their topic, and from when to when it was there.
 
-    An id is one topic's for ever, so there is one partner. (The fold would let it return after a removal.)
+    An id is one topic's for ever, so there is one partner. (The fold would let it return after a
+    removal.)
     """
     named = lives.select(
         sf.col("topic_id").alias("named_id"),
@@ -229,7 +306,9 @@ def _end(of_one: WindowSpec) -> dict[str, Column]:
 
 def _carried(name: str, of_one: WindowSpec) -> Column:
     """The last word on it."""
-    return sf.last(name, ignorenulls=True).over(of_one.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    return sf.last(name, ignorenulls=True).over(
+        of_one.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
 
 
 def _lost(before: Column, after: Column) -> Column:

@@ -1,15 +1,14 @@
 """An export as views for SQL: ``register(spark, EXPORT)``, and ask.
 
-=============== =====================================================================================================
-``records``     the log, a row a record (:mod:`raftlog.segments.columns`)
-``changes``     what they changed: a row for each entity, with its value before and after (:mod:`replay.changes`)
-``brokers``     registrations, a row for each interval in which one's facts are constant (:mod:`replay.timelines`, as the rest)
-``partitions``  replicas, leader, ISR of partitions
-``topics``      from creation to removal
-``configs``     values of config keys
-``controllers`` who led the quorum
-``lao``         LAO and its lag, at each progress record (:mod:`replay.lag.samples`)
-=============== =====================================================================================================
+===============
+=====================================================================================================
+``records``     the log, a row a record (:mod:`raftlog.segments.columns`) ``changes``     what they
+changed: a row for each entity, with its value before and after (:mod:`replay.changes`) ``brokers``
+registrations, a row for each interval in which one's facts are constant (:mod:`replay.timelines`,
+as the rest) ``partitions``  replicas, leader, ISR of partitions ``topics``      from creation to
+removal ``configs``     values of config keys ``controllers`` who led the quorum ``lao``         LAO
+and its lag, at each progress record (:mod:`replay.lag.samples`) ===============
+=====================================================================================================
 """
 
 from __future__ import annotations
@@ -46,12 +45,16 @@ def register(
     prefix: str = "",
     verify: bool = True,
 ) -> Export:
-    """Make temporary views over the export at a path or a URI, as far as the two limits (both inclusive) let it reach.
+    """Make temporary views over the export at a path or a URI, as far as the two limits (both
+    inclusive) let it reach.
 
-    The views show what the export held now; register again to see more. ``prefix`` comes before their names, for
-    two exports in one session. ``verify``: read all files first and compare their hashes. Raises ExportError and its kinds, ReplayError.
+    The views show what the export held now; register again to see more. ``prefix`` comes before
+    their names, for two exports in one session. ``verify``: read all files first and compare their
+    hashes. Raises ExportError and its kinds, ReplayError.
     """
-    export = open_export(JobRequest(job="sql", export=str(target), at_offset=at_offset, at_time_ms=at_time_ms))
+    export = open_export(
+        JobRequest(job="sql", export=str(target), at_offset=at_offset, at_time_ms=at_time_ms)
+    )
     require_whole_history(export)
     if verify:
         check_files(spark, export)

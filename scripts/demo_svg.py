@@ -5,8 +5,9 @@ Record, then draw; the text is that of the recording, whole::
     script -q -f --timing=demo.timing -c 'stty cols 92; scripts/demo' demo.out
     python scripts/demo_svg.py demo.out demo.timing > docs/demo.svg
 
-Each line appears when it was printed, ``SPEED`` times as fast; pauses of more than ``PAUSE_MAX_S`` are cut to that. Where nothing
-animates, the end is there. The repository's own path is drawn as ``~/raftlog``.
+Each line appears when it was printed, ``SPEED`` times as fast; pauses of more than ``PAUSE_MAX_S``
+are cut to that. Where nothing animates, the end is there. The repository's own path is drawn as
+``~/raftlog``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",mon
 .b{font-weight:bold;fill:#79c0ff}.d{fill:#8b949e}.g{fill:#7ee787}
 .l{animation:show .01s linear backwards}
 @keyframes show{from{opacity:0}to{opacity:1}}
-"""
+"""  # noqa: E501
 _HEADER = re.compile(rb"^Script started[^\n]*\n")
 _ESCAPE = re.compile(r"\x1b\[([0-9;?]*)([a-zA-Z])")
 
@@ -93,7 +94,8 @@ def scrolling(lines: list[tuple[float, str]]) -> str:
     ]
     last = f"transform:translateY({-over * LINE_PX}px)"
     return (
-        f".s{{{last};animation:scroll {end:.1f}s steps(1,end) backwards}}\n@keyframes scroll{{0%{{transform:none}}"
+        f".s{{{last};animation:scroll {end:.1f}s steps(1,end) backwards}}\n@keyframes"
+        " scroll{0%{transform:none}"
         + "".join(steps[SHOWN:])
         + "}\n@media (prefers-reduced-motion:reduce){.l,.s{animation:none}}\n"
     )
@@ -103,10 +105,16 @@ def svg(lines: list[tuple[float, str]]) -> str:
     """The picture."""
     lines = paced([(0.0, "\x1b[32m$ scripts/demo"), *lines])
     columns = max(len(_ESCAPE.sub("", line).rstrip()) for _, line in lines)
-    width, height = round(columns * CHAR_PX) + 2 * PAD_PX, min(SHOWN, len(lines)) * LINE_PX + 2 * PAD_PX
+    width, height = (
+        round(columns * CHAR_PX) + 2 * PAD_PX,
+        min(SHOWN, len(lines)) * LINE_PX + 2 * PAD_PX,
+    )
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-        ' xml:space="preserve" role="img" aria-label="What scripts/demo prints">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
+            f' width="{width}" height="{height}" xml:space="preserve" role="img" aria-label="What'
+            ' scripts/demo prints">'
+        ),
         f"<style>{STYLE}{scrolling(lines)}</style>",
         f'<rect width="{width}" height="{height}" rx="6" fill="#0d1117"/>',
         f'<svg y="{PAD_PX}" width="{width}" height="{height - 2 * PAD_PX}"><g class="s">',
@@ -114,10 +122,14 @@ def svg(lines: list[tuple[float, str]]) -> str:
     for number, (at, line) in enumerate(lines):
         y = (number + 0.75) * LINE_PX
         runs = "".join(
-            f'<tspan class="{style}">{escape(text)}</tspan>' if style else escape(text) for style, text in spans(line)
+            f'<tspan class="{style}">{escape(text)}</tspan>' if style else escape(text)
+            for style, text in spans(line)
         ).rstrip()
         if runs:
-            out.append(f'<text class="l" style="animation-delay:{at:.2f}s" x="{PAD_PX}" y="{y:g}">{runs}</text>')
+            out.append(
+                f'<text class="l" style="animation-delay:{at:.2f}s" x="{PAD_PX}"'
+                f' y="{y:g}">{runs}</text>'
+            )
     return "\n".join([*out, "</g></svg></svg>", ""])
 
 

@@ -1,7 +1,9 @@
-"""The generated reference: ``scripts/reference`` writes it anew, ``scripts/reference --check`` says what is not current.
+"""The generated reference: ``scripts/reference`` writes it anew, ``scripts/reference --check`` says
+what is not current.
 
-Whole pages lie in ``docs/reference``. Sections of pages that people write stand between two comments there. Each comes from the
-code that it describes: contracts, metrics, error codes, configuration keys, the command line.
+Whole pages lie in ``docs/reference``. Sections of pages that people write stand between two
+comments there. Each comes from the code that it describes: contracts, metrics, error codes,
+configuration keys, the command line.
 """
 
 from __future__ import annotations
@@ -24,7 +26,12 @@ SECTIONS: Mapping[str, tuple[str, Callable[[], str]]] = {
 
 def pages() -> dict[str, str]:
     """All pages of the reference by their names."""
-    return {"README.md": overview.page(), "cli.md": cli.page(), "metrics.md": metrics.page(), **contracts.pages()}
+    return {
+        "README.md": overview.page(),
+        "cli.md": cli.page(),
+        "metrics.md": metrics.page(),
+        **contracts.pages(),
+    }
 
 
 def renewed(document: str, name: str, section: str) -> str:

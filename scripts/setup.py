@@ -1,7 +1,10 @@
-"""Make ``.venv`` and install the project into it. Uses the standard library only: nothing is installed yet.
+"""Make ``.venv`` and install the project into it.
 
-A stamp in the virtual environment names what was installed from: pyproject.toml, constraints.txt and the contracts. While it
-fits, there is nothing to do. ``uv`` is used if it is there, else venv and pip.
+Uses the standard library only: nothing is installed yet.
+
+A stamp in the virtual environment names what was installed from: pyproject.toml, constraints.txt
+and the contracts. While it fits, there is nothing to do. ``uv`` is used if it is there, else venv
+and pip.
 """
 
 from __future__ import annotations
@@ -37,8 +40,12 @@ class SetupError(Exception):
 
 def main() -> int:
     """Set up if need be; the exit code."""
-    parser = argparse.ArgumentParser(description="Set up .venv for this project; fast when nothing has changed.")
-    parser.add_argument("--quiet", action="store_true", help="say nothing when there is nothing to do")
+    parser = argparse.ArgumentParser(
+        description="Set up .venv for this project; fast when nothing has changed."
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="say nothing when there is nothing to do"
+    )
     parser.add_argument("--force", action="store_true", help="install again")
     arguments = parser.parse_args()
     try:
@@ -61,7 +68,9 @@ def java_version() -> int:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     try:
-        found = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=30, check=True)
+        found = subprocess.run(
+            [java or "java", "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return 0
     match = re.search(r'version "(\d+)', found.stderr + found.stdout)
@@ -71,7 +80,11 @@ def java_version() -> int:
 def fingerprint(extras: Sequence[str]) -> str:
     """What the installation depends on."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {extras} {ROOT}".encode())
-    for path in (ROOT / "pyproject.toml", ROOT / "constraints.txt", *sorted((ROOT / "proto").rglob("*.proto"))):
+    for path in (
+        ROOT / "pyproject.toml",
+        ROOT / "constraints.txt",
+        *sorted((ROOT / "proto").rglob("*.proto")),
+    ):
         digest.update(path.read_bytes())
     return digest.hexdigest() + "\n"
 
@@ -79,7 +92,9 @@ def fingerprint(extras: Sequence[str]) -> str:
 def is_current(stamp: str) -> bool:
     """Whether this very thing is installed already."""
     generated = ROOT / "raftlog" / "wire"
-    return STAMP.exists() and STAMP.read_text() == stamp and python().exists() and generated.is_dir()
+    return (
+        STAMP.exists() and STAMP.read_text() == stamp and python().exists() and generated.is_dir()
+    )
 
 
 def python() -> Path:
@@ -92,7 +107,8 @@ def set_up(extras: Sequence[str]) -> None:
     began = time.monotonic()
     uv = shutil.which("uv")
     print(
-        f"setup: Python {sys.version.split()[0]}, {'uv' if uv else 'venv and pip'}, extras {', '.join(extras)}",
+        f"setup: Python {sys.version.split()[0]}, {'uv' if uv else 'venv and pip'}, extras"
+        f" {', '.join(extras)}",
         flush=True,
     )
     if not python().exists():
@@ -115,35 +131,58 @@ def set_up(extras: Sequence[str]) -> None:
     else:
         pip = [str(python()), "-m", "pip", "--disable-pip-version-check", "install", "--no-input"]
         # Not --quiet: a download of minutes without a word looks like a hang.
-        command = [*pip, "--progress-bar", "on" if sys.stdout.isatty() else "off", *constraints, "--editable", target]
-    run(command, "installing failed; is the package index reachable? (offline, a proxy, PIP_INDEX_URL)")
+        command = [
+            *pip,
+            "--progress-bar",
+            "on" if sys.stdout.isatty() else "off",
+            *constraints,
+            "--editable",
+            target,
+        ]
+    run(
+        command,
+        "installing failed; is the package index reachable? (offline, a proxy, PIP_INDEX_URL)",
+    )
     # Where Python may not write byte code, each start would compile the project again.
     packages = [str(ROOT / package) for package in PACKAGES]
-    run([str(python()), "-m", "compileall", "-q", *packages], "the project's own code does not compile")
+    run(
+        [str(python()), "-m", "compileall", "-q", *packages],
+        "the project's own code does not compile",
+    )
     print(f"setup: done in {time.monotonic() - began:.0f} s", flush=True)
 
 
 def make_venv(uv: str | None) -> None:
     """Make the virtual environment, from nothing if a broken one is in the way."""
     if uv:
-        run([uv, "venv", "--clear", "--python", sys.executable, str(VENV)], "uv could not make a virtual environment")
+        run(
+            [uv, "venv", "--clear", "--python", sys.executable, str(VENV)],
+            "uv could not make a virtual environment",
+        )
         return
     missing = subprocess.run(
         [sys.executable, "-c", "import venv, ensurepip"], capture_output=True, check=False
     ).returncode
     if missing:
         raise SetupError(
-            "this Python has no venv module; install it (Debian and Ubuntu: apt install python3-venv), or install uv"
+            "this Python has no venv module; install it (Debian and Ubuntu: apt install"
+            " python3-venv), or install uv"
         )
-    run([sys.executable, "-m", "venv", "--clear", str(VENV)], "could not make a virtual environment")
+    run(
+        [sys.executable, "-m", "venv", "--clear", str(VENV)], "could not make a virtual environment"
+    )
 
 
 def run(command: Sequence[str], failure: str) -> None:
     """Run a command; its output is ours. pip's lines about what it has already are left out."""
     environment = {
-        name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     }
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if not line.startswith("Requirement already satisfied"):

@@ -1,7 +1,9 @@
-"""What the site shows beside ``docs/``: files elsewhere in the repository that a page links to, as pages of their own.
+"""What the site shows beside ``docs/``: files elsewhere in the repository that a page links to, as
+pages of their own.
 
-A page links to the repository's files as a forge wants it (``../replay/streaming/watch.py``). Here each such link becomes one to
-a page of the site. A link to nothing stays as it is, and the strict build fails.
+A page links to the repository's files as a forge wants it (``../replay/streaming/watch.py``). Here
+each such link becomes one to a page of the site. A link to nothing stays as it is, and the strict
+build fails.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[)#])")
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages from outside of ``docs/``."""
-    documents = [*PAGES, *(f"{DOCS}/{file.src_uri}" for file in files if file.src_uri.endswith(".md"))]
+    documents = [
+        *PAGES,
+        *(f"{DOCS}/{file.src_uri}" for file in files if file.src_uri.endswith(".md")),
+    ]
     wanted = {path for document in documents for path in _linked(document)} | PAGES.keys()
     for path in sorted(wanted):
         if (ROOT / path).is_file() and not path.startswith(f"{DOCS}/"):
@@ -43,11 +48,17 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Turn links between the repository's files into links between pages of the site."""
     uri = page.file.src_uri
-    path = next((path for path in PAGES if PAGES[path] == uri and path.endswith(".md")), f"{DOCS}/{uri}")
+    path = next(
+        (path for path in PAGES if PAGES[path] == uri and path.endswith(".md")), f"{DOCS}/{uri}"
+    )
 
     def rewritten(link: re.Match[str]) -> str:
         target = _resolved(path, link[1])
-        return posixpath.relpath(_uri(target), posixpath.dirname(uri)) if (ROOT / target).exists() else link[1]
+        return (
+            posixpath.relpath(_uri(target), posixpath.dirname(uri))
+            if (ROOT / target).exists()
+            else link[1]
+        )
 
     return markdown if _is_source(uri) else _LINK.sub(rewritten, markdown)
 

@@ -1,6 +1,8 @@
-"""Somebody who moves partitions about: reassignments and their cancellation, more partitions, leaders elected, unclean ones allowed.
+"""Somebody who moves partitions about: reassignments and their cancellation, more partitions,
+leaders elected, unclean ones allowed.
 
-What is asked for is drawn from the newest image of a broker, so most of it makes sense, and some comes too late.
+What is asked for is drawn from the newest image of a broker, so most of it makes sense, and some
+comes too late.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class Administrator:
         world = self._world
         if world.config.admin_per_s and world.members:
             self._client = ControllerClient(
-                world.network.transport_for(self.name), world.endpoints, rng=world.rng(f"{self.name} router")
+                world.network.transport_for(self.name),
+                world.endpoints,
+                rng=world.rng(f"{self.name} router"),
             )
             self._tasks.append(world.spawn(self._live(), self.name, self.name))
 
@@ -89,7 +93,9 @@ class Administrator:
         if self._world.config.unclean and draw < 0.8:
             value = rng.choice(("true", "false"))
             config = pb.AlterableConfig(name=UNCLEAN_ELECTION, value=value)
-            resource = pb.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=[config])
+            resource = pb.AlterConfigsResource(
+                resource_type=TOPIC, resource_name=name, configs=[config]
+            )
             return f"allow {name} {value}", pb.IncrementalAlterConfigsRequest(resources=[resource])
         unclean = self._world.config.unclean and draw < 0.87
         named = [pb.ElectableTopic(name=name)] if rng.random() < 0.6 else []
@@ -104,18 +110,25 @@ class Administrator:
         return self._rng.sample(ids, self._rng.randint(1, min(MAX_REPLICAS, len(ids))))
 
     @staticmethod
-    def _reassignment(name: str, index: int, replicas: list[int] | None) -> pb.AlterPartitionReassignmentsRequest:
+    def _reassignment(
+        name: str, index: int, replicas: list[int] | None
+    ) -> pb.AlterPartitionReassignmentsRequest:
         wanted = pb.ReassignablePartition(
-            partition_index=index, replicas=None if replicas is None else records_pb2.IdList(ids=replicas)
+            partition_index=index,
+            replicas=None if replicas is None else records_pb2.IdList(ids=replicas),
         )
         topic = pb.ReassignableTopic(name=name, partitions=[wanted])
         return pb.AlterPartitionReassignmentsRequest(topics=[topic])
 
     async def _send(self, key: str, body: Any) -> None:
         assert self._client is not None
-        operation = self._workload.operation(client=self.name, kind="admin", key=key, acks=common_pb2.ACKS_COMMITTED)
+        operation = self._workload.operation(
+            client=self.name, kind="admin", key=key, acks=common_pb2.ACKS_COMMITTED
+        )
         try:
-            response = await self._client.call(body, timeout_s=self._world.config.timeout_s, raise_refused=False)
+            response = await self._client.call(
+                body, timeout_s=self._world.config.timeout_s, raise_refused=False
+            )
         except ApiError as error:
             operation.refused(error)
         else:

@@ -32,19 +32,33 @@ def silence() -> None:
 def simulate(
     seed: Annotated[int, typer.Option(help="Decides everything.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many, from --seed on.")] = 1,
-    config: Annotated[str, typer.Option(metavar="JSON|FILE", help="Instead of what the seed draws.")] = "",
+    config: Annotated[
+        str, typer.Option(metavar="JSON|FILE", help="Instead of what the seed draws.")
+    ] = "",
     until: Annotated[float, typer.Option(metavar="S", help="Stop at this virtual time.")] = 0.0,
-    shrink: Annotated[bool, typer.Option(help="Look for a smaller config that fails alike.")] = False,
+    shrink: Annotated[
+        bool, typer.Option(help="Look for a smaller config that fails alike.")
+    ] = False,
     shrink_s: Annotated[float, typer.Option(metavar="S", help="How long to look.")] = 60.0,
     max_s: Annotated[
-        float, typer.Option(metavar="S", min=0.0, help="Real time of a run; past it, it has failed. 0: no bound.")
+        float,
+        typer.Option(
+            metavar="S", min=0.0, help="Real time of a run; past it, it has failed. 0: no bound."
+        ),
     ] = MAX_REAL_S,
-    max_steps: Annotated[int, typer.Option(min=1, help="Steps of a run; past them, it has failed.")] = MAX_STEPS,
-    lines: Annotated[int, typer.Option(min=0, help="Of the transcript, at a failure or with --until.")] = 60,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Each step and message in the transcript.")] = False,
+    max_steps: Annotated[
+        int, typer.Option(min=1, help="Steps of a run; past them, it has failed.")
+    ] = MAX_STEPS,
+    lines: Annotated[
+        int, typer.Option(min=0, help="Of the transcript, at a failure or with --until.")
+    ] = 60,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Each step and message in the transcript.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each seed.")] = False,
 ) -> None:
-    """Run whole clusters in virtual time: real controllers and brokers, clients, faults, and every promise checked at each step.
+    """Run whole clusters in virtual time: real controllers and brokers, clients, faults, and every
+    promise checked at each step.
 
     The same seed and config are the same run, byte for byte.
 
@@ -69,11 +83,19 @@ def simulate(
     silence()
     chosen = None
     if config:
-        chosen = SwarmConfig.from_json(config if config.lstrip().startswith("{") else Path(config).read_text())
+        chosen = SwarmConfig.from_json(
+            config if config.lstrip().startswith("{") else Path(config).read_text()
+        )
     failed = False
     for number in range(seed, seed + seeds):
-        outcome = run_swarm(number, chosen, checkers(), until_s=until, max_steps=max_steps, max_real_s=max_s)
-        if outcome.failure is not None and shrink and not isinstance(outcome.failure, RunTooLongError):
+        outcome = run_swarm(
+            number, chosen, checkers(), until_s=until, max_steps=max_steps, max_real_s=max_s
+        )
+        if (
+            outcome.failure is not None
+            and shrink
+            and not isinstance(outcome.failure, RunTooLongError)
+        ):
             smaller = shrinking.shrink(number, outcome.config, outcome.failure, within_s=shrink_s)
             outcome = run_swarm(number, smaller, checkers())
         failed |= outcome.failure is not None
@@ -84,7 +106,8 @@ def simulate(
         else:
             faults = " ".join(f"{name}={count}" for name, count in sorted(outcome.faults.items()))
             typer.echo(
-                f"seed {number}: {outcome.virtual_s:.1f} s, state {outcome.state_hash or '-'}, {faults or 'no faults'}"
+                f"seed {number}: {outcome.virtual_s:.1f} s, state {outcome.state_hash or '-'},"
+                f" {faults or 'no faults'}"
             )
             if until:
                 typer.echo("\n".join(list(outcome.transcript)[-lines:]))

@@ -1,8 +1,10 @@
-"""What must come of partitions when the faults are over: ISRs full again, everything committed, records taken.
+"""What must come of partitions when the faults are over: ISRs full again, everything committed,
+records taken.
 
-Whoever is asked to read gets what is committed, the last records with it: a partition that takes records may give none.
-Asked for where the leader is a healed broker that reaches the controllers; of its followers those are meant that are healed, too, and
-that it reaches. A partition may be without a leader as long as nobody of its ISR is among the healed.
+Whoever is asked to read gets what is committed, the last records with it: a partition that takes
+records may give none. Asked for where the leader is a healed broker that reaches the controllers;
+of its followers those are meant that are healed, too, and that it reaches. A partition may be
+without a leader as long as nobody of its ISR is among the healed.
 """
 
 from __future__ import annotations
@@ -41,11 +43,14 @@ async def recover(world: World, within_s: float) -> None:
         raise type(error)(f"{error}: {said[0]}") from None
     data = world.workload.data
     names = {topic_id: name for name, topic_id in world.active_image().topic_ids.items()}
-    wanted = [(names[led.key[0]], led.key) for led in _led(world) if led.key[0] in names and _enough(led)]
+    wanted = [
+        (names[led.key[0]], led.key) for led in _led(world) if led.key[0] in names and _enough(led)
+    ]
     if wanted:
         brokers = [host.name for host in world.core_brokers()]
         refused = await data.last_records(brokers, wanted)
-        # Leaders are still moved to where they belong, and that may be a broker that was not healed: nothing is asked of it.
+        # Leaders are still moved to where they belong, and that may be a broker that was not
+        # healed: nothing is asked of it.
         still_led = {led.key for led in _led(world)}
         wrong = [why for key, why in refused.items() if key in still_led]
         if wrong:
@@ -57,23 +62,36 @@ async def recover(world: World, within_s: float) -> None:
 
 
 async def _read_all(world: World, within_s: float) -> None:
-    """What is committed of each partition that is led in the healed part is given to who reads it. Raises CheckFailedError."""
+    """What is committed of each partition that is led in the healed part is given to who reads it.
+
+    Raises CheckFailedError.
+    """
     names = {topic_id: name for name, topic_id in world.active_image().topic_ids.items()}
-    ends = {(names[led.key[0]], led.key): _high_watermark(led) for led in _led(world) if led.key[0] in names}
+    ends = {
+        (names[led.key[0]], led.key): _high_watermark(led)
+        for led in _led(world)
+        if led.key[0] in names
+    }
     wanted = {place: end for place, end in ends.items() if end > 0}
     deadline, why = world.now() + within_s, ""
     while wanted:
         if world.now() > deadline:
             raise CheckFailedError(
-                f"within {within_s:g} s it did not happen: records are given: {sorted(wanted)}: {why}"
+                f"within {within_s:g} s it did not happen: records are given: {sorted(wanted)}:"
+                f" {why}"
             )
         brokers = [host.name for host in world.core_brokers()]
         read, why = await world.workload.data.last_reads(brokers, wanted, READ_FOR_S)
         counts = world.outcome.operations
         counts["partitions read"] = counts.get("partitions read", 0) + len(read)
-        # What was moved to a broker that was not healed, or cut off by an unclean leader, is asked of nobody.
+        # What was moved to a broker that was not healed, or cut off by an unclean leader, is asked
+        # of nobody.
         led = {led.key: _high_watermark(led) for led in _led(world)}
-        wanted = {place: end for place, end in wanted.items() if place not in read and led.get(place[1], -1) >= end}
+        wanted = {
+            place: end
+            for place, end in wanted.items()
+            if place not in read and led.get(place[1], -1) >= end
+        }
 
 
 def _high_watermark(led: _Led) -> int:
@@ -138,11 +156,18 @@ def _lacks(led: _Led) -> str:
     replica = replicas._host.replicas.get(led.key)
     role = replica.role if replica is not None else None
     if role is None or not hasattr(role, "high_watermark"):
-        return f"its leader does not lead it: {replica.offline if replica is not None else 'no replica'}"
+        return (
+            "its leader does not lead it:"
+            f" {replica.offline if replica is not None else 'no replica'}"
+        )
     for follower in led.followers:
         if follower.id not in led.partition.isr:
             return f"broker {follower.id} is not in its ISR {led.partition.isr}"
-        end = follower.service.data.replicas.end_offset(led.key) if follower.service and follower.service.data else -1
+        end = (
+            follower.service.data.replicas.end_offset(led.key)
+            if follower.service and follower.service.data
+            else -1
+        )
         if end != replica.log.end:
             return f"broker {follower.id} has it up to {end}, the leader up to {replica.log.end}"
     if role.high_watermark != replica.log.end:

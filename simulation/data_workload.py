@@ -1,6 +1,8 @@
-"""Producers and consumers of partitions: topics that stay, with one to three replicas each, and those that others make and delete.
+"""Producers and consumers of partitions: topics that stay, with one to three replicas each, and
+those that others make and delete.
 
-A producer waits for all replicas, or for the leader alone; it repeats what may have been done, or does not; which, is drawn for each.
+A producer waits for all replicas, or for the leader alone; it repeats what may have been done, or
+does not; which, is drawn for each.
 """
 
 from __future__ import annotations
@@ -52,7 +54,12 @@ class DataWorkload:
         if not self._on:
             return []
         producers = [f"producer{number}" for number in range(PRODUCERS)]
-        return [*producers, *(f"consumer{number}" for number in range(CONSUMERS)), "data-admin", "last-producer"]
+        return [
+            *producers,
+            *(f"consumer{number}" for number in range(CONSUMERS)),
+            "data-admin",
+            "last-producer",
+        ]
 
     def begin(self) -> None:
         """Let all begin."""
@@ -76,31 +83,44 @@ class DataWorkload:
             if isinstance(client, Producer):
                 client.close()
 
-    # --- topics -------------------------------------------------------------------------------------------------------
+    # --- topics ----------------------------------------------------------------------------------
 
     async def _create(self) -> None:
         world, rng = self._world, self._rng
         client = ControllerClient(
-            world.network.transport_for("data-admin"), world.endpoints, rng=world.rng("data-admin router")
+            world.network.transport_for("data-admin"),
+            world.endpoints,
+            rng=world.rng("data-admin router"),
         )
         brokers = len(world.members)
         for number in range(rng.randint(1, 3)):
             replicas = min(brokers, rng.choice((1, 2, 3, 3, 3)))
-            configs = [pb.ConfigEntry(name="min.insync.replicas", value=str(rng.randint(1, min(2, replicas))))]
+            configs = [
+                pb.ConfigEntry(
+                    name="min.insync.replicas", value=str(rng.randint(1, min(2, replicas)))
+                )
+            ]
             if world.config.unclean_topics:
                 configs.append(pb.ConfigEntry(name=UNCLEAN_ELECTION, value="true"))
             topic = pb.CreatableTopic(
-                name=f"data-{number}", num_partitions=rng.randint(1, 2), replication_factor=replicas, configs=configs
+                name=f"data-{number}",
+                num_partitions=rng.randint(1, 2),
+                replication_factor=replicas,
+                configs=configs,
             )
             await self._create_one(client, topic)
         client.close()
 
     async def _create_one(self, client: ControllerClient, topic: pb.CreatableTopic) -> None:
-        operation = self._workload.operation(client="data-admin", kind="create_topic", key=topic.name, acks=0)
+        operation = self._workload.operation(
+            client="data-admin", kind="create_topic", key=topic.name, acks=0
+        )
         found = None
         for _ in range(CREATE_TRIES):
             try:
-                response = await client.call(pb.CreateTopicsRequest(topics=[topic]), timeout_s=3.0, raise_refused=False)
+                response = await client.call(
+                    pb.CreateTopicsRequest(topics=[topic]), timeout_s=3.0, raise_refused=False
+                )
             except ApiError:
                 await asyncio.sleep(0.3)
                 continue
@@ -114,12 +134,17 @@ class DataWorkload:
         self._workload.returned(operation)
         topic_id = None
         while topic_id is None:
-            images = [host.service.image for host in self._world.members if host.service is not None]
-            topic_id = next((image.topic_ids[topic.name] for image in images if topic.name in image.topic_ids), None)
+            images = [
+                host.service.image for host in self._world.members if host.service is not None
+            ]
+            topic_id = next(
+                (image.topic_ids[topic.name] for image in images if topic.name in image.topic_ids),
+                None,
+            )
             await asyncio.sleep(0.05)
         self.topics[topic.name] = topic_id
 
-    # --- producers ----------------------------------------------------------------------------------------------------
+    # --- producers -------------------------------------------------------------------------------
 
     def producer(self, name: str, only: list[str] | None = None, **settings: Any) -> Producer:
         """A client on a host. ``only``: the brokers to begin with."""
@@ -144,23 +169,36 @@ class DataWorkload:
         under_way: set[asyncio.Task[Any]] = set()
         while True:
             many = rng.choice((1, 1, 1, BURST))
-            await asyncio.sleep(rng.expovariate(world.config.data_per_s / PRODUCERS / (0.75 + BURST / 4)))
+            await asyncio.sleep(
+                rng.expovariate(world.config.data_per_s / PRODUCERS / (0.75 + BURST / 4))
+            )
             topic = self._topic(rng)
             for _ in range(many):
                 if topic and len(under_way) < UNDER_WAY_MAX:
-                    task = world.spawn(self.send(name, producer, topic, acks, again=again), name, name)
+                    task = world.spawn(
+                        self.send(name, producer, topic, acks, again=again), name, name
+                    )
                     under_way.add(task)
                     task.add_done_callback(under_way.discard)
 
     def _topic(self, rng: Any) -> str:
         if rng.random() < OTHERS_SHARE:
-            running = [host.service.image for host in self._world.members if host.service is not None]
+            running = [
+                host.service.image for host in self._world.members if host.service is not None
+            ]
             names = sorted(running[0].topic_ids) if running else []
             return rng.choice(names) if names else ""
         return rng.choice(sorted(self.topics)) if self.topics else ""
 
     async def send(
-        self, name: str, producer: Producer, topic: str, acks: int, *, again: bool, partition: int = -1
+        self,
+        name: str,
+        producer: Producer,
+        topic: str,
+        acks: int,
+        *,
+        again: bool,
+        partition: int = -1,
     ) -> Operation:
         """One record."""
         self._values += 1
@@ -169,7 +207,9 @@ class DataWorkload:
             client=name, kind="produce", key=topic, value=value, acks=acks, mode=int(again)
         )
         try:
-            done = await producer.send(topic, value.encode(), key=value.encode(), partition=partition)
+            done = await producer.send(
+                topic, value.encode(), key=value.encode(), partition=partition
+            )
         except ApiError as error:
             operation.refused(error)
         else:
@@ -180,10 +220,12 @@ class DataWorkload:
         self._workload.returned(operation)
         return operation
 
-    # --- consumers ----------------------------------------------------------------------------------------------------
+    # --- consumers -------------------------------------------------------------------------------
 
     async def _consume(self, name: str, number: int) -> None:
-        """Read all topics that stay: one from the beginning, again and again from anew; the other from wherever they are."""
+        """Read all topics that stay: one from the beginning, again and again from anew; the other
+        from wherever they are.
+        """
         world = self._world
         rng = world.rng(name)
         count = 0
@@ -191,13 +233,17 @@ class DataWorkload:
             count += 1
             client = f"{name}.{count}"
             consumer = Consumer(
-                world.network.transport_for(name), [host.endpoint for host in world.members], rng=world.rng(client),
+                world.network.transport_for(name),
+                [host.endpoint for host in world.members],
+                rng=world.rng(client),
                 settings=ConsumerSettings(request_timeout_ms=int(world.config.timeout_s * 1000)),
-            )  # fmt: skip
+            )
             self._clients.append(consumer)
             topics = dict(self.topics)
             for topic in topics:
-                consumer.assign(topic, offset=EARLIEST if number == 0 or rng.random() < 0.5 else LATEST)
+                consumer.assign(
+                    topic, offset=EARLIEST if number == 0 or rng.random() < 0.5 else LATEST
+                )
             until = world.now() + rng.uniform(2.0, 10.0)
             while world.now() < until:
                 try:
@@ -213,15 +259,20 @@ class DataWorkload:
             consumer.close()
             await asyncio.sleep(0.1)
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- the end ---------------------------------------------------------------------------------
 
     async def last_records(
         self, brokers: list[str], partitions: list[tuple[str, PartitionKey]]
     ) -> dict[PartitionKey, str]:
         """A record to each of these, through these brokers; what went wrong where, in words."""
-        # Leaders may still be moved to where they belong: then what became of a record is not known.
+        # Leaders may still be moved to where they belong: then what became of a record is not
+        # known.
         producer = self.producer(
-            "last-producer", brokers, delivery_timeout_ms=20_000, request_timeout_ms=5_000, retry_unknown=True
+            "last-producer",
+            brokers,
+            delivery_timeout_ms=20_000,
+            request_timeout_ms=5_000,
+            retry_unknown=True,
         )
         done = await asyncio.gather(
             *(
@@ -239,14 +290,18 @@ class DataWorkload:
     async def last_reads(
         self, brokers: list[str], wanted: dict[tuple[str, PartitionKey], int], within_s: float
     ) -> tuple[set[tuple[str, PartitionKey]], str]:
-        """Which partitions a consumer that begins at these brokers reads up to their ends; of the others, what it met."""
+        """Which partitions a consumer that begins at these brokers reads up to their ends; of the
+        others, what it met.
+        """
         world = self._world
         self._values += 1
         client = f"last-consumer.{self._values}"
         consumer = Consumer(
-            world.network.transport_for("last-producer"), [host.endpoint for host in world.members if host.name in brokers],
-            rng=world.rng(client), settings=ConsumerSettings(request_timeout_ms=int(within_s * 1000)),
-        )  # fmt: skip
+            world.network.transport_for("last-producer"),
+            [host.endpoint for host in world.members if host.name in brokers],
+            rng=world.rng(client),
+            settings=ConsumerSettings(request_timeout_ms=int(within_s * 1000)),
+        )
         for (topic, key), end in wanted.items():
             consumer.assign(topic, key[1], max(0, end - LAST_READ))
         left, why, until = dict(wanted), "", world.now() + within_s
@@ -257,7 +312,11 @@ class DataWorkload:
                     world.watch.tell("consumed", client, ids[record.topic], record)
             except ApiError as error:
                 why = str(error)
-            left = {place: end for place, end in left.items() if consumer.position(place[0], place[1][1]) < end}
+            left = {
+                place: end
+                for place, end in left.items()
+                if consumer.position(place[0], place[1][1]) < end
+            }
         why = why or str(consumer.failing() or consumer.unknown_topics or consumer.failure)
         consumer.close()
         return set(wanted) - set(left), why

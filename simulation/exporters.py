@@ -1,4 +1,5 @@
-"""Exports that run now and then, and say so by their cursors: what each has yet to read, no node may drop. checks/export_cursors.py looks.
+"""Exports that run now and then, and say so by their cursors: what each has yet to read, no node
+may drop. checks/export_cursors.py looks.
 
 Nothing is really exported: an exporter knows how far it has read, and that is what its cursor says.
 """
@@ -53,11 +54,15 @@ class Exporters:
             await asyncio.sleep(rng.expovariate(world.config.exports_per_s))
             name, draw, share = rng.choice(NAMES), rng.random(), rng.random()
             try:
-                listed = (await client.call(pb.ListExportCursorsRequest(), timeout_s=TIMEOUT_S)).list_export_cursors
+                listed = (
+                    await client.call(pb.ListExportCursorsRequest(), timeout_s=TIMEOUT_S)
+                ).list_export_cursors
                 change = _change(name, listed, draw, share)
                 if change is not None:
                     response = await client.call(
-                        pb.AlterExportCursorsRequest(alterations=[change]), timeout_s=TIMEOUT_S, raise_refused=False
+                        pb.AlterExportCursorsRequest(alterations=[change]),
+                        timeout_s=TIMEOUT_S,
+                        raise_refused=False,
                     )
                     (result,) = response.alter_export_cursors.results
                     self._count("failed" if result.HasField("error") else "ok")

@@ -1,6 +1,8 @@
-"""Faults of brokers that keep partitions: their disks, the ways between them, and pauses beyond their timeouts.
+"""Faults of brokers that keep partitions: their disks, the ways between them, and pauses beyond
+their timeouts.
 
-A disk that is replaced or damaged counts no more: the checkers are told (see ``checks/committed_data.py`` for what that voids).
+A disk that is replaced or damaged counts no more: the checkers are told (see
+``checks/committed_data.py`` for what that voids).
 """
 
 from __future__ import annotations
@@ -22,11 +24,17 @@ Fault = Callable[["World", random.Random], Awaitable[None]]
 
 OPERATOR_S = (0.5, 5.0)
 """How long a damaged disk is looked at before it is replaced."""
-_NAMES = {"enospc": "broker_disk_full", "disk_hang": "broker_disk_hang", "bit_flip_partition": "broker_bit_flip"}
+_NAMES = {
+    "enospc": "broker_disk_full",
+    "disk_hang": "broker_disk_hang",
+    "bit_flip_partition": "broker_bit_flip",
+}
 
 
 def collect(host: BrokerHost, into: dict[str, int]) -> None:
-    """Add what has happened to a disk, under its own names behind ``broker:``, and those of ``fault_list``."""
+    """Add what has happened to a disk, under its own names behind ``broker:``, and those of
+    ``fault_list``.
+    """
     if host.disk is None:
         return
     for name, count in sorted(host.disk.faults.items()):
@@ -86,7 +94,11 @@ async def broker_pause(world: World, rng: random.Random) -> None:
     host, config = rng.choice(world.members), world.config
     if host.service is None or world.network.is_paused(host.name):
         return
-    timeouts_ms = (config.replica_lag_ms, config.session_timeout_ms, config.session_timeout_ms + 3000)
+    timeouts_ms = (
+        config.replica_lag_ms,
+        config.session_timeout_ms,
+        config.session_timeout_ms + 3000,
+    )
     seconds = rng.choice(timeouts_ms) / 1000 * rng.uniform(0.9, 1.5)
     world.note(host.name, f"pause for {seconds:.3f} s")
     world.network.pause(host.name)
@@ -116,7 +128,9 @@ async def broker_alone(world: World, rng: random.Random) -> None:
         others += [host.name for host in world.members if host.name != name]
     session_s = world.config.session_timeout_ms / 1000
     pairs = [pair for other in others for pair in ((name, other), (other, name))]
-    await cut_for(world, "broker_alone", pairs, session_s * rng.uniform(0.8, 2.0) + rng.choice((0.0, 4.0)))
+    await cut_for(
+        world, "broker_alone", pairs, session_s * rng.uniform(0.8, 2.0) + rng.choice((0.0, 4.0))
+    )
 
 
 async def fetches_late(world: World, rng: random.Random) -> None:
@@ -179,7 +193,10 @@ async def broker_disk_slow(world: World, rng: random.Random) -> None:
 
 
 async def broker_bit_flip(world: World, rng: random.Random) -> None:
-    """One durable bit changes. The broker meets it, stops, does not start with it, and gets an empty disk."""
+    """One durable bit changes.
+
+    The broker meets it, stops, does not start with it, and gets an empty disk.
+    """
     host = rng.choice(world.members)
     if host.disk is None or not host.disk.flip_bit(rng):
         return
@@ -210,7 +227,16 @@ async def replace_broker_disk(world: World, rng: random.Random) -> None:
 RUN: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
-        kill_all_brokers, broker_pause, brokers_cut, broker_alone, fetches_late, broker_disk_error, broker_disk_full,
-        broker_disk_hang, broker_disk_slow, broker_bit_flip, replace_broker_disk,
+        kill_all_brokers,
+        broker_pause,
+        brokers_cut,
+        broker_alone,
+        fetches_late,
+        broker_disk_error,
+        broker_disk_full,
+        broker_disk_hang,
+        broker_disk_slow,
+        broker_bit_flip,
+        replace_broker_disk,
     )
-}  # fmt: skip
+}

@@ -1,7 +1,8 @@
 """Faults of disks. The disk itself counts what has happened to it; ``collect`` gathers that.
 
-The fault atlas: a copy that is damaged for good (a flipped bit, a lost disk) is one of at most a minority of the voters, and stays in
-the list of the damaged until the node has got a copy anew. So of everything a majority ever had, a sound copy is left.
+The fault atlas: a copy that is damaged for good (a flipped bit, a lost disk) is one of at most a
+minority of the voters, and stays in the list of the damaged until the node has got a copy anew. So
+of everything a majority ever had, a sound copy is left.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _PREFIXES = {"eio_": "disk_error", "bit_flip_": "bit_flip"}
 def collect(host: ControllerHost, into: dict[str, int]) -> None:
     """Add what has happened to a disk, under its own names and those of ``fault_list``."""
     for name, count in sorted(host.disk.faults.items()):
-        group = _NAMES.get(name) or next((to for prefix, to in _PREFIXES.items() if name.startswith(prefix)), "")
+        group = _NAMES.get(name) or next(
+            (to for prefix, to in _PREFIXES.items() if name.startswith(prefix)), ""
+        )
         for each in dict.fromkeys((name, group or name)):
             into[each] = into.get(each, 0) + count
     host.disk.faults.clear()
@@ -60,10 +63,14 @@ async def disk_full(world: World, rng: random.Random) -> None:
 
 
 async def disk_low(world: World, rng: random.Random) -> None:
-    """Less than the reserve is free on the leader's disk, on some or on all, for a while; and still more than nothing."""
+    """Less than the reserve is free on the leader's disk, on some or on all, for a while; and still
+    more than nothing.
+    """
     if not world.config.reserve_bytes:
         return
-    hosts = rng.choice((world.controllers, rng.sample(world.controllers, rng.randint(1, len(world.controllers)))))
+    hosts = rng.choice(
+        (world.controllers, rng.sample(world.controllers, rng.randint(1, len(world.controllers))))
+    )
     service = world.active()
     if service is not None and rng.random() < 0.3:
         hosts = [each for each in world.controllers if each.service is service]
@@ -74,8 +81,12 @@ async def disk_low(world: World, rng: random.Random) -> None:
         make_room(world, disks)
 
 
-def fill(world: World, hosts: Sequence[ControllerHost], share: Callable[[], float]) -> dict[ControllerHost, SimDisk]:
-    """Leave a share of the reserve free on these hosts' disks, drawn for each; those that were not nearly full before."""
+def fill(
+    world: World, hosts: Sequence[ControllerHost], share: Callable[[], float]
+) -> dict[ControllerHost, SimDisk]:
+    """Leave a share of the reserve free on these hosts' disks, drawn for each; those that were not
+    nearly full before.
+    """
     disks = {host: host.disk for host in hosts if host.disk.capacity_bytes is None}
     for disk in disks.values():
         disk.capacity_bytes = disk.used_bytes() + round(world.config.reserve_bytes * share())
@@ -120,7 +131,9 @@ async def disk_slow(world: World, rng: random.Random) -> None:
 
 
 async def bit_flip(world: World, rng: random.Random) -> None:
-    """One durable bit of a voter changes, and sooner or later the node meets it: it must stop, or do without that copy."""
+    """One durable bit of a voter changes, and sooner or later the node meets it: it must stop, or
+    do without that copy.
+    """
     hosts = [host for host in world.voters() if host.name not in world.damaged]
     if not world.may_damage() or not hosts or world.voters_change:
         return
@@ -138,5 +151,6 @@ async def bit_flip(world: World, rng: random.Random) -> None:
 
 
 RUN: dict[str, Fault] = {
-    fault.__name__: fault for fault in (disk_error, disk_full, disk_low, disk_hang, disk_slow, bit_flip)
+    fault.__name__: fault
+    for fault in (disk_error, disk_full, disk_low, disk_hang, disk_slow, bit_flip)
 }

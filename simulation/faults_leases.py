@@ -1,4 +1,6 @@
-"""Faults that leases for strict reads have to stand: controllers deposed in company, and answers that come late."""
+"""Faults that leases for strict reads have to stand: controllers deposed in company, and answers
+that come late.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ Fault = Callable[["World", random.Random], Awaitable[None]]
 
 
 async def stranded(world: World, rng: random.Random) -> None:
-    """The active controller and a broker reach each other, and no other node: dropped, or refused. Clients reach both."""
+    """The active controller and a broker reach each other, and no other node: dropped, or refused.
+
+    Clients reach both.
+    """
     service = world.active()
     if service is None or not world.members:
         return
@@ -40,7 +45,9 @@ async def stranded(world: World, rng: random.Random) -> None:
 
 
 async def broker_refused(world: World, rng: random.Random) -> None:
-    """A firewall between a broker and the controllers refuses, both ways: to them the broker looks dead. Clients reach it."""
+    """A firewall between a broker and the controllers refuses, both ways: to them the broker looks
+    dead. Clients reach it.
+    """
     name = rng.choice(world.members).name
     pairs = [pair for controller in world.controllers for pair in both(name, controller.name)]
     world.note("network", f"refused: {name} and the controllers")
@@ -49,18 +56,24 @@ async def broker_refused(world: World, rng: random.Random) -> None:
     world.happened("broker_refused")
     world.watch.tell("connects_refused", (name,))
     await asyncio.sleep(
-        rng.choice((rng.uniform(0.05, 1.0), world.config.session_timeout_ms / 1000 * rng.uniform(1.0, 2.0)))
+        rng.choice(
+            (rng.uniform(0.05, 1.0), world.config.session_timeout_ms / 1000 * rng.uniform(1.0, 2.0))
+        )
     )
     mend(world, pairs)
 
 
 async def answers_late(world: World, rng: random.Random) -> None:
-    """A broker's heartbeats are answered late, the log comes later still, and then it reaches no controller any more."""
+    """A broker's heartbeats are answered late, the log comes later still, and then it reaches no
+    controller any more.
+    """
     name = rng.choice(world.members).name
     controllers = [host.name for host in world.controllers]
     session_s = world.config.session_timeout_ms / 1000
     late_s = session_s * rng.uniform(0.25, 0.5)
-    stalled = sum(world.network.stall(one, name, late_s, Conversation.CONTROLLER) for one in controllers)
+    stalled = sum(
+        world.network.stall(one, name, late_s, Conversation.CONTROLLER) for one in controllers
+    )
     for one in controllers:
         world.network.stall(one, name, session_s * 2, Conversation.OBSERVER)
     if stalled:
@@ -70,4 +83,6 @@ async def answers_late(world: World, rng: random.Random) -> None:
     await cut_for(world, "answers_late", [(name, one) for one in controllers], session_s * 2)
 
 
-RUN: dict[str, Fault] = {fault.__name__: fault for fault in (stranded, answers_late, broker_refused)}
+RUN: dict[str, Fault] = {
+    fault.__name__: fault for fault in (stranded, answers_late, broker_refused)
+}

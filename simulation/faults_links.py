@@ -1,4 +1,7 @@
-"""Faults of the network between hosts: who can reach whom. A cut counts when it has held something up."""
+"""Faults of the network between hosts: who can reach whom.
+
+A cut counts when it has held something up.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,9 @@ async def partition(world: World, rng: random.Random) -> None:
 
 
 async def one_way(world: World, rng: random.Random) -> None:
-    """One host no longer reaches another, which still reaches it; or reaches nobody, or hears nobody."""
+    """One host no longer reaches another, which still reaches it; or reaches nobody, or hears
+    nobody.
+    """
     if (two := _two(world, rng)) is None:
         return
     one, other = two
@@ -105,7 +110,12 @@ async def split(world: World, rng: random.Random) -> None:
     names = _names(world)
     inside = {name for name in names if rng.random() < 0.5}
     pairs = [
-        pair for one in names if one in inside for other in names if other not in inside for pair in both(one, other)
+        pair
+        for one in names
+        if one in inside
+        for other in names
+        if other not in inside
+        for pair in both(one, other)
     ]
     await cut_for(world, "split", pairs, duration_s(rng))
 
@@ -151,7 +161,9 @@ async def flapping(world: World, rng: random.Random) -> None:
 
 
 async def clog(world: World, rng: random.Random) -> None:
-    """A way is open, and slow: what is sent now takes up to ten timeouts; a receiver that does not keep up is the same."""
+    """A way is open, and slow: what is sent now takes up to ten timeouts; a receiver that does not
+    keep up is the same.
+    """
     if (two := _two(world, rng)) is None:
         return
     seconds = rng.uniform(0.05, 10.0) * world.config.fetch_timeout_ms / 1000
@@ -161,7 +173,9 @@ async def clog(world: World, rng: random.Random) -> None:
 
 
 async def overtaken(world: World, rng: random.Random) -> None:
-    """The leader hears from the other controllers so late that they have elected another meanwhile, and their old Fetches come first."""
+    """The leader hears from the other controllers so late that they have elected another meanwhile,
+    and their old Fetches come first.
+    """
     service = world.active()
     if service is None:
         return
@@ -169,8 +183,12 @@ async def overtaken(world: World, rng: random.Random) -> None:
     # From the time others need for an election to the end of check-quorum.
     seconds = rng.uniform(1.0, 1.6) * world.config.fetch_timeout_ms / 1000
     others = [host.name for host in world.controllers if host.name != leader]
-    stalled = sum(world.network.stall(other, leader, seconds, Conversation.REPLICATION) for other in others)
-    stalled += sum(world.network.stall(other, leader, seconds * 2, Conversation.QUORUM) for other in others)
+    stalled = sum(
+        world.network.stall(other, leader, seconds, Conversation.REPLICATION) for other in others
+    )
+    stalled += sum(
+        world.network.stall(other, leader, seconds * 2, Conversation.QUORUM) for other in others
+    )
     if stalled:
         world.note("network", f"{leader} hears from others {seconds:.3f} s late")
         world.happened("overtaken")
@@ -178,7 +196,9 @@ async def overtaken(world: World, rng: random.Random) -> None:
 
 
 async def broker_behind(world: World, rng: random.Random) -> None:
-    """A broker is cut off until it is fenced; then its heartbeats get through again, before the log does."""
+    """A broker is cut off until it is fenced; then its heartbeats get through again, before the log
+    does.
+    """
     if not world.members:
         return
     name = rng.choice(world.members).name
@@ -193,40 +213,67 @@ async def broker_behind(world: World, rng: random.Random) -> None:
         world.note("network", f"the log comes to {name} after {seconds:.3f} s")
 
 
-QUORUM_LINKS = (Conversation.QUORUM, Conversation.REPLICATION, Conversation.REPLICATION, Conversation.SNAPSHOT)
+QUORUM_LINKS = (
+    Conversation.QUORUM,
+    Conversation.REPLICATION,
+    Conversation.REPLICATION,
+    Conversation.SNAPSHOT,
+)
 Spoken = tuple[str, str, Conversation]
 """Who asks whom over what."""
 
 
 def _conversations(world: World, rng: random.Random) -> list[Spoken]:
-    """A broker's, with brokers; without them two controllers', and with them these as well now and then."""
+    """A broker's, with brokers; without them two controllers', and with them these as well now and
+    then.
+    """
     brokers = [_of_broker(world, rng)] if world.members else []
     # Drawn apart: what happens to brokers does not hang on it.
     apart = world.rng(f"quorum link {world.now():.6f}")
-    return [*brokers, *_of_controllers(world, apart)] if not brokers or apart.random() < 0.3 else brokers
+    return (
+        [*brokers, *_of_controllers(world, apart)]
+        if not brokers or apart.random() < 0.3
+        else brokers
+    )
 
 
 def _of_broker(world: World, rng: random.Random) -> Spoken:
-    """A broker's conversation with another host, and who that is: the active controller more often than not."""
+    """A broker's conversation with another host, and who that is: the active controller more often
+    than not.
+    """
     controllers = [host.name for host in world.controllers]
     brokers = [host.name for host in world.members]
     active = world.active()
-    leader = f"c{active.quorum.node_id}" if active is not None and rng.random() < 0.7 else rng.choice(controllers)
+    leader = (
+        f"c{active.quorum.node_id}"
+        if active is not None and rng.random() < 0.7
+        else rng.choice(controllers)
+    )
     asking = rng.choice(brokers)
     others = [name for name in brokers if name != asking]
     kind = rng.choice((Conversation.CONTROLLER, Conversation.OBSERVER, Conversation.REPLICA_FETCH))
     if kind is Conversation.REPLICA_FETCH and others and world.config.data_per_s:
         return asking, rng.choice(others), kind
-    return asking, leader, kind if kind is not Conversation.REPLICA_FETCH else Conversation.CONTROLLER
+    return (
+        asking,
+        leader,
+        kind if kind is not Conversation.REPLICA_FETCH else Conversation.CONTROLLER,
+    )
 
 
 def _of_controllers(world: World, rng: random.Random) -> list[Spoken]:
-    """One controller's conversation with another, which is the active one more often than not; none if there is one controller."""
+    """One controller's conversation with another, which is the active one more often than not; none
+    if there is one controller.
+    """
     controllers = [host.name for host in world.controllers]
     if len(controllers) < 2:
         return []
     active = world.active()
-    asked = f"c{active.quorum.node_id}" if active is not None and rng.random() < 0.7 else rng.choice(controllers)
+    asked = (
+        f"c{active.quorum.node_id}"
+        if active is not None and rng.random() < 0.7
+        else rng.choice(controllers)
+    )
     asking = rng.choice([name for name in controllers if name != asked])
     return [(asking, asked, rng.choice(QUORUM_LINKS))]
 
@@ -236,16 +283,23 @@ def _ways(rng: random.Random, one: str, other: str) -> Pairs:
 
 
 async def connection_dead(world: World, rng: random.Random) -> None:
-    """The connection of one conversation of two hosts carries nothing any more, one way or both, and nobody is told."""
+    """The connection of one conversation of two hosts carries nothing any more, one way or both,
+    and nobody is told.
+    """
     for one, other, kind in _conversations(world, rng):
         ways = _ways(rng, one, other)
         if sum(world.network.mute(*way, kind) for way in ways):
-            world.note("network", f"{kind.name} is dead: {' '.join(f'{source}>{target}' for source, target in ways)}")
+            world.note(
+                "network",
+                f"{kind.name} is dead: {' '.join(f'{source}>{target}' for source, target in ways)}",
+            )
             world.happened("connection_dead")
 
 
 async def conversation_cut(world: World, rng: random.Random) -> None:
-    """One conversation of two hosts carries nothing and can't be begun anew for a while; all their others go on."""
+    """One conversation of two hosts carries nothing and can't be begun anew for a while; all their
+    others go on.
+    """
     spoken = _conversations(world, rng)
     # Long enough for the broker to fence itself, and for the controller to be late.
     long_s = world.config.session_timeout_ms / 1000 * rng.uniform(2.0, 5.0) + rng.uniform(0.0, 6.0)
@@ -271,7 +325,18 @@ async def reset_links(world: World, rng: random.Random) -> None:
 RUN: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
-        partition, one_way, isolate, split, ring, bridge, flapping, clog, overtaken, broker_behind, reset_links, connection_dead,
+        partition,
+        one_way,
+        isolate,
+        split,
+        ring,
+        bridge,
+        flapping,
+        clog,
+        overtaken,
+        broker_behind,
+        reset_links,
+        connection_dead,
         conversation_cut,
     )
-}  # fmt: skip
+}

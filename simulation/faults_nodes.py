@@ -1,4 +1,7 @@
-"""Faults of nodes: death, pauses, clocks, and what brokers and clients do wrong. Each is counted when it has had an effect."""
+"""Faults of nodes: death, pauses, clocks, and what brokers and clients do wrong.
+
+Each is counted when it has had an effect.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
 
 
 def _in_service(world: World, host: BrokerHost) -> bool:
-    """Whether this process, and not another one of its id, is registered and unfenced, and not about to leave."""
+    """Whether this process, and not another one of its id, is registered and unfenced, and not
+    about to leave.
+    """
     service = world.active()
     registered = service.image.brokers.get(host.id) if service is not None else None
     return (
@@ -45,7 +50,9 @@ def _in_service(world: World, host: BrokerHost) -> bool:
 
 
 async def one_in_service(world: World, rng: random.Random) -> BrokerHost | None:
-    """One of the members that are in service, or the first one that comes back to it within a while."""
+    """One of the members that are in service, or the first one that comes back to it within a
+    while.
+    """
     for _ in range(round(IN_SERVICE_WITHIN_S / 0.05)):
         found = [host for host in world.members if _in_service(world, host)]
         if found:
@@ -87,7 +94,10 @@ async def kill_all_controllers(world: World, rng: random.Random) -> None:
 
 
 async def kill_mid_write(world: World, rng: random.Random) -> None:
-    """Death inside a call of the disk, the next one or one soon; the leader's half the time. Counted when it comes to that."""
+    """Death inside a call of the disk, the next one or one soon; the leader's half the time.
+
+    Counted when it comes to that.
+    """
     host = rng.choice(world.controllers)
     service = world.active()
     if service is not None and rng.random() < 0.5:
@@ -96,7 +106,10 @@ async def kill_mid_write(world: World, rng: random.Random) -> None:
 
 
 async def kill_between_steps(world: World, rng: random.Random) -> None:
-    """Death in the midst of the next installation of a snapshot, or move of the log start. Counted when it comes to that."""
+    """Death in the midst of the next installation of a snapshot, or move of the log start.
+
+    Counted when it comes to that.
+    """
     rng.choice(world.controllers).doom_between_steps(rng.randint(1, 4))
 
 
@@ -163,8 +176,14 @@ async def kill_broker(world: World, rng: random.Random) -> None:
 
 
 async def broker_away(world: World, rng: random.Random) -> None:
-    """Kill -9 of one or two, which stay away for longer than their session, or than it takes for an id to be missing."""
-    hosts = [host for host in rng.sample(world.members, min(len(world.members), rng.choice((1, 1, 2)))) if host.service]
+    """Kill -9 of one or two, which stay away for longer than their session, or than it takes for an
+    id to be missing.
+    """
+    hosts = [
+        host
+        for host in rng.sample(world.members, min(len(world.members), rng.choice((1, 1, 2))))
+        if host.service
+    ]
     for host in hosts:
         world.note(host.name, "killed, and stays away")
         world.happened("broker_away")
@@ -192,7 +211,8 @@ async def stop_broker(world: World, rng: random.Random) -> None:
 
 
 async def lose_broker_disk(world: World, rng: random.Random) -> None:
-    """A broker dies with its disk, and is started on an empty one that names no broker: its host has to do (KIP-426).
+    """A broker dies with its disk, and is started on an empty one that names no broker: its host
+    has to do (KIP-426).
 
     Not where twins move brokers to other hosts: then it is right that the host does not say it.
     """
@@ -200,7 +220,11 @@ async def lose_broker_disk(world: World, rng: random.Random) -> None:
         return
     host = rng.choice(world.members)
     active = world.active()
-    known = active is not None and supports_hostnames(active.image.features) and host.name in active.image.hostnames
+    known = (
+        active is not None
+        and supports_hostnames(active.image.features)
+        and host.name in active.image.hostnames
+    )
     if host.service is None or host.disk is not None or not known:
         return
     world.note(host.name, "killed, and its disk lost")
@@ -212,7 +236,8 @@ async def lose_broker_disk(world: World, rng: random.Random) -> None:
 
 
 async def newcomer(world: World, rng: random.Random) -> None:
-    """A broker without an id on a host that nobody knows is given one, and leaves before it does anything.
+    """A broker without an id on a host that nobody knows is given one, and leaves before it does
+    anything.
 
     Not where heartbeats are switched off: who is registered counts as active there, and stays so.
     """
@@ -225,9 +250,9 @@ async def newcomer(world: World, rng: random.Random) -> None:
     world.brokers.append(host)
     world.note(host.name, "started without an id")
     host.start()
-    patience_s = 5.0 + (world.config.adopt_after_ms / 1000 + world.config.session_timeout_ms / 500) * rng.choice(
-        (0.0, 1.0)
-    )
+    patience_s = 5.0 + (
+        world.config.adopt_after_ms / 1000 + world.config.session_timeout_ms / 500
+    ) * rng.choice((0.0, 1.0))
     for _ in range(round(patience_s / 0.05)):
         await asyncio.sleep(0.05)
         if host.broker_id >= 0:
@@ -260,8 +285,21 @@ async def burst(world: World, rng: random.Random) -> None:
 RUN: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
-        kill_controller, kill_all_controllers, kill_mid_write, pause, long_pause, loop_blocked, clock_jump, resign,
+        kill_controller,
+        kill_all_controllers,
+        kill_mid_write,
+        pause,
+        long_pause,
+        loop_blocked,
+        clock_jump,
+        resign,
         kill_broker,
-        broker_away, stop_broker, lose_broker_disk, newcomer, heartbeats_lost, burst, kill_between_steps,
+        broker_away,
+        stop_broker,
+        lose_broker_disk,
+        newcomer,
+        heartbeats_lost,
+        burst,
+        kill_between_steps,
     )
-}  # fmt: skip
+}

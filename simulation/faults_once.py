@@ -1,6 +1,8 @@
-"""Faults that hold up everything: they come once, when the others have had their time, one after the other.
+"""Faults that hold up everything: they come once, when the others have had their time, one after
+the other.
 
-Meanwhile only faults of brokers begin anew, what they are for takes a controller that stays; and none where a broker has to stay, too.
+Meanwhile only faults of brokers begin anew, what they are for takes a controller that stays; and
+none where a broker has to stay, too.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ BACK_WITHIN_S = 5.0
 
 
 async def all_disks_low(world: World, lasts_s: float) -> None:
-    """Less than the reserve is free on each controller's disk, for longer than it takes to know that."""
+    """Less than the reserve is free on each controller's disk, for longer than it takes to know
+    that.
+    """
     if world.config.reserve_bytes:
         # Who is cut off from others when it begins sees nothing of an outage.
         world.network.unblock_all()
@@ -39,7 +43,8 @@ async def all_disks_low(world: World, lasts_s: float) -> None:
 
 
 async def controllers_away(world: World, lasts_s: float) -> None:
-    """All controllers are killed, and stay away until the brokers have fenced themselves; to who leads then these count as unfenced.
+    """All controllers are killed, and stay away until the brokers have fenced themselves; to who
+    leads then these count as unfenced.
 
     One of them reaches no controller for a moment longer: the others are heard at once.
     """
@@ -51,7 +56,12 @@ async def controllers_away(world: World, lasts_s: float) -> None:
     world.happened("controllers_away")
     fencing_s = (world.config.session_timeout_ms + FENCES_ITSELF_AFTER_MS) / 1000
     await asyncio.sleep(fencing_s * (1 + world.config.drift) + lasts_s)
-    pairs = [pair for host in world.controllers if late is not None for pair in both(late.name, host.name)]
+    pairs = [
+        pair
+        for host in world.controllers
+        if late is not None
+        for pair in both(late.name, host.name)
+    ]
     for source, target in pairs:
         world.network.block(source, target)
     for host in world.controllers:
@@ -63,5 +73,6 @@ async def controllers_away(world: World, lasts_s: float) -> None:
 
 
 RUN: dict[str, Fault] = {
-    fault.__name__: fault for fault in (slow_fetch, thought_dead, whole_roll, controllers_away, all_disks_low)
+    fault.__name__: fault
+    for fault in (slow_fetch, thought_dead, whole_roll, controllers_away, all_disks_low)
 }

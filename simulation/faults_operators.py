@@ -1,4 +1,6 @@
-"""What operators do while everything else goes wrong: brokers are unregistered, voters move, hosts are mapped, levels lowered."""
+"""What operators do while everything else goes wrong: brokers are unregistered, voters move, hosts
+are mapped, levels lowered.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +28,46 @@ SAFE_DOWNGRADE = 2
 RAISED_WITHIN_S = 4.0
 RAISE_EVERY_S = 0.3
 UPGRADED_SHARE = 0.75
-"""Of the changes of a build, as long as there is an older one: a roll comes to its end, though some are taken back."""
+"""Of the changes of a build, as long as there is an older one: a roll comes to its end, though some
+are taken back.
+"""
 
 
 async def unregister_broker(world: World, rng: random.Random) -> None:
-    """A broker is unregistered, whether it runs or not. Its process ends when it learns of that, and the next one registers anew."""
+    """A broker is unregistered, whether it runs or not.
+
+    Its process ends when it learns of that, and the next one registers anew.
+    """
     host = rng.choice(world.members)
-    if host.broker_id >= 0 and await world.operator.ask(pb.UnregisterBrokerRequest(broker_id=host.broker_id)) is None:
+    if (
+        host.broker_id >= 0
+        and await world.operator.ask(pb.UnregisterBrokerRequest(broker_id=host.broker_id)) is None
+    ):
         world.happened("unregister_broker")
 
 
 async def lower_features(world: World, rng: random.Random) -> None:
-    """metadata.version is lowered, as before a build is taken back, and raised again after a while. What stands against it is refused."""
+    """metadata.version is lowered, as before a build is taken back, and raised again after a while.
+
+    What stands against it is refused.
+    """
     service = world.active()
-    if service is None or versions.metadata_version(service.image.features) < versions.LATEST_METADATA_VERSION:
+    if (
+        service is None
+        or versions.metadata_version(service.image.features) < versions.LATEST_METADATA_VERSION
+    ):
         return
     level = rng.choice((2, 3, 4))
-    update = pb.FeatureUpdate(name=versions.METADATA_VERSION, max_version_level=level, upgrade_type=SAFE_DOWNGRADE)
+    update = pb.FeatureUpdate(
+        name=versions.METADATA_VERSION, max_version_level=level, upgrade_type=SAFE_DOWNGRADE
+    )
     if await world.operator.ask(pb.UpdateFeaturesRequest(updates=[update])) is not None:
         return
     world.happened("lower_features")
     service = None
     while not world.lasting and (
-        service is None or versions.metadata_version(service.image.features) < versions.LATEST_METADATA_VERSION
+        service is None
+        or versions.metadata_version(service.image.features) < versions.LATEST_METADATA_VERSION
     ):
         await asyncio.sleep(rng.uniform(0.5, 4.0))
         await raise_features(world, rng)
@@ -56,7 +75,10 @@ async def lower_features(world: World, rng: random.Random) -> None:
 
 
 async def change_build(world: World, rng: random.Random) -> None:
-    """A node is restarted as the other build. The older one is taken back by brokers alone, and while the level allows it."""
+    """A node is restarted as the other build.
+
+    The older one is taken back by brokers alone, and while the level allows it.
+    """
     service, old = world.active(), world.config.old_build
     if service is None or not old:
         return
@@ -65,7 +87,9 @@ async def change_build(world: World, rng: random.Random) -> None:
     if host.service is None:
         return
     newer = host.highest_level == old
-    if not newer and (isinstance(host, ControllerHost) or versions.metadata_version(service.image.features) > old):
+    if not newer and (
+        isinstance(host, ControllerHost) or versions.metadata_version(service.image.features) > old
+    ):
         return
     level = versions.LATEST_METADATA_VERSION if newer else old
     world.note(host.name, f"is restarted as a build that knows metadata.version up to {level}")
@@ -77,7 +101,9 @@ async def change_build(world: World, rng: random.Random) -> None:
 
 
 async def whole_roll(world: World, lasts_s: float) -> None:
-    """The roll comes to its end: node after node is restarted as the newer build, away for so long each, and then the level is raised."""
+    """The roll comes to its end: node after node is restarted as the newer build, away for so long
+    each, and then the level is raised.
+    """
     latest = versions.LATEST_METADATA_VERSION
     for host in [host for host in world.hosts() if host.highest_level < latest]:
         world.note(host.name, "is restarted as the newer build")
@@ -99,13 +125,18 @@ async def whole_roll(world: World, lasts_s: float) -> None:
 def upgrade_if_behind(world: World, host: BrokerHost) -> None:
     """What an operator does whose broker was refused, as the level was raised meanwhile."""
     service = world.active()
-    if service is not None and versions.metadata_version(service.image.features) > host.highest_level:
+    if (
+        service is not None
+        and versions.metadata_version(service.image.features) > host.highest_level
+    ):
         world.note(host.name, "is upgraded: the level was raised")
         host.be_of_build(versions.LATEST_METADATA_VERSION)
 
 
 async def alter_hostnames(world: World, rng: random.Random) -> None:
-    """The host of the next newcomer is mapped by hand to a member's id or to one that nobody has; or a mapping made by hand is deleted."""
+    """The host of the next newcomer is mapped by hand to a member's id or to one that nobody has;
+    or a mapping made by hand is deleted.
+    """
     service = world.active()
     if service is None or not versions.supports_hostnames(service.image.features):
         return
@@ -113,7 +144,9 @@ async def alter_hostnames(world: World, rng: random.Random) -> None:
     host = rng.choice((world.next_newcomer, world.next_newcomer, "nowhere"))
     change = pb.HostnameAlteration(hostname=host)
     if host not in mapped or rng.random() < 0.7:
-        change.broker_id = rng.choice([UNUSED_IDS + rng.randrange(3), *(member.id for member in world.members)])
+        change.broker_id = rng.choice(
+            [UNUSED_IDS + rng.randrange(3), *(member.id for member in world.members)]
+        )
     if rng.random() < 0.5:
         change.expected_offset = rng.choice((-1, mapped[host].offset)) if host in mapped else -1
     if await world.operator.ask(pb.AlterHostnamesRequest(alterations=[change])) is None:
@@ -121,18 +154,29 @@ async def alter_hostnames(world: World, rng: random.Random) -> None:
 
 
 async def move_voter(world: World, rng: random.Random) -> None:
-    """A voter gets another endpoint, is restarted there, and the log is told. The next time it is moved back.
+    """A voter gets another endpoint, is restarted there, and the log is told.
 
-    Until the log says so it is reached at both. One is away from home at a time: clients are configured with what was true at first, so
-    where they know one controller alone, that one stays at home.
+    The next time it is moved back.
+
+    Until the log says so it is reached at both. One is away from home at a time: clients are
+    configured with what was true at first, so where they know one controller alone, that one stays
+    at home.
     """
     operator, service = world.operator, world.active()
     named = service.image.voters if service is not None else None
     voters = {voter.id: voter.directory_id for voter in named.voters} if named is not None else {}
     hosts = [host for host in world.controllers if voters.get(host.id) == host.quorum.directory_id]
-    if operator.busy or operator.unknown or world.damaged or min(len(voters), world.config.voters) < 2 or not hosts:
+    if (
+        operator.busy
+        or operator.unknown
+        or world.damaged
+        or min(len(voters), world.config.voters) < 2
+        or not hosts
+    ):
         return
-    host = next((one for one in world.controllers if one.ports != [HOME_PORT]), None) or rng.choice(hosts)
+    host = next((one for one in world.controllers if one.ports != [HOME_PORT]), None) or rng.choice(
+        hosts
+    )
     if host not in hosts:
         return
     operator.busy = True
@@ -156,5 +200,6 @@ async def move_voter(world: World, rng: random.Random) -> None:
 
 
 RUN: dict[str, Fault] = {
-    fault.__name__: fault for fault in (unregister_broker, lower_features, change_build, alter_hostnames, move_voter)
+    fault.__name__: fault
+    for fault in (unregister_broker, lower_features, change_build, alter_hostnames, move_voter)
 }

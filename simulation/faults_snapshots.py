@@ -1,6 +1,8 @@
-"""What comes between two parts of a snapshot that somebody fetches: death of either side, a cut, and a newer snapshot in its place.
+"""What comes between two parts of a snapshot that somebody fetches: death of either side, a cut,
+and a newer snapshot in its place.
 
-A fetch takes a few milliseconds. So the fault does not wait for one to be under way: it lies in wait for a part that is not the last.
+A fetch takes a few milliseconds. So the fault does not wait for one to be under way: it lies in
+wait for a part that is not the last.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ WAIT_S = 5.0
 
 
 async def snapshot_cut(world: World, rng: random.Random) -> None:
-    """Between two parts either side dies, they are cut off from each other, the leader resigns, or the rest is late.
+    """Between two parts either side dies, they are cut off from each other, the leader resigns, or
+    the rest is late.
 
-    Or whoever fetches sleeps for so long that the other may have taken a newer snapshot meanwhile, and dropped this one.
+    Or whoever fetches sleeps for so long that the other may have taken a newer snapshot meanwhile,
+    and dropped this one.
     """
     faults = world.network.faults
     if faults is None or faults.part_sent is not None:
@@ -53,11 +57,16 @@ async def snapshot_cut(world: World, rng: random.Random) -> None:
     finally:
         faults.part_sent = None
     if not world.lasting:
-        await rng.choice((_kill, _kill, _cut, _late, _asleep, _asleep, _resign))(world, rng, giver, taker)
+        await rng.choice((_kill, _kill, _cut, _late, _asleep, _asleep, _resign))(
+            world, rng, giver, taker
+        )
 
 
 async def slow_fetch(world: World, lasts_s: float) -> None:
-    """A broker begins anew with a snapshot in parts. What it asks for after the first one comes late: a burst of writes has replaced it."""
+    """A broker begins anew with a snapshot in parts.
+
+    What it asks for after the first one comes late: a burst of writes has replaced it.
+    """
     faults = world.network.faults
     host = await one_in_service(world, world.rng("slow_fetch"))
     if faults is None or faults.part_sent is not None or host is None:
@@ -120,7 +129,9 @@ async def _asleep(world: World, rng: random.Random, giver: str, taker: str) -> N
     if world.network.is_paused(taker):
         return
     seconds = rng.uniform(0.2, 4.0)
-    world.note(taker, f"paused for {seconds:.3f} s between parts of a snapshot that {giver} gives it")
+    world.note(
+        taker, f"paused for {seconds:.3f} s between parts of a snapshot that {giver} gives it"
+    )
     world.happened("snapshot_cut")
     world.happened("snapshot_cut:asleep")
     world.network.pause(taker)
@@ -136,7 +147,9 @@ async def _resign(world: World, rng: random.Random, giver: str, taker: str) -> N
         world.note(giver, f"resigns between parts of a snapshot that it gives {taker}")
         world.happened("snapshot_cut")
         world.happened("snapshot_cut:resigned")
-        world.network.loop.call_soon(service.replica.resign, "asked to", context=host_context(giver))
+        world.network.loop.call_soon(
+            service.replica.resign, "asked to", context=host_context(giver)
+        )
 
 
 RUN: dict[str, Fault] = {fault.__name__: fault for fault in (snapshot_cut,)}

@@ -1,4 +1,6 @@
-"""Two processes under one broker id, on two machines: one started by mistake, or because the other was thought dead."""
+"""Two processes under one broker id, on two machines: one started by mistake, or because the other
+was thought dead.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def _epoch(world: World, broker_id: int) -> int:
 
 
 async def thought_dead(world: World, lasts_s: float) -> None:
-    """A broker sleeps until its session is over, a second process takes its id on another machine, and the first one wakes up.
+    """A broker sleeps until its session is over, a second process takes its id on another machine,
+    and the first one wakes up.
 
     The log, which would tell it, comes later than its next heartbeat leaves.
     """

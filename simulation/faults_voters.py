@@ -1,7 +1,9 @@
-"""What operators do to the quorum while everything else goes wrong: voters come and go, disks are replaced, the leadership is moved.
+"""What operators do to the quorum while everything else goes wrong: voters come and go, disks are
+replaced, the leadership is moved.
 
-One change at a time, as KIP-853 wants it. A disk is lost only when the set is known, large enough, and no change of unknown outcome may
-still come; until the node is a voter again under its new directory id, no other copy may be lost (see ``faults_disks``).
+One change at a time, as KIP-853 wants it. A disk is lost only when the set is known, large enough,
+and no change of unknown outcome may still come; until the node is a voter again under its new
+directory id, no other copy may be lost (see ``faults_disks``).
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ class Operator:
         try:
             await self._client.call(body, timeout_s=_TIMEOUT_S)
         except ApiError as error:
-            self._world.note("operator", f"{type(body).__name__} {error.code.name} unknown={error.outcome_unknown}")
+            self._world.note(
+                "operator",
+                f"{type(body).__name__} {error.code.name} unknown={error.outcome_unknown}",
+            )
             self.unknown |= error.outcome_unknown
             return error
         self._world.note("operator", f"{type(body).__name__} done")
@@ -62,7 +67,9 @@ class Operator:
 
 
 def _committed(world: World) -> dict[int, str]:
-    """The voters as the active controller has them committed: id and directory; empty if they are not in the log."""
+    """The voters as the active controller has them committed: id and directory; empty if they are
+    not in the log.
+    """
     service = world.active()
     named = service.image.voters if service is not None else None
     return {voter.id: voter.directory_id for voter in named.voters} if named is not None else {}
@@ -78,7 +85,9 @@ def _is_settled(world: World, voters: dict[int, str]) -> bool:
 
 
 def _add(host: ControllerHost) -> pb.AddRaftVoterRequest:
-    return pb.AddRaftVoterRequest(voter_id=host.id, voter_directory_id=host.quorum.directory_id, endpoint=host.endpoint)
+    return pb.AddRaftVoterRequest(
+        voter_id=host.id, voter_directory_id=host.quorum.directory_id, endpoint=host.endpoint
+    )
 
 
 async def change_voters(world: World, rng: random.Random) -> None:
@@ -102,7 +111,9 @@ async def change_voters(world: World, rng: random.Random) -> None:
 
 
 async def lose_disk(world: World, rng: random.Random) -> None:
-    """A voter's disk is gone; the node comes back with an empty one, its old self is removed, its new one added."""
+    """A voter's disk is gone; the node comes back with an empty one, its old self is removed, its
+    new one added.
+    """
     operator, voters = world.operator, _committed(world)
     hosts = [host for host in world.controllers if voters.get(host.id) == host.quorum.directory_id]
     if operator.busy or operator.unknown or world.damaged or len(voters) < 3 or not hosts:
@@ -137,26 +148,35 @@ async def transfer(world: World, rng: random.Random) -> None:
 
 
 async def raise_features(world: World, rng: random.Random) -> None:
-    """A cluster that began at an old metadata.version is raised to the newest; the first snapshot and voter set follow by themselves."""
+    """A cluster that began at an old metadata.version is raised to the newest; the first snapshot
+    and voter set follow by themselves.
+    """
     service = world.active()
     newest = versions.LATEST_METADATA_VERSION
     if service is None or versions.metadata_version(service.image.features) >= newest:
         return
     if service.quorum.max_metadata_version < newest:
         return  # A leader of the build before would refuse what it does not know.
-    update = pb.FeatureUpdate(name=versions.METADATA_VERSION, max_version_level=newest, upgrade_type=1)
+    update = pb.FeatureUpdate(
+        name=versions.METADATA_VERSION, max_version_level=newest, upgrade_type=1
+    )
     if await world.operator.ask(pb.UpdateFeaturesRequest(updates=[update])) is None:
         world.happened("raise_features")
 
 
 def _levels(level: int, upgrade_type: int) -> pb.UpdateFeaturesRequest:
     names = (versions.BROKER_HEARTBEAT_VERSION, versions.LAO_VERSION)
-    updates = [pb.FeatureUpdate(name=name, max_version_level=level, upgrade_type=upgrade_type) for name in names]
+    updates = [
+        pb.FeatureUpdate(name=name, max_version_level=level, upgrade_type=upgrade_type)
+        for name in names
+    ]
     return pb.UpdateFeaturesRequest(updates=updates)
 
 
 async def roll_heartbeats(world: World, rng: random.Random) -> None:
-    """The double roll: brokers count as active without heartbeats for a while, then heartbeats are in force again."""
+    """The double roll: brokers count as active without heartbeats for a while, then heartbeats are
+    in force again.
+    """
     service = world.active()
     if service is None or not versions.supports_heartbeat_levels(service.image.features):
         return
@@ -168,7 +188,9 @@ async def roll_heartbeats(world: World, rng: random.Random) -> None:
 
 
 async def end_roll(world: World) -> None:
-    """Heartbeats are to be in force at the end of every run, though a request to lower the level may still be on its way."""
+    """Heartbeats are to be in force at the end of every run, though a request to lower the level
+    may still be on its way.
+    """
     while True:
         service = world.active()
         if service is not None and not versions.heartbeats_in_force(service.image.features):
@@ -177,5 +199,6 @@ async def end_roll(world: World) -> None:
 
 
 RUN: dict[str, Fault] = {
-    fault.__name__: fault for fault in (change_voters, lose_disk, transfer, raise_features, roll_heartbeats)
+    fault.__name__: fault
+    for fault in (change_voters, lose_disk, transfer, raise_features, roll_heartbeats)
 }

@@ -1,11 +1,14 @@
-"""Flapping links and short pauses: no election is needed while the leader and a majority hold working streams, so there must be none.
+"""Flapping links and short pauses: no election is needed while the leader and a majority hold
+working streams, so there must be none.
 
-Time goes by in spells. For each one a majority with the leader in it is *held*, and everybody else is *cast out*: killed, paused, cut off
-from some or all, for as long as it likes. Whoever is held suffers only what is shorter than the timeouts, in waves with a calm behind
-each: links cut in one direction or both and processes paused for less than a third of the fetch timeout, or connections reset. Between
-two spells all is healed, and everyone has heard the leader again.
+Time goes by in spells. For each one a majority with the leader in it is *held*, and everybody else
+is *cast out*: killed, paused, cut off from some or all, for as long as it likes. Whoever is held
+suffers only what is shorter than the timeouts, in waves with a calm behind each: links cut in one
+direction or both and processes paused for less than a third of the fetch timeout, or connections
+reset. Between two spells all is healed, and everyone has heard the leader again.
 
-Each election from then on is *needless*. (While the cluster comes up, two may race, and the second unseat the first.)
+Each election from then on is *needless*. (While the cluster comes up, two may race, and the second
+unseat the first.)
 """
 
 from __future__ import annotations
@@ -27,11 +30,16 @@ from simulation.twins.loop import run
 from simulation.world import Outcome, World
 
 SETTLE_S = 20.0
-"""Within this everyone hears the leader again after a spell: a connect that nobody answers is given up after 2 s."""
+"""Within this everyone hears the leader again after a spell: a connect that nobody answers is given
+up after 2 s.
+"""
 WAVE_SHARE = 0.3
 """Of the fetch timeout: how long a wave lasts at most, and the least of the calm behind it."""
 RESET_CALM_S = 1.2
-"""Before and behind reset connections. One that breaks again within 0.5 s is dialled after longer and longer pauses, up to 0.5 s."""
+"""Before and behind reset connections.
+
+One that breaks again within 0.5 s is dialled after longer and longer pauses, up to 0.5 s.
+"""
 
 
 class Needless(Checker):
@@ -52,10 +60,13 @@ class Needless(Checker):
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, ev.BecameLeader):
-                self.elections.append(f"{host.name} in epoch {effect.epoch} at {self.world.now():.3f} s")
+                self.elections.append(
+                    f"{host.name} in epoch {effect.epoch} at {self.world.now():.3f} s"
+                )
                 if self.settled:
                     raise CheckFailedError(
-                        f"needless election of {', before it '.join(self.elections[:-3:-1])}; {self.held}"
+                        f"needless election of {', before it '.join(self.elections[:-3:-1])};"
+                        f" {self.held}"
                     )
         if host.core is not None and host.core.role == "prospective":
             self.campaigns += host.name not in self._asking
@@ -67,7 +78,9 @@ class Needless(Checker):
 class FlappingWorld(World):
     """A cluster in which a majority always works."""
 
-    def __init__(self, seed: int, config: SwarmConfig, needless: Needless, outcome: Outcome) -> None:
+    def __init__(
+        self, seed: int, config: SwarmConfig, needless: Needless, outcome: Outcome
+    ) -> None:
         super().__init__(seed, config, [needless], outcome)
         self._needless = needless
         self._timeout_s = config.fetch_timeout_ms / 1000
@@ -85,7 +98,9 @@ class FlappingWorld(World):
             rng.shuffle(followers)
             outside = followers[: rng.randint(0, (len(self.voter_ids) - 1) // 2)]
             held = [leader, *(host for host in followers if host not in outside)]
-            self._needless.held = f"{' '.join(host.name for host in held)} were held, led by {leader.name}"
+            self._needless.held = (
+                f"{' '.join(host.name for host in held)} were held, led by {leader.name}"
+            )
             self.note("spell", self._needless.held)
             self._needless.settled = True
             self._reset_from = self.now() + RESET_CALM_S
@@ -124,7 +139,9 @@ class FlappingWorld(World):
             await asyncio.sleep(RESET_CALM_S + rng.uniform(0.0, 1.0) * self._timeout_s)
             return
         names = [host.name for host in held]
-        pairs = [(one, other) for one in names for other in names if one != other and rng.random() < 0.5]
+        pairs = [
+            (one, other) for one in names for other in names if one != other and rng.random() < 0.5
+        ]
         paused = [name for name in names if rng.random() < 0.3]
         for pair in pairs:
             self.network.block(*pair)
@@ -142,7 +159,9 @@ class FlappingWorld(World):
         """Anything at all happens to this one, again and again; then it is healed."""
         others = [each.name for each in self.controllers if each is not host]
         while self.now() < over:
-            kind = rng.choice(("kill", "long pause", "isolation", "one way", "flapping", "away from the leader"))
+            kind = rng.choice(
+                ("kill", "long pause", "isolation", "one way", "flapping", "away from the leader")
+            )
             self._needless.seen[kind] += 1
             self.note(host.name, kind)
             pairs: list[tuple[str, str]] = []
@@ -153,7 +172,10 @@ class FlappingWorld(World):
             elif kind == "isolation":
                 pairs = [pair for name in others for pair in ((host.name, name), (name, host.name))]
             elif kind == "one way":
-                pairs = [(name, host.name) if rng.random() < 0.5 else (host.name, name) for name in others]
+                pairs = [
+                    (name, host.name) if rng.random() < 0.5 else (host.name, name)
+                    for name in others
+                ]
             elif kind == "away from the leader":
                 leader = self._leader().name
                 pairs = [(host.name, leader), (leader, host.name)][: rng.randint(1, 2)]
@@ -177,16 +199,26 @@ def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needles
     rng = random.Random(f"{seed} flapping")
     timeout_ms = rng.choice((700, 1000))
     config = config or replace(
-        drawn, voters=rng.choice((3, 3, 3, 5)), brokers=rng.choice((0, 1, 3)), safety_s=30.0, faults={}, disk_max_ms=2.0,
-        queue_messages=65536, election_timeout_ms=timeout_ms, fetch_timeout_ms=timeout_ms,
-    )  # fmt: skip
+        drawn,
+        voters=rng.choice((3, 3, 3, 5)),
+        brokers=rng.choice((0, 1, 3)),
+        safety_s=30.0,
+        faults={},
+        disk_max_ms=2.0,
+        queue_messages=65536,
+        election_timeout_ms=timeout_ms,
+        fetch_timeout_ms=timeout_ms,
+    )
     outcome, needless = Outcome(seed, config), Needless()
     live(outcome, lambda: FlappingWorld(seed, config, needless, outcome))
     return outcome, needless
 
 
 def live(outcome: Outcome, world_of: Callable[[], World]) -> None:
-    """One life of a world, which is made on its own loop. Whatever any callback raises is the outcome's failure."""
+    """One life of a world, which is made on its own loop.
+
+    Whatever any callback raises is the outcome's failure.
+    """
 
     async def main() -> None:
         world = world_of()

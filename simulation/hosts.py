@@ -1,4 +1,6 @@
-"""Controllers and brokers as hosts of the simulated world: processes that start, die and come back, and the disks that stay."""
+"""Controllers and brokers as hosts of the simulated world: processes that start, die and come back,
+and the disks that stay.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +42,25 @@ Failed = Callable[["ControllerHost", FatalError], None]
 
 _WRITES = frozenset(
     (
-        "append", "flush", "truncate", "write_vote", "store_snapshot", "freeze_snapshot", "install_snapshot",
+        "append",
+        "flush",
+        "truncate",
+        "write_vote",
+        "store_snapshot",
+        "freeze_snapshot",
+        "install_snapshot",
         "advance_log_start",
     )
-)  # fmt: skip
+)
 
 
 _IN_STEPS = frozenset(("install_snapshot", "advance_log_start"))
 
 
 class _MortalStore:
-    """A store whose process may die in the middle of a call, before or after it was carried out, or between its steps."""
+    """A store whose process may die in the middle of a call, before or after it was carried out, or
+    between its steps.
+    """
 
     def __init__(self, store: LogStore, host: ControllerHost) -> None:
         self._store = store
@@ -127,11 +137,20 @@ class ControllerHost:
     def _new_disk(self) -> SimDisk:
         identity = NodeIdentity(CLUSTER_ID, self.id, self.quorum.directory_id)
         low, high = self._disk_latency_s
-        return SimDisk(identity, random.Random(self._rng.getrandbits(64)), latency_min_s=low, latency_max_s=high)
+        return SimDisk(
+            identity,
+            random.Random(self._rng.getrandbits(64)),
+            latency_min_s=low,
+            latency_max_s=high,
+        )
 
     def replace_disk(self, directory_id: str, bootstrap_servers: tuple[str, ...]) -> None:
-        """An empty disk with an identity of its own, formatted as that of a node that is no voter; the process is down."""
-        self.quorum = replace(self.quorum, directory_id=directory_id, voters=(), bootstrap_servers=bootstrap_servers)
+        """An empty disk with an identity of its own, formatted as that of a node that is no voter;
+        the process is down.
+        """
+        self.quorum = replace(
+            self.quorum, directory_id=directory_id, voters=(), bootstrap_servers=bootstrap_servers
+        )
         self.disk = self._new_disk()
 
     def start(self) -> None:
@@ -193,10 +212,12 @@ class ControllerHost:
             self.disk.crash(self._rng)
             self._watch.tell("controller_stopped", self, reason)
 
-    # --- death in the middle of a write -------------------------------------------------------------------------------
+    # --- death in the middle of a write ----------------------------------------------------------
 
     def doom(self, writes: int) -> None:
-        """Let the process die in its ``writes``-th call of the disk from now on, if it comes to that."""
+        """Let the process die in its ``writes``-th call of the disk from now on, if it comes to
+        that.
+        """
         self._writes_to_live = writes
         if writes < 0:
             self._steps_to_live = 0
@@ -209,7 +230,9 @@ class ControllerHost:
         return None if self._writes_to_live >= 0 else self._rng.random() < 0.5
 
     def doom_between_steps(self, steps: int) -> None:
-        """Let the process die in its next call of the disk that has several steps: at the ``steps``-th of them, or behind the last one."""
+        """Let the process die in its next call of the disk that has several steps: at the
+        ``steps``-th of them, or behind the last one.
+        """
         self._steps_to_live = steps
 
     def begin_steps(self) -> None:
@@ -242,7 +265,10 @@ class ControllerHost:
 def broker_settings(
     broker_id: int, controllers: tuple[str, ...], *, name: str = "", session_timeout_ms: int = 9000
 ) -> BrokerSettings:
-    """A broker's settings in the simulated world. ``session_timeout_ms``: what the controllers are told too, or longer."""
+    """A broker's settings in the simulated world.
+
+    ``session_timeout_ms``: what the controllers are told too, or longer.
+    """
     host = name or f"b{broker_id}"
     return BrokerSettings(
         broker_id=broker_id,
@@ -250,7 +276,10 @@ def broker_settings(
         controllers=controllers,
         listen=f"{host}:9092",
         advertised_host=host,
-        features=((versions.METADATA_VERSION, 1, versions.LATEST_METADATA_VERSION), ("lao.version", 0, 1)),
+        features=(
+            (versions.METADATA_VERSION, 1, versions.LATEST_METADATA_VERSION),
+            ("lao.version", 0, 1),
+        ),
         lifecycle=LifecycleSettings(
             heartbeat_interval_ms=min(2000, session_timeout_ms // 3),
             session_timeout_ms=session_timeout_ms,
@@ -260,7 +289,9 @@ def broker_settings(
 
 
 class BrokerHost:
-    """One broker: shipped code above a simulated network. Its lock file is always the same, so a restart proves the death.
+    """One broker: shipped code above a simulated network.
+
+    Its lock file is always the same, so a restart proves the death.
 
     ``disk``: of its partition replicas, which outlives its processes; None: it keeps no partitions.
     """
@@ -292,12 +323,21 @@ class BrokerHost:
     @property
     def highest_level(self) -> int:
         """Of metadata.version, that its build knows."""
-        return next(high for name, _, high in self._settings.features if name == versions.METADATA_VERSION)
+        return next(
+            high for name, _, high in self._settings.features if name == versions.METADATA_VERSION
+        )
 
     def be_of_build(self, highest_level: int) -> None:
         """From its next start on."""
-        others = [feature for feature in self._settings.features if feature[0] != versions.METADATA_VERSION]
-        features = ((versions.METADATA_VERSION, versions.MIN_METADATA_VERSION, highest_level), *others)
+        others = [
+            feature
+            for feature in self._settings.features
+            if feature[0] != versions.METADATA_VERSION
+        ]
+        features = (
+            (versions.METADATA_VERSION, versions.MIN_METADATA_VERSION, highest_level),
+            *others,
+        )
         self._settings = replace(self._settings, features=features)
 
     @property
@@ -333,13 +373,17 @@ class BrokerHost:
         incarnation_id = str(uuid.UUID(int=self._rng.getrandbits(128)))
         if self._stored_id == NO_NODE_ID:
             self._seeking = True
-            asyncio.get_running_loop().create_task(self._seek(incarnation_id), name=f"{self.name} seeks its id")
+            asyncio.get_running_loop().create_task(
+                self._seek(incarnation_id), name=f"{self.name} seeks its id"
+            )
         else:
             self._serve(incarnation_id)
 
     def _process(self) -> Process:
         directory_id = (
-            self.disk.directory_id if self.disk else f"dir-{self.name}" + f"-{self._disks}" * (self._disks > 0)
+            self.disk.directory_id
+            if self.disk
+            else f"dir-{self.name}" + f"-{self._disks}" * (self._disks > 0)
         )
         return Process("boot", directory_id, 1, self.id + 1000 * self._disks)
 

@@ -1,4 +1,7 @@
-"""Who asks brokers for the ISRs of what they lead (KIP-24). What they answer is checked when it is sent: checks/told_partitions.py."""
+"""Who asks brokers for the ISRs of what they lead (KIP-24).
+
+What they answer is checked when it is sent: checks/told_partitions.py.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +55,14 @@ class IsrQueries:
                 pages = await ask_leader(transport, host.endpoint, timeout_s=TIMEOUT_S)
             except ApiError as error:
                 if error.code is ErrorCode.UNKNOWN_SERVER_ERROR:
-                    raise CheckFailedError(f"{host.name} answered {error} to BrokerMetadata") from error
+                    raise CheckFailedError(
+                        f"{host.name} answered {error} to BrokerMetadata"
+                    ) from error
                 counts["broker_metadata failed"] = counts.get("broker_metadata failed", 0) + 1
                 continue
             counts["broker_metadata ok"] = counts.get("broker_metadata ok", 0) + 1
             proposals = sum(bool(one.proposed_isr) for page in pages for one in page.partitions)
             if proposals:
-                counts["broker_metadata proposed"] = counts.get("broker_metadata proposed", 0) + proposals
+                counts["broker_metadata proposed"] = (
+                    counts.get("broker_metadata proposed", 0) + proposals
+                )

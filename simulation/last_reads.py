@@ -1,7 +1,9 @@
-"""What brokers must serve when the faults are over: each healed one, asked alone, reads of every mode.
+"""What brokers must serve when the faults are over: each healed one, asked alone, reads of every
+mode.
 
-Counter-example: a broker that has applied and told everything, and never gets a lease again, refuses strict reads for ever. That a write is
-served, and all have caught up with it, does not notice.
+Counter-example: a broker that has applied and told everything, and never gets a lease again,
+refuses strict reads for ever. That a write is served, and all have caught up with it, does not
+notice.
 """
 
 from __future__ import annotations
@@ -28,9 +30,14 @@ PAUSE_S = 0.2
 
 
 async def read_everywhere(world: World, written: Operation, within_s: float) -> None:
-    """Until each healed broker has shown an image with ``written`` in it in each mode. Raises CheckFailedError."""
+    """Until each healed broker has shown an image with ``written`` in it in each mode.
+
+    Raises CheckFailedError.
+    """
     names = [host.name for host in world.core_brokers()]
-    await asyncio.gather(*(_read(world, written, name, mode, within_s) for name in names for mode in MODES))
+    await asyncio.gather(
+        *(_read(world, written, name, mode, within_s) for name in names for mode in MODES)
+    )
 
 
 async def _read(world: World, written: Operation, broker: str, name: str, within_s: float) -> None:
@@ -47,7 +54,8 @@ async def _read(world: World, written: Operation, broker: str, name: str, within
                 return
             if world.now() > deadline:
                 raise CheckFailedError(
-                    f"within {within_s:g} s it did not happen: {broker} serves a read, {name}: {why}"
+                    f"within {within_s:g} s it did not happen: {broker} serves a read, {name}:"
+                    f" {why}"
                 )
             await asyncio.sleep(PAUSE_S)
     finally:

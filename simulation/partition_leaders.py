@@ -1,8 +1,9 @@
-"""Leaders of partitions: what no simulated broker stores data for, but proposes ISRs of, at the right time and too late.
+"""Leaders of partitions: what no simulated broker stores data for, but proposes ISRs of, at the
+right time and too late.
 
-Each broker has one beside it, which reads the broker's newest image as a replica manager would, and sends AlterPartition through the
-shipped client. What it knows of broker epochs may be old when a proposal leaves: a replica restarts meanwhile (KIP-903), or it restarts
-itself.
+Each broker has one beside it, which reads the broker's newest image as a replica manager would, and
+sends AlterPartition through the shipped client. What it knows of broker epochs may be old when a
+proposal leaves: a replica restarts meanwhile (KIP-903), or it restarts itself.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class PartitionLeaders:
         if self._world.config.isr_changes_per_s:
             for broker in self._world.members:
                 leader = PartitionLeader(self._workload, self._world, broker)
-                self._tasks.append(self._world.spawn(leader.live(self._tasks), leader.name, leader.name))
+                self._tasks.append(
+                    self._world.spawn(leader.live(self._tasks), leader.name, leader.name)
+                )
 
     def stop(self) -> None:
         """No more proposals."""
@@ -65,7 +68,9 @@ class PartitionLeader:
         self._workload, self._world, self._broker = workload, world, broker
         self._rng = world.rng(self.name)
         self._client = ControllerClient(
-            world.network.transport_for(self.name), world.endpoints, rng=world.rng(f"{self.name} router")
+            world.network.transport_for(self.name),
+            world.endpoints,
+            rng=world.rng(f"{self.name} router"),
         )
         self._under_way = 0
 
@@ -77,10 +82,18 @@ class PartitionLeader:
             await asyncio.sleep(self._rng.expovariate(rate))
             image = self._image()
             if image is not None and self._under_way < UNDER_WAY_MAX:
-                led = sorted(key for key in image.partitions if image.partitions[key].leader == self._broker.id)
+                led = sorted(
+                    key
+                    for key in image.partitions
+                    if image.partitions[key].leader == self._broker.id
+                )
                 if led:
                     self._under_way += 1
-                    tasks.append(world.spawn(self._propose(image, self._rng.choice(led)), self.name, self.name))
+                    tasks.append(
+                        world.spawn(
+                            self._propose(image, self._rng.choice(led)), self.name, self.name
+                        )
+                    )
 
     def _image(self) -> Any:
         return self._broker.service.image if self._broker.service is not None else None
@@ -91,15 +104,27 @@ class PartitionLeader:
         finally:
             self._under_way -= 1
 
-    async def _made(self, image: Any, key: tuple[bytes, int]) -> tuple[tuple[bytes, int], pb.AlterPartitionRequest]:
-        """A proposal with broker epochs of now; its partition's epochs, and sometimes more, may be newer than those."""
+    async def _made(
+        self, image: Any, key: tuple[bytes, int]
+    ) -> tuple[tuple[bytes, int], pb.AlterPartitionRequest]:
+        """A proposal with broker epochs of now; its partition's epochs, and sometimes more, may be
+        newer than those.
+        """
         rng, me = self._rng, self._broker.id
         partition = image.partitions[key]
-        # A replica that has come up to the leader is taken in, another falls behind; a retry changes nothing.
+        # A replica that has come up to the leader is taken in, another falls behind; a retry
+        # changes nothing.
         isr = list(partition.isr)
         if rng.random() >= SAME_P:
             share = rng.choice((0.0, 0.7, 0.7))
-            isr = [me, *(replica for replica in partition.replicas if replica != me and rng.random() < share)]
+            isr = [
+                me,
+                *(
+                    replica
+                    for replica in partition.replicas
+                    if replica != me and rng.random() < share
+                ),
+            ]
             rng.shuffle(isr)
         then = {member: image.brokers[member].epoch for member in isr if member in image.brokers}
         proposer_epoch = then.get(me, -1)
@@ -110,15 +135,19 @@ class PartitionLeader:
             if rng.random() >= OUTDATED_P and key in image.partitions:
                 partition = image.partitions[key]
             if rng.random() < 0.5:
-                # A process that lives on beside its successor sees that one's registration, and has its own epoch.
-                then = {member: image.brokers[member].epoch for member in isr if member in image.brokers}
+                # A process that lives on beside its successor sees that one's registration, and has
+                # its own epoch.
+                then = {
+                    member: image.brokers[member].epoch for member in isr if member in image.brokers
+                }
             elif rng.random() < 0.5:
                 proposer_epoch = image.brokers[me].epoch if me in image.brokers else proposer_epoch
                 if me in then:
                     then[me] = proposer_epoch
         members = [
             records_pb2.BrokerState(
-                broker_id=member, broker_epoch=-1 if rng.random() < UNKNOWN_P else then.get(member, -1)
+                broker_id=member,
+                broker_epoch=-1 if rng.random() < UNKNOWN_P else then.get(member, -1),
             )
             for member in isr
         ]
@@ -129,14 +158,21 @@ class PartitionLeader:
             new_isr_with_epochs=members,
         )
         topic = pb.AlterPartitionTopic(topic_id=partition.topic_id, partitions=[data])
-        return key, pb.AlterPartitionRequest(broker_id=me, broker_epoch=proposer_epoch, topics=[topic])
+        return key, pb.AlterPartitionRequest(
+            broker_id=me, broker_epoch=proposer_epoch, topics=[topic]
+        )
 
     async def _send(self, key: tuple[bytes, int], request: pb.AlterPartitionRequest) -> None:
         operation = self._workload.operation(
-            client=self.name, kind="alter_partition", key=f"{key[0].hex()}-{key[1]}", acks=common_pb2.ACKS_COMMITTED
+            client=self.name,
+            kind="alter_partition",
+            key=f"{key[0].hex()}-{key[1]}",
+            acks=common_pb2.ACKS_COMMITTED,
         )
         try:
-            response = await self._client.call(request, timeout_s=self._world.config.timeout_s, raise_refused=False)
+            response = await self._client.call(
+                request, timeout_s=self._world.config.timeout_s, raise_refused=False
+            )
         except ApiError as error:
             operation.refused(error)
         else:

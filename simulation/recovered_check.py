@@ -1,16 +1,21 @@
 """What an unsafe recovery may lose, and what not.
 
-The history that was committed ends where the directory that is recovered ends; what only the lost directories had is gone. From there
-on another history is committed, of the next generation, and fresh checkers look on. What they take over is said in
-``checkers_after``. It must hold that
+The history that was committed ends where the directory that is recovered ends; what only the lost
+directories had is gone. From there on another history is committed, of the next generation, and
+fresh checkers look on. What they take over is said in ``checkers_after``. It must hold that
 
-* the log that was recovered from is a beginning of what is committed from now on: all of it, byte for byte;
-* all nodes that are healed come to the new generation, those too that join with disks that were formatted without it;
-* nobody leads a partition in a leader epoch below the generation's range, and no two histories meet in one leader epoch (I23);
-* what was committed of a partition is there in the end, if every member of the ISR that the recovered metadata knows has it on its disk,
-  and no later loss of disks and no unclean leader has made it void.
+* the log that was recovered from is a beginning of what is committed from now on: all of it, byte
+  for byte;
+* all nodes that are healed come to the new generation, those too that join with disks that were
+  formatted without it;
+* nobody leads a partition in a leader epoch below the generation's range, and no two histories meet
+  in one leader epoch (I23);
+* what was committed of a partition is there in the end, if every member of the ISR that the
+  recovered metadata knows has it on its disk, and no later loss of disks and no unclean leader has
+  made it void.
 
-Would catch: a recovery that keeps the generation, that rewrites what it found, leader epochs that are not raised.
+Would catch: a recovery that keeps the generation, that rewrites what it found, leader epochs that
+are not raised.
 """
 
 from __future__ import annotations
@@ -46,7 +51,9 @@ if TYPE_CHECKING:
 
 
 class _Kept(NamedTuple):
-    """What is committed of a partition up to ``end``, and must stay as long as the partition's ``era`` does."""
+    """What is committed of a partition up to ``end``, and must stay as long as the partition's
+    ``era`` does.
+    """
 
     end: int
     chain: int
@@ -54,7 +61,9 @@ class _Kept(NamedTuple):
 
 
 class _Present:
-    """The world without brokers that have not come to a generation: their images are of another history."""
+    """The world without brokers that have not come to a generation: their images are of another
+    history.
+    """
 
     def __init__(self, world: World, generation: int) -> None:
         self._world, self._generation = world, generation
@@ -76,8 +85,15 @@ def generation_of(host: BrokerView) -> int:
 class Recovered(Checker):
     """The life after a recovery."""
 
-    def __init__(self, ledger: Ledger, logs: ReplicaLogs, data: CommittedData, generation: int) -> None:
-        self._golden, self._logs, self._data, self._generation = ledger.golden, logs, data, generation
+    def __init__(
+        self, ledger: Ledger, logs: ReplicaLogs, data: CommittedData, generation: int
+    ) -> None:
+        self._golden, self._logs, self._data, self._generation = (
+            ledger.golden,
+            logs,
+            data,
+            generation,
+        )
         self._kept: dict[PartitionKey, _Kept] = {}
         self._found: Any = {}
         """The partitions as they were recovered."""
@@ -99,7 +115,8 @@ class Recovered(Checker):
                 continue
             key = record.message.topic_id, record.message.partition_id
             found, was = self._golden.partition(key), self._found.get(key)
-            # Before its epoch is raised a partition may be changed, in the epoch that it was found in, by who led it then.
+            # Before its epoch is raised a partition may be changed, in the epoch that it was found
+            # in, by who led it then.
             if found is not None and (was is None or found.leader_epoch != was.leader_epoch):
                 self.elected += found.leader >= 0
                 self._in_range(key, found)
@@ -108,8 +125,8 @@ class Recovered(Checker):
         first = first_leader_epoch(self._generation)
         if found.leader_epoch < first:
             raise CheckFailedError(
-                f"{name_of(key)} is led by broker {found.leader} in leader epoch {found.leader_epoch};"
-                f" those of generation {self._generation} begin at {first}"
+                f"{name_of(key)} is led by broker {found.leader} in leader epoch"
+                f" {found.leader_epoch}; those of generation {self._generation} begin at {first}"
             )
 
     def keep(self, before: CommittedData) -> None:
@@ -138,7 +155,12 @@ class Recovered(Checker):
         hosts = {host.id: host for host in self.world.brokers if host.service is not None}
         for key, kept in self._kept.items():
             partition, now = self._golden.partition(key), self._data.partitions[key]
-            if partition is None or now.gone or now.era != kept.era or partition.leader not in hosts:
+            if (
+                partition is None
+                or now.gone
+                or now.era != kept.era
+                or partition.leader not in hosts
+            ):
                 continue
             leader = hosts[partition.leader]
             if generation_of(leader) < self._generation:
@@ -146,18 +168,20 @@ class Recovered(Checker):
             self.verified += 1
             if self._logs.log(leader, key).chain_at(kept.end) != kept.chain:
                 raise CheckFailedError(
-                    f"{name_of(key)} was committed up to {kept.end} before the recovery, and on the disks of its whole ISR;"
-                    f" its leader {leader.name} has something else"
+                    f"{name_of(key)} was committed up to {kept.end} before the recovery, and on the"
+                    f" disks of its whole ISR; its leader {leader.name} has something else"
                 )
 
 
 def checkers_after(
     world: World, before: Sequence[Checker], log: Sequence[Logged], generation: int, epoch: int
 ) -> list[Checker]:
-    """Those of the life after a recovery from ``log``, the last batches of which the recovery has written, in ``epoch``.
+    """Those of the life after a recovery from ``log``, the last batches of which the recovery has
+    written, in ``epoch``.
 
-    The books of replicas' logs go on: two histories must not meet in one leader epoch. So do the disks that are lost and what
-    producers have sent. What brokers and clients were told by the history before is nobody's promise any more.
+    The books of replicas' logs go on: two histories must not meet in one leader epoch. So do the
+    disks that are lost and what producers have sent. What brokers and clients were told by the
+    history before is nobody's promise any more.
     """
     found = {type(checker): checker for checker in before}
     old_ledger, logs, old_data = found[Ledger], found[ReplicaLogs], found[CommittedData]
@@ -173,16 +197,30 @@ def checkers_after(
     recovered = Recovered(ledger, logs, data, generation)
     clients = DataClients(data)
     fresh: list[Checker] = [
-        ledger, Elections(ledger), Commitment(ledger), Durability(ledger), States(ledger), SnapshotParts(),
-        Visibility(ledger), Queues(), Turns(), Contradictions(), data, clients, recovered, Linearizability(ledger),
-    ]  # fmt: skip
+        ledger,
+        Elections(ledger),
+        Commitment(ledger),
+        Durability(ledger),
+        States(ledger),
+        SnapshotParts(),
+        Visibility(ledger),
+        Queues(),
+        Turns(),
+        Contradictions(),
+        data,
+        clients,
+        recovered,
+        Linearizability(ledger),
+    ]
     for checker in fresh:
         checker.begin(_Present(world, generation) if isinstance(checker, States) else world)
     data._lost.update(old_data._lost)
     for logged in log:
         ledger.golden.append(logged)
     ledger._commits.append((epoch, ledger.golden.end))
-    recovered.kept = sum(ledger.golden.at(one.end_offset) == old_ledger.golden.at(one.end_offset) for one in log)
+    recovered.kept = sum(
+        ledger.golden.at(one.end_offset) == old_ledger.golden.at(one.end_offset) for one in log
+    )
     recovered.forgotten = len(old_ledger.golden.batches) - recovered.kept
     _carry_over(old_data, data, first_leader_epoch(generation))
     clients._sent, clients._next = old_clients._sent, old_clients._next

@@ -1,8 +1,9 @@
 """The disks of a majority of the voters are lost for good, and operators go on from what is left.
 
-As docs/operations.md says it ("A quorum lost for good"): all controllers are stopped; of the directories that are left the one that has
-the most is recovered, by the shipped code; it leads alone, all others join anew with empty disks, and brokers find out by themselves. An
-operator may be interrupted by a power cut, and then does it again.
+As docs/operations.md says it ("A quorum lost for good"): all controllers are stopped; of the
+directories that are left the one that has the most is recovered, by the shipped code; it leads
+alone, all others join anew with empty disks, and brokers find out by themselves. An operator may be
+interrupted by a power cut, and then does it again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Lost(NamedTuple):
 
 
 async def lose_majority(world: World) -> Lost | None:
-    """Returns when a directory is recovered; nothing runs yet. None: the voters are too few, or nothing is left that starts."""
+    """Returns when a directory is recovered; nothing runs yet.
+
+    None: the voters are too few, or nothing is left that starts.
+    """
     rng = world.rng("recovery")
     service = world.active()
     named = service.image.voters if service is not None else None
@@ -61,7 +65,9 @@ async def lose_majority(world: World) -> Lost | None:
     # As many as it takes that no majority is left; one voter's disk stays at least.
     least = (len(voters) + 1) // 2
     lost = rng.sample(voters, rng.randint(least, len(voters) - 1))
-    lost += [host for host in world.controllers if host not in voters and rng.random() < OBSERVER_LOST_P]
+    lost += [
+        host for host in world.controllers if host not in voters and rng.random() < OBSERVER_LOST_P
+    ]
     if rng.random() < BEHIND_P:
         # What is written meanwhile is committed, and only on the disks that will be lost.
         for host in (host for host in world.controllers if host not in lost):
@@ -84,14 +90,24 @@ async def lose_majority(world: World) -> Lost | None:
         world.network.resume(host.name)
         host.doom(-1)
         host.kill("stopped")
-    world.note("world", f"the disks of {' '.join(sorted(host.name for host in lost))} are lost for good")
-    left = [(found, host) for host in world.controllers if host not in lost for found in _examined(world, host)]
+    world.note(
+        "world", f"the disks of {' '.join(sorted(host.name for host in lost))} are lost for good"
+    )
+    left = [
+        (found, host)
+        for host in world.controllers
+        if host not in lost
+        for found in _examined(world, host)
+    ]
     if not left:
         raise CheckFailedError("no directory is left that can be recovered")
     before, host = max(left, key=lambda one: (one[0].last_epoch, one[0].end_offset, one[1].id))
     done = await _recovered(world, rng, host, before)
     world.happened("quorum_lost")
-    world.note(host.name, f"is recovered: generation {done.generation}, epoch {done.epoch}, end {done.end_offset}")
+    world.note(
+        host.name,
+        f"is recovered: generation {done.generation}, epoch {done.epoch}, end {done.end_offset}",
+    )
     _renew_checkers(world, host, done)
     for other in world.controllers:
         other.held_down = False
@@ -104,7 +120,11 @@ async def lose_majority(world: World) -> Lost | None:
 def _in_most_isrs(world: World) -> BrokerHost | None:
     """The broker that runs and is in the most ISRs with others; None: there is no such ISR."""
     service = world.active()
-    isrs = [one.isr for one in service.image.partitions.values() if len(one.isr) > 1] if service is not None else []
+    isrs = (
+        [one.isr for one in service.image.partitions.values() if len(one.isr) > 1]
+        if service is not None
+        else []
+    )
     running = [host for host in world.members if host.service is not None]
     most = max(running, key=lambda host: sum(host.id in isr for isr in isrs), default=None)
     return most if most is not None and any(most.id in isr for isr in isrs) else None
@@ -125,8 +145,12 @@ def _examined(world: World, host: ControllerHost) -> list[Survivor]:
     return [survivor_of(host.disk.identity, found, host.quorum.voters)]
 
 
-async def _recovered(world: World, rng: random.Random, host: ControllerHost, before: Survivor) -> Recovery:
-    """By the shipped code; now and then the power fails in the midst of it, and it is done again."""
+async def _recovered(
+    world: World, rng: random.Random, host: ControllerHost, before: Survivor
+) -> Recovery:
+    """By the shipped code; now and then the power fails in the midst of it, and it is done
+    again.
+    """
 
     def keep(identity: NodeIdentity) -> None:
         host.disk.identity = identity
@@ -137,10 +161,20 @@ async def _recovered(world: World, rng: random.Random, host: ControllerHost, bef
         before = survivor_of(host.disk.identity, found, host.quorum.voters)
         now_ms = max(START_OF_TIME_MS + round(world.now() * 1000), found.last_timestamp_ms)
         work = asyncio.ensure_future(
-            begin_anew(store, before, keep, endpoint=host.endpoint, reason="its quorum is lost", now_ms=now_ms)
+            begin_anew(
+                store,
+                before,
+                keep,
+                endpoint=host.endpoint,
+                reason="its quorum is lost",
+                now_ms=now_ms,
+            )
         )
         interrupted = rng.random() < INTERRUPTED_P
-        await asyncio.wait([work], timeout=rng.uniform(0.0, world.config.disk_max_ms / 500) if interrupted else None)
+        await asyncio.wait(
+            [work],
+            timeout=rng.uniform(0.0, world.config.disk_max_ms / 500) if interrupted else None,
+        )
         if interrupted:
             work.cancel()
             host.disk.crash(rng)
@@ -161,22 +195,32 @@ def _renew_checkers(world: World, host: ControllerHost, done: Recovery) -> None:
     for _, chunk in host.disk.live.scan(start):
         for header in ledger.matching.headers(chunk):
             if header.base_offset >= start:
-                log.append(ledger.matching.logged(host.name, log[-1].chain if log else 0, chunk, header))
+                log.append(
+                    ledger.matching.logged(host.name, log[-1].chain if log else 0, chunk, header)
+                )
     fresh = checkers_after(world, watch.checkers, log, done.generation, done.epoch)
-    others: list[Checker] = [one for one in watch.checkers if not type(one).__module__.startswith("simulation.checks.")]
+    others: list[Checker] = [
+        one for one in watch.checkers if not type(one).__module__.startswith("simulation.checks.")
+    ]
     last = world.workload.operations
     watch.renew(
         [*fresh, *others],
         lambda host: isinstance(host, ControllerHost) or generation_of(host) >= done.generation,
         lambda operation: (
-            operation.number > last and (operation.outcome != "ok" or operation.generation in (0, done.generation))
+            operation.number > last
+            and (operation.outcome != "ok" or operation.generation in (0, done.generation))
         ),
     )
 
 
 async def go_on(world: World, lost: Lost, within_s: float) -> None:
-    """The others join, brokers come to the new generation, and clients write. Raises CheckFailedError."""
-    await world.until(lambda: world.active() is not None, within_s, "the recovered controller leads")
+    """The others join, brokers come to the new generation, and clients write.
+
+    Raises CheckFailedError.
+    """
+    await world.until(
+        lambda: world.active() is not None, within_s, "the recovered controller leads"
+    )
     if "roll_heartbeats" in world.config.faults:
         world.spawn(end_roll(world), "end of the roll")
     adding = world.spawn(_add_voters(world, lost.voters), "operator", "operator")
@@ -190,29 +234,38 @@ async def go_on(world: World, lost: Lost, within_s: float) -> None:
         written = await world.workload.last_write(within_s, f"again-{number}")
         if written.generation != lost.generation:
             raise CheckFailedError(
-                f"a write was answered with generation {written.generation}, it is {lost.generation} now"
+                f"a write was answered with generation {written.generation}, it is"
+                f" {lost.generation} now"
             )
     await _show_old_tokens(world, lost)
     service = world.active()
     if service is not None and world.rng("successor").random() < SUCCESSOR_P:
-        # One that has joined since leads, if it can: it was formatted before, and must know of the generation.
+        # One that has joined since leads, if it can: it was formatted before, and must know of the
+        # generation.
         world.network.loop.call_soon(
             service.replica.resign, "asked to", context=host_context(f"c{service.quorum.node_id}")
         )
-        await world.until(lambda: world.active() not in (None, service), within_s, "another one leads")
+        await world.until(
+            lambda: world.active() not in (None, service), within_s, "another one leads"
+        )
         world.happened("quorum_lost:successor")
     world.operator.busy = False
 
 
 async def _show_old_tokens(world: World, lost: Lost) -> None:
-    """Who has seen the history before is told that it is over, and not shown an older state. Raises CheckFailedError."""
+    """Who has seen the history before is told that it is over, and not shown an older state.
+
+    Raises CheckFailedError.
+    """
     for host in world.core_brokers():
         reader = world.workload.reader(f"last, old token at {host.name}", host.name)
         reader.see(common_pb2.MetadataToken(generation=lost.generation - 1, epoch=1, offset=0))
         read = await reader.read_config("again-0", broker_pb2.LATEST)
         reader.close()
         if read.outcome == "ok":
-            raise CheckFailedError(f"{host.name} shows generation {read.generation} to who has seen the one before")
+            raise CheckFailedError(
+                f"{host.name} shows generation {read.generation} to who has seen the one before"
+            )
         if read.error == ErrorCode.INCONSISTENT_GENERATION.name:
             world.happened("quorum_lost:old_token")
 
@@ -221,7 +274,9 @@ async def _add_voters(world: World, hosts: list[ControllerHost]) -> None:
     for host in hosts:
         while True:
             body = pb.AddRaftVoterRequest(
-                voter_id=host.id, voter_directory_id=host.quorum.directory_id, endpoint=host.endpoint
+                voter_id=host.id,
+                voter_directory_id=host.quorum.directory_id,
+                endpoint=host.endpoint,
             )
             error: ApiError | None = await world.operator.ask(body)
             if error is None or error.code is ErrorCode.DUPLICATE_VOTER:

@@ -1,13 +1,17 @@
-"""The race of KIP-903, step by step: a replica catches up, loses its disk, and the ISR change that takes it in arrives only then.
+"""The race of KIP-903, step by step: a replica catches up, loses its disk, and the ISR change that
+takes it in arrives only then.
 
 1. Broker 2 is down and out of the ISR; broker 1 leads alone, and acknowledges records.
 2. It comes back and catches up. Its leader proposes the ISR of both; the message is late.
-3. Broker 2's disk is replaced. It registers anew, is unfenced, and has nothing: the way to its leader is cut.
-4. The late proposal arrives. It vouches for broker 2 by the broker epoch that it has fetched with, which is over by now.
-5. Broker 1 dies and broker 2 may lead, if it is in the ISR. Then broker 1 comes back, and whoever leads is asked for every record.
+3. Broker 2's disk is replaced. It registers anew, is unfenced, and has nothing: the way to its
+   leader is cut.
+4. The late proposal arrives. It vouches for broker 2 by the broker epoch that it has fetched with,
+   which is over by now.
+5. Broker 1 dies and broker 2 may lead, if it is in the ISR. Then broker 1 comes back, and whoever
+   leads is asked for every record.
 
-With the epoch check the proposal is refused: INELIGIBLE_REPLICA, and nothing is lost. Without it broker 2 leads with an empty log, and
-broker 1 cuts off what it had acknowledged.
+With the epoch check the proposal is refused: INELIGIBLE_REPLICA, and nothing is lost. Without it
+broker 2 leads with an empty log, and broker 1 cuts off what it had acknowledged.
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ from simulation.twins.loop import run
 from simulation.twins.network_faults import LinkFaults
 from simulation.world import Outcome, World
 
-CONFIG = SwarmConfig(voters=3, brokers=2, clients=1, data_per_s=1.0, session_timeout_ms=1500, replica_lag_ms=1000)
+CONFIG = SwarmConfig(
+    voters=3, brokers=2, clients=1, data_per_s=1.0, session_timeout_ms=1500, replica_lag_ms=1000
+)
 TOPIC = "race"
 RECORDS = 20
 LATE_S = 4.0
@@ -58,7 +64,9 @@ class Race:
     @property
     def lost(self) -> list[str]:
         """Values that were acknowledged and are not where they were."""
-        return [value for value, offset in self.acknowledged.items() if self.read.get(offset) != value]
+        return [
+            value for value, offset in self.acknowledged.items() if self.read.get(offset) != value
+        ]
 
 
 class _Late(LinkFaults):
@@ -70,7 +78,8 @@ class _Late(LinkFaults):
     @override
     def late_change_s(self, rng: Any, one: str, other: str, messages: list[Any]) -> float:
         if not self.armed or not any(
-            type(message) is pb.ControllerRequest and message.WhichOneof("body") == "alter_partition"
+            type(message) is pb.ControllerRequest
+            and message.WhichOneof("body") == "alter_partition"
             for message in messages
         ):
             return 0.0
@@ -91,13 +100,17 @@ class _Answers(Checker):
             for topic in message.alter_partition.topics:
                 for result in topic.partitions:
                     code = result.error_code
-                    self._race.answers.append(ErrorCode(code).name if code else f"ISR {sorted(result.isr)}")
+                    self._race.answers.append(
+                        ErrorCode(code).name if code else f"ISR {sorted(result.isr)}"
+                    )
 
 
 class RaceWorld(World):
     """The cluster that it happens in."""
 
-    def __init__(self, race: Race, seed: int, checkers: Sequence[Checker], outcome: Outcome) -> None:
+    def __init__(
+        self, race: Race, seed: int, checkers: Sequence[Checker], outcome: Outcome
+    ) -> None:
         super().__init__(seed, CONFIG, [*checkers, _Answers(race)], outcome)
         self._race = race
         self._late = _Late(self.happened)
@@ -136,10 +149,16 @@ class RaceWorld(World):
 
     async def _create(self) -> None:
         one, two = self.members
-        client = ControllerClient(self.network.transport_for("data-admin"), self.endpoints, rng=self.rng("race"))
+        client = ControllerClient(
+            self.network.transport_for("data-admin"), self.endpoints, rng=self.rng("race")
+        )
         assignment = pb.CreatableReplicaAssignment(partition_index=0, broker_ids=[one.id, two.id])
-        topic = pb.CreatableTopic(name=TOPIC, num_partitions=-1, replication_factor=-1, assignments=[assignment])
-        operation = self.workload.operation(client="data-admin", kind="create_topic", key=TOPIC, acks=0)
+        topic = pb.CreatableTopic(
+            name=TOPIC, num_partitions=-1, replication_factor=-1, assignments=[assignment]
+        )
+        operation = self.workload.operation(
+            client="data-admin", kind="create_topic", key=TOPIC, acks=0
+        )
         response = await client.call(pb.CreateTopicsRequest(topics=[topic]))
         operation.outcome, operation.response = "unknown", None
         self.workload.returned(operation)
@@ -175,7 +194,8 @@ class RaceWorld(World):
         two.start()
         await self.until(
             lambda: (
-                self.active_image().brokers[two.id].epoch > epoch and not self.active_image().brokers[two.id].fenced
+                self.active_image().brokers[two.id].epoch > epoch
+                and not self.active_image().brokers[two.id].fenced
             ),
             LATE_S - 0.5,
             "broker 2 is registered anew and unfenced before the proposal arrives",
@@ -184,7 +204,9 @@ class RaceWorld(World):
     async def _read(self) -> None:
         """All that is there, from the beginning."""
         consumer = Consumer(
-            self.network.transport_for("consumer0"), [host.endpoint for host in self.members], rng=self.rng("reader")
+            self.network.transport_for("consumer0"),
+            [host.endpoint for host in self.members],
+            rng=self.rng("reader"),
         )
         consumer.assign(TOPIC, offset=EARLIEST)
         try:

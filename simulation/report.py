@@ -37,8 +37,7 @@ def failure_report(outcome: Outcome, *, lines: int = 60) -> str:
     config = outcome.config
     shown = "\n".join(f"  {line[:240]}" for line in list(outcome.transcript)[-lines:])
     return (
-        f"seed {outcome.seed} failed at {outcome.virtual_s:.6f} s: {type(outcome.failure).__name__}: {outcome.failure}\n"
-        f"config: {config.to_json()}\n"
-        f"the last steps:\n{shown}\n"
-        f"again: {command(outcome.seed, config)}"
+        f"seed {outcome.seed} failed at {outcome.virtual_s:.6f} s:"
+        f" {type(outcome.failure).__name__}: {outcome.failure}\nconfig: {config.to_json()}\nthe"
+        f" last steps:\n{shown}\nagain: {command(outcome.seed, config)}"
     )

@@ -1,4 +1,6 @@
-"""A smaller config that fails in the same way: faults dropped one by one, fewer nodes and clients, a shorter life."""
+"""A smaller config that fails in the same way: faults dropped one by one, fewer nodes and clients,
+a shorter life.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,20 @@ def _smaller(config: SwarmConfig) -> Iterator[SwarmConfig]:
         for half in (names[: len(names) // 2], names[len(names) // 2 :]):
             yield replace(config, faults={name: config.faults[name] for name in half})
     for name in names:
-        yield replace(config, faults={other: config.faults[other] for other in names if other != name})
+        yield replace(
+            config, faults={other: config.faults[other] for other in names if other != name}
+        )
     if config.drift:
         yield replace(config, drift=0.0)
     if config.safety_s > 2:
         yield replace(config, safety_s=config.safety_s / 2)
-    for name, least in (("observers", 0), ("direct_clients", 0), ("voters", 1), ("brokers", 0), ("clients", 1)):
+    for name, least in (
+        ("observers", 0),
+        ("direct_clients", 0),
+        ("voters", 1),
+        ("brokers", 0),
+        ("clients", 1),
+    ):
         value = getattr(config, name)
         if value > least:
             yield replace(config, **{name: value - 1})

@@ -1,9 +1,11 @@
-"""Silent leaders and far followers: a controller that hangs is replaced in time, and nobody is elected otherwise.
+"""Silent leaders and far followers: a controller that hangs is replaced in time, and nobody is
+elected otherwise.
 
-Each life draws how far the controllers are from each other, up to 200 ms one way, each direction for itself or one or two of them far
-from all. Then, again and again: everyone hears the leader, its process is stopped (of five controllers another one with it, by half),
-and a successor must be elected within the fetch timeout, two round trips of the slowest link and 0.3 s. It wakes, and all settle.
-Every election at another time is *needless*.
+Each life draws how far the controllers are from each other, up to 200 ms one way, each direction
+for itself or one or two of them far from all. Then, again and again: everyone hears the leader, its
+process is stopped (of five controllers another one with it, by half), and a successor must be
+elected within the fetch timeout, two round trips of the slowest link and 0.3 s. It wakes, and all
+settle. Every election at another time is *needless*.
 """
 
 from __future__ import annotations
@@ -38,7 +40,12 @@ class SilentLeaderWorld(FlappingWorld):
     """A cluster whose leaders hang."""
 
     def __init__(
-        self, seed: int, config: SwarmConfig, needless: Needless, outcome: Outcome, replaced: Replaced
+        self,
+        seed: int,
+        config: SwarmConfig,
+        needless: Needless,
+        outcome: Outcome,
+        replaced: Replaced,
     ) -> None:
         super().__init__(seed, config, needless, outcome)
         self._replaced = replaced
@@ -47,7 +54,9 @@ class SilentLeaderWorld(FlappingWorld):
         far = rng.sample(names, rng.choice((0, 1, 1, 2)))
         for one, other in ((a, b) for a in names for b in names if a != b):
             is_far = one in far or other in far
-            self.network.far_s[one, other] = FAR_S if is_far else 0.0 if far else rng.uniform(0.0, FAR_S)
+            self.network.far_s[one, other] = (
+                FAR_S if is_far else 0.0 if far else rng.uniform(0.0, FAR_S)
+            )
 
     @override
     async def _spells(self, rng: random.Random) -> None:
@@ -65,7 +74,9 @@ class SilentLeaderWorld(FlappingWorld):
         silent = [leader, *rng.sample(others, int(len(others) == 4 and rng.random() < 0.5))]
         live = [host.name for host in others if host not in silent]
         far_s = self.network.far_s
-        trip_s = max(far_s[one, other] + far_s[other, one] for one in live for other in live if one != other)
+        trip_s = max(
+            far_s[one, other] + far_s[other, one] for one in live for other in live if one != other
+        )
         bound_s = TIMEOUT_MS / 1000 + 2 * trip_s + MARGIN_S
         self._needless.settled = False
         begun, before = self.now(), len(self._needless.elections)
@@ -78,7 +89,9 @@ class SilentLeaderWorld(FlappingWorld):
         took_s = self.now() - begun
         self._replaced.took_s.append(took_s)
         if took_s > bound_s:
-            self._replaced.late.append(f"{leader.name} after {took_s:.3f} s, {bound_s:.3f} s were allowed")
+            self._replaced.late.append(
+                f"{leader.name} after {took_s:.3f} s, {bound_s:.3f} s were allowed"
+            )
         for host in silent:
             self.network.resume(host.name)
         await asyncio.sleep(1.0)
@@ -88,10 +101,18 @@ def hang(seed: int) -> tuple[Outcome, Replaced]:
     """One life. A needless election is the outcome's failure; late replacements are listed."""
     rng = random.Random(f"{seed} silent leader")
     config = replace(
-        draw_freely(seed), voters=rng.choice((3, 3, 5)), brokers=rng.choice((0, 1)), safety_s=20.0, faults={}, disk_max_ms=2.0,
-        queue_messages=65536, election_timeout_ms=TIMEOUT_MS, fetch_timeout_ms=TIMEOUT_MS, drift=0.0,
+        draw_freely(seed),
+        voters=rng.choice((3, 3, 5)),
+        brokers=rng.choice((0, 1)),
+        safety_s=20.0,
+        faults={},
+        disk_max_ms=2.0,
+        queue_messages=65536,
+        election_timeout_ms=TIMEOUT_MS,
+        fetch_timeout_ms=TIMEOUT_MS,
+        drift=0.0,
         timeout_s=5.0,
-    )  # fmt: skip
+    )
     outcome, replaced = Outcome(seed, config), Replaced()
     live(outcome, lambda: SilentLeaderWorld(seed, config, Needless(), outcome, replaced))
     return outcome, replaced

@@ -1,4 +1,6 @@
-"""Fresh seeds for so many minutes, on all cores; failures are kept, shrunk, and a summary says what was seen."""
+"""Fresh seeds for so many minutes, on all cores; failures are kept, shrunk, and a summary says what
+was seen.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def run_seeds(
         if outcome.failure is not None:
             # A run that does not end is not run again and again to look for a smaller one.
             if shrink_s and not isinstance(outcome.failure, RunTooLongError):
-                again = run_swarm(seed, shrink(seed, outcome.config, outcome.failure, within_s=shrink_s))
+                again = run_swarm(
+                    seed, shrink(seed, outcome.config, outcome.failure, within_s=shrink_s)
+                )
                 outcome = again if again.failure is not None else outcome
             said["report"] = failure_report(outcome)
             said["shrunk"] = outcome.config.to_json()
@@ -52,7 +56,10 @@ def run_pool(
     seeds: Iterator[int], *, processes: int, until: float, shrink_s: float,
     max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Outcomes as they come, of seeds begun before ``until`` (of time.monotonic). An interrupted caller leaves no process behind."""
+    """Outcomes as they come, of seeds begun before ``until`` (of time.monotonic).
+
+    An interrupted caller leaves no process behind.
+    """
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
         running: set[Future[list[dict[str, Any]]]] = set()
@@ -64,8 +71,12 @@ def run_pool(
                     more = bool(some) and time.monotonic() < until
                     if more:
                         with _children_deaf_to_ctrl_c():
-                            running.add(pool.submit(run_seeds, some, shrink_s, max_steps, max_real_s))
-                done, running = wait(running, return_when=FIRST_COMPLETED) if running else (set(), running)
+                            running.add(
+                                pool.submit(run_seeds, some, shrink_s, max_steps, max_real_s)
+                            )
+                done, running = (
+                    wait(running, return_when=FIRST_COMPLETED) if running else (set(), running)
+                )
                 for future in done:
                     yield from future.result()
         except BaseException:
@@ -76,7 +87,8 @@ def run_pool(
 
 @contextmanager
 def _children_deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes begun inside are deaf to SIGINT: a terminal sends it to all, and each would end with a traceback of its own.
+    """Processes begun inside are deaf to SIGINT: a terminal sends it to all, and each would end
+    with a traceback of its own.
 
     Blocked, not ignored: what comes meanwhile is for the caller, and waits until it is outside.
     """
@@ -93,8 +105,13 @@ def _rarest(found: tuple[str, int]) -> tuple[int, str]:
     return found[1], found[0]
 
 
-def summary_of(outcomes: Iterator[dict[str, Any]], failures: Path | None, *, quiet: bool = False) -> dict[str, Any]:
-    """Count; keep the failures in a directory; print as it goes. Ctrl-C ends it with what was seen until then."""
+def summary_of(
+    outcomes: Iterator[dict[str, Any]], failures: Path | None, *, quiet: bool = False
+) -> dict[str, Any]:
+    """Count; keep the failures in a directory; print as it goes.
+
+    Ctrl-C ends it with what was seen until then.
+    """
     faults: Counter[str] = Counter()
     operations: Counter[str] = Counter()
     at_work: Counter[str] = Counter()
@@ -114,11 +131,15 @@ def summary_of(outcomes: Iterator[dict[str, Any]], failures: Path | None, *, qui
                     (failures / f"seed-{outcome['seed']}.txt").write_text(outcome["report"] + "\n")
                 if not quiet:
                     print(
-                        f"FAILED seed {outcome['seed']}: {outcome['failure'][:200]}\n  {command(outcome['seed'])}",
+                        f"FAILED seed {outcome['seed']}: {outcome['failure'][:200]}\n "
+                        f" {command(outcome['seed'])}",
                         flush=True,
                     )
             elif not quiet and count % 50 == 0:
-                print(f"{count} seeds, {virtual_s / 3600:.2f} h simulated, {len(failed)} failed", flush=True)
+                print(
+                    f"{count} seeds, {virtual_s / 3600:.2f} h simulated, {len(failed)} failed",
+                    flush=True,
+                )
     except KeyboardInterrupt:
         interrupted = True
     return {
@@ -128,7 +149,9 @@ def summary_of(outcomes: Iterator[dict[str, Any]], failures: Path | None, *, qui
         "faults": dict(sorted(faults.items())),
         "never_happened": sorted(set(FAULTS) - set(faults)),
         "operations": dict(sorted(operations.items())),
-        "checks_at_work": {what: round(runs / count, 3) for what, runs in sorted(at_work.items(), key=_rarest)},
+        "checks_at_work": {
+            what: round(runs / count, 3) for what, runs in sorted(at_work.items(), key=_rarest)
+        },
         "failed": [{key: one[key] for key in ("seed", "failure", "shrunk")} for one in failed],
         "interrupted": interrupted,
     }
@@ -139,17 +162,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument(
-        "--first-seed", type=int, default=None, help="default: the time, so that no two soaks are the same"
+        "--first-seed",
+        type=int,
+        default=None,
+        help="default: the time, so that no two soaks are the same",
     )
     parser.add_argument("--seeds", type=int, default=10**9, help="at most so many")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--failures", type=Path, default=Path("soak-failures"), help="directory")
     parser.add_argument("--shrink-s", type=float, default=60.0)
-    parser.add_argument("--max-s", type=float, default=MAX_REAL_S, help="real time of a run; past it, it has failed")
-    parser.add_argument("--max-steps", type=int, default=MAX_STEPS, help="steps of a run; past them, it has failed")
+    parser.add_argument(
+        "--max-s", type=float, default=MAX_REAL_S, help="real time of a run; past it, it has failed"
+    )
+    parser.add_argument(
+        "--max-steps", type=int, default=MAX_STEPS, help="steps of a run; past them, it has failed"
+    )
     options = parser.parse_args()
     first = int(time.time()) * 1000 if options.first_seed is None else options.first_seed
-    print(f"seeds from {first} on, {options.processes} processes, {options.minutes:g} min", flush=True)
+    print(
+        f"seeds from {first} on, {options.processes} processes, {options.minutes:g} min", flush=True
+    )
     outcomes = run_pool(
         iter(range(first, first + options.seeds)),
         processes=options.processes,

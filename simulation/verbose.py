@@ -1,4 +1,6 @@
-"""Writes every step of every controller into the transcript: what came in, and what the state machine made of it."""
+"""Writes every step of every controller into the transcript: what came in, and what the state
+machine made of it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class Verbose(Checker):
 def _what(event: Event) -> str:
     inner = getattr(event, "request", None) or getattr(event, "response", None)
     number = getattr(event, "correlation_id", "")
-    return f"{type(event).__name__} {number} {type(inner).__name__ if inner is not None else ''}".strip()
+    of = type(inner).__name__ if inner is not None else ""
+    return f"{type(event).__name__} {number} {of}".strip()
 
 
 def _short(text: str) -> str:

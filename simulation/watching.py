@@ -16,14 +16,23 @@ _OF_IMAGES = ("broker_moved", "broker_asked", "message_sent")
 
 
 class Watch:
-    """Hands each happening to the checkers that want it. The first failure is kept, wherever it is raised and whoever swallows it."""
+    """Hands each happening to the checkers that want it.
 
-    def __init__(self, checkers: Sequence[Checker], on_failure: Callable[[BaseException], None]) -> None:
+    The first failure is kept, wherever it is raised and whoever swallows it.
+    """
+
+    def __init__(
+        self, checkers: Sequence[Checker], on_failure: Callable[[BaseException], None]
+    ) -> None:
         self.checkers = list(checkers)
         self.failure: BaseException | None = None
         self._on_failure = on_failure
         self._hooks: dict[str, list[Callable[..., None]]] = {
-            name: [getattr(c, name) for c in checkers if getattr(type(c), name) is not getattr(Checker, name)]
+            name: [
+                getattr(c, name)
+                for c in checkers
+                if getattr(type(c), name) is not getattr(Checker, name)
+            ]
             for name in HOOKS
         }
         self._announced: dict[str, tuple[int, int]] = {}
@@ -35,17 +44,25 @@ class Watch:
         return bool(self._hooks[hook])
 
     def renew(
-        self, checkers: Sequence[Checker], is_current: Callable[[Any], bool], is_new: Callable[[Any], bool]
+        self,
+        checkers: Sequence[Checker],
+        is_current: Callable[[Any], bool],
+        is_new: Callable[[Any], bool],
     ) -> None:
         """Other checkers look on from here on, at the same hosts. They have begun.
 
-        ``is_current``: of a host, whether what it says is of the present history. ``is_new``: of a client's operation.
+        ``is_current``: of a host, whether what it says is of the present history. ``is_new``: of a
+        client's operation.
         """
         self.retired += [checker for checker in self.checkers if checker not in checkers]
         self.checkers = list(checkers)
         for name, hooks in self._hooks.items():
             # In place: whoever was tapped has the list.
-            hooks[:] = [getattr(c, name) for c in checkers if getattr(type(c), name) is not getattr(Checker, name)]
+            hooks[:] = [
+                getattr(c, name)
+                for c in checkers
+                if getattr(type(c), name) is not getattr(Checker, name)
+            ]
             if name in _OF_IMAGES:
                 hooks[:] = [_only_if(is_current, hook) for hook in hooks]
             elif name == "client_returned":
@@ -57,7 +74,10 @@ class Watch:
             checker.begin(world)
 
     def tell(self, hook: str, *arguments: Any) -> None:
-        """Call the hook of every checker that has one. Raises what the first one raises, and keeps it."""
+        """Call the hook of every checker that has one.
+
+        Raises what the first one raises, and keeps it.
+        """
         for call in self._hooks[hook]:
             try:
                 call(*arguments)
@@ -71,7 +91,7 @@ class Watch:
             self.failure = error
             self._on_failure(error)
 
-    # --- taps ---------------------------------------------------------------------------------------------------------
+    # --- taps ------------------------------------------------------------------------------------
 
     def tap_controller(self, host: ControllerView) -> None:
         """Look on at every step of a process that has just recovered."""
@@ -124,7 +144,9 @@ class Watch:
         return asked
 
     def tap_replicas(self, host: BrokerView) -> None:
-        """Look on at every step of a new broker's partition replicas, from their recovery on; nothing if it keeps none."""
+        """Look on at every step of a new broker's partition replicas, from their recovery on;
+        nothing if it keeps none.
+        """
         data = host.service.data if host.service is not None else None
         hooks = self._hooks["data_step"]
         if data is None or not hooks:
@@ -152,7 +174,9 @@ class Watch:
         data._make_replicas = made
 
     def sender(self, host: ControllerView | BrokerView) -> Callable[[str, Any], None] | None:
-        """What the host's transport calls with each message it gives to a link; None if nobody wants to know."""
+        """What the host's transport calls with each message it gives to a link; None if nobody
+        wants to know.
+        """
         wants_lao = self.wants("lao_announced") and hasattr(host, "disk")
         if not wants_lao and not self.wants("message_sent"):
             return None

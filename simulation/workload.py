@@ -1,4 +1,6 @@
-"""The clients of a simulated cluster: writes and reads of every kind, each told to the checkers as an operation."""
+"""The clients of a simulated cluster: writes and reads of every kind, each told to the checkers as
+an operation.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ LEVELS = (common_pb2.ACKS_COMMITTED, common_pb2.ACKS_ACKNOWLEDGED, common_pb2.AC
 def config_write(key: str, value: str) -> pb.IncrementalAlterConfigsRequest:
     """Set one key."""
     config = pb.AlterableConfig(name=CONFIG_KEY, value=value)
-    resource = pb.AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name=key, configs=[config])
+    resource = pb.AlterConfigsResource(
+        resource_type=CLIENT_METRICS, resource_name=key, configs=[config]
+    )
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
 
 
@@ -126,8 +130,8 @@ class Workload:
         shown = operation.value[:24] or (operation.found if operation.kind == "read_config" else "")
         self._world.note(
             operation.client,
-            f"{operation.kind} {operation.key}={str(shown)[:24]} {operation.outcome} {operation.error}"
-            f" at {operation.offset} reached {operation.reached}",
+            f"{operation.kind} {operation.key}={str(shown)[:24]} {operation.outcome}"
+            f" {operation.error} at {operation.offset} reached {operation.reached}",
         )
         self._world.watch.tell("client_returned", operation)
 
@@ -135,7 +139,8 @@ class Workload:
         """It has an outcome. Raises CheckFailedError if that is a defect of whoever answered."""
         if operation.error == ErrorCode.UNKNOWN_SERVER_ERROR.name:
             raise CheckFailedError(
-                f"{operation.client} was answered {operation.error} to {operation.kind} {operation.key}"
+                f"{operation.client} was answered {operation.error} to {operation.kind}"
+                f" {operation.key}"
             )
         self.returned(operation)
 
@@ -150,14 +155,24 @@ class Workload:
         return self._operations
 
     async def last_write(self, within_s: float, key: str = "last") -> Operation:
-        """Write after the healing, until one write has reached all it can. Raises CheckFailedError."""
+        """Write after the healing, until one write has reached all it can.
+
+        Raises CheckFailedError.
+        """
         world = self._world
         deadline = world.now() + within_s
         attempt = 0
         while world.now() < deadline:
             attempt += 1
             brokers = [host.name for host in world.core_brokers()]
-            client = Client(self, world, f"last.{attempt}", direct=not brokers, only=brokers or None, host="last")
+            client = Client(
+                self,
+                world,
+                f"last.{attempt}",
+                direct=not brokers,
+                only=brokers or None,
+                host="last",
+            )
             operation = await client.write_config(key, acks=LEVELS[-1] if brokers else LEVELS[0])
             client.close()
             if operation.outcome == "ok" and operation.reached == operation.acks:
@@ -173,14 +188,19 @@ class Workload:
 class PinnedClient(ControllerClient):
     """Asks the one controller it knows, and takes NOT_CONTROLLER for an answer."""
 
-    def __init__(self, transport: Transport, bootstrap: Sequence[str], *, rng: random.Random) -> None:
+    def __init__(
+        self, transport: Transport, bootstrap: Sequence[str], *, rng: random.Random
+    ) -> None:
         super().__init__(transport, bootstrap, rng=rng)
         protocol = Protocol(Conversation.CONTROLLER, lambda _response: None, controller_again)
         self._router = Router(transport, bootstrap, protocol, rng=rng)
 
 
 class Client:
-    """One client: one operation after the other, but for bursts. ``direct``: it writes to controllers, and does not read."""
+    """One client: one operation after the other, but for bursts.
+
+    ``direct``: it writes to controllers, and does not read.
+    """
 
     def __init__(
         self,
@@ -197,25 +217,43 @@ class Client:
         self._rng = world.rng(name)
         self._count = 0
         self._sessions = 0
-        """What a client has seen before it forgot its token counts no more: for the checkers it is another client."""
+        """What a client has seen before it forgot its token counts no more: for the checkers it is
+        another client.
+        """
         shared = world.config.shared_keys
-        # Without brokers there are no topics to ask about. Who asks, asks about those that others change.
+        # Without brokers there are no topics to ask about. Who asks, asks about those that others
+        # change.
         self._asks_share = world.config.asks_share if direct and world.members else 0.0
         own = (0 if self._asks_share else 2) if shared else 4
-        self._topics = [f"{name}-t{i}" for i in range(own)] + [f"shared-t{i}" for i in range(shared)]
+        self._topics = [f"{name}-t{i}" for i in range(own)] + [
+            f"shared-t{i}" for i in range(shared)
+        ]
         transport = world.network.transport_for(host or name)
         self._brokers: BrokerClient | None = None
         self._controllers: list[ControllerClient] = []
         if direct:
-            endpoints = [host.endpoint for host in world.controllers if only is None or host.name in only]
+            endpoints = [
+                host.endpoint for host in world.controllers if only is None or host.name in only
+            ]
             kind = PinnedClient if self._asks_share else ControllerClient
-            self._controllers = [kind(transport, [e], rng=world.rng(f"{name} {e}")) for e in endpoints]
+            self._controllers = [
+                kind(transport, [e], rng=world.rng(f"{name} {e}")) for e in endpoints
+            ]
         else:
-            endpoints = [host.endpoint for host in world.members if only is None or host.name in only]
+            endpoints = [
+                host.endpoint for host in world.members if only is None or host.name in only
+            ]
             self._brokers = BrokerClient(
-                transport, endpoints, rng=world.rng(f"{name} router"), round_robin=world.config.round_robin
+                transport,
+                endpoints,
+                rng=world.rng(f"{name} router"),
+                round_robin=world.config.round_robin,
             )
-        self._numbered = self._brokers.session(name) if self._brokers is not None else self._over_any_controller()
+        self._numbered = (
+            self._brokers.session(name)
+            if self._brokers is not None
+            else self._over_any_controller()
+        )
 
     def close(self) -> None:
         """End all links."""
@@ -227,7 +265,9 @@ class Client:
         async def attempt(request: pb.ControllerRequest, timeout_s: float) -> pb.ControllerResponse:
             return await self._rng.choice(self._controllers).send(request, timeout_s)
 
-        return Session(attempt, name=self.name, rng=self._world.rng(f"{self.name} session"), cluster_id="")
+        return Session(
+            attempt, name=self.name, rng=self._world.rng(f"{self.name} session"), cluster_id=""
+        )
 
     async def live(self) -> None:
         """Work for ever."""
@@ -262,7 +302,7 @@ class Client:
     def _session(self) -> str:
         return f"{self.name}.{self._sessions}" if self._sessions else self.name
 
-    # --- operations ---------------------------------------------------------------------------------------------------
+    # --- operations ------------------------------------------------------------------------------
 
     async def write_config(self, key: str, acks: Any = None) -> Operation:
         """One write."""
@@ -270,7 +310,9 @@ class Client:
         value = f"{self.name}.{self._count}."
         value += "x" * self._rng.randrange(max(1, self._config.value_bytes))
         acks = self._rng.choice(LEVELS) if acks is None else acks
-        operation = self._workload.operation(client=self._session, kind="write_config", key=key, value=value, acks=acks)
+        operation = self._workload.operation(
+            client=self._session, kind="write_config", key=key, value=value, acks=acks
+        )
         await self._carry_out(operation, lambda: self._write(operation, config_write(key, value)))
         return operation
 
@@ -280,7 +322,9 @@ class Client:
         body: Any
         if rng.random() < 0.5:
             replicas = rng.randint(1, min(3, len(self._world.members)))
-            topic = pb.CreatableTopic(name=name, num_partitions=rng.randint(1, 3), replication_factor=replicas)
+            topic = pb.CreatableTopic(
+                name=name, num_partitions=rng.randint(1, 3), replication_factor=replicas
+            )
             body = pb.CreateTopicsRequest(topics=[topic])
         else:
             body = pb.DeleteTopicsRequest(names=[name])
@@ -307,7 +351,9 @@ class Client:
 
         async def work() -> None:
             client = self._rng.choice(self._controllers)
-            response = await client.call(body, timeout_s=self._config.timeout_s, raise_refused=False)
+            response = await client.call(
+                body, timeout_s=self._config.timeout_s, raise_refused=False
+            )
             result = response.create_topics.topics[0]
             code = result.error.error_code if result.HasField("error") else None
             if code not in (None, ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -353,18 +399,28 @@ class Client:
         return mode
 
     async def _read(
-        self, kind: Any, key: str, body: Any, found: Callable[[Any], Any], mode: broker_pb2.ReadMode | None = None
+        self,
+        kind: Any,
+        key: str,
+        body: Any,
+        found: Callable[[Any], Any],
+        mode: broker_pb2.ReadMode | None = None,
     ) -> Operation:
         client = self._brokers
         assert client is not None
         if mode is None:
             mode = await self._drawn_mode(client)
         at_least = client.token.offset if client.token is not None else -1
-        operation = self._workload.operation(client=self._session, kind=kind, key=key, mode=mode, at_least=at_least)
+        operation = self._workload.operation(
+            client=self._session, kind=kind, key=key, mode=mode, at_least=at_least
+        )
 
         async def work() -> None:
             response = await client.read(body, mode=mode, timeout_s=self._config.timeout_s)
-            operation.offset, operation.generation = response.token.offset, response.token.generation
+            operation.offset, operation.generation = (
+                response.token.offset,
+                response.token.generation,
+            )
             operation.found = found(response)
             operation.response = response
 
@@ -387,11 +443,15 @@ class Client:
         numbered = self._rng.random() < self._config.numbered_share
         # Below level 2 of metadata.version there are no sessions: such a write would be refused.
         if numbered and self._config.release_version != 1:
-            response = await self._numbered.write(body, acks=acks, timeout_s=timeout_s, raise_refused=False)
+            response = await self._numbered.write(
+                body, acks=acks, timeout_s=timeout_s, raise_refused=False
+            )
             if response.write.duplicate:
                 self._workload.found_executed()
         elif self._brokers is not None:
-            response = await self._brokers.write(body, acks=acks, timeout_s=timeout_s, raise_refused=False)
+            response = await self._brokers.write(
+                body, acks=acks, timeout_s=timeout_s, raise_refused=False
+            )
         else:
             client = self._rng.choice(self._controllers)
             response = await client.call(body, acks=acks, timeout_s=timeout_s, raise_refused=False)

@@ -1,10 +1,13 @@
-"""A whole cluster's life from a seed and a config: two phases, checks all the way, faults counted, and a transcript.
+"""A whole cluster's life from a seed and a config: two phases, checks all the way, faults counted,
+and a transcript.
 
-*Safety*: all the faults of the config, and every promise checked at each step. *Liveness*: a majority is healed, what is broken
-outside of it stays broken for ever (the dead stay dead, cut links stay cut), and within a bound there must be a leader, everyone in the
-healed part caught up, LAO at the end, and writes served.
+*Safety*: all the faults of the config, and every promise checked at each step. *Liveness*: a
+majority is healed, what is broken outside of it stays broken for ever (the dead stay dead, cut
+links stay cut), and within a bound there must be a leader, everyone in the healed part caught up,
+LAO at the end, and writes served.
 
-Everything above time, network and disk is the shipped code. The same seed and config give the same transcript, byte for byte.
+Everything above time, network and disk is the shipped code. The same seed and config give the same
+transcript, byte for byte.
 """
 
 from __future__ import annotations
@@ -91,14 +94,18 @@ class Outcome:
 class World:
     """The hosts and what is known about them. Make it on a running VirtualLoop."""
 
-    def __init__(self, seed: int, config: SwarmConfig, checkers: Sequence[Checker], outcome: Outcome) -> None:
+    def __init__(
+        self, seed: int, config: SwarmConfig, checkers: Sequence[Checker], outcome: Outcome
+    ) -> None:
         self.seed, self.config, self.outcome = seed, config, outcome
         self.loop = asyncio.get_running_loop()
         # One generator a purpose: a change in one does not reshuffle the others.
         params = NetworkParams(
             config.delay_min_ms,
             config.delay_mean_ms,
-            TransportLimits(max_queued_messages=config.queue_messages).within(config.fetch_timeout_ms),
+            TransportLimits(max_queued_messages=config.queue_messages).within(
+                config.fetch_timeout_ms
+            ),
         )
         self.network = SimNetwork(self.rng("network"), params)
         self.failed: asyncio.Future[None] = self.loop.create_future()
@@ -126,7 +133,7 @@ class World:
         """A generator of its own for a purpose."""
         return random.Random(f"{self.seed} {purpose}")
 
-    # --- hosts --------------------------------------------------------------------------------------------------------
+    # --- hosts -----------------------------------------------------------------------------------
 
     def _make_hosts(self) -> None:
         config = self.config
@@ -163,21 +170,33 @@ class World:
             ControllerHost(
                 self.network,
                 QuorumConfig(
-                    CLUSTER_ID, node_id, f"dir-{node_id}", voters,
-                    election_timeout_ms=config.election_timeout_ms, election_jitter_max_ms=config.election_timeout_ms // 5,
-                    fetch_timeout_ms=config.fetch_timeout_ms, fetch_max_wait_ms=config.fetch_timeout_ms * 2 // 5,
+                    CLUSTER_ID,
+                    node_id,
+                    f"dir-{node_id}",
+                    voters,
+                    election_timeout_ms=config.election_timeout_ms,
+                    election_jitter_max_ms=config.election_timeout_ms // 5,
+                    fetch_timeout_ms=config.fetch_timeout_ms,
+                    fetch_max_wait_ms=config.fetch_timeout_ms * 2 // 5,
                     request_timeout_ms=config.fetch_timeout_ms,
                     fetch_snapshot_max_bytes=config.snapshot_part_bytes or DEFAULT_PART_BYTES,
-                    endpoint=f"c{node_id}:9093", max_metadata_version=versions.LATEST_METADATA_VERSION,
+                    endpoint=f"c{node_id}:9093",
+                    max_metadata_version=versions.LATEST_METADATA_VERSION,
                 ),
-                settings, self.rng(f"c{node_id}"), self.note, self.watch, failed=self._controller_stopped,
+                settings,
+                self.rng(f"c{node_id}"),
+                self.note,
+                self.watch,
+                failed=self._controller_stopped,
                 disk_latency_s=(config.disk_min_ms / 1000, config.disk_max_ms / 1000),
             )
             for node_id in (*self.voter_ids, *observers)
-        ]  # fmt: skip
+        ]
         for host in self.controllers:
             host.on_death = self._died_writing
-        self.members = [self.make_broker(BROKER_IDS + i, f"b{i}") for i in range(1, config.brokers + 1)]
+        self.members = [
+            self.make_broker(BROKER_IDS + i, f"b{i}") for i in range(1, config.brokers + 1)
+        ]
         self.brokers: list[BrokerHost] = list(self.members)
         """The members, and whoever else poses as one."""
         for controller in self.controllers:
@@ -190,7 +209,9 @@ class World:
         if config.drift:
             rng = self.rng("drift")
             for each in self.hosts():
-                self.network.loop.set_clock_rate(each.name, 1 + rng.uniform(-config.drift, config.drift))
+                self.network.loop.set_clock_rate(
+                    each.name, 1 + rng.uniform(-config.drift, config.drift)
+                )
                 self.happened("drift")
 
     def _let_work_take_time(self, host: str) -> None:
@@ -204,22 +225,30 @@ class World:
             broker_id, self.endpoints, name=name, session_timeout_ms=self.config.session_timeout_ms
         )
         if self.config.snapshot_part_bytes:
-            follower = replace(settings.follower, fetch_snapshot_max_bytes=self.config.snapshot_part_bytes)
+            follower = replace(
+                settings.follower, fetch_snapshot_max_bytes=self.config.snapshot_part_bytes
+            )
             settings = replace(settings, follower=follower)
         rng, disk = self.rng(name or f"b{broker_id}"), None
         if self.config.data_per_s:
-            partitions = PartitionSettings(broker_id, CLUSTER_ID, replica_lag_time_max_ms=self.config.replica_lag_ms)
+            partitions = PartitionSettings(
+                broker_id, CLUSTER_ID, replica_lag_time_max_ms=self.config.replica_lag_ms
+            )
             settings = replace(settings, partitions=partitions)
             disk = SimPartitionDisk(
-                f"{name or f'b{broker_id}'}-disk-0", random.Random(rng.getrandbits(64)),
-                latency_min_s=self.config.disk_min_ms / 1000, latency_max_s=self.config.disk_max_ms / 1000,
-            )  # fmt: skip
+                f"{name or f'b{broker_id}'}-disk-0",
+                random.Random(rng.getrandbits(64)),
+                latency_min_s=self.config.disk_min_ms / 1000,
+                latency_max_s=self.config.disk_max_ms / 1000,
+            )
         host = BrokerHost(self.network, settings, rng, self.watch, disk=disk)
         self._let_work_take_time(host.name)
         return host
 
     def new_name(self, name: str) -> str:
-        """This name, or one made of it if a host had it before: what is drawn for a host is drawn by its name."""
+        """This name, or one made of it if a host had it before: what is drawn for a host is drawn
+        by its name.
+        """
         while name in self._names:
             name += "x"
         self._names[name] = None
@@ -260,7 +289,11 @@ class World:
 
     def active(self) -> ControllerService | None:
         """The newest active controller that is up."""
-        found = [host.service for host in self.controllers if host.service is not None and host.service.decider]
+        found = [
+            host.service
+            for host in self.controllers
+            if host.service is not None and host.service.decider
+        ]
         return max(found, key=lambda service: service.controller_epoch, default=None)
 
     def _controller_stopped(self, host: ControllerHost, error: FatalError) -> None:
@@ -284,7 +317,7 @@ class World:
             self.note(host.name, "started again")
             host.start()
 
-    # --- what others tell -----------------------------------------------------------------------------------------------
+    # --- what others tell ------------------------------------------------------------------------
 
     def now(self) -> float:
         """Virtual seconds."""
@@ -303,7 +336,9 @@ class World:
             self.note(who, what)
 
     def may_mend(self, *names: str) -> bool:
-        """Whether what is broken between or at these hosts may be mended: in the liveness phase only inside the healed part."""
+        """Whether what is broken between or at these hosts may be mended: in the liveness phase
+        only inside the healed part.
+        """
         return not self.lasting or all(name in self.core for name in names)
 
     @property
@@ -338,7 +373,7 @@ class World:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure(error)
 
-    # --- watching -----------------------------------------------------------------------------------------------------
+    # --- watching --------------------------------------------------------------------------------
 
     async def _sampling(self) -> None:
         while True:
@@ -356,7 +391,8 @@ class World:
             self.note_change(
                 host.name,
                 f"{core.role} epoch={core.epoch} leader={core.leader_id} end={core.log_end_offset}"
-                f" hw={core.high_watermark} image={service.image.offset} lao={service.lowest_acknowledged_offset}",
+                f" hw={core.high_watermark} image={service.image.offset}"
+                f" lao={service.lowest_acknowledged_offset}",
             )
         for broker in self.brokers:
             self._sample_broker(broker)
@@ -380,11 +416,15 @@ class World:
         fenced = registered.fenced if registered is not None else None
         self.note_change(
             broker.name,
-            f"epoch={view.controller_epoch} applied={view.applied} known_lao={view.known_lao} fenced={fenced}",
+            f"epoch={view.controller_epoch} applied={view.applied} known_lao={view.known_lao}"
+            f" fenced={fenced}",
         )
 
     def _broker_stopped(self, broker: BrokerHost, error: BaseException) -> None:
-        """A broker has stopped itself. Only an error that its disk was made to raise is a reason."""
+        """A broker has stopped itself.
+
+        Only an error that its disk was made to raise is a reason.
+        """
         if broker.disk is None or not broker.disk.excuses(error):
             raise CheckFailedError(f"{broker.name} met a fatal error: {error}")
         self.note(broker.name, f"stopped: {error}")
@@ -393,7 +433,9 @@ class World:
             return
         if isinstance(error, CorruptLogError):
             self.loop.call_later(
-                self.rng(f"operator {self._disks}").uniform(*faults_data.OPERATOR_S), self._replace_disk, broker
+                self.rng(f"operator {self._disks}").uniform(*faults_data.OPERATOR_S),
+                self._replace_disk,
+                broker,
             )
         else:
             self.loop.call_later(RESTART_S, self._restart_broker, broker)
@@ -409,10 +451,13 @@ class World:
             faults_operators.upgrade_if_behind(self, broker)
             broker.start()
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """From birth, through the faults, to rest. Raises CheckFailedError, or what any part raised."""
+        """From birth, through the faults, to rest.
+
+        Raises CheckFailedError, or what any part raised.
+        """
         work = self.loop.create_task(self._live(), name="life")
         await asyncio.wait({work, self.failed}, return_when=asyncio.FIRST_COMPLETED)
         if self.failed.done():
@@ -446,7 +491,10 @@ class World:
         self.note("end", f"{self.outcome.operations} state {self.outcome.state_hash}")
 
     def active_image(self) -> Any:
-        """The committed image of the active controller. Raises CheckFailedError if there is none."""
+        """The committed image of the active controller.
+
+        Raises CheckFailedError if there is none.
+        """
         service = self.active()
         if service is None:
             raise CheckFailedError("there is no active controller")
@@ -463,7 +511,8 @@ class World:
     def _is_up(self) -> bool:
         service = self.active()
         return service is not None and all(
-            host.id in service.image.brokers and not service.image.brokers[host.id].fenced for host in self.members
+            host.id in service.image.brokers and not service.image.brokers[host.id].fenced
+            for host in self.members
         )
 
     def _begin_faults(self) -> None:
@@ -490,18 +539,29 @@ class World:
         """One kind of fault, again and again."""
         rng = self.rng(f"fault {name}")
         fault = {
-            **faults_nodes.RUN, **faults_links.RUN, **faults_disks.RUN, **faults_voters.RUN, **faults_leases.RUN,
-            **faults_data.RUN, **faults_operators.RUN, **faults_snapshots.RUN, **faults_twins.RUN,
-        }[name]  # fmt: skip
+            **faults_nodes.RUN,
+            **faults_links.RUN,
+            **faults_disks.RUN,
+            **faults_voters.RUN,
+            **faults_leases.RUN,
+            **faults_data.RUN,
+            **faults_operators.RUN,
+            **faults_snapshots.RUN,
+            **faults_twins.RUN,
+        }[name]
         while not self.lasting:
             await asyncio.sleep(rng.expovariate(1 / mean_s))
-            if not self.lasting and (not self._calm or (self._calm == "controllers" and FAULTS[name].needs_brokers)):
+            if not self.lasting and (
+                not self._calm or (self._calm == "controllers" and FAULTS[name].needs_brokers)
+            ):
                 await fault(self, rng)
 
-    # --- the liveness phase -------------------------------------------------------------------------------------------
+    # --- the liveness phase ----------------------------------------------------------------------
 
     async def _heal(self) -> None:
-        """Heal a majority of the voters, some brokers and the clients; what is outside stays as it is."""
+        """Heal a majority of the voters, some brokers and the clients; what is outside stays as it
+        is.
+        """
         rng = self.rng("heal")
         self.lasting = True
         if self.voters_change:
@@ -510,7 +570,9 @@ class World:
         else:
             sound = [host for host in self.voters() if host.name not in self.damaged]
             majority = len(self.voter_ids) // 2 + 1
-            chosen = sorted(rng.sample(sound, rng.randint(majority, len(sound))), key=lambda host: host.id)
+            chosen = sorted(
+                rng.sample(sound, rng.randint(majority, len(sound))), key=lambda host: host.id
+            )
         sound_brokers = [host for host in self.members if not self._lost_its_id(host)]
         count = rng.randint(1, len(sound_brokers)) if sound_brokers else 0
         brokers = sorted(rng.sample(sound_brokers, count), key=lambda host: host.id)
@@ -538,11 +600,17 @@ class World:
         self.watch.tell("healed")
 
     def _lost_its_id(self, host: BrokerHost) -> bool:
-        """Whether another member has got its id, as this one was absent for long and the other had lost its disk.
+        """Whether another member has got its id, as this one was absent for long and the other had
+        lost its disk.
 
-        It is refused as long as the other runs: healing is not enough, somebody has to give it an empty disk.
+        It is refused as long as the other runs: healing is not enough, somebody has to give it an
+        empty disk.
         """
-        rivals = [other.name for other in self.members if other is not host and other.broker_id == host.broker_id]
+        rivals = [
+            other.name
+            for other in self.members
+            if other is not host and other.broker_id == host.broker_id
+        ]
         images = [one.service.image for one in self.controllers if one.service is not None]
         if not rivals or host.broker_id == NO_NODE_ID or not images:
             return False
@@ -550,41 +618,62 @@ class World:
         return registration is not None and registration.endpoint.rpartition(":")[0] in rivals
 
     def _core_controllers(self) -> list[ControllerHost]:
-        return [host for host in self.controllers if host.name in self.core and self._reaches_leader(host.name)]
+        return [
+            host
+            for host in self.controllers
+            if host.name in self.core and self._reaches_leader(host.name)
+        ]
 
     def core_brokers(self) -> list[BrokerHost]:
         """Healed brokers that reach the active controller."""
-        return [host for host in self.members if host.name in self.core and self._reaches_leader(host.name)]
+        return [
+            host
+            for host in self.members
+            if host.name in self.core and self._reaches_leader(host.name)
+        ]
 
     def _reaches_leader(self, name: str) -> bool:
-        """A leader may live outside the healed part. As long as a majority follows it, who cannot reach it has to wait."""
+        """A leader may live outside the healed part.
+
+        As long as a majority follows it, who cannot reach it has to wait.
+        """
         service = self.active()
         leader = f"c{service.quorum.node_id}" if service is not None else name
         return not (self.network.is_blocked(name, leader) or self.network.is_blocked(leader, name))
 
     async def _recover(self) -> None:
-        """A leader, everyone caught up with it, LAO at the end, writes served: each within the bound."""
+        """A leader, everyone caught up with it, LAO at the end, writes served: each within the
+        bound.
+        """
         bound = self.config.liveness_s
         await self.until(lambda: self.active() is not None, bound, "a majority elects a leader")
-        if "roll_heartbeats" in self.config.faults and not any(t.get_name() == "end of the roll" for t in self._tasks):
+        if "roll_heartbeats" in self.config.faults and not any(
+            t.get_name() == "end of the roll" for t in self._tasks
+        ):
             self.spawn(faults_voters.end_roll(self), "end of the roll")
         await self.until(self._core_joined, bound, "the brokers of the healed part are unfenced")
         async with asyncio.timeout(bound * 2):
             written = await self.workload.last_write(bound)
         mark = written.offset
-        await self.until(lambda: self._core_at(mark), bound, f"everyone is caught up with offset {mark}")
+        await self.until(
+            lambda: self._core_at(mark), bound, f"everyone is caught up with offset {mark}"
+        )
         await last_reads.read_everywhere(self, written, bound)
         if self.config.data_per_s and self.members:
             await data_recovery.recover(self, bound)
         # A transfer that was asked for before the healing may come to its end only now.
-        await self.until(lambda: self.active() is not None, bound, "a controller is active in the end")
+        await self.until(
+            lambda: self.active() is not None, bound, "a controller is active in the end"
+        )
 
     def _core_joined(self) -> bool:
         service = self.active()
         if service is None:
             return False
         brokers = service.image.brokers
-        return all(host.id in brokers and not brokers[host.id].fenced for host in self.core_brokers())
+        return all(
+            host.id in brokers and not brokers[host.id].fenced for host in self.core_brokers()
+        )
 
     def _core_at(self, offset: int) -> bool:
         service = self.active()
@@ -592,8 +681,13 @@ class World:
             return False
         if self.core_brokers() and service.lowest_acknowledged_offset < offset:
             return False
-        everyone: list[ControllerHost | BrokerHost] = [*self._core_controllers(), *self.core_brokers()]
-        return all(host.service is not None and host.service.image.offset >= offset for host in everyone)
+        everyone: list[ControllerHost | BrokerHost] = [
+            *self._core_controllers(),
+            *self.core_brokers(),
+        ]
+        return all(
+            host.service is not None and host.service.image.offset >= offset for host in everyone
+        )
 
     def finish(self) -> None:
         """Put down what there is to say."""
@@ -611,12 +705,20 @@ class World:
 
 
 def run_swarm(
-    seed: int, config: SwarmConfig | None = None, checkers: Sequence[Checker] | None = None, *, until_s: float = 0.0,
-    max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S,
-) -> Outcome:  # fmt: skip
-    """One run. ``checkers``: instead of the standard ones. A failure is in the outcome; nothing is raised.
+    seed: int,
+    config: SwarmConfig | None = None,
+    checkers: Sequence[Checker] | None = None,
+    *,
+    until_s: float = 0.0,
+    max_steps: int = MAX_STEPS,
+    max_real_s: float = MAX_REAL_S,
+) -> Outcome:
+    """One run.
 
-    ``until_s``: stop there, at this virtual time. ``max_steps``, ``max_real_s``: a run that goes past one has failed.
+    ``checkers``: instead of the standard ones. A failure is in the outcome; nothing is raised.
+
+    ``until_s``: stop there, at this virtual time. ``max_steps``, ``max_real_s``: a run that goes
+    past one has failed.
     """
     config = config if config is not None else draw(seed)
     outcome = Outcome(seed, config)

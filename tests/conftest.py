@@ -1,4 +1,6 @@
-"""Which tests stay together when two workers share them (pytest-xdist), and what each finds whoever ran before it."""
+"""Which tests stay together when two workers share them (pytest-xdist), and what each finds whoever
+ran before it.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TOGETHER = ("cluster", "replay", "cli")
-"""Directories that one worker runs alone: real clusters would slow each other, a second Spark session or cluster would be begun for the
-other worker."""
+"""Directories that one worker runs alone: real clusters would slow each other, a second Spark
+session or cluster would be begun for the other worker."""
 
 PATIENCE_S = {
     "cluster": 900,
@@ -36,18 +38,24 @@ PATIENCE_S = {
     "simulation": 900,
     "storage": 600,
 }
-"""What a test of these directories may take, with the fixtures that are made for it: ten times what it takes on a quiet machine. The
-others: ``timeout`` in pyproject.toml. A ``timeout`` mark of a test's own goes before."""
+"""What a test of these directories may take, with the fixtures that are made for it: ten times what
+it takes on a quiet machine. The others: ``timeout`` in pyproject.toml. A ``timeout`` mark of a
+test's own goes before."""
 
 GRACE_S = 60.0
-"""Not every hang hears the signal (uvloop does not, code that catches everything does not), and not every fixture ends. So much later the
-process ends with the stacks of all threads; pytest-xdist goes on with another one."""
+"""Not every hang hears the signal (uvloop does not, code that catches everything does not), and not
+every fixture ends. So much later the process ends with the stacks of all threads; pytest-xdist goes
+on with another one."""
 
 
 def pytest_report_header() -> str:
     """So that nobody believes that pages were looked at where they were not."""
     found = find_browser()
-    return f"browser: {found}" if found else "browser: none, so tests/replay/test_report_browser.py is left out"
+    return (
+        f"browser: {found}"
+        if found
+        else "browser: none, so tests/replay/test_report_browser.py is left out"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,9 +81,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]
-    """A file's tests stay in one worker, as they share its fixtures, and so do those of some directories.
+    """A file's tests stay in one worker, as they share its fixtures, and so do those of some
+    directories.
 
-    Not ``--dist loadgroup``: that of pytest-xdist 3.8 names groups in a way that pytest 9.2 does not see, and so makes none.
+    Not ``--dist loadgroup``: that of pytest-xdist 3.8 names groups in a way that pytest 9.2 does
+    not see, and so makes none.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -83,14 +93,23 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
         return next((each for each in TOGETHER if each in file.parts), str(file))
 
     def remove_node(self, node: Any) -> str | None:
-        """As the base class's, but a test that ended its worker is not begun again: it would end each of them."""
+        """As the base class's, but a test that ended its worker is not begun again: it would end
+        each of them.
+        """
         workload = self.assigned_work.pop(node)
-        left = [(unit, nodeid) for unit in workload.values() for nodeid, done in unit.items() if not done]
+        left = [
+            (unit, nodeid)
+            for unit in workload.values()
+            for nodeid, done in unit.items()
+            if not done
+        ]
         if not left:
             return None
         unit, crashed = left[0]
         unit[crashed] = True
-        self.workqueue.update({scope: unit for scope, unit in workload.items() if not all(unit.values())})
+        self.workqueue.update(
+            {scope: unit for scope, unit in workload.items() if not all(unit.values())}
+        )
         for other in self.assigned_work:
             self._reschedule(other)
         return crashed
@@ -104,9 +123,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
 
 @pytest.fixture(autouse=True)
 def _logs_are_heard() -> Iterator[None]:
-    """Simulated worlds silence asyncio's log and structlog for the whole process, and command lines configure both.
+    """Simulated worlds silence asyncio's log and structlog for the whole process, and command lines
+    configure both.
 
-    Nothing is taken over from the test before: a fixture of its module may have silenced them before this one came.
+    Nothing is taken over from the test before: a fixture of its module may have silenced them
+    before this one came.
     """
     logging.getLogger("asyncio").setLevel(logging.NOTSET)
     structlog.reset_defaults()

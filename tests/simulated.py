@@ -12,7 +12,9 @@ P = ParamSpec("P")
 
 
 def simulated(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an ``async def test_…`` on a simulated loop of its own, not on asyncio's, as others are run by pytest-asyncio."""
+    """Run an ``async def test_…`` on a simulated loop of its own, not on asyncio's, as others are
+    run by pytest-asyncio.
+    """
 
     @wraps(test)
     def to_its_end(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -44,7 +44,9 @@ async def test_what_it_calls_arms_it_again() -> None:
     alarm.then = [3.0, 3.0]
     alarm.arm(1.0)
     await asyncio.sleep(20)
-    assert alarm.called == [1.0, 3.0, 3.0], "a deadline that is past comes at once, in a turn of its own"
+    assert alarm.called == [1.0, 3.0, 3.0], (
+        "a deadline that is past comes at once, in a turn of its own"
+    )
 
 
 @simulated

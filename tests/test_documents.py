@@ -12,10 +12,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
-    (ROOT / "docs").rglob("*.md")
+DOCUMENTS = [
+    ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
+] + sorted((ROOT / "docs").rglob("*.md"))
+PACKAGES = (
+    "benchmarks",
+    "broker",
+    "controller",
+    "proto",
+    "raftlog",
+    "replay",
+    "simulation",
+    "tests",
 )
-PACKAGES = ("benchmarks", "broker", "controller", "proto", "raftlog", "replay", "simulation", "tests")
 
 
 def code_words(text: str) -> list[str]:
@@ -31,14 +40,20 @@ def anchors(text: str) -> set[str]:
 def test_every_test_that_the_table_of_proposals_names_exists() -> None:
     """``…`` stands for the rest of a name."""
     defined = {
-        name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text())
     }
     named = {
-        word for word in code_words((ROOT / "docs" / "proposals.md").read_text()) if re.fullmatch(r"test_[\w…]+", word)
+        word
+        for word in code_words((ROOT / "docs" / "proposals.md").read_text())
+        if re.fullmatch(r"test_[\w…]+", word)
     }
     assert len(named) > 100
     patterns = {word: re.compile(word.replace("…", r"\w*")) for word in named}
-    assert not [word for word, pattern in patterns.items() if not any(map(pattern.fullmatch, defined))]
+    assert not [
+        word for word, pattern in patterns.items() if not any(map(pattern.fullmatch, defined))
+    ]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -63,23 +78,42 @@ def test_the_reference_is_what_the_code_says() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    command: list[str | Path] = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", tmp_path]
+def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
+    tmp_path: Path,
+) -> None:
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--strict",
+        "--site-dir",
+        tmp_path,
+    ]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    built = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment
+    )
     assert built.returncode == 0, built.stdout + built.stderr
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > len(DOCUMENTS)
     loads = re.compile(
         r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[^>]*|<link\b[^>]*\brel=[\"']?(?:stylesheet|preconnect)[^>]*"
     )
-    elsewhere = {found for page in pages for found in loads.findall(page.read_text()) if "//" in found}
+    elsewhere = {
+        found for page in pages for found in loads.findall(page.read_text()) if "//" in found
+    }
     assert elsewhere == set()
 
 
 def test_every_decision_is_in_the_list_of_decisions() -> None:
     listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
-    assert not [path.name for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md") if f"({path.name})" not in listed]
+    assert not [
+        path.name
+        for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md")
+        if f"({path.name})" not in listed
+    ]
 
 
 def test_every_decision_that_the_code_names_exists() -> None:
@@ -108,7 +142,9 @@ def imported(path: Path) -> set[str]:
     """The modules that a file imports, wherever in it."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    return names | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return names | {
+        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module
+    }
 
 
 @pytest.mark.parametrize(
@@ -123,16 +159,26 @@ def imported(path: Path) -> set[str]:
 def test_packages_import_what_the_architecture_says(package: str, others: set[str]) -> None:
     files = [path for path in (ROOT / package).rglob("*.py") if "wire" not in path.parts]
     assert files
-    wrong = {str(path): found for path in files if (found := {name.split(".")[0] for name in imported(path)} & others)}
+    wrong = {
+        str(path): found
+        for path in files
+        if (found := {name.split(".")[0] for name in imported(path)} & others)
+    }
     assert not wrong
 
 
 def test_only_shells_use_the_event_loop() -> None:
     """The list of ARCHITECTURE.md: a module that is added to it is added there."""
     allowed = {
-        *(f"controller/{name}.py" for name in ("run", "service/service", "service/hand_over", "service/joining")),
+        *(
+            f"controller/{name}.py"
+            for name in ("run", "service/service", "service/hand_over", "service/joining")
+        ),
         "controller/service/broker_probes.py",
-        *(f"broker/{name}.py" for name in ("run", "service/service", "service/requests", "metadata/follower")),
+        *(
+            f"broker/{name}.py"
+            for name in ("run", "service/service", "service/requests", "metadata/follower")
+        ),
         *(f"broker/registration/{name}.py" for name in ("registration_client", "id_requests")),
     }
     rooms = ("controller", "broker", "raftlog/quorum", "raftlog/metadata")

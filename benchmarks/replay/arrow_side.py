@@ -1,4 +1,7 @@
-"""One process of pyarrow: ``python -m benchmarks.replay.arrow_side EXPORT [STEP …]``. The same fold, in order, on one image."""
+"""One process of pyarrow: ``python -m benchmarks.replay.arrow_side EXPORT [STEP …]``.
+
+The same fold, in order, on one image.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,26 @@ from raftlog.metadata.records import parse_body
 from raftlog.segments.manifest import RECORDS, read_manifest
 
 _FOLDED = (
-    "offset", "epoch", "timestamp_ms", "batch_last_offset", "client_id", "sequence", "all_below_done", "type", "version",
-    "group_kind", "body",
-)  # fmt: skip
+    "offset",
+    "epoch",
+    "timestamp_ms",
+    "batch_last_offset",
+    "client_id",
+    "sequence",
+    "all_below_done",
+    "type",
+    "version",
+    "group_kind",
+    "body",
+)
 
 
 def batches(directory: str, columns: tuple[str, ...] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows in order, pages verified, as Spark does it."""
     for segment in read_manifest(directory).of_kind(RECORDS):
-        file = pq.ParquetFile(Path(directory) / segment.file, page_checksum_verification=True, pre_buffer=False)
+        file = pq.ParquetFile(
+            Path(directory) / segment.file, page_checksum_verification=True, pre_buffer=False
+        )
         yield from file.iter_batches(columns=None if columns is None else list(columns))
 
 
@@ -41,9 +55,19 @@ def fold(directory: str) -> str:
     image = ImageBuilder(Image())
     for rows in batches(directory, _FOLDED):
         columns = [rows.column(name).to_pylist() for name in _FOLDED]
-        for offset, epoch, timestamp_ms, last, client_id, sequence, done, type_, version, kind, body in zip(
-            *columns, strict=True
-        ):
+        for (
+            offset,
+            epoch,
+            timestamp_ms,
+            last,
+            client_id,
+            sequence,
+            done,
+            type_,
+            version,
+            kind,
+            body,
+        ) in zip(*columns, strict=True):
             image.timestamp_ms = timestamp_ms
             if kind is not None:
                 apply(image, type_, parse_body(type_, version, body), offset, epoch)

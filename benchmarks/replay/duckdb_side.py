@@ -1,4 +1,7 @@
-"""DuckDB: ``python -m benchmarks.replay.duckdb_side EXPORT [STEP …]``. As many threads as there are cores, as Spark has."""
+"""DuckDB: ``python -m benchmarks.replay.duckdb_side EXPORT [STEP …]``.
+
+As many threads as there are cores, as Spark has.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,13 @@ from raftlog.segments.manifest import RECORDS, read_manifest
 def connect(directory: str) -> duckdb.DuckDBPyConnection:
     """With the view ``records``."""
     database = duckdb.connect()
-    files = [str(Path(directory) / segment.file) for segment in read_manifest(directory).of_kind(RECORDS)]
+    files = [
+        str(Path(directory) / segment.file) for segment in read_manifest(directory).of_kind(RECORDS)
+    ]
     listed = ", ".join("'" + name.replace("'", "''") + "'" for name in files)
     database.execute(
-        f'CREATE VIEW records AS SELECT "offset" AS at_offset, * EXCLUDE ("offset") FROM read_parquet([{listed}])'
+        'CREATE VIEW records AS SELECT "offset" AS at_offset, * EXCLUDE ("offset") FROM'
+        f" read_parquet([{listed}])"
     )
     return database
 
@@ -31,7 +37,7 @@ def main(directory: str, wanted: list[str]) -> None:
     def ask(text: str) -> list[list[str]]:
         return answer(database.execute(for_duckdb(text)).fetchall())
 
-    perform({n: (partial(ask, text)) for n, text in QUESTIONS.items() if not wanted or n in wanted})
+    perform({n: partial(ask, text) for n, text in QUESTIONS.items() if not wanted or n in wanted})
 
 
 if __name__ == "__main__":

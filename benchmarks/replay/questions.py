@@ -1,4 +1,6 @@
-"""What is asked in SQL: the same text for Spark and for DuckDB, over a view ``records`` (``offset`` is called ``at_offset`` there)."""
+"""What is asked in SQL: the same text for Spark and for DuckDB, over a view ``records`` (``offset``
+is called ``at_offset`` there).
+"""
 
 from __future__ import annotations
 
@@ -56,4 +58,7 @@ def for_duckdb(text: str) -> str:
 
 def answer(rows: list[tuple[object, ...]]) -> list[list[str]]:
     """Rows in an order of their own, comparable between engines."""
-    return sorted([str(int(value)) if isinstance(value, int | float) else str(value) for value in row] for row in rows)
+    return sorted(
+        [str(int(value)) if isinstance(value, int | float) else str(value) for value in row]
+        for row in rows
+    )

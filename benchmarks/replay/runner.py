@@ -32,7 +32,9 @@ Result = dict[str, Any]
 
 
 def history(directory: Path, records: int, skew: str, *, seed: int = 1) -> tuple[Path, Result]:
-    """An export of made-up history, kept for the next run; and what making it took, if it was made now."""
+    """An export of made-up history, kept for the next run; and what making it took, if it was made
+    now.
+    """
     target = directory / f"{records}-{skew}-{seed}"
     said = target.with_suffix(".json")
     if said.exists() and target.exists():
@@ -43,7 +45,8 @@ def history(directory: Path, records: int, skew: str, *, seed: int = 1) -> tuple
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise typer.BadParameter(
-            f"{records:,} records need about {needed >> 20:,} MB on {directory}, {free >> 20:,} are free"
+            f"{records:,} records need about {needed >> 20:,} MB on {directory}, {free >> 20:,} are"
+            " free"
         )
     words = [
         "-m",
@@ -58,7 +61,9 @@ def history(directory: Path, records: int, skew: str, *, seed: int = 1) -> tuple
         str(seed),
     ]
     began = time.monotonic()
-    done = subprocess.run([sys.executable, *words, "--json"], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, *words, "--json"], stdout=subprocess.PIPE, text=True, check=True
+    )
     made = json.loads(done.stdout) | {"seconds": time.monotonic() - began}
     said.write_text(json.dumps(made))
     return target, made
@@ -66,16 +71,23 @@ def history(directory: Path, records: int, skew: str, *, seed: int = 1) -> tuple
 
 def measure(directory: Path, wanted: list[str], limit_s: float) -> dict[str, Side]:
     """All sides on one export. Raises RuntimeError when they do not say the same."""
-    sides = {name: watch(module, [str(directory), *wanted], limit_s=limit_s) for name, module in SIDES.items()}
+    sides = {
+        name: watch(module, [str(directory), *wanted], limit_s=limit_s)
+        for name, module in SIDES.items()
+    }
     ours = sides["Spark"].steps
     for name, side in sides.items():
         for step, measured in side.steps.items():
             if step in ours and measured.answer != ours[step].answer:
-                raise RuntimeError(f"{step}: {name} says {measured.answer}, and Spark {ours[step].answer}")
+                raise RuntimeError(
+                    f"{step}: {name} says {measured.answer}, and Spark {ours[step].answer}"
+                )
     return sides
 
 
-def run(sizes: list[int], skews: list[str], directory: Path, wanted: list[str], limit_s: float) -> list[Result]:
+def run(
+    sizes: list[int], skews: list[str], directory: Path, wanted: list[str], limit_s: float
+) -> list[Result]:
     """One result for each history."""
     results = []
     for records in sizes:
@@ -85,7 +97,9 @@ def run(sizes: list[int], skews: list[str], directory: Path, wanted: list[str], 
             sides = measure(export, wanted, limit_s)
             said = sides["Spark"].steps.get("fold")
             if said is not None and said.answer != made["state_hash"]:
-                raise RuntimeError(f"the fold says {said.answer}, and the history {made['state_hash']}")
+                raise RuntimeError(
+                    f"the fold says {said.answer}, and the history {made['state_hash']}"
+                )
             results.append(
                 {
                     "records": read_manifest(export).end_offset,
@@ -99,17 +113,24 @@ def run(sizes: list[int], skews: list[str], directory: Path, wanted: list[str], 
 
 def main(
     records: Annotated[list[int] | None, typer.Option(help="A size; repeatable.")] = None,
-    skew: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(SKEWS)}; repeatable.")] = None,
-    step: Annotated[
-        list[str] | None, typer.Option(help="Only this step; repeatable. See the tables for their names.")
+    skew: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(SKEWS)}; repeatable.")
     ] = None,
-    limit_s: Annotated[float, typer.Option(help="The longest that one side may take on one history.")] = 1800.0,
-    directory: Annotated[Path, typer.Option("--dir", help="For the histories, which are kept.")] = Path(
-        ".raftlog/replay"
-    ),
+    step: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this step; repeatable. See the tables for their names."),
+    ] = None,
+    limit_s: Annotated[
+        float, typer.Option(help="The longest that one side may take on one history.")
+    ] = 1800.0,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="For the histories, which are kept.")
+    ] = Path(".raftlog/replay"),
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
 ) -> None:
-    """Scan, fold, SQL and jobs of the replay with Spark, beside one process of pyarrow and DuckDB, on made-up histories."""
+    """Scan, fold, SQL and jobs of the replay with Spark, beside one process of pyarrow and DuckDB,
+    on made-up histories.
+    """
     machine = {
         "cores": psutil.cpu_count() or 0,
         "memory_gb": round(psutil.virtual_memory().total / (1 << 30)),

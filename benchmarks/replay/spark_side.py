@@ -1,4 +1,7 @@
-"""Spark's side: ``python -m benchmarks.replay.spark_side EXPORT [STEP …]``. All steps in one session, its start measured apart."""
+"""Spark's side: ``python -m benchmarks.replay.spark_side EXPORT [STEP …]``.
+
+All steps in one session, its start measured apart.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from benchmarks.replay.questions import QUESTIONS, answer
 from benchmarks.replay.steps import Step, perform
 
 MEASURED_JOBS = ("lao", "availability", "churn", "verify", "audit", "report")
-"""Those that are there, of the jobs that ask for nothing but the export; the dearest last, as time may run out."""
+"""Those that are there, of the jobs that ask for nothing but the export; the dearest last, as time
+may run out.
+"""
 _TOLD = 2_000
 """Characters of a result that should not be."""
 
@@ -57,15 +62,23 @@ def steps(directory: str) -> dict[str, Step]:
 
     def job(name: str) -> str | None:
         with TemporaryDirectory() as directory_:
-            request = msgspec.structs.replace(kept["request"], job=name, output=f"{directory_}/report.html")
-            found = importlib.import_module(f"replay.jobs.{name}").run(kept["spark"], kept["export"], request)
+            request = msgspec.structs.replace(
+                kept["request"], job=name, output=f"{directory_}/report.html"
+            )
+            found = importlib.import_module(f"replay.jobs.{name}").run(
+                kept["spark"], kept["export"], request
+            )
         if getattr(found, "passed", True):
             return None
         return f"{name} found something in a history that has nothing to find: {str(found)[:_TOLD]}"
 
     asked = {name: (lambda text=text: question(text)) for name, text in QUESTIONS.items()}
     jobs = {f"job: {name}": (lambda name=name: job(name)) for name in _jobs()}
-    begin: dict[str, Step] = {"start of Spark": start, "first job": first_job, "SHA-256 of all files": check}
+    begin: dict[str, Step] = {
+        "start of Spark": start,
+        "first job": first_job,
+        "SHA-256 of all files": check,
+    }
     return {**begin, "scan": scan, "fold": fold, **asked, **jobs}
 
 
@@ -78,7 +91,13 @@ def _jobs() -> list[str]:
 def main(directory: str, wanted: list[str]) -> None:
     """Only the steps ``wanted``, if any is named; the first two always."""
     everything = steps(directory)
-    perform({n: step for i, (n, step) in enumerate(everything.items()) if i < 2 or not wanted or n in wanted})
+    perform(
+        {
+            n: step
+            for i, (n, step) in enumerate(everything.items())
+            if i < 2 or not wanted or n in wanted
+        }
+    )
 
 
 if __name__ == "__main__":

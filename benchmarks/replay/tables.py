@@ -20,7 +20,10 @@ Result = dict[str, Any]
 
 def plain(side: Side) -> Result:
     """A side as JSON has it."""
-    steps = {name: {k: v for k, v in asdict(step).items() if k != "answer"} for name, step in side.steps.items()}
+    steps = {
+        name: {k: v for k, v in asdict(step).items() if k != "answer"}
+        for name, step in side.steps.items()
+    }
     return {"steps": steps, "over": side.over, "failed": side.failed, "complaints": side.complaints}
 
 
@@ -31,7 +34,9 @@ def show(machine: Result, results: list[Result], console: Console) -> None:
         console.print(_one(result))
         for name, side in result["sides"].items():
             if side["over"]:
-                console.print(f"{name} was ended in step {side['over']!r}: it took longer than --limit-s")
+                console.print(
+                    f"{name} was ended in step {side['over']!r}: it took longer than --limit-s"
+                )
             if side["failed"]:
                 console.print(f"{name} failed in step {side['failed']!r}: see its trace above")
             for complaint in side["complaints"]:
@@ -62,13 +67,20 @@ def _one(result: Result) -> Table:
         "Spark / peer",
     )
     table = Table(
-        *(Column(name, justify="left" if name in ("step", "peer") else "right") for name in columns), title=title
+        *(
+            Column(name, justify="left" if name in ("step", "peer") else "right")
+            for name in columns
+        ),
+        title=title,
     )
     ours = result["sides"]["Spark"]["steps"]
     for name, step in ours.items():
         apart = name in _APART
         row = [name, f"{step['seconds']:.2f}", "" if apart else f"{records / step['seconds']:,.0f}"]
-        row += [f"{step['cpu_s']:.1f} s" if apart else f"{step['cpu_s'] / records * 1e6:.2f}", f"{step['peak_mb']:.0f}"]
+        row += [
+            f"{step['cpu_s']:.1f} s" if apart else f"{step['cpu_s'] / records * 1e6:.2f}",
+            f"{step['peak_mb']:.0f}",
+        ]
         table.add_row(*row, *_peer(result, name, step["seconds"]))
     return table
 
@@ -85,9 +97,13 @@ def _peer(result: Result, name: str, seconds: float) -> list[str]:
 def _growth(results: list[Result]) -> Table:
     """Time a record, each size against the one before: 1 is linear."""
     pairs = list(pairwise(results))
-    heads = [f"{small['records'] / 1e6:.3g} → {large['records'] / 1e6:.3g} M" for small, large in pairs]
+    heads = [
+        f"{small['records'] / 1e6:.3g} → {large['records'] / 1e6:.3g} M" for small, large in pairs
+    ]
     table = Table(
-        "step", *(Column(head, justify="right") for head in heads), title="Time a record, against the size before"
+        "step",
+        *(Column(head, justify="right") for head in heads),
+        title="Time a record, against the size before",
     )
     for name in results[-1]["sides"]["Spark"]["steps"]:
         if name not in _APART:
@@ -115,7 +131,9 @@ def _skewed(results: list[Result]) -> Table:
     pairs = [(even, result) for even, result in found if even is not None]
     heads = [f"{result['records'] / 1e6:.3g} M, hot {result['skew']}" for _, result in pairs]
     table = Table(
-        "step", *(Column(head, justify="right") for head in heads), title="Time a record, against the even case"
+        "step",
+        *(Column(head, justify="right") for head in heads),
+        title="Time a record, against the even case",
     )
     for name in results[-1]["sides"]["Spark"]["steps"]:
         if name not in _APART:

@@ -20,7 +20,10 @@ SAMPLE_S = 1.0
 
 @dataclass
 class Measured:
-    """One step. ``peak_mb``: proportional set size of all processes together, shared pages counted once."""
+    """One step.
+
+    ``peak_mb``: proportional set size of all processes together, shared pages counted once.
+    """
 
     seconds: float
     cpu_s: float
@@ -30,7 +33,9 @@ class Measured:
 
 @dataclass
 class Side:
-    """What a side has done; ``over`` says which step was not ended in time, ``failed`` which one failed, if one was or did."""
+    """What a side has done; ``over`` says which step was not ended in time, ``failed`` which one
+    failed, if one was or did.
+    """
 
     steps: dict[str, Measured] = field(default_factory=dict)
     over: str = ""
@@ -39,7 +44,11 @@ class Side:
     @property
     def complaints(self) -> list[str]:
         """What its jobs found that should not be there."""
-        return [step.answer for name, step in self.steps.items() if name.startswith("job: ") and step.answer]
+        return [
+            step.answer
+            for name, step in self.steps.items()
+            if name.startswith("job: ") and step.answer
+        ]
 
 
 class _Sampler(threading.Thread):
@@ -71,7 +80,9 @@ class _Sampler(threading.Thread):
         return total
 
     def cpu_s(self) -> float:
-        """Of all processes so far, those that have ended too as far as their parents waited for them."""
+        """Of all processes so far, those that have ended too as far as their parents waited for
+        them.
+        """
         total = 0.0
         for process in self._family():
             try:
@@ -92,11 +103,16 @@ class _Sampler(threading.Thread):
 
 
 def watch(module: str, arguments: list[str], *, limit_s: float) -> Side:
-    """Run a side to its end, at most for ``limit_s``: then it is killed, and the step that it was in is named."""
+    """Run a side to its end, at most for ``limit_s``: then it is killed, and the step that it was
+    in is named.
+    """
     side, ends_at, current, cpu_s = Side(), time.monotonic() + limit_s, "start", 0.0
     # A group of its own: what it has started ends with it.
     child = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-m", module, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     timer = threading.Timer(limit_s, os.killpg, (child.pid, signal.SIGKILL))
     timer.start()
@@ -114,7 +130,11 @@ def watch(module: str, arguments: list[str], *, limit_s: float) -> Side:
             side.steps[current] = Measured(
                 said["seconds"], sampler.cpu_s() - cpu_s, sampler.take_peak_mb(), said["answer"]
             )
-            print(f"{module.rpartition('.')[2]}: {current}: {said['seconds']:.1f} s", file=sys.stderr, flush=True)
+            print(
+                f"{module.rpartition('.')[2]}: {current}: {said['seconds']:.1f} s",
+                file=sys.stderr,
+                flush=True,
+            )
     code = child.wait()
     timer.cancel()
     sampler.stop()

@@ -1,11 +1,14 @@
-"""Follows the committed log: one fetch is outstanding at a time, and the next one reports what has been applied.
+"""Follows the committed log: one fetch is outstanding at a time, and the next one reports what has
+been applied.
 
-This is an observer's conversation with the active controller. The records of a reply are folded into the view before the next fetch
-is sent, so readers here can already see everything up to its ``applied_offset``. While the view is full no fetch is sent; heartbeats
-still deliver LAO, which makes room.
+This is an observer's conversation with the active controller. The records of a reply are folded
+into the view before the next fetch is sent, so readers here can already see everything up to its
+``applied_offset``. While the view is full no fetch is sent; heartbeats still deliver LAO, which
+makes room.
 
-If the log starts above the wanted offset, the reply names a snapshot. The broker fetches it from the same controller, on a separate
-link and while no fetch is outstanding, replaces the view by it, and follows the log from the end of the snapshot.
+If the log starts above the wanted offset, the reply names a snapshot. The broker fetches it from
+the same controller, on a separate link and while no fetch is outstanding, replaces the view by it,
+and follows the log from the end of the snapshot.
 
 Why: docs/decisions/010-lao-survives-failover.md
 """
@@ -48,7 +51,10 @@ class FollowerEvents:
 
 
 class MetadataFollower:
-    """Keeps a view current. ``broker_epoch`` is called before each fetch; -1: not registered, so the report does not count."""
+    """Keeps a view current.
+
+    ``broker_epoch`` is called before each fetch; -1: not registered, so the report does not count.
+    """
 
     def __init__(
         self,
@@ -100,10 +106,15 @@ class MetadataFollower:
 
     def resume(self) -> None:
         """Fetch again, if fetching was suspended and the view has room."""
-        if self._link is not None and not self._fetching and self._timer is None and self._snapshot is None:
+        if (
+            self._link is not None
+            and not self._fetching
+            and self._timer is None
+            and self._snapshot is None
+        ):
             self._fetch()
 
-    # --- the link -----------------------------------------------------------------------------------------------------
+    # --- the link --------------------------------------------------------------------------------
 
     def opened(self, link: Link) -> None:
         """Begin to fetch."""
@@ -119,7 +130,9 @@ class MetadataFollower:
             self._hang_up()
             self._go(self._endpoints.unreachable(self._loop.time()))
 
-    def received(self, link: Link, messages: Sequence[controller_pb2.MetadataFetchResponse]) -> None:
+    def received(
+        self, link: Link, messages: Sequence[controller_pb2.MetadataFetchResponse]
+    ) -> None:
         """Take replies. A reply of an older link, or one to no fetch, changes nothing."""
         for reply in messages:
             if link is self._link and self._fetching and not self._closed:
@@ -161,15 +174,18 @@ class MetadataFollower:
             self._timer = None
 
     def _look_for_silence(self) -> None:
-        """Close a link whose fetch gets no reply in time: a stopped controller may leave its connections open.
+        """Close a link whose fetch gets no reply in time: a stopped controller may leave its
+        connections open.
 
         One slow timer serves all fetches.
         """
         if self._fetching and self._loop.time() > self._answer_by and self._link is not None:
             self._link.close("a fetch was not answered in time")
-        self._watch = self._loop.call_later(self._settings.answer_margin_ms / 1000, self._look_for_silence)
+        self._watch = self._loop.call_later(
+            self._settings.answer_margin_ms / 1000, self._look_for_silence
+        )
 
-    # --- the conversation ---------------------------------------------------------------------------------------------
+    # --- the conversation ------------------------------------------------------------------------
 
     def _fetch(self) -> None:
         view, settings = self._view, self._settings
@@ -188,7 +204,9 @@ class MetadataFollower:
             max_wait_ms=settings.fetch_max_wait_ms,
             generation=view.generation,
         )
-        self._answer_by = self._loop.time() + (settings.fetch_max_wait_ms + settings.answer_margin_ms) / 1000
+        self._answer_by = (
+            self._loop.time() + (settings.fetch_max_wait_ms + settings.answer_margin_ms) / 1000
+        )
         self._fetching = True
         try:
             self._link.send(request)
@@ -200,7 +218,10 @@ class MetadataFollower:
         if reply.HasField("error"):
             self._refused(reply)
         elif reply.cluster_id != self._cluster_id:
-            self._fail(f"{self._dialled} is of cluster {reply.cluster_id!r}, this broker of {self._cluster_id!r}")
+            self._fail(
+                f"{self._dialled} is of cluster {reply.cluster_id!r}, this broker of"
+                f" {self._cluster_id!r}"
+            )
         elif reply.controller_epoch < view.controller_epoch:
             self._elsewhere("a deposed controller answered")
         elif view.generation not in (-1, reply.generation):
@@ -210,7 +231,8 @@ class MetadataFollower:
                 view.reset(reply.generation)
                 self._events.generation_known()
                 if self._closed:
-                    # The broker was stopping, and its registration belongs to another log: it has ended.
+                    # The broker was stopping, and its registration belongs to another log: it has
+                    # ended.
                     return
             self._accept(reply)
 
@@ -220,7 +242,9 @@ class MetadataFollower:
             if reply.records:
                 view.apply(reply.records, high_watermark=reply.high_watermark)
         except CorruptLogError as error:
-            log.warning("a fetch reply is corrupt: dropped", controller=self._dialled, error=str(error))
+            log.warning(
+                "a fetch reply is corrupt: dropped", controller=self._dialled, error=str(error)
+            )
             self._elsewhere("the reply is corrupt")
             return
         except FatalError as error:
@@ -237,13 +261,17 @@ class MetadataFollower:
             self._fetch()
         self._events.moved()
 
-    # --- beginning with a snapshot ------------------------------------------------------------------------------------
+    # --- beginning with a snapshot ---------------------------------------------------------------
 
     def _begin_snapshot(self, snapshot_id: SnapshotId) -> None:
         if snapshot_id.end_offset - 1 <= self._view.applied:
-            self._elsewhere(f"its snapshot ends at {snapshot_id.end_offset}, not ahead of what is applied here")
+            self._elsewhere(
+                f"its snapshot ends at {snapshot_id.end_offset}, not ahead of what is applied here"
+            )
             return
-        log.info("beginning with a snapshot", controller=self._dialled, end_offset=snapshot_id.end_offset)
+        log.info(
+            "beginning with a snapshot", controller=self._dialled, end_offset=snapshot_id.end_offset
+        )
         loader = SnapshotLoader()
         self._snapshot = SnapshotFetch(
             self._transport,
@@ -256,7 +284,9 @@ class MetadataFollower:
             piece_bytes=self._settings.fetch_snapshot_max_bytes,
         )
 
-    def _snapshot_fetched(self, snapshot_id: SnapshotId, loader: SnapshotLoader, error: RaftlogError | None) -> None:
+    def _snapshot_fetched(
+        self, snapshot_id: SnapshotId, loader: SnapshotLoader, error: RaftlogError | None
+    ) -> None:
         self._snapshot = None
         view = self._view
         try:
@@ -270,11 +300,16 @@ class MetadataFollower:
             # A snapshot made before a recovery has an older generation than the log.
             if header.cluster_id != self._cluster_id or header.generation > view.generation:
                 raise CorruptLogError(
-                    f"its snapshot is of cluster {header.cluster_id!r}, generation {header.generation}"
+                    f"its snapshot is of cluster {header.cluster_id!r}, generation"
+                    f" {header.generation}"
                 )
         except FatalError as failure:
             if isinstance(failure, CorruptLogError):
-                log.warning("a fetched snapshot is corrupt: dropped", controller=self._dialled, error=str(failure))
+                log.warning(
+                    "a fetched snapshot is corrupt: dropped",
+                    controller=self._dialled,
+                    error=str(failure),
+                )
                 self._elsewhere("its snapshot is corrupt")
             else:
                 self._stop_following(failure)
@@ -305,11 +340,18 @@ class MetadataFollower:
             self._elsewhere(reply.error.error_message)
 
     def _other_generation(self, generation: int) -> None:
-        """Restore and unsafe recovery raise the generation. A controller with a lower generation has missed that."""
+        """Restore and unsafe recovery raise the generation.
+
+        A controller with a lower generation has missed that.
+        """
         if generation <= self._view.generation:
-            self._elsewhere(f"it has generation {generation} of the log, the newest is {self._view.generation}")
+            self._elsewhere(
+                f"it has generation {generation} of the log, the newest is {self._view.generation}"
+            )
             return
-        log.warning("the log was replaced by another generation", old=self._view.generation, new=generation)
+        log.warning(
+            "the log was replaced by another generation", old=self._view.generation, new=generation
+        )
         self._view.reset(generation)
         self._events.generation_changed()
         self._fetch()

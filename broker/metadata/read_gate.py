@@ -1,13 +1,15 @@
 """Which image answers a read, and how long a read may wait for it. Pure.
 
-*repeatable*: the image at the LAO told. *latest*: the tip. With a token T: for *repeatable* the oldest kept image at
-max(T, told) or later, for *latest* the tip once it has reached T. A read that cannot be answered yet is parked until the view
-moves or its deadline comes.
+*repeatable*: the image at the LAO told. *latest*: the tip. With a token T: for *repeatable* the
+oldest kept image at max(T, told) or later, for *latest* the tip once it has reached T. A read that
+cannot be answered yet is parked until the view moves or its deadline comes.
 
-*strict*: the image at the LAO told, once that has reached T and all that was applied here at some moment of the read at which this broker
-held its lease. While a broker holds a lease it counts, so every LAO there ever was is applied here: with it every write that was answered
-``acknowledged``, and every image that a strict read showed, since that was at a LAO. And what is shown is at a LAO, so whoever reads
-strictly after this one has applied it. [Without the wait: A has been told 10 and shows it, then B, told 8, shows 8 to the next who asks.]
+*strict*: the image at the LAO told, once that has reached T and all that was applied here at some
+moment of the read at which this broker held its lease. While a broker holds a lease it counts, so
+every LAO there ever was is applied here: with it every write that was answered ``acknowledged``,
+and every image that a strict read showed, since that was at a LAO. And what is shown is at a LAO,
+so whoever reads strictly after this one has applied it. [Without the wait: A has been told 10 and
+shows it, then B, told 8, shows 8 to the next who asks.]
 
 Why: docs/decisions/011-read-leases.md
 """
@@ -32,7 +34,9 @@ R = TypeVar("R")
 _FIRST = 0
 _REPEATABLE, _LATEST, _STRICT = broker_pb2.REPEATABLE, broker_pb2.LATEST, broker_pb2.STRICT
 _LEASELESS = -1
-"""The queue of strict reads that have met no moment with a lease yet: which offset they need is not known."""
+"""The queue of strict reads that have met no moment with a lease yet: which offset they need is not
+known.
+"""
 
 
 class Lease(Protocol):
@@ -59,13 +63,21 @@ class _Parked(Generic[R]):
 
 
 class ReadGate(Generic[R]):
-    """The reads that wait, at most ``max_parked``; ``R`` is whatever the shell wants back with the answer.
+    """The reads that wait, at most ``max_parked``; ``R`` is whatever the shell wants back with the
+    answer.
 
-    No reader has more waiting than the others may still add. A read that names a timeout above ``max_timeout_ms`` has that one.
+    No reader has more waiting than the others may still add. A read that names a timeout above
+    ``max_timeout_ms`` has that one.
     """
 
     def __init__(
-        self, view: View, lease: Lease, *, max_parked: int, default_timeout_ms: int, max_timeout_ms: int = 2**31 - 1
+        self,
+        view: View,
+        lease: Lease,
+        *,
+        max_parked: int,
+        default_timeout_ms: int,
+        max_timeout_ms: int = 2**31 - 1,
     ) -> None:
         self._view = view
         self._lease = lease
@@ -81,7 +93,9 @@ class ReadGate(Generic[R]):
             queue: SortedDict() for queue in (_REPEATABLE, _LATEST, _STRICT, _LEASELESS)
         }
         # (deadline, arrival) -> the key in the above.
-        self._deadlines: SortedDict[tuple[float, int], tuple[tuple[int, int], _Parked[R]]] = SortedDict()
+        self._deadlines: SortedDict[tuple[float, int], tuple[tuple[int, int], _Parked[R]]] = (
+            SortedDict()
+        )
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -92,13 +106,20 @@ class ReadGate(Generic[R]):
         return self._deadlines.peekitem(_FIRST)[0][0] if self._deadlines else float("inf")
 
     def admit(
-        self, request: R, options: broker_pb2.ReadOptions, now: float, *, why_fenced: str, reader: Hashable = None
+        self,
+        request: R,
+        options: broker_pb2.ReadOptions,
+        now: float,
+        *,
+        why_fenced: str,
+        reader: Hashable = None,
     ) -> Image | None:
         """The image that answers a new read; None: it is parked. Raises ApiError.
 
         ``reader``: whose it is, for its share and for :meth:`abandon`; None shares with nobody.
 
-        ``why_fenced``: not empty if this broker is fenced or has to take itself for it: then it takes nothing new.
+        ``why_fenced``: not empty if this broker is fenced or has to take itself for it: then it
+        takes nothing new.
         """
         if why_fenced:
             raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why_fenced}")
@@ -116,7 +137,10 @@ class ReadGate(Generic[R]):
         return image
 
     def release(self, now: float, limit: int = 2**31) -> list[tuple[R, Image]]:
-        """Parked reads that can be answered now, at most ``limit``. Call it whenever the view has moved, or a lease may have come."""
+        """Parked reads that can be answered now, at most ``limit``.
+
+        Call it whenever the view has moved, or a lease may have come.
+        """
         if self._waiting[_LEASELESS] and self._lease.held(now):
             self._take_floor()
         released: list[tuple[R, Image]] = []
@@ -142,13 +166,17 @@ class ReadGate(Generic[R]):
         return [self._end_first(lambda _: error) for _ in range(len(self))]
 
     def abandon(self, reader: Hashable, unwanted: Callable[[R], bool]) -> None:
-        """Nobody waits any more for those of a reader's reads that are unwanted: their link is gone."""
+        """Nobody waits any more for those of a reader's reads that are unwanted: their link is
+        gone.
+        """
         for key, parked in list(self._of_reader.get(reader, {}).values()):
             if unwanted(parked.request):
                 self._forget(key, parked)
 
     def _take_floor(self) -> None:
-        """A moment with a lease, for all strict reads that have waited for one: what is applied now is what they need."""
+        """A moment with a lease, for all strict reads that have waited for one: what is applied now
+        is what they need.
+        """
         applied = self._view.applied
         for key, parked in list(self._waiting[_LEASELESS].items()):
             self._forget(key, parked)
@@ -156,22 +184,32 @@ class ReadGate(Generic[R]):
 
     def _wanted(self, options: broker_pb2.ReadOptions) -> tuple[int, int]:
         if options.timeout_ms < 0:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="read.timeout_ms")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="read.timeout_ms"
+            )
         if options.mode not in (_REPEATABLE, _LATEST, _STRICT):
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown mode {options.mode}", field="read.mode")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"unknown mode {options.mode}", field="read.mode"
+            )
         if options.mode == _STRICT and not versions.supports_strict_reads(self._view.tip.features):
             level = versions.metadata_version(self._view.tip.features)
-            message = f"strict reads need metadata.version 3, the cluster is at {level} as far as this broker knows"
+            message = (
+                f"strict reads need metadata.version 3, the cluster is at {level} as far as this"
+                " broker knows"
+            )
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, message, field="read.mode")
         queue = int(options.mode)
         if not options.HasField("at_least"):
             return queue, UNKNOWN
         if options.at_least.generation != self._view.generation:
             message = (
-                f"the token is of generation {options.at_least.generation} of the log, this broker has "
-                f"{self._view.generation}: the log was restored, what was seen before may be gone"
+                f"the token is of generation {options.at_least.generation} of the log, this broker"
+                f" has {self._view.generation}: the log was restored, what was seen before may be"
+                " gone"
             )
-            raise ApiError(ErrorCode.INCONSISTENT_GENERATION, message, field="read.at_least.generation")
+            raise ApiError(
+                ErrorCode.INCONSISTENT_GENERATION, message, field="read.at_least.generation"
+            )
         return queue, options.at_least.offset
 
     def _find(self, queue: int, offset: int) -> Image | None:
@@ -188,10 +226,16 @@ class ReadGate(Generic[R]):
     def _park(self, parked: _Parked[R]) -> None:
         if len(self) >= self._max_parked:
             message = f"{self._max_parked} reads are waiting already"
-            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS)
+            raise ApiError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS
+            )
         if parked.reader is not None and not self._shares.has_room(parked.reader):
-            message = f"{self._shares.held(parked.reader)} reads of this connection are waiting already"
-            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS)
+            message = (
+                f"{self._shares.held(parked.reader)} reads of this connection are waiting already"
+            )
+            raise ApiError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS
+            )
         self._ids += 1
         self._keep(parked, self._ids)
 
@@ -222,19 +266,24 @@ class ReadGate(Generic[R]):
         if parked.queue == _LEASELESS:
             why = self._lease.refusal() or "no controller has given one in time"
             return ApiError(
-                ErrorCode.NO_READ_LEASE, f"this broker has no lease for strict reads: {why}", field="read.mode"
+                ErrorCode.NO_READ_LEASE,
+                f"this broker has no lease for strict reads: {why}",
+                field="read.mode",
             )
         if parked.queue != _LATEST and self._view.repeatable is None:
             return ApiError(
-                ErrorCode.LAO_UNKNOWN, "the lowest acknowledged offset is not known here; mode LATEST needs none"
+                ErrorCode.LAO_UNKNOWN,
+                "the lowest acknowledged offset is not known here; mode LATEST needs none",
             )
         if parked.queue == _STRICT and parked.offset <= self._view.applied:
             message = (
-                f"offset {parked.offset} is not acknowledged by all brokers in time; they are at {self._view.known_lao}"
+                f"offset {parked.offset} is not acknowledged by all brokers in time; they are at"
+                f" {self._view.known_lao}"
             )
             return ApiError(ErrorCode.REQUEST_TIMED_OUT, message, field="read.mode")
         return ApiError(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"offset {parked.offset} is not applied here in time; this broker is at {self._view.applied}",
+            f"offset {parked.offset} is not applied here in time; this broker is at"
+            f" {self._view.applied}",
             field="read.at_least.offset",
         )

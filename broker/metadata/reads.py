@@ -27,12 +27,18 @@ _SOURCES = {
 }
 
 
-def metadata(image: Image, request: broker_pb2.MetadataRequest, cluster_id: str) -> broker_pb2.MetadataResponse:
-    """Live brokers, and the topics asked for in the order asked (all of them: by name). Carries no ISR (KIP-24).
+def metadata(
+    image: Image, request: broker_pb2.MetadataRequest, cluster_id: str
+) -> broker_pb2.MetadataResponse:
+    """Live brokers, and the topics asked for in the order asked (all of them: by name).
+
+    Carries no ISR (KIP-24).
 
     A fenced broker is absent; one in controlled shutdown still serves and is there.
     """
-    names: Iterable[str] = dict.fromkeys(request.topics) if request.topics else sorted(image.topic_ids)
+    names: Iterable[str] = (
+        dict.fromkeys(request.topics) if request.topics else sorted(image.topic_ids)
+    )
     live = [broker for broker in _brokers(image) if not broker.fenced]
     live_ids = frozenset(broker.id for broker in live)
     return broker_pb2.MetadataResponse(
@@ -45,20 +51,32 @@ def metadata(image: Image, request: broker_pb2.MetadataRequest, cluster_id: str)
 def describe_cluster(
     image: Image, request: broker_pb2.DescribeClusterRequest, cluster_id: str
 ) -> broker_pb2.DescribeClusterResponse:
-    """The brokers by id, fenced ones only if asked for, and the controller that this image knows."""
+    """The brokers by id, fenced ones only if asked for, and the controller that this image
+    knows.
+    """
     return broker_pb2.DescribeClusterResponse(
         cluster_id=cluster_id,
         controller_id=image.leader.leader_id if image.leader is not None else -1,
         brokers=[
-            _cluster_broker(broker) for broker in _brokers(image) if request.include_fenced_brokers or not broker.fenced
+            _cluster_broker(broker)
+            for broker in _brokers(image)
+            if request.include_fenced_brokers or not broker.fenced
         ],
     )
 
 
-def describe_configs(image: Image, request: broker_pb2.DescribeConfigsRequest) -> broker_pb2.DescribeConfigsResponse:
-    """For each resource its keys by name: what was set, and defaults for the rest. Each resource fails by itself."""
+def describe_configs(
+    image: Image, request: broker_pb2.DescribeConfigsRequest
+) -> broker_pb2.DescribeConfigsResponse:
+    """For each resource its keys by name: what was set, and defaults for the rest.
+
+    Each resource fails by itself.
+    """
     return broker_pb2.DescribeConfigsResponse(
-        results=[_config_result(image, index, resource) for index, resource in enumerate(request.resources)]
+        results=[
+            _config_result(image, index, resource)
+            for index, resource in enumerate(request.resources)
+        ]
     )
 
 
@@ -95,11 +113,16 @@ def _metadata_topic(image: Image, name: str, live_ids: frozenset[int]) -> broker
     return broker_pb2.MetadataTopic(
         name=name,
         topic_id=topic_id,
-        partitions=[_metadata_partition(image.partitions[topic_id, index], live_ids) for index in range(count)],
+        partitions=[
+            _metadata_partition(image.partitions[topic_id, index], live_ids)
+            for index in range(count)
+        ],
     )
 
 
-def _metadata_partition(partition: Partition, live_ids: frozenset[int]) -> broker_pb2.MetadataPartition:
+def _metadata_partition(
+    partition: Partition, live_ids: frozenset[int]
+) -> broker_pb2.MetadataPartition:
     has_leader = partition.leader in live_ids
     return broker_pb2.MetadataPartition(
         error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -107,7 +130,9 @@ def _metadata_partition(partition: Partition, live_ids: frozenset[int]) -> broke
         leader_id=partition.leader if has_leader else NO_LEADER,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
-        offline_replicas=[broker_id for broker_id in partition.replicas if broker_id not in live_ids],
+        offline_replicas=[
+            broker_id for broker_id in partition.replicas if broker_id not in live_ids
+        ],
     )
 
 
@@ -133,15 +158,21 @@ def _configs(
     keys = config_keys(kind)
     if keys is None:
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configs", field=f"{field}.resource_type"
+            ErrorCode.INVALID_REQUEST,
+            f"resource type {kind} has no configs",
+            field=f"{field}.resource_type",
         )
     if kind == ResourceType.TOPIC and name not in image.topic_ids:
         raise ApiError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}", field=f"{field}.resource_name"
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"there is no topic {name!r}",
+            field=f"{field}.resource_name",
         )
     if kind == ResourceType.BROKER and name and not (name.isascii() and name.isdigit()):
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"{name!r} is neither a broker id nor empty", field=f"{field}.resource_name"
+            ErrorCode.INVALID_REQUEST,
+            f"{name!r} is neither a broker id nor empty",
+            field=f"{field}.resource_name",
         )
     layers = _layers(image, kind, name)
     found = {key: (layer[key], source) for layer, source in reversed(layers) for key in layer}
@@ -150,17 +181,23 @@ def _configs(
     for key in sorted(wanted):
         if key in found:
             value, source = found[key]
-            described.append(broker_pb2.DescribedConfig(name=key, value=value, config_source=source))
+            described.append(
+                broker_pb2.DescribedConfig(name=key, value=value, config_source=source)
+            )
         elif key in keys:
             default = keys[key].default
             described.append(
-                broker_pb2.DescribedConfig(name=key, value=default, config_source=DEFAULT, is_default=True)
+                broker_pb2.DescribedConfig(
+                    name=key, value=default, config_source=DEFAULT, is_default=True
+                )
             )
     return described
 
 
 def _layers(image: Image, kind: int, name: str) -> list[tuple[dict[str, str], int]]:
-    """What was set for a resource, the strongest first: a broker's or topic's own configs, then those of all brokers."""
+    """What was set for a resource, the strongest first: a broker's or topic's own configs, then
+    those of all brokers.
+    """
     own = image.configs.get((kind, name)) or {}
     if kind == ResourceType.TOPIC:
         return [(own, DYNAMIC_TOPIC), (inherited(image), DYNAMIC_DEFAULT_BROKER)]

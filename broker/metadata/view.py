@@ -1,11 +1,14 @@
-"""What this broker can show: the image at the LAO it was told, the tip, and those between as memory allows. Pure.
+"""What this broker can show: the image at the LAO it was told, the tip, and those between as memory
+allows. Pure.
 
-Images are made from committed chunks of the log, in order. All chunks above the oldest image are kept, so that the image at
-any new LAO can be made; images between are only a convenience and thinned out when memory runs short. When even the chunks
-alone exceed the bound, ``backpressure`` says: stop reading the stream until LAO moves.
+Images are made from committed chunks of the log, in order. All chunks above the oldest image are
+kept, so that the image at any new LAO can be made; images between are only a convenience and
+thinned out when memory runs short. When even the chunks alone exceed the bound, ``backpressure``
+says: stop reading the stream until LAO moves.
 
-Offsets are inclusive, -1 for none. LAO is the smallest offset some broker has applied, so it is the end of a log batch like
-every image; should one fall inside a batch, the newest image below it stands for it.
+Offsets are inclusive, -1 for none. LAO is the smallest offset some broker has applied, so it is the
+end of a log batch like every image; should one fall inside a batch, the newest image below it
+stands for it.
 
 Why: docs/decisions/010-lao-survives-failover.md
 """
@@ -29,7 +32,10 @@ UNKNOWN = -1
 
 _IMAGE_FACTOR = 8
 _IMAGE_BYTES = 4096
-"""What an image costs beyond its neighbour: a persistent map copies the path to each changed key. An estimate, on the high side."""
+"""What an image costs beyond its neighbour: a persistent map copies the path to each changed key.
+
+An estimate, on the high side.
+"""
 
 
 class _Chunk(NamedTuple):
@@ -49,7 +55,10 @@ _last_offset = attrgetter("last_offset")
 
 
 class View:
-    """The images of one broker. ``max_bytes`` bounds chunks and (estimated) images kept above the oldest one."""
+    """The images of one broker.
+
+    ``max_bytes`` bounds chunks and (estimated) images kept above the oldest one.
+    """
 
     def __init__(self, broker_id: int, *, max_bytes: int) -> None:
         self._broker_id = broker_id
@@ -74,9 +83,11 @@ class View:
         self.heartbeats = True
         """Whether the newest image says that brokers heartbeat (KIP-343)."""
         self._heartbeats_from = UNKNOWN
-        """Where it began to say so again, after it had not; a LAO told before may be below what others were told."""
+        """Where it began to say so again, after it had not; a LAO told before may be below what
+        others were told.
+        """
 
-    # --- what is known ----------------------------------------------------------------------------------------------
+    # --- what is known ---------------------------------------------------------------------------
 
     @property
     def tip(self) -> Image:
@@ -90,12 +101,17 @@ class View:
 
     @property
     def known_lao(self) -> int:
-        """The highest LAO told, of those that this broker's readers have: what it reports. Never goes back within a generation."""
+        """The highest LAO told, of those that this broker's readers have: what it reports.
+
+        Never goes back within a generation.
+        """
         return self._told
 
     @property
     def ahead(self) -> bool:
-        """A LAO above what is applied here was told: the controller does not count this broker, which must not pretend."""
+        """A LAO above what is applied here was told: the controller does not count this broker,
+        which must not pretend.
+        """
         return self._announced > self._tip.offset
 
     @property
@@ -107,9 +123,10 @@ class View:
     def repeatable(self) -> Image | None:
         """The image at LAO; None if LAO is unknown.
 
-        Only a LAO told by the controller epoch that unfenced this broker, or a later one, counts: after a failover, one told
-        before may be below what was answered ``visible`` while this broker was fenced. The same goes for one told before heartbeats
-        came into force: without them LAO is unknown, and brokers are unfenced whatever they have been told.
+        Only a LAO told by the controller epoch that unfenced this broker, or a later one, counts:
+        after a failover, one told before may be below what was answered ``visible`` while this
+        broker was fenced. The same goes for one told before heartbeats came into force: without
+        them LAO is unknown, and brokers are unfenced whatever they have been told.
         """
         if self._unfenced_epoch is None or self._told_epoch < self._unfenced_epoch or self.ahead:
             return None
@@ -136,14 +153,17 @@ class View:
         index = bisect_left(self._between, offset, key=_image_offset)
         return self._between[index].image if index < len(self._between) else self._tip
 
-    # --- what comes in ----------------------------------------------------------------------------------------------
+    # --- what comes in ---------------------------------------------------------------------------
 
     def reset(self, generation: int) -> None:
         """Another log generation: everything known is void. The controller epoch seen is kept."""
         self._clear(generation)
 
-    def hear(self, controller_epoch: int, lowest_acknowledged_offset: int, high_watermark: int = UNKNOWN) -> bool:
-        """Take a controller's announcement, unless a higher epoch has been seen; whether it was taken.
+    def hear(
+        self, controller_epoch: int, lowest_acknowledged_offset: int, high_watermark: int = UNKNOWN
+    ) -> bool:
+        """Take a controller's announcement, unless a higher epoch has been seen; whether it was
+        taken.
 
         [A deposed controller's LAO would rise above what the new one has announced.]
         """
@@ -159,8 +179,9 @@ class View:
     def apply(self, chunk: bytes, *, high_watermark: int) -> None:
         """Fold a chunk that follows the tip and ends at or below the high watermark.
 
-        Raises CorruptLogError if it is not intact, does not follow or is not committed: then nothing has changed. Raises
-        UnknownRecordError and FoldError if it cannot be folded: then the view must not be used any more.
+        Raises CorruptLogError if it is not intact, does not follow or is not committed: then
+        nothing has changed. Raises UnknownRecordError and FoldError if it cannot be folded: then
+        the view must not be used any more.
         """
         batches = self._decode(chunk, high_watermark)
         for header, records in batches:
@@ -178,10 +199,12 @@ class View:
         self._shrink()
 
     def install(self, image: Image) -> bool:
-        """Go on from a snapshot's image, which is committed; False, and nothing has changed, if it is not newer than the tip.
+        """Go on from a snapshot's image, which is committed; False, and nothing has changed, if it
+        is not newer than the tip.
 
-        What lies between cannot be shown any more: repeatable reads wait until LAO has come up to it. The epoch that unfenced
-        this broker, if it is unfenced there, is not known; it is not above the image's.
+        What lies between cannot be shown any more: repeatable reads wait until LAO has come up to
+        it. The epoch that unfenced this broker, if it is unfenced there, is not known; it is not
+        above the image's.
         """
         if image.offset <= self._tip.offset:
             return False
@@ -195,20 +218,27 @@ class View:
         self._adopt()
         return True
 
-    def _decode(self, chunk: bytes, high_watermark: int) -> list[tuple[batch.BatchHeader, list[Record]]]:
+    def _decode(
+        self, chunk: bytes, high_watermark: int
+    ) -> list[tuple[batch.BatchHeader, list[Record]]]:
         """All of a chunk, checked before any of it is folded."""
         following = self._tip.offset + 1
         headers = list(batch.headers(chunk, verify=True, expect_offset=following))
         if not headers:
             raise CorruptLogError("an empty chunk", offset=following)
         if headers[-1].end_offset > high_watermark:
-            message = f"a chunk up to {headers[-1].end_offset} with a high watermark of {high_watermark}: not committed"
+            message = (
+                f"a chunk up to {headers[-1].end_offset} with a high watermark of {high_watermark}:"
+                " not committed"
+            )
             raise CorruptLogError(message, offset=following)
         framed = [(header, batch.records(chunk, header)) for header in headers]
         return [(header, [decoded(data) for data in found]) for header, found in framed]
 
     def _note_membership(self, epoch: int) -> None:
-        """After each batch: fenced and unfenced again within one chunk must not look like nothing."""
+        """After each batch: fenced and unfenced again within one chunk must not look like
+        nothing.
+        """
         mine = self._builder.brokers.get(self._broker_id)
         if mine is None or mine.fenced:
             self._unfenced_epoch = None
@@ -218,10 +248,12 @@ class View:
             self.heartbeats = not self.heartbeats
             self._heartbeats_from = self._builder.offset
 
-    # --- what is kept -----------------------------------------------------------------------------------------------
+    # --- what is kept ----------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        """Move the oldest image up to the LAO announced, which counts as told once it is applied here."""
+        """Move the oldest image up to the LAO announced, which counts as told once it is applied
+        here.
+        """
         if self._announced == UNKNOWN:
             return
         if not self.ahead:
@@ -229,7 +261,9 @@ class View:
         self._raise_oldest(self._announced)
 
     def _raise_oldest(self, offset: int) -> None:
-        """Make the image at ``offset``, or the newest below it, the oldest; drop what it makes superfluous."""
+        """Make the image at ``offset``, or the newest below it, the oldest; drop what it makes
+        superfluous.
+        """
         if offset <= self._oldest.offset:
             return
         passed = bisect_right(self._between, offset, key=_image_offset)
@@ -253,8 +287,8 @@ class View:
     def _shrink(self) -> None:
         """Give up every second image between until the bound is kept; never the oldest nor the tip.
 
-        A broker that is not counted need not be able to show every LAO to come: it gives up old images altogether, rather than
-        stop reading before it has caught up.
+        A broker that is not counted need not be able to show every LAO to come: it gives up old
+        images altogether, rather than stop reading before it has caught up.
         """
         while self._bytes > self._max_bytes and self._between:
             self._bytes -= sum(kept.bytes for kept in self._between[::2])

@@ -1,1 +1,4 @@
-"""Partition replicas of one broker: who leads, who follows, what is in sync, what is committed. Pure decisions, no I/O."""
+"""Partition replicas of one broker: who leads, who follows, what is in sync, what is committed.
+
+Pure decisions, no I/O.
+"""

@@ -1,4 +1,6 @@
-"""What waits for clients: each has a share of the places, and what waits for a link goes with it."""
+"""What waits for clients: each has a share of the places, and what waits for a link goes with
+it.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,9 @@ from raftlog.metadata.image import Image
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 BATCH_MAX_BYTES = 24 << 20
-"""Of a batch, whatever ``max.message.bytes`` says: it has to fit into one message behind all that an answer holds already."""
+"""Of a batch, whatever ``max.message.bytes`` says: it has to fit into one message behind all that
+an answer holds already.
+"""
 
 
 def topic_number(image: Image, topic_id: bytes, name: str) -> int:

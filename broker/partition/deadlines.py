@@ -1,4 +1,7 @@
-"""What is due when: one heap for everything that waits for time. Cancelling costs nothing now and a little later."""
+"""What is due when: one heap for everything that waits for time.
+
+Cancelling costs nothing now and a little later.
+"""
 
 from __future__ import annotations
 

@@ -12,13 +12,19 @@ NO_EPOCH = -1
 
 
 def describe_led(host: Host, request: pb.BrokerMetadataRequest) -> pb.BrokerMetadataResponse:
-    """The partitions asked about, or all that are led here, each with its ISR and the epochs that it holds under."""
+    """The partitions asked about, or all that are led here, each with its ISR and the epochs that
+    it holds under.
+    """
     if request.partitions:
         keys = [(key.topic_id, key.partition_index) for key in request.partitions]
     else:
-        keys = sorted(key for key, replica in host.replicas.items() if isinstance(replica.role, Leader))
+        keys = sorted(
+            key for key, replica in host.replicas.items() if isinstance(replica.role, Leader)
+        )
     return pb.BrokerMetadataResponse(
-        broker_id=host.broker_id, broker_epoch=host.broker_epoch, partitions=[_describe(host, key) for key in keys]
+        broker_id=host.broker_id,
+        broker_epoch=host.broker_epoch,
+        partitions=[_describe(host, key) for key in keys],
     )
 
 
@@ -40,11 +46,15 @@ def _describe(host: Host, key: PartitionKey) -> pb.LedPartition:
         return described
     state = leader.isr.state
     described.leader_epoch, described.partition_epoch = leader.epoch, state.partition_epoch
-    described.high_watermark, described.log_end_offset = leader.high_watermark, leader.replica.log.end
+    described.high_watermark, described.log_end_offset = (
+        leader.high_watermark,
+        leader.replica.log.end,
+    )
     described.isr.extend(_state(host, leader, member) for member in state.committed)
     if state.proposal is not None:
         described.proposed_isr.extend(
-            records_pb2.BrokerState(broker_id=member, broker_epoch=epoch) for member, epoch in state.proposal.members
+            records_pb2.BrokerState(broker_id=member, broker_epoch=epoch)
+            for member, epoch in state.proposal.members
         )
     described.followers.extend(_followers(leader, host.now))
     return described

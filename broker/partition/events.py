@@ -1,13 +1,18 @@
-"""What goes into a broker's partition replicas and what comes out of them: the contract with the shell.
+"""What goes into a broker's partition replicas and what comes out of them: the contract with the
+shell.
 
-The shell calls ``Partitions.step(event, now)`` and carries out the effects **in order**, before the next step; and steps Tick at
-``next_deadline()``. ``now`` is seconds of a monotonic clock. Offsets of ends and high watermarks are exclusive; a node id, an
-epoch or an offset of -1 means none. Messages are those of ``raftlog.wire.data.v1``; ``reply_to`` and ``session`` are opaque.
+The shell calls ``Partitions.step(event, now)`` and carries out the effects **in order**, before the
+next step; and steps Tick at ``next_deadline()``. ``now`` is seconds of a monotonic clock. Offsets
+of ends and high watermarks are exclusive; a node id, an epoch or an offset of -1 means none.
+Messages are those of ``raftlog.wire.data.v1``; ``reply_to`` and ``session`` are opaque.
 
-* *Flush before acknowledge*: Append, Truncate and Delete make nothing durable. A Flush effect asks for it, after all writes of
-  its step; Flushed(token) says that whatever came before that Flush is durable. Flushes may run together; reports come in order.
-* *Reads are effects*: an answer names what to read; the shell reads it right then, so that it is the log as of this step.
-* Any error of the store is fatal for the node: nothing is stepped after it, nothing more is answered but with an unknown outcome.
+* *Flush before acknowledge*: Append, Truncate and Delete make nothing durable. A Flush effect asks
+  for it, after all writes of its step; Flushed(token) says that whatever came before that Flush is
+  durable. Flushes may run together; reports come in order.
+* *Reads are effects*: an answer names what to read; the shell reads it right then, so that it is
+  the log as of this step.
+* Any error of the store is fatal for the node: nothing is stepped after it, nothing more is
+  answered but with an unknown outcome.
 
 Why: docs/decisions/024-data-plane-group-flush.md
 """
@@ -24,7 +29,7 @@ from raftlog.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2 as pb
 
-# --- events -----------------------------------------------------------------------------------------------------------
+# --- events --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,10 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the batches between two images touched. Order does not matter, repetitions do no harm."""
+    """What the batches between two images touched.
+
+    Order does not matter, repetitions do no harm.
+    """
 
     partitions: tuple[PartitionKey, ...] = ()
     """Named by a PartitionRecord or PartitionChangeRecord."""
@@ -48,7 +56,10 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class ImageMoved:
-    """The newest image of this broker. ``changes`` None: anything may differ (a snapshot, another generation, the first image)."""
+    """The newest image of this broker.
+
+    ``changes`` None: anything may differ (a snapshot, another generation, the first image).
+    """
 
     image: Image
     changes: Changes | None = None
@@ -56,12 +67,15 @@ class ImageMoved:
 
 @dataclass(frozen=True, slots=True)
 class StandingChanged:
-    """What this broker knows of itself: whenever it registered, was answered a heartbeat, or lost its registration.
+    """What this broker knows of itself: whenever it registered, was answered a heartbeat, or lost
+    its registration.
 
-    ``broker_epoch``: of its *current* registration, -1 none. Roles are taken only from an image that shows this very epoch, which
-    is newer than anything an earlier life has done. ``serve_until``: when it has to take itself for fenced if nothing is heard
-    before; -inf: it is fenced. Beyond it nothing new is taken, what is under way ends. ``why``: for the error text. ``shown_from``: the
-    offset that the registration was decided on; an image below it gives no roles and deletes nothing, though it shows this epoch.
+    ``broker_epoch``: of its *current* registration, -1 none. Roles are taken only from an image
+    that shows this very epoch, which is newer than anything an earlier life has done.
+    ``serve_until``: when it has to take itself for fenced if nothing is heard before; -inf: it is
+    fenced. Beyond it nothing new is taken, what is under way ends. ``why``: for the error text.
+    ``shown_from``: the offset that the registration was decided on; an image below it gives no
+    roles and deletes nothing, though it shows this epoch.
     """
 
     broker_epoch: int
@@ -79,7 +93,10 @@ class Client(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProduceReceived:
-    """``timestamp_ms``: wall clock, for the batches made of it. Answered by AnswerProduce, once, unless its client goes before."""
+    """``timestamp_ms``: wall clock, for the batches made of it.
+
+    Answered by AnswerProduce, once, unless its client goes before.
+    """
 
     request: pb.ProduceRequest
     timestamp_ms: int
@@ -179,7 +196,7 @@ Event = (
     | AlterPartitionFailed
 )
 
-# --- effects ----------------------------------------------------------------------------------------------------------
+# --- effects -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +233,8 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Whole batches from the one that holds ``offset`` up to ``until``, into ``response.partitions[index].records``.
+    """Whole batches from the one that holds ``offset`` up to ``until``, into
+    ``response.partitions[index].records``.
 
     At least one batch, then as many as fit ``max_bytes``.
     """
@@ -238,7 +256,9 @@ class AnswerProduce:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFetch:
-    """The answer to a FetchReceived, once the reads are done, in order, until ``max_bytes`` have come together: the rest stays empty."""
+    """The answer to a FetchReceived, once the reads are done, in order, until ``max_bytes`` have
+    come together: the rest stays empty.
+    """
 
     reply_to: Any
     response: pb.FetchResponse
@@ -250,8 +270,9 @@ class AnswerFetch:
 class AnswerReplicaFetch:
     """The answer to a follower, once the reads are done, in order. If its link is gone, nothing.
 
-    Batches may be larger than was reckoned with: once ``max_bytes`` have come together the results of further reads get the error
-    THROTTLING_QUOTA_EXCEEDED instead of records, so that the follower names them again.
+    Batches may be larger than was reckoned with: once ``max_bytes`` have come together the results
+    of further reads get the error THROTTLING_QUOTA_EXCEEDED instead of records, so that the
+    follower names them again.
     """
 
     session: Hashable
@@ -262,9 +283,11 @@ class AnswerReplicaFetch:
 
 @dataclass(frozen=True, slots=True)
 class WantLink:
-    """Keep a replica fetch link to this broker, at this endpoint from now on; step LinkOpened and LinkLost.
+    """Keep a replica fetch link to this broker, at this endpoint from now on; step LinkOpened and
+    LinkLost.
 
-    Said again with another endpoint: the old link is to be closed (no LinkLost needed), the new one opens a new session.
+    Said again with another endpoint: the old link is to be closed (no LinkLost needed), the new one
+    opens a new session.
     """
 
     leader_id: int
@@ -280,7 +303,10 @@ class DropLink:
 
 @dataclass(frozen=True, slots=True)
 class SendReplicaFetch:
-    """A fetch on the link to this leader. At most two are outstanding: a newer one makes the leader answer the older at once."""
+    """A fetch on the link to this leader.
+
+    At most two are outstanding: a newer one makes the leader answer the older at once.
+    """
 
     leader_id: int
     request: pb.ReplicaFetchRequest
@@ -288,9 +314,12 @@ class SendReplicaFetch:
 
 @dataclass(frozen=True, slots=True)
 class SendAlterPartition:
-    """To the active controller, answered when committed. One at a time: AlterPartitionAnswered or AlterPartitionFailed ends it.
+    """To the active controller, answered when committed.
 
-    The shell does not repeat it after an unknown outcome, it says so; a definite NOT_CONTROLLER it may take elsewhere.
+    One at a time: AlterPartitionAnswered or AlterPartitionFailed ends it.
+
+    The shell does not repeat it after an unknown outcome, it says so; a definite NOT_CONTROLLER it
+    may take elsewhere.
     """
 
     request: rpc.AlterPartitionRequest
@@ -298,7 +327,10 @@ class SendAlterPartition:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something worth a line in the log: an ISR change, a truncation, a refusal that lasts. ``fields`` for the logger."""
+    """Something worth a line in the log: an ISR change, a truncation, a refusal that lasts.
+
+    ``fields`` for the logger.
+    """
 
     event: str
     fields: dict[str, Any] = field(default_factory=dict)

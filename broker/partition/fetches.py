@@ -16,11 +16,16 @@ _NO_LIMIT = 1 << 31
 
 
 class Fetches:
-    """All parked fetches of consumers. ``min_bytes`` above 1 counts as 1: any record ends the wait."""
+    """All parked fetches of consumers.
+
+    ``min_bytes`` above 1 counts as 1: any record ends the wait.
+    """
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.waiting: WaitingOfClients[ParkedFetch] = WaitingOfClients(host.settings.max_parked_fetches)
+        self.waiting: WaitingOfClients[ParkedFetch] = WaitingOfClients(
+            host.settings.max_parked_fetches
+        )
         self._numbers = 0
 
     def received(self, event: FetchReceived) -> None:
@@ -42,15 +47,22 @@ class Fetches:
 
     def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         """The first offset, or the one behind the last committed record."""
-        return pb.ListOffsetsResponse(partitions=[self._offset(asked) for asked in request.partitions])
+        return pb.ListOffsetsResponse(
+            partitions=[self._offset(asked) for asked in request.partitions]
+        )
 
     def _offset(self, asked: pb.ListOffsetsPartition) -> pb.ListOffsetsPartitionResult:
         result = pb.ListOffsetsPartitionResult(
-            topic_id=asked.topic_id, partition_index=asked.partition_index, offset=-1, leader_epoch=-1
+            topic_id=asked.topic_id,
+            partition_index=asked.partition_index,
+            offset=-1,
+            leader_epoch=-1,
         )
         try:
             _check_serving(self.host)
-            leader = leader_of(self.host, asked.topic_id, asked.partition_index, asked.current_leader_epoch)
+            leader = leader_of(
+                self.host, asked.topic_id, asked.partition_index, asked.current_leader_epoch
+            )
             result.leader_epoch = leader.epoch
             result.offset = _offset_at(leader, asked.timestamp)
         except ApiError as error:
@@ -76,7 +88,9 @@ class ParkedFetch:
                 return True
             if asked.fetch_offset < until:
                 return True
-            self._offsets[leader] = min(asked.fetch_offset, self._offsets.get(leader, asked.fetch_offset))
+            self._offsets[leader] = min(
+                asked.fetch_offset, self._offsets.get(leader, asked.fetch_offset)
+            )
         return False
 
     def park(self) -> None:
@@ -106,9 +120,15 @@ class ParkedFetch:
         host = self._fetches.host
         request, reads = self._event.request, list[Read]()
         response = pb.FetchResponse(
-            partitions=[self._result(asked, index, reads) for index, asked in enumerate(request.partitions)]
+            partitions=[
+                self._result(asked, index, reads) for index, asked in enumerate(request.partitions)
+            ]
         )
-        host.out.append(AnswerFetch(self._event.reply_to, response, tuple(reads), request.max_bytes or _NO_LIMIT))
+        host.out.append(
+            AnswerFetch(
+                self._event.reply_to, response, tuple(reads), request.max_bytes or _NO_LIMIT
+            )
+        )
 
     def _over(self) -> None:
         self._answered = True
@@ -118,10 +138,15 @@ class ParkedFetch:
         for leader in self._offsets:
             leader.waiting.pop(self._number, None)
 
-    def _result(self, asked: pb.FetchPartition, index: int, reads: list[Read]) -> pb.FetchPartitionResult:
+    def _result(
+        self, asked: pb.FetchPartition, index: int, reads: list[Read]
+    ) -> pb.FetchPartitionResult:
         host, key = self._fetches.host, (asked.topic_id, asked.partition_index)
         result = pb.FetchPartitionResult(
-            topic_id=asked.topic_id, partition_index=asked.partition_index, high_watermark=-1, log_start_offset=-1
+            topic_id=asked.topic_id,
+            partition_index=asked.partition_index,
+            high_watermark=-1,
+            log_start_offset=-1,
         )
         try:
             if self._timer is None:
@@ -133,7 +158,9 @@ class ParkedFetch:
             return result
         result.high_watermark, result.log_start_offset = until, leader.replica.log.start
         if asked.fetch_offset < until:
-            reads.append(Read(index, key, asked.fetch_offset, until, asked.partition_max_bytes or _NO_LIMIT))
+            reads.append(
+                Read(index, key, asked.fetch_offset, until, asked.partition_max_bytes or _NO_LIMIT)
+            )
         return result
 
 
@@ -147,13 +174,16 @@ def _offset_at(leader: Leader, timestamp: int) -> int:
         return leader.replica.log.start
     if timestamp == LATEST:
         return _high_watermark(leader)
-    raise ApiError(ErrorCode.INVALID_REQUEST, "neither -1 (latest) nor -2 (earliest)", field="timestamp")
+    raise ApiError(
+        ErrorCode.INVALID_REQUEST, "neither -1 (latest) nor -2 (earliest)", field="timestamp"
+    )
 
 
 def _high_watermark(leader: Leader) -> int:
     if leader.high_watermark < 0:
         raise ApiError(
-            ErrorCode.OFFSET_NOT_AVAILABLE, "the high watermark is not known yet: a member of the ISR has not fetched"
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            "the high watermark is not known yet: a member of the ISR has not fetched",
         )
     return leader.high_watermark
 

@@ -1,4 +1,6 @@
-"""The follower of one partition in one leader epoch: what an answer of the leader does to its log."""
+"""The follower of one partition in one leader epoch: what an answer of the leader does to its
+log.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,28 @@ class Stage(Enum):
 class Follower:
     """Follows ``leader_id`` in leader epoch ``epoch``, no other."""
 
-    __slots__ = ("epoch", "host", "leader_id", "link", "named_in", "pause_s", "replica", "stage", "timer")
+    __slots__ = (
+        "epoch",
+        "host",
+        "leader_id",
+        "link",
+        "named_in",
+        "pause_s",
+        "replica",
+        "stage",
+        "timer",
+    )
 
-    def __init__(self, host: Host, replica: Replica, leader_id: int, epoch: int, link: LeaderLink) -> None:
+    def __init__(
+        self, host: Host, replica: Replica, leader_id: int, epoch: int, link: LeaderLink
+    ) -> None:
         self.host, self.replica, self.link = host, replica, link
         self.leader_id, self.epoch = leader_id, epoch
         self.stage = Stage.DUE if replica.durable else Stage.WRITING
         self.named_in = 0
-        """The correlation id of the fetch that named it: an answer to an older one is of another position."""
+        """The correlation id of the fetch that named it: an answer to an older one is of another
+        position.
+        """
         self.pause_s = 0.0
         self.timer: Timer | None = None
 
@@ -62,7 +78,9 @@ class Follower:
         if result.records and (wrong := self._append(result.records)):
             return wrong
         replica = self.replica
-        replica.high_watermark = max(replica.high_watermark, min(result.high_watermark, replica.log.end))
+        replica.high_watermark = max(
+            replica.high_watermark, min(result.high_watermark, replica.log.end)
+        )
         return ""
 
     def _append(self, chunk: bytes) -> str:
@@ -73,7 +91,10 @@ class Follower:
             return str(error)
         span = LogSpan(replica.log.end, scan.end_offset, scan.epochs, chunk)
         if not replica.log.accepts(span, self.epoch):
-            return f"epochs {scan.epochs} do not continue the log of epoch {replica.last_epoch} in {self.epoch}"
+            return (
+                f"epochs {scan.epochs} do not continue the log of epoch {replica.last_epoch} in"
+                f" {self.epoch}"
+            )
         replica.last_timestamp_ms = max(replica.last_timestamp_ms, scan.last_timestamp_ms)
         self.host.append(replica, span)
         return ""
@@ -82,9 +103,18 @@ class Follower:
         replica, log = self.replica, self.replica.log
         target = log.truncation_point(epoch, end_offset)
         if target is None:
-            return f"to be cut at epoch {epoch}, offset {end_offset}, where nothing would be dropped"
+            return (
+                f"to be cut at epoch {epoch}, offset {end_offset}, where nothing would be dropped"
+            )
         self.host.counts["Truncations"] += 1
-        self.host.note("truncated", partition=replica.key[0].hex(), index=replica.key[1], leader=self.leader_id,
-                       leader_epoch=self.epoch, end_offset=log.end, to=target)  # fmt: skip
+        self.host.note(
+            "truncated",
+            partition=replica.key[0].hex(),
+            index=replica.key[1],
+            leader=self.leader_id,
+            leader_epoch=self.epoch,
+            end_offset=log.end,
+            to=target,
+        )
         self.host.truncate(replica, max(target, log.start))
         return ""

@@ -1,4 +1,6 @@
-"""What all parts of a broker's partition replicas share: its standing, its image, its replicas, and what a step has done so far."""
+"""What all parts of a broker's partition replicas share: its standing, its image, its replicas, and
+what a step has done so far.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 class Host:
     """One broker. ``now`` and ``out`` are of the step under way."""
 
-    def __init__(self, settings: PartitionSettings, recovered: tuple[RecoveredPartition, ...], now: float) -> None:
+    def __init__(
+        self, settings: PartitionSettings, recovered: tuple[RecoveredPartition, ...], now: float
+    ) -> None:
         self.settings = settings
         self.broker_id = settings.broker_id
         self.now = now
@@ -35,7 +39,9 @@ class Host:
         self.serve_until = float("-inf")
         self.why_fenced = "not registered yet"
         self.registered = False
-        """Whether the image shows the current registration: only then it is newer than all this broker has done in lives before."""
+        """Whether the image shows the current registration: only then it is newer than all this
+        broker has done in lives before.
+        """
         self.replicas: dict[PartitionKey, Replica] = {}
         self.by_topic: dict[bytes, dict[int, None]] = {}
         self.not_led: dict[PartitionKey, str] = {}
@@ -51,7 +57,7 @@ class Host:
         for found in recovered:
             self.add(Replica(found.key, found))
 
-    # --- standing -----------------------------------------------------------------------------------------------------
+    # --- standing --------------------------------------------------------------------------------
 
     @property
     def serves(self) -> bool:
@@ -61,7 +67,10 @@ class Host:
     def why_not_serving(self) -> str:
         """For the text of BROKER_FENCED."""
         if not self.registered:
-            return f"this broker is fenced: {self.why_fenced or 'its image does not show its registration yet'}"
+            return (
+                "this broker is fenced:"
+                f" {self.why_fenced or 'its image does not show its registration yet'}"
+            )
         return f"this broker is fenced: {self.why_fenced or 'no controller was reached in time'}"
 
     def broker(self, broker_id: int) -> Broker | None:
@@ -78,12 +87,18 @@ class Host:
         """Why a partition that this broker does not lead can't be asked of it."""
         partition, replica = self.partition(key), self.replicas.get(key)
         if partition is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {key[1]} of {key[0].hex()}"
+            return (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no partition {key[1]} of {key[0].hex()}",
+            )
         if replica is not None and replica.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR, replica.offline
         if partition.leader < 0:
             return ErrorCode.LEADER_NOT_AVAILABLE, "the partition has no leader"
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader is broker {partition.leader}, as far as is known here"
+        return (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"the leader is broker {partition.leader}, as far as is known here",
+        )
 
     def current_leader(self, key: PartitionKey) -> pb.CurrentLeader:
         """The broker to ask about a partition."""
@@ -93,7 +108,7 @@ class Host:
             return pb.CurrentLeader(leader_id=-1, leader_epoch=-1)
         return pb.CurrentLeader(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
 
-    # --- replicas and their logs --------------------------------------------------------------------------------------
+    # --- replicas and their logs -----------------------------------------------------------------
 
     def add(self, replica: Replica) -> None:
         """A replica is here from now on."""
@@ -131,7 +146,9 @@ class Host:
         """At the end of a step: one flush for all that it has written."""
         if self._dirty:
             self._token += 1
-            marks = [(replica, replica.log.end, replica.truncations) for replica in self._dirty.values()]
+            marks = [
+                (replica, replica.log.end, replica.truncations) for replica in self._dirty.values()
+            ]
             self._dirty = {}
             self._flushes.append((self._token, marks))
             self.out.append(Flush(self._token))

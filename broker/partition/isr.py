@@ -1,11 +1,14 @@
-"""The in-sync replicas of one partition as its leader knows them: committed, and proposed without an answer yet.
+"""The in-sync replicas of one partition as its leader knows them: committed, and proposed without
+an answer yet.
 
-Between a proposal and its answer nobody but the controller knows which of the two holds, so the high watermark waits for the
-members of both: the *maximal* ISR. A proposal is a compare-and-set on the partition epoch: it is void for good once the partition
-epoch has passed the one it was made at, and not before. [Two attempts were sent because the first had no answer. The second is
-refused, since a replica is fenced just now; the replica is unfenced, the first attempt arrives late and is accepted. A leader that
-took the refusal for the end of both counts an ISR without that replica, and acknowledges what it does not have.] So a refusal ends a
-proposal only if it was sent once; else the leader *withdraws* it: it has the controller move the partition epoch on.
+Between a proposal and its answer nobody but the controller knows which of the two holds, so the
+high watermark waits for the members of both: the *maximal* ISR. A proposal is a compare-and-set on
+the partition epoch: it is void for good once the partition epoch has passed the one it was made at,
+and not before. [Two attempts were sent because the first had no answer. The second is refused,
+since a replica is fenced just now; the replica is unfenced, the first attempt arrives late and is
+accepted. A leader that took the refusal for the end of both counts an ISR without that replica, and
+acknowledges what it does not have.] So a refusal ends a proposal only if it was sent once; else the
+leader *withdraws* it: it has the controller move the partition epoch on.
 
 Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
@@ -30,7 +33,10 @@ class Kind(Enum):
 
 @dataclass(slots=True, eq=False)
 class Proposal:
-    """One change asked for. ``members``: (broker id, broker epoch), as known when it was made, which is what it vouches for."""
+    """One change asked for.
+
+    ``members``: (broker id, broker epoch), as known when it was made, which is what it vouches for.
+    """
 
     kind: Kind
     members: tuple[tuple[int, int], ...]
@@ -80,7 +86,10 @@ class IsrState:
         self._merge()
 
     def commit(self, isr: Iterable[int], partition_epoch: int) -> bool:
-        """The image or an answer shows a later state; whether it is news. It makes a proposal from before it void."""
+        """The image or an answer shows a later state; whether it is news.
+
+        It makes a proposal from before it void.
+        """
         if partition_epoch <= self.partition_epoch:
             return False
         self.committed, self.partition_epoch = tuple(isr), partition_epoch
@@ -98,12 +107,21 @@ class IsrState:
 
 
 class FollowerState:
-    """What a leader knows of one follower in this leader epoch, from its valid fetches alone (KIP-903's ReplicaState).
+    """What a leader knows of one follower in this leader epoch, from its valid fetches alone
+    (KIP-903's ReplicaState).
 
-    ``end_offset``: durable there, exclusive; -1: has not fetched. ``broker_epoch``: of its last fetch. Times: monotonic seconds.
+    ``end_offset``: durable there, exclusive; -1: has not fetched. ``broker_epoch``: of its last
+    fetch. Times: monotonic seconds.
     """
 
-    __slots__ = ("broker_epoch", "caught_up_at", "end_offset", "leader_end_at", "leader_end_then", "replica_id")
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_at",
+        "end_offset",
+        "leader_end_at",
+        "leader_end_then",
+        "replica_id",
+    )
 
     def __init__(self, replica_id: int) -> None:
         self.replica_id = replica_id
@@ -116,23 +134,32 @@ class FollowerState:
     def fetched(self, end_offset: int, broker_epoch: int, leader_end: int, now: float) -> None:
         """A valid fetch: everything below ``end_offset`` is durable there.
 
-        Caught up means: has all that the leader had now, or had at the fetch before. In one life of a follower and one leader
-        epoch its end does not go back, so a lower one is an older message.
+        Caught up means: has all that the leader had now, or had at the fetch before. In one life of
+        a follower and one leader epoch its end does not go back, so a lower one is an older
+        message.
         """
         if broker_epoch == self.broker_epoch and end_offset < self.end_offset:
             return
         if end_offset >= leader_end:
             self.caught_up_at = now
-        elif self.leader_end_then != -1 and end_offset >= self.leader_end_then and broker_epoch == self.broker_epoch:
+        elif (
+            self.leader_end_then != -1
+            and end_offset >= self.leader_end_then
+            and broker_epoch == self.broker_epoch
+        ):
             self.caught_up_at = self.leader_end_at
         self.end_offset, self.broker_epoch = end_offset, broker_epoch
         self.leader_end_then, self.leader_end_at = leader_end, now
 
     def leader_moved(self, leader_end: int, now: float) -> None:
-        """The leader's log is about to grow beyond ``leader_end``: who has all of it was caught up until now."""
+        """The leader's log is about to grow beyond ``leader_end``: who has all of it was caught up
+        until now.
+        """
         if self.end_offset >= leader_end:
             self.caught_up_at = now
 
     def lags_since(self, began: float) -> float:
-        """Since when it has not been caught up; ``began``: of this leader's term, for one that never was."""
+        """Since when it has not been caught up; ``began``: of this leader's term, for one that
+        never was.
+        """
         return began if self.caught_up_at is None else max(began, self.caught_up_at)

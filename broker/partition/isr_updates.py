@@ -1,4 +1,6 @@
-"""AlterPartition: what the leaders of this broker propose goes to the controller in batches, one under way at a time."""
+"""AlterPartition: what the leaders of this broker propose goes to the controller in batches, one
+under way at a time.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,12 @@ class IsrUpdates:
             key = next(iter(self._queue))
             leader = self._queue.pop(key)
             proposal = leader.isr.state.proposal
-            if leader.replica.role is leader and proposal is not None and not proposal.waiting and not leader.isr.over:
+            if (
+                leader.replica.role is leader
+                and proposal is not None
+                and not proposal.waiting
+                and not leader.isr.over
+            ):
                 under_way[key] = leader, proposal
                 topic = topics.setdefault(key[0], rpc.AlterPartitionTopic(topic_id=key[0]))
                 topic.partitions.append(_data(leader, proposal, key[1]))
@@ -63,7 +70,9 @@ class IsrUpdates:
         """Each partition's own result. One that is missing was not tried."""
         under_way, self._under_way = self._under_way or {}, None
         results = {
-            (topic.topic_id, result.partition_index): result for topic in response.topics for result in topic.partitions
+            (topic.topic_id, result.partition_index): result
+            for topic in response.topics
+            for result in topic.partitions
         }
         for key, (leader, proposal) in under_way.items():
             if leader.isr.state.proposal is proposal and leader.replica.role is leader:
@@ -73,7 +82,9 @@ class IsrUpdates:
                 leader.isr.answered(proposal, result)
 
     def failed(self, event: AlterPartitionFailed) -> None:
-        """The request as a whole: the same again a little later, what is queued meanwhile with it."""
+        """The request as a whole: the same again a little later, what is queued meanwhile with
+        it.
+        """
         under_way, self._under_way = self._under_way or {}, None
         self._not_before = self._host.now + self._host.settings.isr_retry_ms / 1000
         for leader, proposal in under_way.values():
@@ -86,7 +97,8 @@ def _data(leader: Leader, proposal: Proposal, index: int) -> rpc.AlterPartitionD
         partition_index=index,
         leader_epoch=leader.epoch,
         new_isr_with_epochs=[
-            records_pb2.BrokerState(broker_id=member, broker_epoch=epoch) for member, epoch in proposal.members
+            records_pb2.BrokerState(broker_id=member, broker_epoch=epoch)
+            for member, epoch in proposal.members
         ],
         # Whatever was lost by an unclean election is lost: there is nothing to recover.
         leader_recovery_state=RECOVERED,

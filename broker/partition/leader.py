@@ -1,4 +1,6 @@
-"""The leader of one partition in one leader epoch: its appends, its high watermark, and who waits for them."""
+"""The leader of one partition in one leader epoch: its appends, its high watermark, and who waits
+for them.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,22 @@ if TYPE_CHECKING:
     from broker.partition.session import Position
 
 DATA_RECORD_TYPE = 1
-GAUGES = ("LeaderCount", "UnderReplicatedPartitions", "UnderMinIsrPartitionCount", "AtMinIsrPartitionCount",
-          "ReassigningPartitions")  # fmt: skip
+GAUGES = (
+    "LeaderCount",
+    "UnderReplicatedPartitions",
+    "UnderMinIsrPartitionCount",
+    "AtMinIsrPartitionCount",
+    "ReassigningPartitions",
+)
 UNKNOWN_HIGH_WATERMARK = "UnknownHighWatermark"
 _MEASURED = (*GAUGES, UNKNOWN_HIGH_WATERMARK)
 
 
 class Leader:
-    """``high_watermark`` -1: unknown, until every member of the ISR has fetched in this epoch. It never goes back."""
+    """``high_watermark`` -1: unknown, until every member of the ISR has fetched in this epoch.
+
+    It never goes back.
+    """
 
     __slots__ = (
         "_for_commit",
@@ -50,7 +60,9 @@ class Leader:
         "waiting",
     )
 
-    def __init__(self, host: Host, replica: Replica, partition: Partition, isr_updates: IsrUpdates) -> None:
+    def __init__(
+        self, host: Host, replica: Replica, partition: Partition, isr_updates: IsrUpdates
+    ) -> None:
         self.host = host
         self.replica = replica
         self.isr_updates = isr_updates
@@ -74,8 +86,14 @@ class Leader:
     def begin(self) -> None:
         """The role was taken."""
         isr = self.isr.state.committed
-        self.host.note("leads", partition=self.replica.key[0].hex(), index=self.replica.key[1], epoch=self.epoch,
-                       isr=list(isr), start_offset=self.start_offset)  # fmt: skip
+        self.host.note(
+            "leads",
+            partition=self.replica.key[0].hex(),
+            index=self.replica.key[1],
+            epoch=self.epoch,
+            isr=list(isr),
+            start_offset=self.start_offset,
+        )
         self.isr.watch_lag()
         self.isr_changed()
 
@@ -98,10 +116,13 @@ class Leader:
         self.max_message_bytes = min(largest, configs.BATCH_MAX_BYTES)
         self._set_gauges(self._measure())
 
-    # --- appends ------------------------------------------------------------------------------------------------------
+    # --- appends ---------------------------------------------------------------------------------
 
     def append(self, bodies: Sequence[bytes], timestamp_ms: int) -> tuple[int, int]:
-        """Write records as one batch, all or none; their offsets, the end exclusive. Raises MESSAGE_TOO_LARGE."""
+        """Write records as one batch, all or none; their offsets, the end exclusive.
+
+        Raises MESSAGE_TOO_LARGE.
+        """
         replica, log = self.replica, self.replica.log
         timestamp_ms = max(timestamp_ms, replica.last_timestamp_ms)
         base = log.end
@@ -114,7 +135,8 @@ class Leader:
         if len(chunk) > self.max_message_bytes:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch would have {len(chunk)} bytes, {configs.MAX_MESSAGE_BYTES} allows {self.max_message_bytes}",
+                f"the batch would have {len(chunk)} bytes, {configs.MAX_MESSAGE_BYTES} allows"
+                f" {self.max_message_bytes}",
                 field="records",
             )
         for follower in self.isr.followers.values():
@@ -141,7 +163,7 @@ class Leader:
             queue.popleft()  # Timed out: what waits for ever must not pile up.
         queue.append(pending)
 
-    # --- the high watermark -------------------------------------------------------------------------------------------
+    # --- the high watermark ----------------------------------------------------------------------
 
     def on_flushed(self) -> None:
         """More of the own log is durable."""
@@ -165,7 +187,9 @@ class Leader:
         self.isr.consider()
 
     def advance(self) -> None:
-        """Move the high watermark to what is durable on all of the maximal ISR, if that is known and is more."""
+        """Move the high watermark to what is durable on all of the maximal ISR, if that is known
+        and is more.
+        """
         end = min(self.isr.end_offset_of(member) for member in self.isr.state.maximal)
         if end <= self.high_watermark or end < 0:
             return
@@ -192,7 +216,7 @@ class Leader:
             self._set_gauges(self._measure())
             self.isr.consider()
 
-    # --- the end of the role ------------------------------------------------------------------------------------------
+    # --- the end of the role ---------------------------------------------------------------------
 
     def resign(self) -> None:
         """This broker leads this epoch no more: tell everybody who waits."""
@@ -214,10 +238,13 @@ class Leader:
     def _fail_all(queue: deque[Pending] | None, message: str, current: pb.CurrentLeader) -> None:
         while queue:
             queue.popleft().failed(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, message, outcome_unknown=True, current_leader=current
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                message,
+                outcome_unknown=True,
+                current_leader=current,
             )
 
-    # --- gauges -------------------------------------------------------------------------------------------------------
+    # --- gauges ----------------------------------------------------------------------------------
 
     def _measure(self) -> tuple[bool, ...]:
         in_sync, partition = len(self.isr.state.committed), self.partition

@@ -1,8 +1,9 @@
 """Who comes into a led partition's ISR and who leaves it (KIP-903, KIP-497).
 
-A follower is proposed only when its last valid fetch has all that is committed and all of the log that this leader began with, and
-named the very broker epoch that the image shows for it, unfenced and not shutting down. A member that was not caught up for
-``replica.lag.time.max.ms`` is proposed to leave. One proposal a partition at a time; what becomes of it is in ``isr.py``.
+A follower is proposed only when its last valid fetch has all that is committed and all of the log
+that this leader began with, and named the very broker epoch that the image shows for it, unfenced
+and not shutting down. A member that was not caught up for ``replica.lag.time.max.ms`` is proposed
+to leave. One proposal a partition at a time; what becomes of it is in ``isr.py``.
 
 Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 NO_EPOCH = -1
 RECOVERING = 1
 
-# This leader epoch is over, or the proposal is no good: nothing more is proposed in it, and the maximal ISR stays as it is.
+# This leader epoch is over, or the proposal is no good: nothing more is proposed in it, and the
+# maximal ISR stays as it is.
 _OVER = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -94,7 +96,7 @@ class LeaderIsr:
         follower = self.followers.get(broker_id)
         return -1 if follower is None else follower.end_offset
 
-    # --- proposing ----------------------------------------------------------------------------------------------------
+    # --- proposing -------------------------------------------------------------------------------
 
     def consider(self) -> None:
         """Propose whatever is due, if nothing is proposed yet."""
@@ -102,7 +104,9 @@ class LeaderIsr:
             if self.recovering:
                 self._propose(Kind.RECOVER, self.state.committed)
                 return
-            joining = tuple(id_ for id_, follower in self.followers.items() if self._may_join(follower))
+            joining = tuple(
+                id_ for id_, follower in self.followers.items() if self._may_join(follower)
+            )
             if joining:
                 self._propose(Kind.EXPAND, self.state.committed + joining)
 
@@ -120,7 +124,9 @@ class LeaderIsr:
         )
 
     def _is_eligible(self, follower: FollowerState) -> bool:
-        """Whether the image agrees that who fetched is the follower of now, and may be in an ISR."""
+        """Whether the image agrees that who fetched is the follower of now, and may be in an
+        ISR.
+        """
         broker = self._host.broker(follower.replica_id)
         if broker is None or not broker.active:
             return False
@@ -133,13 +139,16 @@ class LeaderIsr:
         self.state.propose(Proposal(kind, members, self.state.partition_epoch))
         self._leader.isr_updates.queue(self._leader)
         key = self._leader.replica.key
-        self._host.note("isr change proposed", partition=_name(key), kind=kind.name.lower(), isr=list(isr))
+        self._host.note(
+            "isr change proposed", partition=_name(key), kind=kind.name.lower(), isr=list(isr)
+        )
 
     def epoch_of(self, member: int) -> int:
         """The broker epoch to vouch for: of a follower that of its last fetch, never of the image.
 
-        Of a member that has not fetched yet from this leader it is the image's: it is in the committed ISR, which a registration
-        takes it out of in the same batch, so that the partition epoch would refuse the proposal.
+        Of a member that has not fetched yet from this leader it is the image's: it is in the
+        committed ISR, which a registration takes it out of in the same batch, so that the partition
+        epoch would refuse the proposal.
         """
         if member == self._host.broker_id:
             return self._host.broker_epoch
@@ -149,7 +158,7 @@ class LeaderIsr:
         broker = self._host.broker(member)
         return NO_EPOCH if broker is None else broker.epoch
 
-    # --- members that fall behind -------------------------------------------------------------------------------------
+    # --- members that fall behind ----------------------------------------------------------------
 
     def watch_lag(self) -> None:
         """A member may have fallen behind: look again when it has been so for too long."""
@@ -165,7 +174,8 @@ class LeaderIsr:
         deaf, self._refused_fetches = self._refused_fetches, not self._host.serves
         self._lag_timer = None
         if overslept or deaf or self._refused_fetches:
-            # This process stood still, or refused all fetches: what the followers have to say is to be heard first.
+            # This process stood still, or refused all fetches: what the followers have to say is to
+            # be heard first.
             self._watch_at(now + self._lag_s / 4)
             return
         behind = [
@@ -175,12 +185,14 @@ class LeaderIsr:
         ]
         late = {f.replica_id for f in behind if now - f.lags_since(self.began) >= self._lag_s}
         if late and self._may_propose():
-            self._propose(Kind.SHRINK, tuple(member for member in self.state.committed if member not in late))
+            self._propose(
+                Kind.SHRINK, tuple(member for member in self.state.committed if member not in late)
+            )
         if behind:
             due = min(follower.lags_since(self.began) for follower in behind) + self._lag_s
             self._watch_at(due if due > now else now + self._lag_s / 4)
 
-    # --- what becomes of a proposal -----------------------------------------------------------------------------------
+    # --- what becomes of a proposal --------------------------------------------------------------
 
     def take_image(self, partition: Partition) -> None:
         """The image shows a state of this leader epoch."""
@@ -196,7 +208,8 @@ class LeaderIsr:
         elif result.leader_epoch != self._leader.epoch:
             self.over = proposal.waiting = True
         elif proposal.kind is Kind.WITHDRAW and result.partition_epoch == proposal.base_epoch:
-            # A controller of before answers that nothing changes: its partition epoch stays, and with it the doubt.
+            # A controller of before answers that nothing changes: its partition epoch stays, and
+            # with it the doubt.
             self._again_later(proposal)
         else:
             before = self.state.committed
@@ -207,14 +220,22 @@ class LeaderIsr:
             self._committed()
 
     def failed(self, proposal: Proposal, *, outcome_unknown: bool) -> None:
-        """The whole request has failed: the same again, and if that may have been executed, remember it."""
+        """The whole request has failed: the same again, and if that may have been executed,
+        remember it.
+        """
         proposal.uncertain = proposal.uncertain or outcome_unknown
         self._leader.isr_updates.queue(self._leader)
 
     def _refused(self, proposal: Proposal, code: int, message: str) -> None:
         self._host.counts["FailedIsrUpdates"] += 1
         key = self._leader.replica.key
-        self._host.note("isr change refused", partition=_name(key), isr=list(proposal.isr), code=code, why=message)
+        self._host.note(
+            "isr change refused",
+            partition=_name(key),
+            isr=list(proposal.isr),
+            code=code,
+            why=message,
+        )
         if code == ErrorCode.INELIGIBLE_REPLICA:
             self._ineligible(proposal)
         elif code == ErrorCode.INVALID_UPDATE_VERSION:
@@ -258,7 +279,9 @@ class LeaderIsr:
     def _wait(self, run: Callable[[], None]) -> None:
         deadlines = self._host.deadlines
         deadlines.cancel(self._retry_timer)
-        self._retry_timer = deadlines.at(self._host.now + self._host.settings.ineligible_backoff_ms / 1000, run)
+        self._retry_timer = deadlines.at(
+            self._host.now + self._host.settings.ineligible_backoff_ms / 1000, run
+        )
 
     def _count(self, before: tuple[int, ...]) -> None:
         after = self.state.committed

@@ -1,4 +1,6 @@
-"""The fetch session towards one leader: which partitions are due, what was named, what is under way (KIP-227)."""
+"""The fetch session towards one leader: which partitions are due, what was named, what is under way
+(KIP-227).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ FIRST_PAUSE_S = 0.020
 
 
 class LeaderLink:
-    """All partitions that this broker follows from one other. Fetches leave when nothing that an answer brought waits for the disk."""
+    """All partitions that this broker follows from one other.
+
+    Fetches leave when nothing that an answer brought waits for the disk.
+    """
 
     def __init__(self, host: Host, leader_id: int) -> None:
         self._host = host
@@ -34,7 +39,7 @@ class LeaderLink:
         self._refusal = 0
         """The error that whole fetches are refused with; 0: they are not."""
 
-    # --- the link -----------------------------------------------------------------------------------------------------
+    # --- the link --------------------------------------------------------------------------------
 
     def look_up(self) -> None:
         """Where the leader listens, from the image; a link is wanted as soon as that is known."""
@@ -73,7 +78,7 @@ class LeaderLink:
             if follower.stage is Stage.NAMED:
                 self._is_due(follower)
 
-    # --- the partitions -----------------------------------------------------------------------------------------------
+    # --- the partitions --------------------------------------------------------------------------
 
     def add(self, follower: Follower) -> None:
         """Follow this one too."""
@@ -114,15 +119,19 @@ class LeaderLink:
         limit_s = host.settings.replica_fetch_backoff_ms / 1000
         follower.pause_s = min(limit_s, max(FIRST_PAUSE_S, 2 * follower.pause_s))
         follower.stage = Stage.PAUSED
-        follower.timer = host.deadlines.at(host.now + follower.pause_s, partial(self._is_due, follower))
+        follower.timer = host.deadlines.at(
+            host.now + follower.pause_s, partial(self._is_due, follower)
+        )
 
-    # --- fetches ------------------------------------------------------------------------------------------------------
+    # --- fetches ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """At the end of a step: fetch, if there is anything to say or nothing under way."""
         if not self._open or self._pause is not None or self._writing or not self.followers:
             return
-        if self._outstanding and (len(self._outstanding) >= MAX_OUTSTANDING or not (self._due or self._forgotten)):
+        if self._outstanding and (
+            len(self._outstanding) >= MAX_OUTSTANDING or not (self._due or self._forgotten)
+        ):
             return
         self._send()
 
@@ -131,7 +140,9 @@ class LeaderLink:
         correlation_id = host.next_correlation_id()
         named = [
             follower
-            for follower, _ in zip(self._due.values(), range(settings.max_partitions_per_message), strict=False)
+            for follower, _ in zip(
+                self._due.values(), range(settings.max_partitions_per_message), strict=False
+            )
         ]
         for follower in named:
             del self._due[follower.replica.key]
@@ -139,13 +150,17 @@ class LeaderLink:
         request = pb.ReplicaFetchRequest(
             correlation_id=correlation_id,
             cluster_id=settings.cluster_id,
-            replica_state=pb.ReplicaState(replica_id=host.broker_id, replica_epoch=host.broker_epoch),
+            replica_state=pb.ReplicaState(
+                replica_id=host.broker_id, replica_epoch=host.broker_epoch
+            ),
             leader_id=self.leader_id,
             # With more to name the leader need not wait for news of these.
             max_wait_ms=0 if self._due else settings.replica_fetch_wait_max_ms,
             max_bytes=settings.replica_fetch_response_max_bytes,
             partitions=[follower.named() for follower in named],
-            forgotten=[pb.PartitionKey(topic_id=key[0], partition_index=key[1]) for key in self._forgotten],
+            forgotten=[
+                pb.PartitionKey(topic_id=key[0], partition_index=key[1]) for key in self._forgotten
+            ],
         )
         self._forgotten.clear()
         self._outstanding[correlation_id] = None
@@ -164,7 +179,11 @@ class LeaderLink:
         for result in response.partitions:
             follower = self.followers.get((result.topic_id, result.partition_index))
             # An answer to an older position of it says nothing about this one.
-            if follower is not None and follower.stage is Stage.NAMED and follower.named_in <= response.correlation_id:
+            if (
+                follower is not None
+                and follower.stage is Stage.NAMED
+                and follower.named_in <= response.correlation_id
+            ):
                 self._take(follower, result)
 
     def _take(self, follower: Follower, result: pb.ReplicaFetchPartitionResult) -> None:
@@ -176,8 +195,13 @@ class LeaderLink:
         wrong = follower.take(result)
         if wrong:
             host.counts["FailedReplicaFetches"] += 1
-            host.note("a replica fetch brought nothing of use", partition=replica.key[0].hex(), index=replica.key[1],
-                      leader=self.leader_id, why=wrong)  # fmt: skip
+            host.note(
+                "a replica fetch brought nothing of use",
+                partition=replica.key[0].hex(),
+                index=replica.key[1],
+                leader=self.leader_id,
+                why=wrong,
+            )
             self._refused(follower)
             return
         follower.pause_s = 0.0
@@ -186,7 +210,9 @@ class LeaderLink:
             self._writing[replica.key] = follower
 
     def _refused_whole(self, response: pb.ReplicaFetchResponse) -> None:
-        """Fenced, another broker, another cluster, an epoch that is over: the session is empty now, at both ends."""
+        """Fenced, another broker, another cluster, an epoch that is over: the session is empty now,
+        at both ends.
+        """
         host = self._host
         host.counts["FailedReplicaFetches"] += 1
         limit_s = host.settings.replica_fetch_backoff_ms / 1000

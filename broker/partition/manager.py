@@ -1,4 +1,6 @@
-"""All partition replicas of one broker, as the shell sees them: events and the time in, effects out."""
+"""All partition replicas of one broker, as the shell sees them: events and the time in, effects
+out.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,25 @@ from broker.partition.unserved import Unserved, unserved
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.wire.data.v1 import data_pb2 as pb
 
-COUNTS = ("IsrShrinks", "IsrExpands", "FailedIsrUpdates", "FailedReplicaFetches", "StaleReplicaEpochs", "Truncations")
+COUNTS = (
+    "IsrShrinks",
+    "IsrExpands",
+    "FailedIsrUpdates",
+    "FailedReplicaFetches",
+    "StaleReplicaEpochs",
+    "Truncations",
+)
 
 
 class Partitions:
-    """See ``api.PartitionReplicas``. Deterministic: the same events and times give the same effects."""
+    """See ``api.PartitionReplicas``.
 
-    def __init__(self, settings: PartitionSettings, recovered: Iterable[RecoveredPartition], now: float) -> None:
+    Deterministic: the same events and times give the same effects.
+    """
+
+    def __init__(
+        self, settings: PartitionSettings, recovered: Iterable[RecoveredPartition], now: float
+    ) -> None:
         self._host = Host(settings, tuple(recovered), now)
         self._isr_updates = IsrUpdates(self._host)
         self._produces = Produces(self._host)
@@ -84,15 +98,20 @@ class Partitions:
         """When to step Tick, at the latest; math.inf if never."""
         return self._host.deadlines.next()
 
-    # --- questions ----------------------------------------------------------------------------------------------------
+    # --- questions -------------------------------------------------------------------------------
 
     def list_offsets(self, request: pb.ListOffsetsRequest, now: float) -> pb.ListOffsetsResponse:
         """Answered at once; each partition with a result or a typed error."""
         self._host.now = now
         return self._fetches.list_offsets(request)
 
-    def describe_led(self, request: pb.BrokerMetadataRequest, now: float) -> pb.BrokerMetadataResponse:
-        """The ISRs of partitions led here, and under which epochs they hold (KIP-24). Without keys: of all."""
+    def describe_led(
+        self, request: pb.BrokerMetadataRequest, now: float
+    ) -> pb.BrokerMetadataResponse:
+        """The ISRs of partitions led here, and under which epochs they hold (KIP-24).
+
+        Without keys: of all.
+        """
         self._host.now = now
         return describe_led(self._host, request)
 
@@ -118,7 +137,7 @@ class Partitions:
         """The replicas here, in order."""
         return sorted(self._host.replicas)
 
-    # --- events -------------------------------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def _tick(self, _event: Tick) -> None:
         """What is due runs at the end of every step."""
@@ -131,7 +150,8 @@ class Partitions:
         host = self._host
         host.serve_until, host.why_fenced = event.serve_until, event.why
         if (event.broker_epoch, event.shown_from) != (host.broker_epoch, host.shown_from):
-            # What was vouched for under one epoch is not what another vouches for: the roles end, whichever comes first, this or the image.
+            # What was vouched for under one epoch is not what another vouches for: the roles end,
+            # whichever comes first, this or the image.
             host.broker_epoch, host.shown_from = event.broker_epoch, event.shown_from
             self._roles.reconsider(None)
 

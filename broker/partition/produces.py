@@ -1,4 +1,6 @@
-"""Produce requests: checked, appended, and answered when what they asked for holds of each of their partitions."""
+"""Produce requests: checked, appended, and answered when what they asked for holds of each of their
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,16 @@ ALL, LEADER, NOBODY = -1, 1, 0
 
 
 class Produces:
-    """All produce requests of a broker. What is appended may stay whatever the answer says: errors after that are of unknown outcome."""
+    """All produce requests of a broker.
+
+    What is appended may stay whatever the answer says: errors after that are of unknown outcome.
+    """
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.waiting: WaitingOfClients[_Produce] = WaitingOfClients(host.settings.max_pending_produces)
+        self.waiting: WaitingOfClients[_Produce] = WaitingOfClients(
+            host.settings.max_pending_produces
+        )
 
     def received(self, event: ProduceReceived) -> None:
         """Append what can be appended, and answer at once or when it is done."""
@@ -32,7 +39,9 @@ class Produces:
             try:
                 if refusal is not None:
                     raise refusal
-                leader = leader_of(self.host, data.topic_id, data.partition_index, data.current_leader_epoch)
+                leader = leader_of(
+                    self.host, data.topic_id, data.partition_index, data.current_leader_epoch
+                )
                 self._append(produce, index, leader, data, event)
             except ApiError as error:
                 produce.refused(index, error)
@@ -48,26 +57,42 @@ class Produces:
         if not self.host.serves:
             return ApiError(ErrorCode.BROKER_FENCED, self.host.why_not_serving())
         if request.acks not in (ALL, LEADER, NOBODY):
-            return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} is none of -1, 0, 1", field="acks")
+            return ApiError(
+                ErrorCode.INVALID_REQUIRED_ACKS,
+                f"acks {request.acks} is none of -1, 0, 1",
+                field="acks",
+            )
         if request.timeout_ms < 0:
-            return ApiError(ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="timeout_ms")
+            return ApiError(
+                ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="timeout_ms"
+            )
         count = sum(len(data.records) for data in request.partitions)
         if count > PRODUCE_MAX_RECORDS:
             message = f"{count} records are more than the {PRODUCE_MAX_RECORDS} of one request"
             return ApiError(ErrorCode.MESSAGE_TOO_LARGE, message, field="partitions")
         if not self.waiting.has_room(client):
             message = f"{self.waiting.count} produce requests are waiting already"
-            return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS)
+            return ApiError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS
+            )
         return None
 
     def _append(
-        self, produce: _Produce, index: int, leader: Leader, data: pb.ProducePartition, event: ProduceReceived
+        self,
+        produce: _Produce,
+        index: int,
+        leader: Leader,
+        data: pb.ProducePartition,
+        event: ProduceReceived,
     ) -> None:
         _check_records(data)
         acks = event.request.acks
         if acks == ALL and not leader.enough_in_sync():
             isr = list(leader.isr.state.committed)
-            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the ISR is {isr}, min.insync.replicas is {leader.min_isr}")
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"the ISR is {isr}, min.insync.replicas is {leader.min_isr}",
+            )
         base, end = leader.append(data.records, event.timestamp_ms)
         pending = produce.appended(index, base, end)
         if acks == NOBODY:
@@ -79,7 +104,8 @@ class Produces:
 def leader_of(host: Host, topic_id: bytes, index: int, current_leader_epoch: int) -> Leader:
     """The leader of a partition here, if the asker's leader epoch (-1: not known) is its own.
 
-    Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, LEADER_NOT_AVAILABLE, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+    Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, LEADER_NOT_AVAILABLE,
+    FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
     """
     key = (topic_id, index)
     replica = host.replicas.get(key)
@@ -91,7 +117,8 @@ def leader_of(host: Host, topic_id: bytes, index: int, current_leader_epoch: int
         older = current_leader_epoch < leader.epoch
         raise ApiError(
             ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"leader epoch {current_leader_epoch} is {'over' if older else 'not known here'}: it is {leader.epoch}",
+            f"leader epoch {current_leader_epoch} is {'over' if older else 'not known here'}: it is"
+            f" {leader.epoch}",
             field="current_leader_epoch",
         )
     return leader
@@ -104,7 +131,9 @@ def _check_records(data: pb.ProducePartition) -> None:
         try:
             pb.DataRecord.FromString(body)
         except DecodeError as error:
-            raise ApiError(ErrorCode.INVALID_RECORD, "not a DataRecord", field=f"records[{position}]") from error
+            raise ApiError(
+                ErrorCode.INVALID_RECORD, "not a DataRecord", field=f"records[{position}]"
+            ) from error
 
 
 class Pending:
@@ -151,7 +180,9 @@ class Pending:
 class _Produce:
     """One request under way."""
 
-    def __init__(self, produces: Produces, request: pb.ProduceRequest, event: ProduceReceived) -> None:
+    def __init__(
+        self, produces: Produces, request: pb.ProduceRequest, event: ProduceReceived
+    ) -> None:
         self._produces = produces
         # Not the request itself: its records are in the log, and very many may wait.
         self._keys = [(data.topic_id, data.partition_index) for data in request.partitions]
@@ -209,9 +240,15 @@ class _Produce:
     def _timed_out(self) -> None:
         for index, pending in enumerate(self._appended):
             if pending is not None and self._results[index] is None:
-                pending.failed(ErrorCode.REQUEST_TIMED_OUT, "not on all of the ISR in time", outcome_unknown=True)
+                pending.failed(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    "not on all of the ISR in time",
+                    outcome_unknown=True,
+                )
 
     def _answer(self) -> None:
         self.ended = True
-        response = pb.ProduceResponse(partitions=[result for result in self._results if result is not None])
+        response = pb.ProduceResponse(
+            partitions=[result for result in self._results if result is not None]
+        )
         self._produces.host.out.append(AnswerProduce(self._reply_to, response))

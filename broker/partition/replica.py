@@ -21,8 +21,9 @@ class PartitionLog(LogEnds):
 class Replica:
     """``role`` None: the partition has no leader, or this broker is not sure yet that it is itself.
 
-    ``high_watermark``: the highest that this replica knows, for people. ``truncations`` tells a flush that was asked for before one
-    from a flush after it. ``bytes_appended``: since the start of the process; differences of it are sizes.
+    ``high_watermark``: the highest that this replica knows, for people. ``truncations`` tells a
+    flush that was asked for before one from a flush after it. ``bytes_appended``: since the start
+    of the process; differences of it are sizes.
     """
 
     __slots__ = (

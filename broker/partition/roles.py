@@ -1,8 +1,10 @@
-"""Which replicas are here and what part each plays, as this broker's own newest image says: the only source of roles.
+"""Which replicas are here and what part each plays, as this broker's own newest image says: the
+only source of roles.
 
-Roles are taken only while the image shows the *current* registration of this broker. Such an image is newer than whatever an
-earlier incarnation did: so no leader epoch is led twice with a log that a crash has shortened between, and no replica is
-deleted because its topic is not known *yet*. A change touches the partitions it names and no others.
+Roles are taken only while the image shows the *current* registration of this broker. Such an image
+is newer than whatever an earlier incarnation did: so no leader epoch is led twice with a log that a
+crash has shortened between, and no replica is deleted because its topic is not known *yet*. A
+change touches the partitions it names and no others.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class Roles:
     def _touched(self, changes: Changes) -> list[PartitionKey]:
         host, found = self._host, dict.fromkeys(changes.partitions)
         for topic_id in changes.removed_topics:
-            found.update(dict.fromkeys((topic_id, index) for index in host.by_topic.get(topic_id, ())))
+            found.update(
+                dict.fromkeys((topic_id, index) for index in host.by_topic.get(topic_id, ()))
+            )
         return list(found)
 
     def _settle(self, keys: Iterable[PartitionKey]) -> None:
@@ -76,7 +80,7 @@ class Roles:
                 host.add(replica)
             self._play(replica, partition)
 
-    # --- roles --------------------------------------------------------------------------------------------------------
+    # --- roles -----------------------------------------------------------------------------------
 
     def _play(self, replica: Replica, partition: Partition) -> None:
         host, role = self._host, replica.role
@@ -95,12 +99,19 @@ class Roles:
     def _lead(self, replica: Replica, partition: Partition) -> None:
         host = self._host
         if replica.last_epoch >= partition.leader_epoch:
-            # Offset and epoch would name two different records. Only metadata that was taken back can ask for it.
+            # Offset and epoch would name two different records. Only metadata that was taken back
+            # can ask for it.
             replica.offline = (
-                f"the log has records of leader epoch {replica.last_epoch}, the metadata is at {partition.leader_epoch}"
+                f"the log has records of leader epoch {replica.last_epoch}, the metadata is at"
+                f" {partition.leader_epoch}"
             )
             host.not_led[replica.key] = replica.offline
-            host.note("can't lead", partition=replica.key[0].hex(), index=replica.key[1], why=replica.offline)
+            host.note(
+                "can't lead",
+                partition=replica.key[0].hex(),
+                index=replica.key[1],
+                why=replica.offline,
+            )
             return
         leader = Leader(host, replica, partition, self._isr_updates)
         replica.role = leader
@@ -126,7 +137,7 @@ class Roles:
         elif isinstance(role, Follower):
             role.link.remove(role)
 
-    # --- what else the image tells ------------------------------------------------------------------------------------
+    # --- what else the image tells ---------------------------------------------------------------
 
     def _brokers_changed(self, changes: Changes) -> None:
         self._links_moved(changes.brokers)
@@ -140,7 +151,9 @@ class Roles:
                 self.links[broker_id].look_up()
 
     def pump_links(self) -> None:
-        """At the end of a step: fetch where there is something to say, drop what nothing is followed on."""
+        """At the end of a step: fetch where there is something to say, drop what nothing is
+        followed on.
+        """
         host = self._host
         touched, host.touched_links = host.touched_links, {}
         for leader_id, link in touched.items():
@@ -157,7 +170,11 @@ class Roles:
         for resource_type, name in dict.fromkeys(changes.configs):
             if resource_type == ResourceType.TOPIC:
                 topic_id = host.image.topic_ids.get(name)
-                keys = [] if topic_id is None else [(topic_id, index) for index in host.by_topic.get(topic_id, ())]
+                keys = (
+                    []
+                    if topic_id is None
+                    else [(topic_id, index) for index in host.by_topic.get(topic_id, ())]
+                )
             elif resource_type == ResourceType.BROKER and name == ALL_BROKERS:
                 keys = list(host.replicas)
             else:

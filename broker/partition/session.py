@@ -1,7 +1,9 @@
-"""One fetch session of a follower, the leader's side: a link is a session, which keeps the follower's positions (KIP-227).
+"""One fetch session of a follower, the leader's side: a link is a session, which keeps the
+follower's positions (KIP-227).
 
-A named position is answered with data, an error or a divergence at most once: then the follower names it anew. A high watermark
-alone leaves it as it is. An answer has only partitions with news; without any it waits, until ``max_wait_ms`` or a newer fetch.
+A named position is answered with data, an error or a divergence at most once: then the follower
+names it anew. A high watermark alone leaves it as it is. An answer has only partitions with news;
+without any it waits, until ``max_wait_ms`` or a newer fetch.
 
 Why: docs/decisions/024-data-plane-group-flush.md
 """
@@ -44,7 +46,9 @@ class Position:
         return self.leader.replica.key
 
     def bytes_waiting(self, limit: int) -> int:
-        """How much an answer would take of ``limit``: exact if it was caught up when it was named, else the limit."""
+        """How much an answer would take of ``limit``: exact if it was caught up when it was named,
+        else the limit.
+        """
         if self._bytes_at < 0:
             return limit
         return min(limit, self.leader.replica.bytes_appended - self._bytes_at)
@@ -62,7 +66,9 @@ class Position:
     def refused(self, code: ErrorCode, current: pb.CurrentLeader) -> None:
         """The leader has resigned."""
         if self.awaits:
-            self.session.has_result(self.key, pb.ReplicaFetchPartitionResult(error_code=code, current_leader=current))
+            self.session.has_result(
+                self.key, pb.ReplicaFetchPartitionResult(error_code=code, current_leader=current)
+            )
         self.session.forget(self.key)
 
 
@@ -82,7 +88,7 @@ class Session:
         self._parked: pb.ReplicaFetchRequest | None = None
         self._timer: Timer | None = None
 
-    # --- news ---------------------------------------------------------------------------------------------------------
+    # --- news ------------------------------------------------------------------------------------
 
     def has_data(self, position: Position) -> None:
         """Records wait behind a position."""
@@ -119,7 +125,7 @@ class Session:
         self._results.clear()
         self._unpark()
 
-    # --- fetches ------------------------------------------------------------------------------------------------------
+    # --- fetches ---------------------------------------------------------------------------------
 
     def fetch(self, request: pb.ReplicaFetchRequest) -> None:
         """A request that was found in order as a whole."""
@@ -158,13 +164,17 @@ class Session:
             leader = self._leader_for(named, state.replica_id)
         except ApiError as error:
             current = self._host.current_leader(key)
-            self.has_result(key, pb.ReplicaFetchPartitionResult(error_code=error.code, current_leader=current))
+            self.has_result(
+                key, pb.ReplicaFetchPartitionResult(error_code=error.code, current_leader=current)
+            )
             return
         diverging = leader.replica.log.divergence(named.fetch_offset, named.last_fetched_epoch)
         if diverging is not None:
             epoch, end_offset = diverging
             where = pb.EpochEndOffset(epoch=epoch, end_offset=end_offset)
-            self.has_result(key, pb.ReplicaFetchPartitionResult(diverging_epoch=where, high_watermark=-1))
+            self.has_result(
+                key, pb.ReplicaFetchPartitionResult(diverging_epoch=where, high_watermark=-1)
+            )
             return
         position = self.positions[key] = Position(self, leader, named.fetch_offset)
         leader.positions[self.number] = position
@@ -176,14 +186,23 @@ class Session:
         leader.fetched(state.replica_id, named.fetch_offset, state.replica_epoch)
 
     def _leader_for(self, named: pb.ReplicaFetchPartition, replica_id: int) -> Leader:
-        leader = leader_of(self._host, named.topic_id, named.partition_index, named.current_leader_epoch)
+        leader = leader_of(
+            self._host, named.topic_id, named.partition_index, named.current_leader_epoch
+        )
         if replica_id not in leader.isr.followers:
             # Its image is ahead of ours, or ours of its: the leader epoch does not tell.
-            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica_id} has no replica here")
+            raise ApiError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica_id} has no replica here"
+            )
         if named.last_fetched_epoch > leader.epoch:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"its log is of epoch {named.last_fetched_epoch}, to come")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"its log is of epoch {named.last_fetched_epoch}, to come",
+            )
         if named.fetch_offset < leader.replica.log.start:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {named.fetch_offset} is below the log start")
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {named.fetch_offset} is below the log start"
+            )
         return leader
 
     def _expired(self) -> None:
@@ -199,7 +218,9 @@ class Session:
         response = pb.ReplicaFetchResponse(correlation_id=request.correlation_id)
         reads: list[Read] = []
         self._take_results(response)
-        limit = min(request.max_bytes or (1 << 31), self._host.settings.replica_fetch_response_max_bytes)
+        limit = min(
+            request.max_bytes or (1 << 31), self._host.settings.replica_fetch_response_max_bytes
+        )
         self._take_data(limit, response, reads)
         self._take_high_watermarks(response)
         self._host.out.append(AnswerReplicaFetch(self.id, response, tuple(reads), limit))
@@ -209,7 +230,9 @@ class Session:
         self.answer()
         self.clear()
         response = pb.ReplicaFetchResponse(
-            correlation_id=request.correlation_id, error_code=error.code, error_message=error.message
+            correlation_id=request.correlation_id,
+            error_code=error.code,
+            error_message=error.message,
         )
         self._host.out.append(AnswerReplicaFetch(self.id, response))
 
@@ -218,7 +241,7 @@ class Session:
         self._host.deadlines.cancel(self._timer)
         self._timer = None
 
-    # --- the answer ---------------------------------------------------------------------------------------------------
+    # --- the answer ------------------------------------------------------------------------------
 
     def _take_results(self, response: pb.ReplicaFetchResponse) -> None:
         for key in self._some(self._results, response):
@@ -234,7 +257,13 @@ class Session:
             budget -= size
             log = position.leader.replica.log
             reads.append(
-                Read(len(response.partitions), key, position.offset, log.end, settings.replica_fetch_max_bytes)
+                Read(
+                    len(response.partitions),
+                    key,
+                    position.offset,
+                    log.end,
+                    settings.replica_fetch_max_bytes,
+                )
             )
             response.partitions.append(self._result(position))
             position.awaits = False
@@ -254,7 +283,9 @@ class Session:
             partition_index=position.key[1],
             high_watermark=leader.high_watermark,
             log_start_offset=leader.replica.log.start,
-            current_leader=pb.CurrentLeader(leader_id=self._host.broker_id, leader_epoch=leader.epoch),
+            current_leader=pb.CurrentLeader(
+                leader_id=self._host.broker_id, leader_epoch=leader.epoch
+            ),
         )
 
     def _some(

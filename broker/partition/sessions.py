@@ -63,7 +63,10 @@ class Sessions:
     def _check(self, request: pb.ReplicaFetchRequest) -> None:
         host, state = self.host, request.replica_state
         if request.cluster_id != host.settings.cluster_id:
-            raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"this broker is of cluster {host.settings.cluster_id!r}")
+            raise ApiError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"this broker is of cluster {host.settings.cluster_id!r}",
+            )
         check_limits(request)
         if request.leader_id != host.broker_id:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this is broker {host.broker_id}")
@@ -74,8 +77,9 @@ class Sessions:
     def _check_epoch(self, replica_id: int, epoch: int) -> None:
         """Refuse every epoch but the one that the image shows (KIP-903).
 
-        A fetch proves nothing about an epoch. [One names an epoch that nobody was given; taken for the follower's newest, it would
-        refuse the true follower from then on.] A true follower whose registration this broker has not applied yet asks again.
+        A fetch proves nothing about an epoch. [One names an epoch that nobody was given; taken for
+        the follower's newest, it would refuse the true follower from then on.] A true follower
+        whose registration this broker has not applied yet asks again.
         """
         if epoch == NO_EPOCH and not supports_replica_epochs(self.host.image.features):
             return
@@ -84,7 +88,8 @@ class Sessions:
         if epoch < max(known, 0):
             self.host.counts["StaleReplicaEpochs"] += 1
             raise ApiError(
-                ErrorCode.STALE_BROKER_EPOCH, f"broker {replica_id} of epoch {epoch} is over: {known} is known here"
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker {replica_id} of epoch {epoch} is over: {known} is known here",
             )
         if epoch > known:
             raise ApiError(

@@ -9,7 +9,10 @@ from raftlog.config.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class PartitionSettings:
-    """What the replicas of one broker go by: keys under their own names, and what is no key. Times in milliseconds, sizes in bytes."""
+    """What the replicas of one broker go by: keys under their own names, and what is no key.
+
+    Times in milliseconds, sizes in bytes.
+    """
 
     broker_id: int
     cluster_id: str
@@ -30,4 +33,6 @@ class PartitionSettings:
     """Consumer fetches that wait for records; more are answered at once."""
     request_timeout_max_ms: int = Settings.request_timeout_max_ms
     max_partitions_per_message: int = 5_000
-    """Of a replica fetch, its answer, or an AlterPartition request; the rest goes into the next one."""
+    """Of a replica fetch, its answer, or an AlterPartition request; the rest goes into the next
+    one.
+    """

@@ -1,6 +1,7 @@
 """The broker's own directory: whose it is, and the lock that proves which process uses it.
 
-It is formatted and laid out like every node's (see :mod:`raftlog.storage.layout`). A broker keeps no metadata log in it.
+It is formatted and laid out like every node's (see :mod:`raftlog.storage.layout`). A broker keeps
+no metadata log in it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 class BrokerDirectory:
     """A locked directory. ``process`` names this process for the registration.
 
-    Whoever holds the same lock file (device and inode, on the same boot, with the same directory id) later proves that this
-    process is gone: a cloned disk has the same directory id, but a lock file of its own.
+    Whoever holds the same lock file (device and inode, on the same boot, with the same directory
+    id) later proves that this process is gone: a cloned disk has the same directory id, but a lock
+    file of its own.
     """
 
     identity: NodeIdentity
@@ -39,7 +41,10 @@ class BrokerDirectory:
         return self.identity.node_id
 
     def claim(self, broker_id: int) -> BrokerDirectory:
-        """The same directory, of this broker from now on: durable when this returns. Raises StorageError."""
+        """The same directory, of this broker from now on: durable when this returns.
+
+        Raises StorageError.
+        """
         if broker_id == self.identity.node_id:
             return self
         identity = dataclasses.replace(self.identity, node_id=broker_id)
@@ -61,7 +66,8 @@ def open_directory(
     identity = read_identity(directory)
     if identity.cluster_id != cluster_id:
         raise ConfigError(
-            f"data directory {directory} belongs to cluster {identity.cluster_id!r}, configured is cluster {cluster_id!r}"
+            f"data directory {directory} belongs to cluster {identity.cluster_id!r}, configured is"
+            f" cluster {cluster_id!r}"
         )
     known_id(broker_id, identity.node_id, directory)
     lock = DirectoryLock.exclusive(directory)

@@ -1,4 +1,6 @@
-"""Asking for an id: carries out what an :class:`IdSeeker` decides, before the broker proper is made (which has an id from the start)."""
+"""Asking for an id: carries out what an :class:`IdSeeker` decides, before the broker proper is made
+(which has an id from the start).
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,13 @@ async def seek_id(
     stopping: asyncio.Event,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> BrokerSettings | Exit:
-    """Have this process registered under an id; the settings with it, or why there is none. Raises ConfigError.
+    """Have this process registered under an id; the settings with it, or why there is none.
 
-    The port is held meanwhile: who cannot listen, because another broker does, must not be given an id. The settings name the
-    port that was bound, so that the broker listens where it was registered. ``on_wait`` is told why there is no id yet.
+    Raises ConfigError.
+
+    The port is held meanwhile: who cannot listen, because another broker does, must not be given an
+    id. The settings name the port that was bound, so that the broker listens where it was
+    registered. ``on_wait`` is told why there is no id yet.
     """
     loop = asyncio.get_running_loop()
     listener = await transport.listen(settings.listen, {})
@@ -77,7 +82,11 @@ async def seek_id(
 
 
 async def _ask(
-    client: ControllerClient, cluster_id: str, body: controller_pb2.RegisterBrokerRequest, ask: Ask, seeker: IdSeeker
+    client: ControllerClient,
+    cluster_id: str,
+    body: controller_pb2.RegisterBrokerRequest,
+    ask: Ask,
+    seeker: IdSeeker,
 ) -> None:
     body.id_wanted.asking_for_ms = ask.asking_for_ms
     request = controller_pb2.ControllerRequest(cluster_id=cluster_id)

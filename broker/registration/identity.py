@@ -1,7 +1,8 @@
-"""Which id a broker has (KIP-426), as far as it is for the broker to say: configured, then what its directory says, then what it is given.
+"""Which id a broker has (KIP-426), as far as it is for the broker to say: configured, then what its
+directory says, then what it is given.
 
-Pure: :func:`known_id` needs no controller, :class:`IdSeeker` is what happens when neither says anything. ``now`` is seconds of a
-monotonic clock.
+Pure: :func:`known_id` needs no controller, :class:`IdSeeker` is what happens when neither says
+anything. ``now`` is seconds of a monotonic clock.
 
 Why: docs/decisions/019-broker-ids.md
 """
@@ -22,11 +23,15 @@ RETRY_BACKOFF_MAX_MS = 1000
 
 
 def known_id(configured: int, stored: int, directory: object) -> int:
-    """The configured id, or the one in the directory's meta.json, or NO_NODE_ID. Raises ConfigError if the two differ."""
+    """The configured id, or the one in the directory's meta.json, or NO_NODE_ID.
+
+    Raises ConfigError if the two differ.
+    """
     if NO_NODE_ID not in (configured, stored) and configured != stored:
         raise ConfigError(
-            f"node.id is {configured}, but data directory {directory} belongs to node {stored} (its meta.json): set node.id to {stored}"
-            f" or leave it out, or give broker {configured} a directory of its own"
+            f"node.id is {configured}, but data directory {directory} belongs to node {stored} (its"
+            f" meta.json): set node.id to {stored} or leave it out, or give broker {configured} a"
+            " directory of its own"
         )
     return stored if configured == NO_NODE_ID else configured
 
@@ -40,7 +45,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The id that this broker is registered under now, and why. It must be in meta.json before anything is done under it."""
+    """The id that this broker is registered under now, and why.
+
+    It must be in meta.json before anything is done under it.
+    """
 
     broker_id: int
     source: str
@@ -48,9 +56,13 @@ class Given:
 
 
 class IdSeeker:
-    """Asks the active controller for an id, until it has given one, refused for good, or the time is over: not while it says to wait."""
+    """Asks the active controller for an id, until it has given one, refused for good, or the time
+    is over: not while it says to wait.
+    """
 
-    def __init__(self, *, timeout_ms: int, retry_backoff_min_ms: int, rng: random.Random, now: float) -> None:
+    def __init__(
+        self, *, timeout_ms: int, retry_backoff_min_ms: int, rng: random.Random, now: float
+    ) -> None:
         self._timeout_ms = timeout_ms
         self._until = now + timeout_ms / 1000
         self._began = now
@@ -74,7 +86,8 @@ class IdSeeker:
         """What to ask now, if it is time."""
         if self.result is None and now >= self._until:
             self._leave(
-                f"no broker id was given within {self._timeout_ms / 1000:g} s (initial.broker.registration.timeout.ms): {self.last_error}"
+                f"no broker id was given within {self._timeout_ms / 1000:g} s"
+                f" (initial.broker.registration.timeout.ms): {self.last_error}"
             )
         if self.result is not None or now < self._next_at:
             return None
@@ -89,12 +102,17 @@ class IdSeeker:
     def waits_for(self) -> str:
         """Why there is no id yet, and for how long that may stay so if it is known."""
         left = (
-            "" if self._awaited_s is None else f"; at the most {self._awaited_s:.0f} s more, if nothing is heard of it"
+            ""
+            if self._awaited_s is None
+            else f"; at the most {self._awaited_s:.0f} s more, if nothing is heard of it"
         )
         return self.last_error + left
 
     def failed(self, error: ApiError, now: float, *, awaited_s: float | None = None) -> None:
-        """It was refused, or nothing is known: asked again, unless there is no point in it. ``awaited_s``: how long it was told to wait."""
+        """It was refused, or nothing is known: asked again, unless there is no point in it.
+
+        ``awaited_s``: how long it was told to wait.
+        """
         self.last_error, self._awaited_s = str(error), awaited_s
         self._next_at = now + self._backoff.next_s()
         if awaited_s is not None:

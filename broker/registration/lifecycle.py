@@ -1,10 +1,13 @@
-"""A broker's life as the controller sees it: registration, heartbeats, fencing, controlled shutdown. Pure.
+"""A broker's life as the controller sees it: registration, heartbeats, fencing, controlled
+shutdown. Pure.
 
-States (KIP-343): *initial* (this process has not registered yet), *inactive* (registered, fenced), *active* (unfenced), *stopping*. A
-broker knows that it is unfenced from its own applied image and its own broker epoch, never from a flag in a reply.
+States (KIP-343): *initial* (this process has not registered yet), *inactive* (registered, fenced),
+*active* (unfenced), *stopping*. A broker knows that it is unfenced from its own applied image and
+its own broker epoch, never from a flag in a reply.
 
-The shell calls :meth:`Lifecycle.poll` after each event and at :attr:`Lifecycle.next_deadline`, sends the request that it returns
-(one at a time), and reports the outcome. ``now`` is the time of a monotonic clock in seconds.
+The shell calls :meth:`Lifecycle.poll` after each event and at :attr:`Lifecycle.next_deadline`,
+sends the request that it returns (one at a time), and reports the outcome. ``now`` is the time of a
+monotonic clock in seconds.
 
 Why: docs/decisions/012-sessions-and-fencing.md
 """
@@ -51,7 +54,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The process must end. ``clean``: it was asked to stop, and the controller agreed or the broker was not registered."""
+    """The process must end.
+
+    ``clean``: it was asked to stop, and the controller agreed or the broker was not registered.
+    """
 
     reason: str
     clean: bool
@@ -59,7 +65,8 @@ class Exit:
 
 UNKNOWN_GENERATION = -1
 
-# A registration that is refused with one of these would be refused again: end at once, so that the operator sees it.
+# A registration that is refused with one of these would be refused again: end at once, so that the
+# operator sees it.
 HOPELESS = frozenset(
     {
         ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -71,10 +78,18 @@ HOPELESS = frozenset(
 
 
 class Lifecycle:
-    """The state machine of one broker process: takes events, and says which request to send next."""
+    """The state machine of one broker process: takes events, and says which request to send
+    next.
+    """
 
     def __init__(
-        self, settings: LifecycleSettings, *, broker_id: int, incarnation_id: str, rng: random.Random, now: float
+        self,
+        settings: LifecycleSettings,
+        *,
+        broker_id: int,
+        incarnation_id: str,
+        rng: random.Random,
+        now: float,
     ) -> None:
         self._settings = settings
         self._broker_id = broker_id
@@ -104,9 +119,11 @@ class Lifecycle:
         self._image_offset = -1
         self._registration: Broker | None = None
         self.shown_from = -1
-        """The offset from which on images tell about this registration: an older image does not, whatever it shows."""
+        """The offset from which on images tell about this registration: an older image does not,
+        whatever it shows.
+        """
 
-    # --- what it is ---------------------------------------------------------------------------------------------------
+    # --- what it is ------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
@@ -119,17 +136,26 @@ class Lifecycle:
 
     @property
     def unfenced(self) -> bool:
-        """Whether this broker's own image shows its present registration unfenced. Controlled shutdown does not fence."""
+        """Whether this broker's own image shows its present registration unfenced.
+
+        Controlled shutdown does not fence.
+        """
         return self._unfenced
 
     def self_fenced(self, now: float) -> bool:
-        """Whether the broker must consider itself fenced, whatever its image says: it cannot prove that it is current."""
-        silent = self._heartbeats and now - self._contact_at > self._settings.fencing_timeout_ms / 1000
+        """Whether the broker must consider itself fenced, whatever its image says: it cannot prove
+        that it is current.
+        """
+        silent = (
+            self._heartbeats and now - self._contact_at > self._settings.fencing_timeout_ms / 1000
+        )
         return self.epoch < 0 or self._stale or silent or self.exit is not None
 
     @property
     def serve_until(self) -> float:
-        """When the broker must consider itself fenced if no controller answers before; -inf: already; inf: silence does not matter."""
+        """When the broker must consider itself fenced if no controller answers before; -inf:
+        already; inf: silence does not matter.
+        """
         if self.epoch < 0 or self._stale or self.exit is not None:
             return -NEVER
         if not self._heartbeats:
@@ -150,7 +176,10 @@ class Lifecycle:
 
     @property
     def heartbeats(self) -> bool:
-        """Whether heartbeats are in force (``broker.heartbeat.version``). If not, the broker sends none, and silence does not fence it."""
+        """Whether heartbeats are in force (``broker.heartbeat.version``).
+
+        If not, the broker sends none, and silence does not fence it.
+        """
         return self._heartbeats
 
     @property
@@ -159,24 +188,36 @@ class Lifecycle:
         if self.exit is not None:
             return NEVER
         limit = self._stop_until if self.epoch >= 0 else self._register_until
-        return limit if self._in_flight is not None or self._is_quiet() else min(limit, self._next_at)
+        return (
+            limit if self._in_flight is not None or self._is_quiet() else min(limit, self._next_at)
+        )
 
     def _is_quiet(self) -> bool:
-        """Registered, and heartbeats are not in force. A stopping broker sends them all the same: they ask for controlled shutdown."""
+        """Registered, and heartbeats are not in force.
+
+        A stopping broker sends them all the same: they ask for controlled shutdown.
+        """
         return self.epoch >= 0 and not self._heartbeats and self._stop_until == NEVER
 
-    # --- what it does -------------------------------------------------------------------------------------------------
+    # --- what it does ----------------------------------------------------------------------------
 
     def poll(self, now: float) -> Register | Heartbeat | None:
         """The request to send now, if any. It counts as in flight from now on."""
         self._check_limits(now)
-        if self.exit is not None or self._in_flight is not None or now < self._next_at or self._is_quiet():
+        if (
+            self.exit is not None
+            or self._in_flight is not None
+            or now < self._next_at
+            or self._is_quiet()
+        ):
             return None
         stopping = self._stop_until != NEVER
         if self.epoch < 0:
             self._in_flight = Register(self._previous_epoch)
         else:
-            self._in_flight = Heartbeat(self.epoch, stopping, State.STOPPING if stopping else State.ACTIVE)
+            self._in_flight = Heartbeat(
+                self.epoch, stopping, State.STOPPING if stopping else State.ACTIVE
+            )
         self._urgent = False
         self._sent_at = now
         return self._in_flight
@@ -189,11 +230,12 @@ class Lifecycle:
         elif self.epoch < 0 and now >= self._register_until:
             seconds = self._settings.registration_timeout_ms / 1000
             self._leave(
-                f"could not register within {seconds:g} s (initial.broker.registration.timeout.ms): {self._last_error}",
+                f"could not register within {seconds:g} s (initial.broker.registration.timeout.ms):"
+                f" {self._last_error}",
                 clean=False,
             )
 
-    # --- what happens to it -------------------------------------------------------------------------------------------
+    # --- what happens to it ----------------------------------------------------------------------
 
     def registered(
         self,
@@ -206,10 +248,11 @@ class Lifecycle:
     ) -> None:
         """Take the reply to a registration, which is committed under this broker epoch.
 
-        ``heartbeats``: whether they are in force; the broker's own image decides once it says so. ``metadata_offset``: up to where the
-        controller had decided by then [a later generation of the log may begin with this very registration: an image of its beginning
-        would give the broker partition roles of long ago, and delete the partitions created since]. ``generation``: the generation of
-        the log that has the registration.
+        ``heartbeats``: whether they are in force; the broker's own image decides once it says so.
+        ``metadata_offset``: up to where the controller had decided by then [a later generation of
+        the log may begin with this very registration: an image of its beginning would give the
+        broker partition roles of long ago, and delete the partitions created since].
+        ``generation``: the generation of the log that has the registration.
         """
         self._registered_in = generation
         self.shown_from = max(epoch, metadata_offset)
@@ -229,10 +272,15 @@ class Lifecycle:
         """When the request in flight was sent, or else the last one."""
         return self._sent_at
 
-    def heartbeat_answered(self, now: float, *, should_shut_down: bool, next_within_s: float = NEVER) -> None:
-        """Take the answer of the active controller to a heartbeat. The contact dates from the sending of the heartbeat.
+    def heartbeat_answered(
+        self, now: float, *, should_shut_down: bool, next_within_s: float = NEVER
+    ) -> None:
+        """Take the answer of the active controller to a heartbeat.
 
-        ``next_within_s``: the next heartbeat is due within so many seconds, if that is sooner than usual.
+        The contact dates from the sending of the heartbeat.
+
+        ``next_within_s``: the next heartbeat is due within so many seconds, if that is sooner than
+        usual.
         """
         self._in_flight = None
         if self.epoch < 0:
@@ -249,7 +297,10 @@ class Lifecycle:
         self._next_at = now if self._urgent else now + interval_s * self._rng.uniform(0.9, 1.0)
 
     def failed(self, error: ApiError, now: float) -> None:
-        """Note that the request in flight failed, or that its outcome is unknown. Registrations and heartbeats may be repeated."""
+        """Note that the request in flight failed, or that its outcome is unknown.
+
+        Registrations and heartbeats may be repeated.
+        """
         failed, self._in_flight = self._in_flight, None
         self._last_error = str(error)
         if isinstance(failed, Register):
@@ -265,7 +316,11 @@ class Lifecycle:
     def metadata_applied(
         self, image_offset: int, registration: Broker | None, now: float, *, heartbeats: bool = True
     ) -> None:
-        """Take a new image. ``registration``: what it has under this broker's id. ``heartbeats``: whether they are in force in it."""
+        """Take a new image.
+
+        ``registration``: what it has under this broker's id. ``heartbeats``: whether they are in
+        force in it.
+        """
         reached = self.epoch >= 0 and self._image_offset < self.shown_from <= image_offset
         was_unfenced = self._unfenced
         self._image_offset, self._registration = image_offset, registration
@@ -278,10 +333,13 @@ class Lifecycle:
             self.hasten(now)
 
     def generation_seen(self, generation: int, now: float) -> None:
-        """Take a new generation of the log, or the first that is known. A registration in another generation is void.
+        """Take a new generation of the log, or the first that is known.
 
-        [A broker registers. Before it has fetched anything, the quorum is lost and recovered without this registration. No controller of
-        the shorter log knows the broker epoch, each considers itself stale, and the broker asks for ever.]
+        A registration in another generation is void.
+
+        [A broker registers. Before it has fetched anything, the quorum is lost and recovered
+        without this registration. No controller of the shorter log knows the broker epoch, each
+        considers itself stale, and the broker asks for ever.]
         """
         first = self._generation == UNKNOWN_GENERATION
         self._generation = generation
@@ -291,7 +349,9 @@ class Lifecycle:
             self._begin_again(now)
 
     def hasten(self, now: float) -> None:
-        """Send the next heartbeat as soon as none is in flight: the controller should know at once what has happened."""
+        """Send the next heartbeat as soon as none is in flight: the controller should know at once
+        what has happened.
+        """
         if self.epoch < 0:
             return
         if self._in_flight:
@@ -310,14 +370,18 @@ class Lifecycle:
         self.hasten(now)
 
     def _look(self, now: float) -> None:
-        """See in the broker's own image whether its registration is unfenced, and whether it is still the present one.
+        """See in the broker's own image whether its registration is unfenced, and whether it is
+        still the present one.
 
-        The broker registers again by itself only if this very process made the present registration [two live processes with one id
-        would replace each other for ever]. An image that has not reached the registration tells nothing about it.
+        The broker registers again by itself only if this very process made the present registration
+        [two live processes with one id would replace each other for ever]. An image that has not
+        reached the registration tells nothing about it.
         """
         current = self._registration
         shown = self.epoch >= 0 and self._image_offset >= self.shown_from
-        self._unfenced = shown and current is not None and current.epoch == self.epoch and not current.fenced
+        self._unfenced = (
+            shown and current is not None and current.epoch == self.epoch and not current.fenced
+        )
         if not shown:
             return
         if current is None:
@@ -326,13 +390,17 @@ class Lifecycle:
             self._begin_again(now)
         elif current.epoch != self.epoch:
             self._gone(
-                f"broker {self._broker_id} was replaced by another process: incarnation {current.incarnation_id} at "
-                f"{current.endpoint or 'no endpoint'}, directory {current.process.directory_id or 'unknown'}, broker epoch "
-                f"{current.epoch} (this one: incarnation {self._incarnation_id}, broker epoch {self.epoch})"
+                f"broker {self._broker_id} was replaced by another process: incarnation"
+                f" {current.incarnation_id} at {current.endpoint or 'no endpoint'}, directory"
+                f" {current.process.directory_id or 'unknown'}, broker epoch {current.epoch} (this"
+                f" one: incarnation {self._incarnation_id}, broker epoch {self.epoch})"
             )
 
     def _gone(self, reason: str) -> None:
-        """End, because the registration was ended from elsewhere. For a broker in controlled shutdown that is a clean end."""
+        """End, because the registration was ended from elsewhere.
+
+        For a broker in controlled shutdown that is a clean end.
+        """
         self._leave(reason, clean=self._stop_until != NEVER)
 
     def _begin_again(self, now: float) -> None:

@@ -26,7 +26,10 @@ Answered = Callable[[controller_pb2.ControllerResponse], None]
 
 
 class RegistrationClient:
-    """The shell around a :class:`Lifecycle`; the client becomes its own. Call :meth:`pump` after each stimulus."""
+    """The shell around a :class:`Lifecycle`; the client becomes its own.
+
+    Call :meth:`pump` after each stimulus.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,9 @@ class RegistrationClient:
         self._last_error = ""
         self._checked_ms = 0
         self.misfit = ""
-        """What is wrong with this broker's times, given the controllers' session timeout; empty: nothing."""
+        """What is wrong with this broker's times, given the controllers' session timeout; empty:
+        nothing.
+        """
         self._over = False
 
     def start(self, host: str, port: int) -> None:
@@ -85,11 +90,14 @@ class RegistrationClient:
         self._timer.arm(self._lifecycle.next_deadline)
 
     def _call(self, request: controller_pb2.ControllerRequest, answered: Answered) -> None:
-        # Not longer than until the next heartbeat would be due: that one says more, and goes on another link if this one says nothing.
+        # Not longer than until the next heartbeat would be due: that one says more, and goes on
+        # another link if this one says nothing.
         timeout_s = self._settings.lifecycle.answer_within_ms / 1000
         self._client.send(request, timeout_s).add_done_callback(partial(self._ended, answered))
 
-    def _ended(self, answered: Answered, future: asyncio.Future[controller_pb2.ControllerResponse]) -> None:
+    def _ended(
+        self, answered: Answered, future: asyncio.Future[controller_pb2.ControllerResponse]
+    ) -> None:
         if self._over:
             future.exception()  # Looked at: nobody is left to whom it matters.
             return
@@ -105,13 +113,19 @@ class RegistrationClient:
         # Once for each new reason: a controller that stays away must not fill the log.
         if str(error) != self._last_error:
             self._last_error = str(error)
-            log.warning("the controller did not take it", broker=self._settings.broker_id, error=str(error))
+            log.warning(
+                "the controller did not take it", broker=self._settings.broker_id, error=str(error)
+            )
 
     def _registration(self, action: Register) -> controller_pb2.ControllerRequest:
         listener = self._listener
-        body = registration_request(self._settings, self._process, self._incarnation_id, listener.host, listener.port)
+        body = registration_request(
+            self._settings, self._process, self._incarnation_id, listener.host, listener.port
+        )
         body.previous_broker_epoch = action.previous_broker_epoch
-        return controller_pb2.ControllerRequest(cluster_id=self._settings.cluster_id, register_broker=body)
+        return controller_pb2.ControllerRequest(
+            cluster_id=self._settings.cluster_id, register_broker=body
+        )
 
     def _registered(self, response: controller_pb2.ControllerResponse) -> None:
         reply = response.register_broker
@@ -127,13 +141,19 @@ class RegistrationClient:
         )
 
     def _check_timeouts(self, session_timeout_ms: int) -> None:
-        """Say loudly, once for each value, if the controllers' session timeout does not fit this broker's own times."""
+        """Say loudly, once for each value, if the controllers' session timeout does not fit this
+        broker's own times.
+        """
         if session_timeout_ms == self._checked_ms:
             return
         self._checked_ms = session_timeout_ms
         self.misfit = self._settings.lifecycle.misfit(session_timeout_ms)
         if self.misfit:
-            log.error("timeouts do not fit the controllers'", broker=self._settings.broker_id, problem=self.misfit)
+            log.error(
+                "timeouts do not fit the controllers'",
+                broker=self._settings.broker_id,
+                problem=self.misfit,
+            )
 
     def _heartbeat(self, action: Heartbeat) -> controller_pb2.ControllerRequest:
         view = self._view
@@ -170,5 +190,9 @@ class RegistrationClient:
 
 
 def _error_of(code: int) -> ApiError:
-    known = ErrorCode(code) if code in ErrorCode.__members__.values() else ErrorCode.UNKNOWN_SERVER_ERROR
+    known = (
+        ErrorCode(code)
+        if code in ErrorCode.__members__.values()
+        else ErrorCode.UNKNOWN_SERVER_ERROR
+    )
     return ApiError(known, f"the controller answered a heartbeat with error code {code}")

@@ -22,7 +22,9 @@ def registration_request(
         incarnation_id=incarnation_id,
         listeners=[records_pb2.Listener(name=LISTENER_NAME, host=host, port=port)],
         features=[
-            records_pb2.FeatureRange(name=name, min_supported_version=low, max_supported_version=high)
+            records_pb2.FeatureRange(
+                name=name, min_supported_version=low, max_supported_version=high
+            )
             for name, low, high in settings.features
         ],
         rack=settings.rack,

@@ -1,4 +1,6 @@
-"""Which entities the batches between two images touched, so that nobody has to look through the whole image for them."""
+"""Which entities the batches between two images touched, so that nobody has to look through the
+whole image for them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from raftlog.storage.partition_api import PartitionKey
 KEPT_MAX = 200_000
 """Beyond so many touched entities a look through everything is no dearer."""
 _PARTITION = frozenset({RecordType.PARTITION, RecordType.PARTITION_CHANGE})
-_BROKER = frozenset({RecordType.REGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE, RecordType.UNREGISTER_BROKER})
+_BROKER = frozenset(
+    {
+        RecordType.REGISTER_BROKER,
+        RecordType.BROKER_REGISTRATION_CHANGE,
+        RecordType.UNREGISTER_BROKER,
+    }
+)
 
 
 class ChangeCollector:
@@ -55,6 +63,8 @@ class ChangeCollector:
         if self._all:
             self._all = False
             return None
-        taken = Changes(tuple(self._partitions), tuple(self._topics), tuple(self._brokers), tuple(self._configs))
+        taken = Changes(
+            tuple(self._partitions), tuple(self._topics), tuple(self._brokers), tuple(self._configs)
+        )
         self._clear()
         return taken

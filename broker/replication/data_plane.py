@@ -1,8 +1,10 @@
-"""The broker's partition replicas at work: events in, effects carried out in order, on the store, the links and one timer.
+"""The broker's partition replicas at work: events in, effects carried out in order, on the store,
+the links and one timer.
 
-Nothing is decided here. What the pure part promises rests on three things that this shell does: effects are carried out in their
-order before the next event; a Flushed is stepped only when the disk has said so; and after any error of the store nothing more is
-stepped and nothing more is answered: who waits is told by a closed link, and what it means is *outcome unknown*.
+Nothing is decided here. What the pure part promises rests on three things that this shell does:
+effects are carried out in their order before the next event; a Flushed is stepped only when the
+disk has said so; and after any error of the store nothing more is stepped and nothing more is
+answered: who waits is told by a closed link, and what it means is *outcome unknown*.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ CHECK_EVERY_S = 1.0
 INLINE_APPENDS_MAX = 4
 """A flush of more writes than this is not done on the loop: others wait already."""
 FETCH_MAX_BYTES = 32 << 20
-"""Of records in an answer to a consumer, whatever it asks for: it goes through memory, and into one message."""
+"""Of records in an answer to a consumer, whatever it asks for: it goes through memory, and into one
+message.
+"""
 BODIES = frozenset({"produce", "fetch", "list_offsets"})
 """The bodies of a BrokerRequest that are served here."""
 
@@ -51,7 +55,10 @@ MakeReplicas = Callable[[Sequence[RecoveredPartition], float], PartitionReplicas
 
 
 class DataPlane:
-    """The shell. ``standing`` is asked before each step. ``failed`` is called once, when the broker must stop."""
+    """The shell.
+
+    ``standing`` is asked before each step. ``failed`` is called once, when the broker must stop.
+    """
 
     def __init__(
         self,
@@ -85,7 +92,9 @@ class DataPlane:
         self._flush_token = -1
         self._flush_due = False
         self._appends = 0
-        self._links = LeaderLinks(transport, self.step, silence_s=settings.replica_socket_timeout_ms / 1000)
+        self._links = LeaderLinks(
+            transport, self.step, silence_s=settings.replica_socket_timeout_ms / 1000
+        )
         self._sessions = FollowerSessions(self.step)
         self.space = SpaceReserve(settings.free_space_reserve_bytes)
         self.figures = Figures()
@@ -104,7 +113,7 @@ class DataPlane:
             ev.Note: self._note,
         }
 
-    # --- from outside -------------------------------------------------------------------------------------------------
+    # --- from outside ----------------------------------------------------------------------------
 
     @property
     def accept(self) -> Acceptor:
@@ -123,7 +132,10 @@ class DataPlane:
         return self._replicas is not None
 
     def recover(self) -> dict[str, int]:
-        """Check the store and begin with what it holds: how many replicas and records, for a log. Raises CorruptLogError, StorageError."""
+        """Check the store and begin with what it holds: how many replicas and records, for a log.
+
+        Raises CorruptLogError, StorageError.
+        """
         found = self._store.recover()
         self._replicas = self._make_replicas(found, self._loop.time())
         self._check()
@@ -138,7 +150,9 @@ class DataPlane:
         """Nobody waits for what is parked for it."""
         self.step(ev.ClientClosed(client))
 
-    def request(self, request: broker_pb2.BrokerRequest, answer: Answer, client: ev.Client | None = None) -> None:
+    def request(
+        self, request: broker_pb2.BrokerRequest, answer: Answer, client: ev.Client | None = None
+    ) -> None:
         """One request of a client with one of ``BODIES``. Raises ApiError."""
         replicas = self._served()
         body = request.WhichOneof("body")
@@ -154,7 +168,9 @@ class DataPlane:
             reply_to = (answer, self._loop.time())
             self.step(ev.ProduceReceived(request.produce, self._wall_clock_ms(), reply_to, client))
 
-    def describe_led(self, request: data_pb2.BrokerMetadataRequest) -> data_pb2.BrokerMetadataResponse:
+    def describe_led(
+        self, request: data_pb2.BrokerMetadataRequest
+    ) -> data_pb2.BrokerMetadataResponse:
         """The ISRs of what this broker leads (KIP-24). Raises ApiError."""
         replicas = self._served()
         self._stand()
@@ -176,7 +192,7 @@ class DataPlane:
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker's partitions are not served")
         return self._replicas
 
-    # --- stepping -----------------------------------------------------------------------------------------------------
+    # --- stepping --------------------------------------------------------------------------------
 
     def step(self, event: ev.Event) -> None:
         """Take an event; one that comes while another is worked on waits its turn."""
@@ -224,7 +240,8 @@ class DataPlane:
         if self._over:
             return
         try:
-            # Asked in any case: a store that has failed at work of its own, a compaction, says so here.
+            # Asked in any case: a store that has failed at work of its own, a compaction, says so
+            # here.
             free_bytes = self._store.free_bytes()
             if self.space.reserve_bytes and self.space.measured(free_bytes):
                 log.warning("free space", low=self.space.low, free_bytes=self.space.free_bytes)
@@ -234,7 +251,7 @@ class DataPlane:
         self._links.check(self._loop.time())
         self._checks = self._loop.call_later(CHECK_EVERY_S, self._check)
 
-    # --- the disk -----------------------------------------------------------------------------------------------------
+    # --- the disk --------------------------------------------------------------------------------
 
     def _append(self, effect: ev.Append) -> None:
         self._store.append(effect.key, effect.chunk, effect.base_offset, effect.end_offset)
@@ -248,7 +265,9 @@ class DataPlane:
         self._store.delete(effect.key)
 
     def _flush_wanted(self, effect: ev.Flush) -> None:
-        """Flushes of one turn of the loop are one: it begins when all that has arrived was worked on."""
+        """Flushes of one turn of the loop are one: it begins when all that has arrived was worked
+        on.
+        """
         self._flush_token = effect.token
         if not self._flush_due:
             self._flush_due = True
@@ -290,7 +309,7 @@ class DataPlane:
         self._sessions.close()
         self._controllers.close()
 
-    # --- answers ------------------------------------------------------------------------------------------------------
+    # --- answers ---------------------------------------------------------------------------------
 
     def _answer_produce(self, effect: ev.AnswerProduce) -> None:
         answer, begun = effect.reply_to
@@ -312,8 +331,11 @@ class DataPlane:
         total = 0
         for read in effect.reads:
             if total and total >= effect.max_bytes:
-                # An answer that no message can hold would end the link, and be the same on the next one.
-                effect.response.partitions[read.index].error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+                # An answer that no message can hold would end the link, and be the same on the next
+                # one.
+                effect.response.partitions[
+                    read.index
+                ].error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
                 continue
             records = self._read(read, read.max_bytes)
             total += len(records)
@@ -324,7 +346,7 @@ class DataPlane:
     def _read(self, read: ev.Read, max_bytes: int) -> bytes:
         return self._store.read(read.key, read.offset, until=read.until, max_bytes=max_bytes)
 
-    # --- other brokers and the controller -------------------------------------------------------------------------------
+    # --- other brokers and the controller --------------------------------------------------------
 
     def _want_link(self, effect: ev.WantLink) -> None:
         self._links.want(effect.leader_id, effect.endpoint)
@@ -336,11 +358,15 @@ class DataPlane:
         self._links.send(effect.leader_id, effect.request, self._loop.time())
 
     def _send_alter_partition(self, effect: ev.SendAlterPartition) -> None:
-        request = controller_pb2.ControllerRequest(cluster_id=self._cluster_id, alter_partition=effect.request)
+        request = controller_pb2.ControllerRequest(
+            cluster_id=self._cluster_id, alter_partition=effect.request
+        )
         future = self._controllers.send(request, self._settings.alter_partition_timeout_ms / 1000)
         future.add_done_callback(self._alter_partition_answered)
 
-    def _alter_partition_answered(self, future: asyncio.Future[controller_pb2.ControllerResponse]) -> None:
+    def _alter_partition_answered(
+        self, future: asyncio.Future[controller_pb2.ControllerResponse]
+    ) -> None:
         if self._over:
             future.exception()  # Looked at: nobody is left to whom it matters.
             return

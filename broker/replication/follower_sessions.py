@@ -13,7 +13,10 @@ SessionEvent = ReplicaFetchReceived | SessionClosed
 
 
 class FollowerSessions:
-    """Accepts the links of followers and answers them. Sessions are numbered, and a number is never used again."""
+    """Accepts the links of followers and answers them.
+
+    Sessions are numbered, and a number is never used again.
+    """
 
     def __init__(self, step: Callable[[SessionEvent], None]) -> None:
         self._step = step
@@ -37,7 +40,10 @@ class FollowerSessions:
             self._step(SessionClosed(session))
 
     def answer(self, session: Hashable, response: pb.ReplicaFetchResponse) -> None:
-        """Send an answer, if the link is still there. One that no message can hold ends the session."""
+        """Send an answer, if the link is still there.
+
+        One that no message can hold ends the session.
+        """
         link = self._links.get(session)
         if link is None:
             return

@@ -1,4 +1,6 @@
-"""The links of a follower: one to each broker that leads something it has a replica of, dialled again as long as it is wanted."""
+"""The links of a follower: one to each broker that leads something it has a replica of, dialled
+again as long as it is wanted.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,14 @@ LinkEvent = LinkOpened | LinkLost | ReplicaFetchAnswered
 
 
 class LeaderLink:
-    """The link to one leader. Answers of an earlier link are dropped; a leader that is silent for too long is hung up on."""
+    """The link to one leader.
 
-    def __init__(self, transport: Transport, leader_id: int, endpoint: str, step: Callable[[LinkEvent], None]) -> None:
+    Answers of an earlier link are dropped; a leader that is silent for too long is hung up on.
+    """
+
+    def __init__(
+        self, transport: Transport, leader_id: int, endpoint: str, step: Callable[[LinkEvent], None]
+    ) -> None:
         self.leader_id, self.endpoint = leader_id, endpoint
         self._step = step
         self._closed = False
@@ -42,7 +49,11 @@ class LeaderLink:
     def received(self, link: Link, messages: Sequence[pb.ReplicaFetchResponse]) -> None:
         """Answers on the present link; one that nothing asked for is dropped."""
         for message in messages:
-            if not self._closed and link is self._dialer.link and message.correlation_id in self._overdue:
+            if (
+                not self._closed
+                and link is self._dialer.link
+                and message.correlation_id in self._overdue
+            ):
                 del self._overdue[message.correlation_id]
                 self._step(ReplicaFetchAnswered(self.leader_id, message))
 
@@ -58,7 +69,9 @@ class LeaderLink:
         self._overdue[request.correlation_id] = overdue_at
 
     def check(self, now: float) -> None:
-        """Hang up on a leader that owes an answer for too long: a process that has stopped leaves its connections open."""
+        """Hang up on a leader that owes an answer for too long: a process that has stopped leaves
+        its connections open.
+        """
         link = self._dialer.link
         if link is not None and next(iter(self._overdue.values()), NEVER) < now:
             log.warning("a leader does not answer", leader=self.leader_id, endpoint=self.endpoint)
@@ -73,7 +86,9 @@ class LeaderLink:
 class LeaderLinks:
     """All of them. ``silence_s``: how much later than it may be parked a fetch must be answered."""
 
-    def __init__(self, transport: Transport, step: Callable[[LinkEvent], None], *, silence_s: float) -> None:
+    def __init__(
+        self, transport: Transport, step: Callable[[LinkEvent], None], *, silence_s: float
+    ) -> None:
         self._transport = transport
         self._step = step
         self._silence_s = silence_s

@@ -1,4 +1,6 @@
-"""Pages of the ISRs that a broker is asked for (KIP-24): one that leads very many partitions answers in bounded time, many times. Pure."""
+"""Pages of the ISRs that a broker is asked for (KIP-24): one that leads very many partitions
+answers in bounded time, many times. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ PAGE_PARTITIONS = 1000
 _NOBODYS = (bytes(16), 0)
 
 
-def led_page(replicas: PartitionReplicas, request: pb.BrokerMetadataRequest, now: float) -> pb.BrokerMetadataResponse:
+def led_page(
+    replicas: PartitionReplicas, request: pb.BrokerMetadataRequest, now: float
+) -> pb.BrokerMetadataResponse:
     """The answer to one request. Raises ApiError INVALID_REQUEST naming the field."""
     if len(request.partitions) > PAGE_PARTITIONS:
         message = f"{len(request.partitions)} partitions are more than {PAGE_PARTITIONS}"

@@ -13,9 +13,15 @@ from raftlog.observability.registry import MetricsRegistry, gauge
 _GAUGES = {
     "PartitionCount": "Partition replicas on this broker.",
     "LeaderCount": "Partitions that this broker leads.",
-    "UnderReplicatedPartitions": "Partitions led here whose in-sync replicas are fewer than their replicas.",
-    "UnderMinIsrPartitionCount": "Partitions led here with fewer in-sync replicas than min.insync.replicas.",
-    "AtMinIsrPartitionCount": "Partitions led here with as many in-sync replicas as min.insync.replicas.",
+    "UnderReplicatedPartitions": (
+        "Partitions led here whose in-sync replicas are fewer than their replicas."
+    ),
+    "UnderMinIsrPartitionCount": (
+        "Partitions led here with fewer in-sync replicas than min.insync.replicas."
+    ),
+    "AtMinIsrPartitionCount": (
+        "Partitions led here with as many in-sync replicas as min.insync.replicas."
+    ),
     "ReassigningPartitions": "Partitions led here that are on the move.",
     "OfflineReplicaCount": "Replicas on this broker that cannot be served.",
 }
@@ -33,7 +39,9 @@ def add_data_metrics(metrics: MetricsRegistry, plane: DataPlane) -> None:
     """What the replicas and the shell count. Nothing before the store was recovered."""
     metrics.collect(lambda: _collect(plane))
     metrics.latency(
-        "kafka_server_produce_total_time_seconds", "From a produce request until its answer.", plane.figures.produce
+        "kafka_server_produce_total_time_seconds",
+        "From a produce request until its answer.",
+        plane.figures.produce,
     )
     metrics.latency(
         "kafka_log_flush_time_seconds",
@@ -63,14 +71,24 @@ def _collect(plane: DataPlane) -> Iterator[Metric]:
     yield not_served
     figures = plane.figures
     topics = "kafka_server_broker_topic_metrics"
-    yield CounterMetricFamily(f"{topics}_bytes_in", "Bytes of batches appended here.", value=figures.bytes_in)
-    yield CounterMetricFamily(f"{topics}_messages_in", "Records appended here.", value=figures.messages_in)
-    yield CounterMetricFamily(f"{topics}_bytes_out", "Bytes given to consumers.", value=figures.bytes_out)
     yield CounterMetricFamily(
-        f"{topics}_replication_bytes_out", "Bytes given to followers.", value=figures.replication_bytes_out
+        f"{topics}_bytes_in", "Bytes of batches appended here.", value=figures.bytes_in
     )
     yield CounterMetricFamily(
-        f"{topics}_total_produce_requests", "Produce requests taken.", value=figures.produce_requests
+        f"{topics}_messages_in", "Records appended here.", value=figures.messages_in
+    )
+    yield CounterMetricFamily(
+        f"{topics}_bytes_out", "Bytes given to consumers.", value=figures.bytes_out
+    )
+    yield CounterMetricFamily(
+        f"{topics}_replication_bytes_out",
+        "Bytes given to followers.",
+        value=figures.replication_bytes_out,
+    )
+    yield CounterMetricFamily(
+        f"{topics}_total_produce_requests",
+        "Produce requests taken.",
+        value=figures.produce_requests,
     )
 
 

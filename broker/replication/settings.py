@@ -13,6 +13,8 @@ class ReplicationSettings:
 
     replica_socket_timeout_ms: int = Settings.replica_socket_timeout_ms
     alter_partition_timeout_ms: int = 5_000
-    """How long the controller may take for an AlterPartition, before its outcome counts as unknown."""
+    """How long the controller may take for an AlterPartition, before its outcome counts as
+    unknown.
+    """
     free_space_reserve_bytes: int = 0
     """log.free.space.reserve.bytes, as it is effective on this disk; 0: never looked at."""

@@ -1,4 +1,6 @@
-"""The free-space reserve of a broker: produce is refused while there is still room for followers, recovery and deletion."""
+"""The free-space reserve of a broker: produce is refused while there is still room for followers,
+recovery and deletion.
+"""
 
 from __future__ import annotations
 
@@ -32,4 +34,7 @@ class SpaceReserve:
         """Why nothing is written; empty if there is room."""
         if not self.low:
             return ""
-        return f"the disk has {self.free_bytes} bytes left, less than its reserve of {self.reserve_bytes}"
+        return (
+            f"the disk has {self.free_bytes} bytes left, less than its reserve of"
+            f" {self.reserve_bytes}"
+        )

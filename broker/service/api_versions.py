@@ -1,8 +1,11 @@
-"""ApiVersions: what clients may ask of this broker, by the feature levels that the cluster has finalized.
+"""ApiVersions: what clients may ask of this broker, by the feature levels that the cluster has
+finalized.
 
-A broker *offers* by its image at the LAO it was told, and *takes* by its newest one. So when it offers what a new level brings, every
-unfenced broker has applied that level and takes it [A has applied the level and offers by it, its client asks B next, which has not: B
-refuses]. When the levels at LAO change, each connection is told so, and closed a while later: clients make new ones (KIP-778).
+A broker *offers* by its image at the LAO it was told, and *takes* by its newest one. So when it
+offers what a new level brings, every unfenced broker has applied that level and takes it [A has
+applied the level and offers by it, its client asks B next, which has not: B refuses]. When the
+levels at LAO change, each connection is told so, and closed a while later: clients make new ones
+(KIP-778).
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 
 class Api(NamedTuple):
-    """A request that clients send. ``levels``: for each version of it, from 0 on, the level of metadata.version it needs."""
+    """A request that clients send.
+
+    ``levels``: for each version of it, from 0 on, the level of metadata.version it needs.
+    """
 
     key: int
     name: str
@@ -50,7 +56,9 @@ class ApiVersions:
         """Somebody was answered before the levels were known."""
 
     def moved(self) -> bool:
-        """The view has moved: whether other levels are offered now than before, so that clients have to ask anew."""
+        """The view has moved: whether other levels are offered now than before, so that clients
+        have to ask anew.
+        """
         image = self._view.repeatable
         if image is None or image.features is self._seen:
             return False
@@ -66,7 +74,9 @@ class ApiVersions:
         """What is offered. Before this broker has ever known LAO: what needs no level."""
         self._guessed = self._guessed or self._epoch < 0
         level = min(self._levels.get(METADATA_VERSION, MIN_METADATA_VERSION), self._highest())
-        offered = pb.ApiVersionsResponse(finalized_features_epoch=self._epoch, generation=self._generation)
+        offered = pb.ApiVersionsResponse(
+            finalized_features_epoch=self._epoch, generation=self._generation
+        )
         for api in APIS:
             highest = sum(1 for needed in api.levels if needed <= level) - 1
             offered.api_keys.add(api_key=api.key, name=api.name, min_version=0, max_version=highest)
@@ -77,4 +87,7 @@ class ApiVersions:
         return offered
 
     def _highest(self) -> int:
-        return next((high for name, _, high in self._supported if name == METADATA_VERSION), MIN_METADATA_VERSION)
+        return next(
+            (high for name, _, high in self._supported if name == METADATA_VERSION),
+            MIN_METADATA_VERSION,
+        )

@@ -1,7 +1,8 @@
-"""The requests of clients: reads answered from the image that the gate picks, writes forwarded to the active controller.
+"""The requests of clients: reads answered from the image that the gate picks, writes forwarded to
+the active controller.
 
-A callback for each request, a callback for each answer; no Task. A broker forwards a write as it is, the client's identity
-included, and never sends it again once its outcome is unknown.
+A callback for each request, a callback for each answer; no Task. A broker forwards a write as it
+is, the client's identity included, and never sends it again once its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -103,21 +104,28 @@ class RequestServer:
         self._arm()
 
     def closed(self, link: Any, reason: str) -> None:
-        """A client is gone, and what waits for it. Its writes go on: they may be executed already."""
+        """A client is gone, and what waits for it.
+
+        Its writes go on: they may be executed already.
+        """
         self._links.pop(link, None)
         self._gate.abandon(link.peer, lambda pending: pending[0] is link)
         if self._data is not None:
             self._data.client_closed(Client(link.peer, id(link)))
 
     def released(self) -> None:
-        """The view has moved: answer the reads that waited for it, and tell clients if other feature levels are offered now."""
+        """The view has moved: answer the reads that waited for it, and tell clients if other
+        feature levels are offered now.
+        """
         if self._versions.moved():
             self._renegotiate()
         if not self._release_due:
             self._release()
 
     def _release(self) -> None:
-        """Answer what can be answered, and go on in the next turn if it is much: thousands may wait for one offset."""
+        """Answer what can be answered, and go on in the next turn if it is much: thousands may wait
+        for one offset.
+        """
         self._release_due = False
         begun = self._stopwatch()
         while found := self._gate.release(self._loop.time(), limit=1):
@@ -130,13 +138,19 @@ class RequestServer:
                 return
 
     def _renegotiate(self) -> None:
-        """Tell every client what is offered now, and close the connections when what is under way on them has had its time.
+        """Tell every client what is offered now, and close the connections when what is under way
+        on them has had its time.
 
-        A client that knows this message makes a new connection, and leaves the old one when all is answered there.
+        A client that knows this message makes a new connection, and leaves the old one when all is
+        answered there.
         """
         response = broker_pb2.BrokerResponse(api_versions=self._versions.response())
         told = list(self._links)
-        log.info("clients renegotiate", connections=len(told), offset=response.api_versions.finalized_features_epoch)
+        log.info(
+            "clients renegotiate",
+            connections=len(told),
+            offset=response.api_versions.finalized_features_epoch,
+        )
         for link in told:
             try:
                 link.send(response)
@@ -180,7 +194,9 @@ class RequestServer:
             self._forward(link, request)
         elif body in DATA_BODIES:
             if self._data is None:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body")
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body"
+                )
             answer = partial(_send, link, request.correlation_id)
             self._data.request(request, answer, Client(link.peer, id(link)))
         elif body == "broker_metadata":
@@ -188,15 +204,19 @@ class RequestServer:
         else:
             why = self._why_fenced()
             now = self._loop.time()
-            image = self._gate.admit((link, request), request.read, now, why_fenced=why, reader=link.peer)
+            image = self._gate.admit(
+                (link, request), request.read, now, why_fenced=why, reader=link.peer
+            )
             if image is not None:
                 self._answer((link, request), image)
 
-    # --- reads --------------------------------------------------------------------------------------------------------
+    # --- reads -----------------------------------------------------------------------------------
 
     def _answer(self, pending: Pending, image: Image) -> None:
         link, request = pending
-        token = common_pb2.MetadataToken(generation=self._view.generation, epoch=image.epoch, offset=image.offset)
+        token = common_pb2.MetadataToken(
+            generation=self._view.generation, epoch=image.epoch, offset=image.offset
+        )
         body = request.WhichOneof("body")
         answer: Any
         if body == "metadata":
@@ -222,27 +242,35 @@ class RequestServer:
 
     def _led(self, request: data_pb2.BrokerMetadataRequest) -> data_pb2.BrokerMetadataResponse:
         if self._data is None:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body"
+            )
         if why := self._why_fenced():
             # What it led may be another's by now.
             raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
         return self._data.describe_led(request)
 
-    # --- writes -------------------------------------------------------------------------------------------------------
+    # --- writes ----------------------------------------------------------------------------------
 
     def _forward(self, link: ReplyTo, request: broker_pb2.BrokerRequest) -> None:
         if why := self._why_fenced():
             raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
         if request.write.timeout_ms < 0:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="write.timeout_ms")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="write.timeout_ms"
+            )
         # A copy: the message may still be the sender's, and the client numbers what it sends.
         write = controller_pb2.ControllerRequest()
         write.CopyFrom(request.write)
-        write.timeout_ms = min(write.timeout_ms or self._request_timeout_ms, self._request_timeout_max_ms)
+        write.timeout_ms = min(
+            write.timeout_ms or self._request_timeout_ms, self._request_timeout_max_ms
+        )
         future = self._writes.send(write, write.timeout_ms / 1000)
         future.add_done_callback(partial(self._forwarded, (link, request)))
 
-    def _forwarded(self, pending: Pending, future: asyncio.Future[controller_pb2.ControllerResponse]) -> None:
+    def _forwarded(
+        self, pending: Pending, future: asyncio.Future[controller_pb2.ControllerResponse]
+    ) -> None:
         error = future.exception()
         if isinstance(error, ApiError):
             self._refuse(pending, error)
@@ -257,12 +285,17 @@ _SHUTTING_DOWN = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shuttin
 
 
 def _send(link: ReplyTo, correlation_id: int, **fields: Any) -> None:
-    """Answer, if the link is still there. It keeps nothing of the request: the records of a produce that waits are in the log."""
+    """Answer, if the link is still there.
+
+    It keeps nothing of the request: the records of a produce that waits are in the log.
+    """
     try:
         try:
             link.send(broker_pb2.BrokerResponse(correlation_id=correlation_id, **fields))
         except ApiError as error:
             # Too large for one message: say so instead.
-            link.send(broker_pb2.BrokerResponse(correlation_id=correlation_id, error=error_to_wire(error)))
+            link.send(
+                broker_pb2.BrokerResponse(correlation_id=correlation_id, error=error_to_wire(error))
+            )
     except LinkClosedError:
         return

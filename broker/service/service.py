@@ -1,7 +1,8 @@
 """The broker as a whole: follows the log, keeps its registration alive, serves clients.
 
-A shell around the pure parts. It knows no wall clock and no randomness but what it is given, and touches the world through
-the transport and the loop's timers only, so that it runs unchanged in the simulator.
+A shell around the pure parts. It knows no wall clock and no randomness but what it is given, and
+touches the world through the transport and the loop's timers only, so that it runs unchanged in the
+simulator.
 """
 
 from __future__ import annotations
@@ -47,13 +48,16 @@ _ALSO = {
 
 
 class BrokerService:
-    """One broker. ``incarnation_id``: a UUID, fresh for each process. Must be made on the event loop.
+    """One broker.
 
-    ``start`` listens, registers and follows; ``run`` does so and returns when the broker has to end; ``stop`` leaves the cluster
-    in order (controlled shutdown) and makes ``run`` return.
+    ``incarnation_id``: a UUID, fresh for each process. Must be made on the event loop.
 
-    ``store``: its partition replicas, opened and not yet recovered; whoever opened it closes it, after this. None: the broker keeps
-    no partitions. ``wall_clock_ms`` stamps the records that it is given. ``stopwatch``: seconds that go on within a turn of the loop.
+    ``start`` listens, registers and follows; ``run`` does so and returns when the broker has to
+    end; ``stop`` leaves the cluster in order (controlled shutdown) and makes ``run`` return.
+
+    ``store``: its partition replicas, opened and not yet recovered; whoever opened it closes it,
+    after this. None: the broker keeps no partitions. ``wall_clock_ms`` stamps the records that it
+    is given. ``stopwatch``: seconds that go on within a turn of the loop.
     """
 
     def __init__(
@@ -101,7 +105,9 @@ class BrokerService:
             transport,
             settings.controllers,
             self._view,
-            FollowerEvents(self._moved, self._generation_known, self._generation_changed, self._failed),
+            FollowerEvents(
+                self._moved, self._generation_known, self._generation_changed, self._failed
+            ),
             cluster_id=settings.cluster_id,
             broker_id=settings.broker_id,
             broker_epoch=lambda: self._lifecycle.epoch,
@@ -140,7 +146,7 @@ class BrokerService:
             stopwatch=stopwatch,
         )
 
-    # --- from outside -------------------------------------------------------------------------------------------------
+    # --- from outside ----------------------------------------------------------------------------
 
     @property
     def address(self) -> str:
@@ -160,16 +166,20 @@ class BrokerService:
     async def start(self, *, extra_handlers: Sequence[Any] = ()) -> None:
         """Recover, listen, then begin to follow and to register.
 
-        Raises ConfigError if the address can't be bound, CorruptLogError and StorageError for what the store holds.
+        Raises ConfigError if the address can't be bound, CorruptLogError and StorageError for what
+        the store holds.
         """
         acceptors: dict[Conversation, Acceptor] = {Conversation.BROKER: self.requests.accept}
         if self.data is not None:
             # Before anybody can reach it: a broker whose replicas are damaged must not be heard of.
             recovered = self.data.recover()
             acceptors[Conversation.REPLICA_FETCH] = self.data.accept
-        self._listener = await self._transport.listen(self._settings.listen, acceptors, extra_handlers=extra_handlers)
+        self._listener = await self._transport.listen(
+            self._settings.listen, acceptors, extra_handlers=extra_handlers
+        )
         if self.data is not None:
-            # Said once it is certain that there will be a broker: one that cannot listen says that alone.
+            # Said once it is certain that there will be a broker: one that cannot listen says that
+            # alone.
             log.info("partition replicas recovered", broker=self._settings.broker_id, **recovered)
         host, _, port = self._listener.address.rpartition(":")
         self._registration_client.start(
@@ -178,7 +188,10 @@ class BrokerService:
         self._follower.start()
 
     async def run(self, *, extra_handlers: Sequence[Any] = ()) -> Exit:
-        """From start to end; why it ended. Raises ConfigError, and FatalError if the log could not be followed."""
+        """From start to end; why it ended.
+
+        Raises ConfigError, and FatalError if the log could not be followed.
+        """
         try:
             await self.start(extra_handlers=extra_handlers)
             return await self.ended()
@@ -215,22 +228,34 @@ class BrokerService:
         if why := self._lifecycle.why_fenced(self._loop.time()):
             return why
         if self._view.ahead:
-            return "a lowest acknowledged offset above what is applied here was told: this broker is not counted"
+            return (
+                "a lowest acknowledged offset above what is applied here was told: this broker is"
+                " not counted"
+            )
         return ""
 
     def ready(self) -> tuple[bool, str]:
-        """Whether it serves, and what it is or why not; also what it cannot do of what the metadata says that it does.
+        """Whether it serves, and what it is or why not; also what it cannot do of what the metadata
+        says that it does.
 
-        Not ready with partitions that it should lead and does not: who restarts brokers one by one must not go on. What passes by
-        itself, or leaves reads, is only said.
+        Not ready with partitions that it should lead and does not: who restarts brokers one by one
+        must not go on. What passes by itself, or leaves reads, is only said.
         """
         why = self.why_fenced()
         if why or self.data is None or not self.data.recovered:
             return not why, why or f"serving up to offset {self._view.applied}"
         counts, example = self.data.unserved()
         if counts[LOG_AHEAD]:
-            return False, f"{counted(counts[LOG_AHEAD], 'partition')} not led, though the metadata says so: {example}"
-        also = "".join(f"; {text}: {counts[reason]}" for reason, text in _ALSO.items() if counts[reason])
+            return (
+                False,
+                (
+                    f"{counted(counts[LOG_AHEAD], 'partition')} not led, though the metadata says"
+                    f" so: {example}"
+                ),
+            )
+        also = "".join(
+            f"; {text}: {counts[reason]}" for reason, text in _ALSO.items() if counts[reason]
+        )
         return True, f"serving up to offset {self._view.applied}{also}"
 
     def status(self) -> dict[str, object]:
@@ -245,7 +270,9 @@ class BrokerService:
             "lowest acknowledged offset": view.known_lao,
             "read lease ms": self._lease.remaining_ms(self._loop.time()),
             "fenced because": self.why_fenced(),
-            "heartbeats": "in force" if lifecycle.heartbeats else "off (broker.heartbeat.version is 0)",
+            "heartbeats": (
+                "in force" if lifecycle.heartbeats else "off (broker.heartbeat.version is 0)"
+            ),
             "timeouts": self._registration_client.misfit or "fit the controllers'",
         }
 
@@ -268,11 +295,13 @@ class BrokerService:
             read_lease_ms=self._lease.remaining_ms(self._loop.time()),
         )
 
-    # --- what its parts report ----------------------------------------------------------------------------------------
+    # --- what its parts report -------------------------------------------------------------------
 
     def _moved(self) -> None:
         view = self._view
-        self._lifecycle.metadata_applied(view.applied, view.registration, self._loop.time(), heartbeats=view.heartbeats)
+        self._lifecycle.metadata_applied(
+            view.applied, view.registration, self._loop.time(), heartbeats=view.heartbeats
+        )
         self.requests.released()
         self._registration_client.pump()
         if self.data is not None and self._view.tip is not self._shown:
@@ -290,7 +319,9 @@ class BrokerService:
         self._registration_client.pump()
 
     def _heard(self) -> None:
-        """A heartbeat was answered: it may have told a new LAO, and so made room in the view, or brought a lease."""
+        """A heartbeat was answered: it may have told a new LAO, and so made room in the view, or
+        brought a lease.
+        """
         self.requests.released()
         self._follower.resume()
 
@@ -303,7 +334,8 @@ class BrokerService:
         message = f"the log was replaced by generation {self._view.generation}"
         self.requests.refuse_parked(ApiError(ErrorCode.INCONSISTENT_GENERATION, message))
         if self.data is not None:
-            # Before it is registered again: the old log's image is as new as any, and says nothing about this one.
+            # Before it is registered again: the old log's image is as new as any, and says nothing
+            # about this one.
             self._shown = self._view.tip
             self.data.image_moved(self._shown, self._view.changes.take())
         self._registration_client.pump()

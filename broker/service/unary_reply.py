@@ -7,8 +7,12 @@ from raftlog.transport import unary_link
 from raftlog.wire.broker.v1 import broker_pb2
 
 
-async def answer(requests: RequestServer, request: broker_pb2.BrokerRequest, peer: str) -> broker_pb2.BrokerResponse:
-    """Have one request answered like those of a stream; what a forwarded write failed with becomes the response's own error."""
+async def answer(
+    requests: RequestServer, request: broker_pb2.BrokerRequest, peer: str
+) -> broker_pb2.BrokerResponse:
+    """Have one request answered like those of a stream; what a forwarded write failed with becomes
+    the response's own error.
+    """
     response: broker_pb2.BrokerResponse = await unary_link.answer(requests, request, peer)
     if response.write.HasField("error"):
         return broker_pb2.BrokerResponse(error=response.write.error)

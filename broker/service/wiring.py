@@ -26,7 +26,10 @@ def make_data_plane(
     wall_clock_ms: Callable[[], int],
     failed: Callable[[FatalError], None],
 ) -> DataPlane:
-    """The data plane of one broker over its store; ``recover`` comes next. ``controllers`` becomes its own."""
+    """The data plane of one broker over its store; ``recover`` comes next.
+
+    ``controllers`` becomes its own.
+    """
     given = settings.partitions or PartitionSettings(settings.broker_id, settings.cluster_id)
     of_partitions = replace(given, broker_id=settings.broker_id, cluster_id=settings.cluster_id)
 

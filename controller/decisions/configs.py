@@ -1,13 +1,23 @@
-"""IncrementalAlterConfigs: each resource succeeds or fails by itself, the records of those that succeed are one batch.
+"""IncrementalAlterConfigs: each resource succeeds or fails by itself, the records of those that
+succeed are one batch.
 
-This is the hot path of writes: no copies, no objects beyond the records and the answer, and no result list when all is well.
+This is the hot path of writes: no copies, no objects beyond the records and the answer, and no
+result list when all is well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.decision import Reply, Write, check_item_count, check_record_count, refuse, wire_error, write_or_reply
+from controller.decision import (
+    Reply,
+    Write,
+    check_item_count,
+    check_record_count,
+    refuse,
+    wire_error,
+    write_or_reply,
+)
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys
@@ -59,25 +69,45 @@ def alter_configs(
 
 def config_record(resource_type: int, resource_name: str, name: str, value: str | None) -> Record:
     """One key's new value; None deletes it."""
-    return record(pb.ConfigRecord(resource_type=resource_type, resource_name=resource_name, name=name, value=value))
+    return record(
+        pb.ConfigRecord(
+            resource_type=resource_type, resource_name=resource_name, name=name, value=value
+        )
+    )
 
 
 def check_config(settings: ControllerSettings, key: ConfigKey, value: str, field: str) -> None:
     """Raise INVALID_CONFIG for a value that its key can't have."""
     limit = settings.config_value_max_bytes
     if len(value) * _UTF8_MAX_BYTES > limit and len(value.encode()) > limit:
-        raise refuse(ErrorCode.INVALID_CONFIG, f"the value of {key.name} is larger than {limit} bytes", field)
+        raise refuse(
+            ErrorCode.INVALID_CONFIG, f"the value of {key.name} is larger than {limit} bytes", field
+        )
     if not value.isprintable():
-        raise refuse(ErrorCode.INVALID_CONFIG, f"the value of {key.name} has characters that cannot be printed", field)
+        raise refuse(
+            ErrorCode.INVALID_CONFIG,
+            f"the value of {key.name} has characters that cannot be printed",
+            field,
+        )
     wrong = key.check(value) if key.check is not None else None
     if wrong is not None:
-        raise refuse(ErrorCode.INVALID_CONFIG, f"the value of {key.name}, {value[:80]!r}, {wrong}", field)
+        raise refuse(
+            ErrorCode.INVALID_CONFIG, f"the value of {key.name}, {value[:80]!r}, {wrong}", field
+        )
 
 
 def _alter_resource(
-    view: ImageView, settings: ControllerSettings, resource: rpc.AlterConfigsResource, index: int, records: list[Record]
+    view: ImageView,
+    settings: ControllerSettings,
+    resource: rpc.AlterConfigsResource,
+    index: int,
+    records: list[Record],
 ) -> None:
-    resource_type, resource_name, configs = resource.resource_type, resource.resource_name, resource.configs
+    resource_type, resource_name, configs = (
+        resource.resource_type,
+        resource.resource_name,
+        resource.configs,
+    )
     keys = config_keys(resource_type)
     if keys is None:
         raise refuse(
@@ -86,8 +116,12 @@ def _alter_resource(
             f"resources[{index}].resource_type",
         )
     _check_resource(view, resource_type, resource_name, index)
-    if len(configs) > len(keys) or (len(configs) > 1 and len({config.name for config in configs}) < len(configs)):
-        raise refuse(ErrorCode.INVALID_REQUEST, "a config key is named twice", f"resources[{index}].configs")
+    if len(configs) > len(keys) or (
+        len(configs) > 1 and len({config.name for config in configs}) < len(configs)
+    ):
+        raise refuse(
+            ErrorCode.INVALID_REQUEST, "a config key is named twice", f"resources[{index}].configs"
+        )
     for position, config in enumerate(configs):
         name = config.name
         key = keys.get(name)
@@ -110,7 +144,9 @@ def _alter_resource(
         elif operation == _DELETE:
             records.append(config_record(resource_type, resource_name, name, None))
         elif operation in (_APPEND, _SUBTRACT):
-            value = _list_value(view, resource, key, config, f"resources[{index}].configs[{position}]")
+            value = _list_value(
+                view, resource, key, config, f"resources[{index}].configs[{position}]"
+            )
             check_config(settings, key, value, f"resources[{index}].configs[{position}].value")
             records.append(config_record(resource_type, resource_name, name, value))
         else:
@@ -122,12 +158,20 @@ def _alter_resource(
 
 
 def _list_value(
-    view: ImageView, resource: rpc.AlterConfigsResource, key: ConfigKey, config: rpc.AlterableConfig, field: str
+    view: ImageView,
+    resource: rpc.AlterConfigsResource,
+    key: ConfigKey,
+    config: rpc.AlterableConfig,
+    field: str,
 ) -> str:
-    """The list that results from adding or taking out items; what is not set begins with the value in force."""
+    """The list that results from adding or taking out items; what is not set begins with the value
+    in force.
+    """
     if key.type != "LIST":
         raise refuse(
-            ErrorCode.INVALID_CONFIG, f"{key.name} is no list: it can only be set", f"{field}.config_operation"
+            ErrorCode.INVALID_CONFIG,
+            f"{key.name} is no list: it can only be set",
+            f"{field}.config_operation",
         )
     own = view.configs.get((resource.resource_type, resource.resource_name)) or {}
     present = own.get(key.name)
@@ -147,18 +191,25 @@ def _check_resource(view: ImageView, resource_type: int, name: str, index: int) 
             return
         code, wrong = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:249]!r}"
     elif resource_type == _BROKER:
-        # The empty name is the default of all brokers. One spelling of each id, or "07" would be a resource of its own.
-        # Not longer than an id: making a number of a long text takes long, and Python refuses to from 4,300 digits on.
+        # The empty name is the default of all brokers. One spelling of each id, or "07" would be a
+        # resource of its own. Not longer than an id: making a number of a long text takes long, and
+        # Python refuses to from 4,300 digits on.
         number = int(name) if name.isascii() and name.isdigit() and len(name) <= _ID_DIGITS else -1
         if not name or (str(number) == name and number in view.brokers):
             return
-        code, wrong = ErrorCode.INVALID_REQUEST, f"{name[:80]!r} is not the id of a registered broker"
+        code, wrong = (
+            ErrorCode.INVALID_REQUEST,
+            f"{name[:80]!r} is not the id of a registered broker",
+        )
     elif 0 < len(name) <= RESOURCE_NAME_MAX_CHARS and name.isprintable():
         return
     else:
         code, wrong = (
             ErrorCode.INVALID_REQUEST,
-            f"a name has 1 to {RESOURCE_NAME_MAX_CHARS} printable characters: {name[:80]!r} has {len(name)}",
+            (
+                f"a name has 1 to {RESOURCE_NAME_MAX_CHARS} printable characters: {name[:80]!r} has"
+                f" {len(name)}"
+            ),
         )
     raise refuse(code, wrong, f"resources[{index}].resource_name")
 

@@ -1,9 +1,11 @@
-"""Which of a node's snapshots goes next, with the log below the one after it, and for whose sake none does.
+"""Which of a node's snapshots goes next, with the log below the one after it, and for whose sake
+none does.
 
-Each node drops its log by itself: by size and by age. It does not drop what an export has yet to read: its log start stays at or below
-every export cursor that is not below it already, in the image that is committed here. A cursor that nobody moves any more must not fill
-the disk: above ``metadata.export.cursor.max.bytes`` the log start passes it all the same, and says so. A cursor that was passed holds
-nothing back: what its export needs next is gone here.
+Each node drops its log by itself: by size and by age. It does not drop what an export has yet to
+read: its log start stays at or below every export cursor that is not below it already, in the image
+that is committed here. A cursor that nobody moves any more must not fill the disk: above
+``metadata.export.cursor.max.bytes`` the log start passes it all the same, and says so. A cursor
+that was passed holds nothing back: what its export needs next is gone here.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -31,9 +33,12 @@ class Held(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What retention says. ``start``: the snapshot at whose end the log is to begin; None: nothing goes.
+    """What retention says.
 
-    ``held_by``: the export cursors because of which nothing goes, though it is time. ``passed``: those that ``start`` lies above.
+    ``start``: the snapshot at whose end the log is to begin; None: nothing goes.
+
+    ``held_by``: the export cursors because of which nothing goes, though it is time. ``passed``:
+    those that ``start`` lies above.
     """
 
     start: SnapshotId | None
@@ -51,15 +56,19 @@ def next_start(
     now_ms: int,
     settings: ControllerSettings,
 ) -> SnapshotId | None:
-    """The snapshot at whose end the log is to begin, so that the oldest one and the log below it go; None: nothing goes.
+    """The snapshot at whose end the log is to begin, so that the oldest one and the log below it
+    go; None: nothing goes.
 
-    By size and age alone. ``held``: ascending. ``now_ms``: wall clock. The newest snapshot always stays.
+    By size and age alone. ``held``: ascending. ``now_ms``: wall clock. The newest snapshot always
+    stays.
     """
     if len(held) < 2:
         return None
     if held[0].snapshot_id.end_offset < log_start_offset:
         # Of no use: the log behind it is gone, as another one was installed.
-        return next(one.snapshot_id for one in held if one.snapshot_id.end_offset >= log_start_offset)
+        return next(
+            one.snapshot_id for one in held if one.snapshot_id.end_offset >= log_start_offset
+        )
     too_old = now_ms - held[0].last_timestamp_ms > settings.metadata_max_retention_ms
     if too_old or used_bytes() > settings.metadata_max_retention_bytes:
         return held[1].snapshot_id
@@ -73,8 +82,12 @@ def judge(
     used_bytes: Callable[[], int],
     settings: ControllerSettings,
 ) -> Verdict:
-    """Whether the log may begin at the end of ``start``, as ``next_start`` would have it, for the exports under way."""
-    needy = tuple(one.name for one in cursors if log_start_offset <= one.end_offset < start.end_offset)
+    """Whether the log may begin at the end of ``start``, as ``next_start`` would have it, for the
+    exports under way.
+    """
+    needy = tuple(
+        one.name for one in cursors if log_start_offset <= one.end_offset < start.end_offset
+    )
     if needy and used_bytes() <= settings.metadata_export_cursor_max_bytes:
         return Verdict(None, held_by=needy)
     return Verdict(start, passed=needy)
@@ -86,7 +99,9 @@ def cursors_of(image: Image) -> list[ExportCursor]:
 
 
 class Retention:
-    """The two policies one after the other, and what they have come to here: for the log, and for metrics."""
+    """The two policies one after the other, and what they have come to here: for the log, and for
+    metrics.
+    """
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
@@ -126,7 +141,8 @@ class Retention:
             assert verdict.start is not None
             self.passed += len(verdict.passed)
             log.error(
-                "the log was dropped beyond export cursors: these exports cannot go on from this node",
+                "the log was dropped beyond export cursors: these exports cannot go on from this"
+                " node",
                 cursors=list(verdict.passed),
                 log_start_offset=verdict.start.end_offset,
                 max_bytes=self._settings.metadata_export_cursor_max_bytes,

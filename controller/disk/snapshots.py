@@ -1,7 +1,8 @@
-"""When a node takes a snapshot of what it has committed, which of the old ones it keeps, and how it begins with one (KIP-630).
+"""When a node takes a snapshot of what it has committed, which of the old ones it keeps, and how it
+begins with one (KIP-630).
 
-Each node does so by itself, leader or not, from a reference to its committed image, in slices off the hot path. The policies are pure;
-``Snapshots`` carries them out.
+Each node does so by itself, leader or not, from a reference to its committed image, in slices off
+the hot path. The policies are pure; ``Snapshots`` carries them out.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -30,11 +31,14 @@ ASK_AGAIN_S = 1.0
 """After a snapshot that was due could not be taken: metadata.version is too low."""
 SMALL_BYTES = 4 << 20
 SNAPSHOT_GROWTH = 4
-"""A state above SMALL_BYTES is written down only after so many times its size of the log: a busy cluster with a large state would
-else spend a good part of its time doing so. And a snapshot that is hardly smaller than its log saves nobody anything: replaying
-the one takes as long as loading the other."""
+"""A state above SMALL_BYTES is written down only after so many times its size of the log: a busy
+cluster with a large state would else spend a good part of its time doing so. And a snapshot that is
+hardly smaller than its log saves nobody anything: replaying the one takes as long as loading the
+other."""
 RETENTION_EVERY_S = 10.0
-"""How often it is asked whether the oldest snapshot may go: at most one does each time, as its space comes back late."""
+"""How often it is asked whether the oldest snapshot may go: at most one does each time, as its
+space comes back late.
+"""
 
 
 @dataclass(slots=True)
@@ -52,7 +56,9 @@ class Trigger:
         if self.applied_bytes >= least_bytes:
             return True
         interval_ms = settings.metadata_log_max_snapshot_interval_ms
-        return interval_ms > 0 and self.applied_bytes > 0 and (now - self.since) * 1000 >= interval_ms
+        return (
+            interval_ms > 0 and self.applied_bytes > 0 and (now - self.since) * 1000 >= interval_ms
+        )
 
 
 class SnapshotLoad:
@@ -65,11 +71,16 @@ class SnapshotLoad:
         self._position = 0
 
     def step(self) -> Image | None:
-        """Load a slice: the image, when that was the last one. Raises CorruptLogError, UnknownRecordError, StorageError."""
+        """Load a slice: the image, when that was the last one.
+
+        Raises CorruptLogError, UnknownRecordError, StorageError.
+        """
         try:
             data = self._snapshots.read(self.snapshot_id, self._position, BATCH_BYTES)
         except LookupError:
-            raise CorruptLogError(f"the snapshot {self.snapshot_id} that the log begins with is not there") from None
+            raise CorruptLogError(
+                f"the snapshot {self.snapshot_id} that the log begins with is not there"
+            ) from None
         if data:
             self._position += len(data)
             self._loader.feed(data)
@@ -77,9 +88,13 @@ class SnapshotLoad:
         image = self._loader.finish()
         header = self._loader.header
         assert header is not None
-        if (header.end_offset, header.epoch) != (self.snapshot_id.end_offset, self.snapshot_id.epoch):
+        if (header.end_offset, header.epoch) != (
+            self.snapshot_id.end_offset,
+            self.snapshot_id.epoch,
+        ):
             raise CorruptLogError(
-                f"the snapshot {self.snapshot_id} says that it is of {header.end_offset}, {header.epoch}"
+                f"the snapshot {self.snapshot_id} says that it is of {header.end_offset},"
+                f" {header.epoch}"
             )
         return image
 
@@ -135,7 +150,9 @@ class Snapshots:
         self._trigger.applied_bytes += count_bytes
 
     def installed(self, now: float) -> None:
-        """The image begins with a snapshot: one being taken of an older image is given up by the replica."""
+        """The image begins with a snapshot: one being taken of an older image is given up by the
+        replica.
+        """
         self.loaded += 1
         self._writing = None
         self._trigger = Trigger(now)
@@ -145,7 +162,11 @@ class Snapshots:
 
         ``image``: the committed one, and ``state_bytes`` its size; making it may cost something.
         """
-        due = self._writing is None and now >= self._ask_at and self._trigger.due(now, state_bytes, self._settings)
+        due = (
+            self._writing is None
+            and now >= self._ask_at
+            and self._trigger.due(now, state_bytes, self._settings)
+        )
         if due and not self.take(now, image()):
             self._ask_at = now + ASK_AGAIN_S
         if now >= self._retention_at:
@@ -153,10 +174,16 @@ class Snapshots:
             self._keep_retention(image)
 
     def take(self, now: float, image: Image) -> bool:
-        """Begin to take a snapshot of this committed image; whether there was reason and leave to."""
+        """Begin to take a snapshot of this committed image; whether there was reason and leave
+        to.
+        """
         newest = self._replica.snapshots.newest
         newest_end = newest.end_offset if newest else 0
-        if self._writing is not None or not supports_snapshots(image.features) or image.offset + 1 <= newest_end:
+        if (
+            self._writing is not None
+            or not supports_snapshots(image.features)
+            or image.offset + 1 <= newest_end
+        ):
             return False
         self._writing = image
         self._trigger = Trigger(now)
@@ -170,24 +197,36 @@ class Snapshots:
         self.generated_bytes, self.generated_at = size, self._trigger.since
         # Not from here: this may be inside a step of the replica.
         self._retention_at = 0.0
-        log.info("snapshot taken", end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch, bytes=size)
+        log.info(
+            "snapshot taken", end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch, bytes=size
+        )
 
     def _keep_retention(self, image: Callable[[], Image]) -> None:
         held, replica = self._held(), self._replica
         verdict = self._retention.decide(
-            held, replica.log_start_offset, replica.used_bytes, self._wall_clock_ms(), lambda: cursors_of(image())
+            held,
+            replica.log_start_offset,
+            replica.used_bytes,
+            self._wall_clock_ms(),
+            lambda: cursors_of(image()),
         )
         start = verdict.start
         if start is not None and replica.advance_log_start(start):
             self._retention.advanced(verdict)
-            log.info("log start advanced", offset=start.end_offset, dropped_snapshot=held[0].snapshot_id.end_offset)
+            log.info(
+                "log start advanced",
+                offset=start.end_offset,
+                dropped_snapshot=held[0].snapshot_id.end_offset,
+            )
 
     def _held(self) -> list[Held]:
         ids = self._replica.snapshots.ids
         self._timestamps = {
-            one: self._timestamps[one]
-            if one in self._timestamps
-            else self._replica.snapshots.header(one).last_timestamp_ms
+            one: (
+                self._timestamps[one]
+                if one in self._timestamps
+                else self._replica.snapshots.header(one).last_timestamp_ms
+            )
             for one in ids
         }
         return [Held(one, self._timestamps[one]) for one in ids]

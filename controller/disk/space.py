@@ -1,7 +1,9 @@
-"""The free-space reserve: a disk that fills up stops writes while there is still room for elections and for repair.
+"""The free-space reserve: a disk that fills up stops writes while there is still room for elections
+and for repair.
 
-A node without its reserve says so to the leader in every Fetch. Who leads without it hands over to somebody who has it. While those
-that have it are no majority, writes are refused: what they would add could not be stored by enough voters for long.
+A node without its reserve says so to the leader in every Fetch. Who leads without it hands over to
+somebody who has it. While those that have it are no majority, writes are refused: what they would
+add could not be stored by enough voters for long.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ MAX_SHARE_OF_DISK = 0.05
 WRITES_WITHOUT_SPACE = frozenset({"remove_raft_voter", "broker_heartbeat"})
 """Requests whose records are accepted without the reserve.
 
-The removal of a voter is the way out, when its disk can't be made larger. A heartbeat only takes its broker out, once, as the controller's
-own fencing does: while there is no space nobody is unfenced. It must not be refused: its arrival renews the session, and the broker, which
-takes an error for no contact, fences itself [one that is told to stop serves nothing, and leads as long as there is no space].
+The removal of a voter is the way out, when its disk can't be made larger. A heartbeat only takes
+its broker out, once, as the controller's own fencing does: while there is no space nobody is
+unfenced. It must not be refused: its arrival renews the session, and the broker, which takes an
+error for no contact, fences itself [one that is told to stop serves nothing, and leads as long as
+there is no space].
 """
 
 
@@ -34,7 +38,10 @@ def effective_reserve_bytes(configured_bytes: int, disk_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a leader has to do about space. ``refusal`` not empty: why writes are refused. ``hand_over_to`` -1: nobody."""
+    """What a leader has to do about space.
+
+    ``refusal`` not empty: why writes are refused. ``hand_over_to`` -1: nobody.
+    """
 
     refusal: str = ""
     hand_over_to: int = -1
@@ -44,7 +51,10 @@ FINE = Verdict()
 
 
 class SpaceWatch:
-    """One node's disk, looked at once a second, and what its being full means for a leader. 0 as reserve: never looked at."""
+    """One node's disk, looked at once a second, and what its being full means for a leader.
+
+    0 as reserve: never looked at.
+    """
 
     def __init__(self, reserve_bytes: int) -> None:
         self._reserve_bytes = reserve_bytes
@@ -81,7 +91,8 @@ class SpaceWatch:
         with_space, majority = len(seen.voters) - len(low), len(seen.voters) // 2 + 1
         if with_space < majority:
             self.verdict = Verdict(
-                f"the disks of nodes {low} are below their free-space reserve; no majority of voters is left"
+                f"the disks of nodes {low} are below their free-space reserve; no majority of"
+                " voters is left"
             )
         elif not self.low:
             self.verdict = FINE

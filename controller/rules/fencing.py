@@ -1,4 +1,5 @@
-"""Fencing and unfencing one broker: the registration change, and what it means for the partitions of that broker alone.
+"""Fencing and unfencing one broker: the registration change, and what it means for the partitions
+of that broker alone.
 
 One broker a decision, so that each decision sees the effect of the one before it.
 """
@@ -26,11 +27,16 @@ _WORDS = {
     Cause.CONTROLLED_SHUTDOWN: "controlled shutdown",
     Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS: "active without heartbeats, controlled shutdown",
 }
-"""The causes in words, for people. Below metadata.version 6 the words decide, so what is written there is the text of old."""
+"""The causes in words, for people.
+
+Below metadata.version 6 the words decide, so what is written there is the text of old.
+"""
 
 
 def registration_change(view: ImageView, broker: Broker, cause: Cause, **standing: bool) -> Record:
-    """A change of a broker's ``standing`` (fenced, in_controlled_shutdown; what is not named stays), with why, as the level has it."""
+    """A change of a broker's ``standing`` (fenced, in_controlled_shutdown; what is not named
+    stays), with why, as the level has it.
+    """
     if supports_causes(view.features):
         said, reason = int(cause), _WORDS.get(cause, "")
     else:
@@ -39,18 +45,28 @@ def registration_change(view: ImageView, broker: Broker, cause: Cause, **standin
 
 
 def without_cause(broker: Broker) -> Record:
-    """What makes the broker what it would be had its cause been written in words, as programs of before the causes read it."""
+    """What makes the broker what it would be had its cause been written in words, as programs of
+    before the causes read it.
+    """
     return record(_change(broker, 0, OLD_TEXT_OF.get(broker.cause, broker.reason), {}))
 
 
-def _change(broker: Broker, said: int, reason: str, standing: dict[str, bool]) -> pb.BrokerRegistrationChangeRecord:
+def _change(
+    broker: Broker, said: int, reason: str, standing: dict[str, bool]
+) -> pb.BrokerRegistrationChangeRecord:
     return pb.BrokerRegistrationChangeRecord(
-        broker_id=broker.id, broker_epoch=broker.epoch, reason=reason, cause=cast("Any", said), **standing
+        broker_id=broker.id,
+        broker_epoch=broker.epoch,
+        reason=reason,
+        cause=cast("Any", said),
+        **standing,
     )
 
 
 def fence(view: ImageView, broker: Broker, cause: Cause) -> list[Record]:
-    """Fence a broker, and take it out of every ISR and leadership; ``isr_removals`` goes on where that is more than MAX_REMOVALS."""
+    """Fence a broker, and take it out of every ISR and leadership; ``isr_removals`` goes on where
+    that is more than MAX_REMOVALS.
+    """
     change = registration_change(view, broker, cause, fenced=True, in_controlled_shutdown=False)
     return [change, *removals(view, broker.id, limit=MAX_REMOVALS)]
 
@@ -62,7 +78,9 @@ def unfence(view: ImageView, broker: Broker, cause: Cause = Cause.CAUGHT_UP) -> 
 
 
 def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
-    """Move everything off a broker that goes on serving reads until the others know the new leaders; MAX_REMOVALS partitions at a time."""
+    """Move everything off a broker that goes on serving reads until the others know the new
+    leaders; MAX_REMOVALS partitions at a time.
+    """
     moved = removals(view, broker.id, on_purpose=True, limit=MAX_REMOVALS)
     if broker.in_controlled_shutdown:
         return moved
@@ -72,6 +90,10 @@ def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
 
 
 def take_leave(view: ImageView, broker: Broker) -> list[Record]:
-    """The last record of a broker that leaves gracefully: see :func:`raftlog.metadata.entities.has_left`."""
-    change = registration_change(view, broker, Cause.CONTROLLED_SHUTDOWN, fenced=True, in_controlled_shutdown=True)
+    """The last record of a broker that leaves gracefully: see
+    :func:`raftlog.metadata.entities.has_left`.
+    """
+    change = registration_change(
+        view, broker, Cause.CONTROLLED_SHUTDOWN, fenced=True, in_controlled_shutdown=True
+    )
     return [change, *removals(view, broker.id, on_purpose=True)]

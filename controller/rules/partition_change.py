@@ -1,13 +1,17 @@
-"""A partition's next state: who leads it, who is in its ISR, and whether its reassignment is complete. Every change is made here.
+"""A partition's next state: who leads it, who is in its ISR, and whether its reassignment is
+complete. Every change is made here.
 
 The rules (kept together because each bends the others):
 
-* A leader is active and in the ISR. The present one stays if it can; else the first in replica order that can; else nobody.
-* Without eligible leader replicas (KIP-966) the ISR never becomes empty: its last member stays though it is gone, for nobody else
-  is known to hold every committed record.
-* An unclean leader comes from outside the ISR: the ISR is then the leader alone, which is RECOVERING until it says otherwise.
-* A reassignment (KIP-455) has replicas = target + removing. It is complete when all that are added are in the ISR, and, where the
-  replicas become fewer, when all that stay are in it. Completing it is part of the change that makes it so.
+* A leader is active and in the ISR. The present one stays if it can; else the first in replica
+  order that can; else nobody.
+* Without eligible leader replicas (KIP-966) the ISR never becomes empty: its last member stays
+  though it is gone, for nobody else is known to hold every committed record.
+* An unclean leader comes from outside the ISR: the ISR is then the leader alone, which is
+  RECOVERING until it says otherwise.
+* A reassignment (KIP-455) has replicas = target + removing. It is complete when all that are added
+  are in the ISR, and, where the replicas become fewer, when all that stay are in it. Completing it
+  is part of the change that makes it so.
 
 Why: docs/decisions/015-one-function-changes-partitions.md
 """
@@ -56,7 +60,9 @@ class Assignment(NamedTuple):
 
 
 class Brokers:
-    """Who may lead, seen from the middle of a decision: ``joining`` is about to be unfenced, ``leaving`` about to go."""
+    """Who may lead, seen from the middle of a decision: ``joining`` is about to be unfenced,
+    ``leaving`` about to go.
+    """
 
     __slots__ = ("_brokers", "_joining", "_leaving")
 
@@ -80,7 +86,11 @@ def assignment_of(partition: Partition) -> Assignment:
 
 
 def choose_leader(
-    brokers: Brokers, present: int, replicas: Sequence[int], isr: Collection[int], election: Election
+    brokers: Brokers,
+    present: int,
+    replicas: Sequence[int],
+    isr: Collection[int],
+    election: Election,
 ) -> int:
     """The leader among the members of the ISR, or NO_LEADER."""
     active = brokers.active
@@ -100,7 +110,9 @@ def next_state(
     recovery_state: int | None = None,
     election: Election = Election.ONLINE,
 ) -> pb.PartitionChangeRecord | None:
-    """The record that makes a change true; None if nothing changes. ``isr`` empty: its last member is gone, and stays in it.
+    """The record that makes a change true; None if nothing changes.
+
+    ``isr`` empty: its last member is gone, and stays in it.
 
     ``isr`` must be part of the replicas of ``assignment``.
     """
@@ -120,7 +132,9 @@ def next_state(
 
 
 def is_overdue(partition: Partition) -> bool:
-    """Whether a reassignment could be complete and is not: a controller of an earlier build has taken the last replica in."""
+    """Whether a reassignment could be complete and is not: a controller of an earlier build has
+    taken the last replica in.
+    """
     if not partition.adding_replicas and not partition.removing_replicas:
         return False
     present = assignment_of(partition)
@@ -139,9 +153,15 @@ def _completed(wanted: Assignment, members: tuple[int, ...]) -> tuple[Assignment
 
 
 def _record(
-    partition: Partition, wanted: Assignment, members: tuple[int, ...], leader: int, recovery_state: int | None
+    partition: Partition,
+    wanted: Assignment,
+    members: tuple[int, ...],
+    leader: int,
+    recovery_state: int | None,
 ) -> pb.PartitionChangeRecord | None:
-    """Only what differs is in the record: naming a leader, even the same one, begins a leader epoch."""
+    """Only what differs is in the record: naming a leader, even the same one, begins a leader
+    epoch.
+    """
     change = pb.PartitionChangeRecord(partition_id=partition.index, topic_id=partition.topic_id)
     if members != partition.isr:
         change.isr.ids.extend(members)

@@ -1,4 +1,6 @@
-"""Sends the outcome of each request to the client that waits for it, and nothing more once this node has stopped."""
+"""Sends the outcome of each request to the client that waits for it, and nothing more once this
+node has stopped.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,18 @@ class Answers:
     def fail(self, link: Any, correlation_id: int, error: ApiError) -> None:
         """End a request with this error, which says whether the outcome is known."""
         if self.closed:
-            # The node has stopped, perhaps because of its disk: send nothing more, not even an error.
+            # The node has stopped, perhaps because of its disk: send nothing more, not even an
+            # error.
             return
         send_quietly(link, self._directory.failure(correlation_id, error))
 
-    def give_up(self, parked: Parked, lao: LaoTracker, is_committed: bool, code: ErrorCode, why: str) -> None:
+    def give_up(
+        self, parked: Parked, lao: LaoTracker, is_committed: bool, code: ErrorCode, why: str
+    ) -> None:
         """Answer a request that can wait no longer.
 
-        A committed write succeeds. An uncommitted write has an unknown outcome. A request without records definitely failed.
+        A committed write succeeds. An uncommitted write has an unknown outcome. A request without
+        records definitely failed.
         """
         if is_committed:
             say_how_far(parked, lao)
@@ -51,8 +57,13 @@ class Answers:
             error = ApiError(code, why, outcome_unknown=parked.is_write)
             self.fail(parked.link, parked.response.correlation_id, error)
 
-    def parked(self, decision: Answerable, waiting: Waiting, epoch: int, generation: int, offset: int) -> Parked:
-        """The reply to a decision of ``epoch``, to be parked. ``offset``: the offset of the last record that the decision wrote."""
+    def parked(
+        self, decision: Answerable, waiting: Waiting, epoch: int, generation: int, offset: int
+    ) -> Parked:
+        """The reply to a decision of ``epoch``, to be parked.
+
+        ``offset``: the offset of the last record that the decision wrote.
+        """
         response = pb.ControllerResponse(
             correlation_id=waiting.request.correlation_id,
             leader_id=self._directory.leader_id,

@@ -1,8 +1,10 @@
-"""Finds out whether a broker whose connection broke is gone: asks the kernel of its machine, by a raw connect to its listener.
+"""Finds out whether a broker whose connection broke is gone: asks the kernel of its machine, by a
+raw connect to its listener.
 
-A connection that ends proves nothing: it may be the network. A refused connect proves something only where a connect was accepted before:
-what the broker advertises may be for its clients alone, and refuse this node at all times. So each registration's listener is tried once
-when its first heartbeat is here. One refusal may be a broker that starts; they are counted.
+A connection that ends proves nothing: it may be the network. A refused connect proves something
+only where a connect was accepted before: what the broker advertises may be for its clients alone,
+and refuse this node at all times. So each registration's listener is tried once when its first
+heartbeat is here. One refusal may be a broker that starts; they are counted.
 
 Why: docs/decisions/012-sessions-and-fencing.md
 """
@@ -31,10 +33,16 @@ MAX_PROBES = 32
 
 
 class BrokerProbes:
-    """The probes of one node while it is the active controller. ``found``: this registration's process seems to be gone."""
+    """The probes of one node while it is the active controller.
+
+    ``found``: this registration's process seems to be gone.
+    """
 
     def __init__(
-        self, transport: Transport, decider: Callable[[], Decider | None], found: Callable[[int, int], None]
+        self,
+        transport: Transport,
+        decider: Callable[[], Decider | None],
+        found: Callable[[int, int], None],
     ) -> None:
         self._transport = transport
         self._active = decider
@@ -44,7 +52,9 @@ class BrokerProbes:
         self._newest: dict[int, int] = {}
         """Broker id -> id(link)."""
         self._accepted: dict[int, int] = {}
-        """Broker id -> the epoch of the registration whose listener has accepted a connect, or was asked to (-1 - epoch)."""
+        """Broker id -> the epoch of the registration whose listener has accepted a connect, or was
+        asked to (-1 - epoch).
+        """
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def heard(self, link: Any, broker_id: int, broker_epoch: int) -> None:
@@ -52,7 +62,10 @@ class BrokerProbes:
         if self._newest.get(broker_id) != id(link):
             self._links[id(link)] = broker_id
             self._newest[broker_id] = id(link)
-        if self._accepted.get(broker_id) not in (broker_epoch, -1 - broker_epoch) and len(self._tasks) < MAX_PROBES:
+        if (
+            self._accepted.get(broker_id) not in (broker_epoch, -1 - broker_epoch)
+            and len(self._tasks) < MAX_PROBES
+        ):
             self._accepted[broker_id] = -1 - broker_epoch
             self._begin(broker_id, self._try_first(broker_id, broker_epoch))
 
@@ -63,11 +76,18 @@ class BrokerProbes:
             return
         del self._newest[broker_id]
         broker = self._registered(broker_id)
-        if broker is not None and self._accepted.get(broker_id) == broker.epoch and len(self._tasks) < MAX_PROBES:
+        if (
+            broker is not None
+            and self._accepted.get(broker_id) == broker.epoch
+            and len(self._tasks) < MAX_PROBES
+        ):
             self._begin(broker_id, self._find_out(broker_id, broker.epoch))
 
     def reset(self) -> None:
-        """The leadership is lost, or the node stops. Links stay known: their brokers may heartbeat under the next one."""
+        """The leadership is lost, or the node stops.
+
+        Links stay known: their brokers may heartbeat under the next one.
+        """
         tasks, self._tasks = self._tasks, {}
         for task in tasks.values():
             task.cancel()
@@ -80,7 +100,9 @@ class BrokerProbes:
         task = self._tasks[broker_id] = asyncio.get_running_loop().create_task(
             work, name=f"probe of broker {broker_id}"
         )
-        task.add_done_callback(lambda _: self._tasks.get(broker_id) is task and self._tasks.pop(broker_id))
+        task.add_done_callback(
+            lambda _: self._tasks.get(broker_id) is task and self._tasks.pop(broker_id)
+        )
 
     def _registered(self, broker_id: int) -> Broker | None:
         decider = self._active()
@@ -89,7 +111,11 @@ class BrokerProbes:
 
     async def _try_first(self, broker_id: int, epoch: int) -> None:
         broker = self._registered(broker_id)
-        if broker is not None and broker.epoch == epoch and await self._probe(broker) is Probe.ACCEPTED:
+        if (
+            broker is not None
+            and broker.epoch == epoch
+            and await self._probe(broker) is Probe.ACCEPTED
+        ):
             self._accepted[broker_id] = epoch
 
     async def _find_out(self, broker_id: int, epoch: int) -> None:
@@ -103,7 +129,11 @@ class BrokerProbes:
                 return
             refusals = refusals + 1 if await self._probe(broker) is Probe.REFUSED else 0
             if refusals == REFUSALS and broker_id not in self._newest:
-                log.warning("a broker's process seems to be gone", broker=broker_id, endpoint=broker.endpoint)
+                log.warning(
+                    "a broker's process seems to be gone",
+                    broker=broker_id,
+                    endpoint=broker.endpoint,
+                )
                 self._found(broker_id, epoch)
                 return
             await asyncio.sleep(PROBE_AGAIN_S)
@@ -111,5 +141,8 @@ class BrokerProbes:
     async def _probe(self, broker: Broker) -> Probe:
         try:
             return await self._transport.probe(broker.endpoint, PROBE_TIMEOUT_S)
-        except (ConfigError, ValueError):  # an endpoint that is no address: a name that cannot be encoded
+        except (
+            ConfigError,
+            ValueError,
+        ):  # an endpoint that is no address: a name that cannot be encoded
             return Probe.SILENT

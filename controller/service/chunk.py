@@ -1,4 +1,5 @@
-"""One turn's decisions on their way into the log: folded into the pending image at once, encoded once, proposed as one chunk.
+"""One turn's decisions on their way into the log: folded into the pending image at once, encoded
+once, proposed as one chunk.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -17,11 +18,14 @@ _NOBODY = common_pb2.ClientIdentity()
 
 
 class ChunkBuilder:
-    """Collects decisions until ``cut``. Each becomes a batch of its own, which is what makes it atomic.
+    """Collects decisions until ``cut``.
 
-    But for one case: config writes of one record, next to each other and of one principal, share a batch, as they would share
-    nothing but its header, which costs more than they do. A write with a sequence number has its own: its result is found by it.
-    A VotersRecord comes alone, in a control batch.
+    Each becomes a batch of its own, which is what makes it atomic.
+
+    But for one case: config writes of one record, next to each other and of one principal, share a
+    batch, as they would share nothing but its header, which costs more than they do. A write with a
+    sequence number has its own: its result is found by it. A VotersRecord comes alone, in a control
+    batch.
     """
 
     def __init__(self, pending: ImageBuilder, epoch: int) -> None:
@@ -35,7 +39,9 @@ class ChunkBuilder:
         self._timestamp_ms = 0
         self._voters: list[VotersAt] = []
 
-    def add(self, records: list[Record], client: common_pb2.ClientIdentity | None, timestamp_ms: int) -> None:
+    def add(
+        self, records: list[Record], client: common_pb2.ClientIdentity | None, timestamp_ms: int
+    ) -> None:
         """Fold a decision into the pending image and take its records. Raises FoldError."""
         pending = self._pending
         base_offset = pending.offset + 1
@@ -53,7 +59,9 @@ class ChunkBuilder:
                 all_below_done=client.all_below_done,
             )
         else:
-            pending.apply_batch(records, base_offset=base_offset, epoch=self._epoch, timestamp_ms=timestamp_ms)
+            pending.apply_batch(
+                records, base_offset=base_offset, epoch=self._epoch, timestamp_ms=timestamp_ms
+            )
         if self._base_offset < 0:
             self._base_offset = base_offset
         self._timestamp_ms = timestamp_ms
@@ -97,7 +105,9 @@ class ChunkBuilder:
             )
 
     def cut(self) -> tuple[bytes, int, tuple[VotersAt, ...]] | None:
-        """The chunk, its base offset and the voter sets in it; it ends where the pending image does. None if nothing was added."""
+        """The chunk, its base offset and the voter sets in it; it ends where the pending image
+        does. None if nothing was added.
+        """
         self._end_shared()
         if not self._frames:
             return None

@@ -1,7 +1,7 @@
 """By when each of very many is due, without looking at all of them each time. Pure.
 
-Most are done before anybody asks: they cost an append here. What is still there at a look goes into a heap, once; what is done in it
-is passed over, and swept out when it is more than half of it.
+Most are done before anybody asks: they cost an append here. What is still there at a look goes into
+a heap, once; what is done in it is passed over, and swept out when it is more than half of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ SLACK = 1_024
 """So many that are done may stay in the heap, however few are not."""
 
 NEW_A_LOOK = 8_192
-"""So many are put into the heap at one look: more in a tenth of a second is a flood, and the rest is a little late."""
+"""So many are put into the heap at one look: more in a tenth of a second is a flood, and the rest
+is a little late.
+"""
 
 
 class Awaited(Protocol):
@@ -44,9 +46,12 @@ class Deadlines(Generic[T]):
         return len(self._new) + len(self._heap)
 
     def late(self, now: float, waiting: int) -> Iterator[T]:
-        """Take out one after the other whose time is up. Whoever stops in between goes on with the next call.
+        """Take out one after the other whose time is up.
 
-        ``waiting``: how many are not done. What is handed out is to be marked as done before the next one is asked for.
+        Whoever stops in between goes on with the next call.
+
+        ``waiting``: how many are not done. What is handed out is to be marked as done before the
+        next one is asked for.
         """
         new = self._new
         for _ in range(min(len(new), NEW_A_LOOK)):

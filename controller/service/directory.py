@@ -1,4 +1,6 @@
-"""What this node knows of the quorum: the active controller, the newest epoch, and the endpoints of the voters."""
+"""What this node knows of the quorum: the active controller, the newest epoch, and the endpoints of
+the voters.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class Directory:
-    """The active controller and the voters. ``voters``: the voter set in force on this node, committed or not."""
+    """The active controller and the voters.
+
+    ``voters``: the voter set in force on this node, committed or not.
+    """
 
     def __init__(self, node_id: int, voters: tuple[Voter, ...]) -> None:
         self.node_id = node_id
@@ -24,15 +29,21 @@ class Directory:
         return next((voter.endpoint for voter in self.voters if voter.node_id == leader_id), "")
 
     def not_controller(self) -> ApiError:
-        """The error of a node that does not lead. It names the active controller, if this node knows it."""
+        """The error of a node that does not lead.
+
+        It names the active controller, if this node knows it.
+        """
         elsewhere = self.leader_id not in (-1, self.node_id)
         return ApiError(
             ErrorCode.NOT_CONTROLLER,
-            f"node {self.node_id} is not the active controller" + ("" if elsewhere else "; no leader is known"),
+            f"node {self.node_id} is not the active controller"
+            + ("" if elsewhere else "; no leader is known"),
             leader_id=self.leader_id if elsewhere else -1,
         )
 
     def failure(self, correlation_id: int, error: ApiError) -> pb.ControllerResponse:
         """The response with an error, and with the endpoint of the leader that the error names."""
         endpoint = self.endpoint_of(error.leader_id)
-        return failure(correlation_id, error, controller_epoch=self.leader_epoch, leader_endpoint=endpoint)
+        return failure(
+            correlation_id, error, controller_epoch=self.leader_epoch, leader_endpoint=endpoint
+        )

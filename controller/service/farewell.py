@@ -1,8 +1,10 @@
-"""The end of a node that stops in good order: whoever asks it for something is sent elsewhere, and it goes when nobody is left.
+"""The end of a node that stops in good order: whoever asks it for something is sent elsewhere, and
+it goes when nobody is left.
 
-A link that breaks with a request on its way leaves that request's outcome unknown, although the node would have refused it. So each
-link is told once, unasked (correlation id 0), that this node is not the active controller, and who is. A client takes its further
-requests there and ends the link when all it has sent is answered. Who does not know the notice is waited for until it is quiet.
+A link that breaks with a request on its way leaves that request's outcome unknown, although the
+node would have refused it. So each link is told once, unasked (correlation id 0), that this node is
+not the active controller, and who is. A client takes its further requests there and ends the link
+when all it has sent is answered. Who does not know the notice is waited for until it is quiet.
 
 Why: docs/decisions/023-leadership-transfer.md
 """
@@ -18,7 +20,9 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 POLL_S = 0.005
 QUIET_S = 0.5
-"""So long after the last request there is none on its way any more: more than a round trip of any link that works."""
+"""So long after the last request there is none on its way any more: more than a round trip of any
+link that works.
+"""
 BOUND_S = 2.0
 """The node goes after this, whoever still asks."""
 

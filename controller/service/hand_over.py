@@ -1,4 +1,5 @@
-"""The shell's part of a transfer: its requester, the polling, and the requests that wait for the successor.
+"""The shell's part of a transfer: its requester, the polling, and the requests that wait for the
+successor.
 
 Why: docs/decisions/023-leadership-transfer.md
 """
@@ -21,7 +22,9 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 0.002
 HOLD_S = 0.25
-"""How long requests wait at a node that handed over, until it can say who leads: asking round would take longer."""
+"""How long requests wait at a node that handed over, until it can say who leads: asking round would
+take longer.
+"""
 
 Answer = Callable[[ApiError | None], None]
 """Called once: None when this node has stopped to lead, or why it has not."""
@@ -45,11 +48,16 @@ class HandOver:
         return self._transfer is not None
 
     def holds(self, now: float) -> bool:
-        """Whether requests wait here although this node does not lead: it handed over a moment ago."""
+        """Whether requests wait here although this node does not lead: it handed over a moment
+        ago.
+        """
         return now < self._held_until
 
     def begin(self, target_id: int, reason: str, answer: Answer | None = None) -> None:
-        """Stop deciding, and resign as soon as nothing can be lost. If one is under way already, its end is the answer."""
+        """Stop deciding, and resign as soon as nothing can be lost.
+
+        If one is under way already, its end is the answer.
+        """
         if answer is not None:
             self._answers.append(answer)
         if self._transfer is not None:
@@ -59,7 +67,10 @@ class HandOver:
         self._timer = self._loop.call_soon(self._poll)
 
     def begin_to_anybody(self, reason: str, answer: Answer | None = None) -> None:
-        """To whoever can take over soonest. If there is nobody, only what was accepted is brought to its end."""
+        """To whoever can take over soonest.
+
+        If there is nobody, only what was accepted is brought to its end.
+        """
         service = self._service
         target_id = best_successor(service.replica.describe(service.now()), service.quorum.node_id)
         self.begin(target_id, reason, answer)
@@ -91,7 +102,11 @@ class HandOver:
             self._timer = self._loop.call_at(self._held_until, self._give_up_holding)
             self._end(None)
         elif self._transfer is not None:
-            self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the leadership was lost before it was handed over"))
+            self._end(
+                ApiError(
+                    ErrorCode.NOT_CONTROLLER, "the leadership was lost before it was handed over"
+                )
+            )
 
     def successor_known(self) -> None:
         """Somebody leads: what was held may go there."""

@@ -1,4 +1,6 @@
-"""The committed image of a node, kept by folding the log as the high watermark advances, in slices that never block long."""
+"""The committed image of a node, kept by folding the log as the high watermark advances, in slices
+that never block long.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from raftlog.metadata.records import Record, decoded
 from raftlog.replica.replica import Replica
 
 SLICE_BYTES = 64 << 10
-"""About a millisecond of folding: what it may take of the loop at a time, from fetches and votes."""
+"""About a millisecond of folding: what it may take of the loop at a time, from fetches and
+votes.
+"""
 
 BatchObserver = Callable[[Sequence[Record], int], None]
 
@@ -24,9 +28,12 @@ def fold_slice(
     count: Callable[[int], None],
     observe: BatchObserver | None = None,
 ) -> bool:
-    """Fold the next slice of the log below ``until`` (exclusive). True when the builder has arrived there.
+    """Fold the next slice of the log below ``until`` (exclusive).
 
-    ``count`` is called with how many bytes that takes, ``observe`` with the records and the base offset of each batch folded.
+    True when the builder has arrived there.
+
+    ``count`` is called with how many bytes that takes, ``observe`` with the records and the base
+    offset of each batch folded.
     """
     offset = builder.offset + 1
     if offset >= until:
@@ -61,7 +68,9 @@ class CommittedImage:
 
     @property
     def image(self) -> Image:
-        """The image, made when somebody asks: between two of them the fold writes in place, and copies no nodes of its maps."""
+        """The image, made when somebody asks: between two of them the fold writes in place, and
+        copies no nodes of its maps.
+        """
         if self._builder.offset != self._image.offset:
             self._image = self._builder.snapshot()
         return self._image
@@ -72,7 +81,9 @@ class CommittedImage:
         return self._builder.state_bytes
 
     def replace(self, image: Image) -> None:
-        """Take over an image: that of a snapshot, or one that a leader had folded when it proposed and that is committed now."""
+        """Take over an image: that of a snapshot, or one that a leader had folded when it proposed
+        and that is committed now.
+        """
         self._image = image
         self._builder = ImageBuilder(image)
 

@@ -1,8 +1,9 @@
-"""Requests that wait to be decided: bounded, in order of arrival for each connection, each with the time by which its answer is due.
+"""Requests that wait to be decided: bounded, in order of arrival for each connection, each with the
+time by which its answer is due.
 
-Connections take turns: whoever sends ten thousand requests delays itself alone. Heartbeats go before all others, and have a bound of
-their own: behind a backlog that is longer than ``broker.fencing.timeout.ms`` every broker would hear nothing for so long, and fence
-itself.
+Connections take turns: whoever sends ten thousand requests delays itself alone. Heartbeats go
+before all others, and have a bound of their own: behind a backlog that is longer than
+``broker.fencing.timeout.ms`` every broker would hear nothing for so long, and fence itself.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class Intake:
     """The queue in front of the controller."""
 
     def __init__(self, default_timeout_s: float, max_timeout_s: float = math.inf) -> None:
-        """``default_timeout_s``: of a request that names none; ``max_timeout_s``: the longest that one may name."""
+        """``default_timeout_s``: of a request that names none; ``max_timeout_s``: the longest that
+        one may name.
+        """
         self._default_timeout_s = default_timeout_s
         self._max_timeout_s = max_timeout_s
         self._queue: FairQueue[Waiting] = FairQueue()
@@ -83,9 +86,12 @@ class Intake:
         heartbeat: bool = False,
         kind: str = "",
     ) -> None:
-        """Queue a request. Raises MESSAGE_TOO_LARGE, and THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
+        """Queue a request.
 
-        ``link`` None: this node's own, which shares with nobody. ``kind``: the name of its body, if it is known.
+        Raises MESSAGE_TOO_LARGE, and THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
+
+        ``link`` None: this node's own, which shares with nobody. ``kind``: the name of its body, if
+        it is known.
         """
         size = request.ByteSize()
         if size > MAX_REQUEST_BYTES:
@@ -95,7 +101,10 @@ class Intake:
                 field=request.WhichOneof("body") or "",
             )
         peer = None if link is None else link.peer
-        if heartbeat and self._heartbeats.length_of(peer) >= limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER:
+        if (
+            heartbeat
+            and self._heartbeats.length_of(peer) >= limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER
+        ):
             heartbeat = False
         queue = self._heartbeats if heartbeat else self._queue
         if queue.length - self._dead[heartbeat] + len(self._deferred) >= MAX_WAITING:
@@ -120,7 +129,9 @@ class Intake:
 
     def take(self) -> Waiting | None:
         """The next heartbeat, or the next of the others; None if there is none."""
-        while (waiting := (self._heartbeats if self._heartbeats.length else self._queue).pop()) is not None:
+        while (
+            waiting := (self._heartbeats if self._heartbeats.length else self._queue).pop()
+        ) is not None:
             if waiting.done:
                 self._dead[waiting.heartbeat] -= 1
                 continue
@@ -148,14 +159,19 @@ class Intake:
             waiting = heapq.heappop(self._deferred)[2]
             if not waiting.done:
                 waiting.queued, waiting.heartbeat = True, False
-                waiting.charged = waiting.peer is not None and self._shares.take(waiting.peer, waiting.cost_bytes)
+                waiting.charged = waiting.peer is not None and self._shares.take(
+                    waiting.peer, waiting.cost_bytes
+                )
                 self._queue.push(waiting.peer, waiting)
                 self.waiting_bytes += waiting.size
                 woken = True
         return woken
 
     def abandon(self, links: Collection[Any]) -> None:
-        """These links are gone: what was put off for them is dropped. What waits its turn is decided all the same."""
+        """These links are gone: what was put off for them is dropped.
+
+        What waits its turn is decided all the same.
+        """
         for _, _, waiting in self._deferred:
             if waiting.link in links:
                 waiting.done = True
@@ -167,7 +183,10 @@ class Intake:
             yield waiting
 
     def expired(self, now: float) -> Iterator[Waiting]:
-        """Take out those whose time is up, one after the other: they were not begun. Whoever stops in between goes on next time."""
+        """Take out those whose time is up, one after the other: they were not begun.
+
+        Whoever stops in between goes on next time.
+        """
         if self._dead[False] + self._dead[True] > len(self) + SLACK:
             for queue in (self._heartbeats, self._queue):
                 queue.remove(lambda waiting: waiting.done)
@@ -188,4 +207,6 @@ class Intake:
 
 
 def _throttled(message: str) -> ApiError:
-    return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=limits.RETRY_AFTER_MS)
+    return ApiError(
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=limits.RETRY_AFTER_MS
+    )

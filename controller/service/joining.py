@@ -1,4 +1,6 @@
-"""What a node itself wants of the voter set: its new endpoint told, or to become a voter (auto-join, KIP-853)."""
+"""What a node itself wants of the voter set: its new endpoint told, or to become a voter
+(auto-join, KIP-853).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ Wish = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateRaftVote
 def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> Wish | None:
     """What this node is to ask of the active controller now, going by its own log; None: nothing.
 
-    A disk that was replaced is another replica: the voter it was before is removed first. Only who is caught up asks to vote.
+    A disk that was replaced is another replica: the voter it was before is removed first. Only who
+    is caught up asks to vote.
     """
     if seen.voters_offset < 0 or not quorum.endpoint:
         return None
@@ -56,10 +59,17 @@ def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> W
 
 
 class Joining:
-    """Looks now and then, and asks: one question at a time, again after twice the fetch timeout (as Kafka does)."""
+    """Looks now and then, and asks: one question at a time, again after twice the fetch timeout (as
+    Kafka does).
+    """
 
     def __init__(
-        self, service: ControllerService, transport: Transport, rng: random.Random, *, auto_join: bool
+        self,
+        service: ControllerService,
+        transport: Transport,
+        rng: random.Random,
+        *,
+        auto_join: bool,
     ) -> None:
         self._service = service
         self._transport = transport
@@ -78,7 +88,9 @@ class Joining:
         seen = service.replica.describe(now)
         wanted = wish(seen, service.quorum, auto_join=self._auto_join)
         if wanted is not None:
-            self._task = asyncio.get_running_loop().create_task(self._ask(wanted, seen), name="joining")
+            self._task = asyncio.get_running_loop().create_task(
+                self._ask(wanted, seen), name="joining"
+            )
             self._task.add_done_callback(self._done)
 
     def _done(self, _task: asyncio.Task[None]) -> None:
@@ -87,7 +99,11 @@ class Joining:
     async def _ask(self, wanted: Wish, seen: QuorumDescription) -> None:
         kind = type(wanted).__name__.removesuffix("Request")
         try:
-            await (self._ask_here(wanted) if self._service.decider is not None else self._ask_leader(wanted, seen))
+            await (
+                self._ask_here(wanted)
+                if self._service.decider is not None
+                else self._ask_leader(wanted, seen)
+            )
         except ApiError as error:
             log.info("the voter set stays as it is for now", asked=kind, why=str(error))
         else:
@@ -95,7 +111,9 @@ class Joining:
 
     async def _ask_here(self, wanted: Wish) -> None:
         link = UnaryLink("this node")
-        self._service.received(link, [controller_request(wanted, cluster_id=self._service.cluster_id)])
+        self._service.received(
+            link, [controller_request(wanted, cluster_id=self._service.cluster_id)]
+        )
         async with asyncio.timeout(ASK_TIMEOUT_S):
             response = await link.response
         checked(response)
@@ -106,7 +124,9 @@ class Joining:
         addresses = list(dict.fromkeys((*known, *own.bootstrap_servers)))
         if not addresses:
             return
-        client = ControllerClient(self._transport, addresses, rng=self._rng, cluster_id=own.cluster_id)
+        client = ControllerClient(
+            self._transport, addresses, rng=self._rng, cluster_id=own.cluster_id
+        )
         try:
             await client.call(wanted, timeout_s=ASK_TIMEOUT_S)
         finally:

@@ -1,4 +1,5 @@
-"""What exists for one epoch of leading only: the pending image, LAO, sessions, and the replies that wait.
+"""What exists for one epoch of leading only: the pending image, LAO, sessions, and the replies that
+wait.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -25,9 +26,15 @@ from raftlog.wire.common.v1 import common_pb2
 
 
 class Leadership:
-    """One epoch. ``active`` is None until the whole local log, the inherited tail included, is folded into ``pending``."""
+    """One epoch.
 
-    def __init__(self, epoch: int, epoch_start_offset: int, committed: Image, send: Callable[[Parked], None]) -> None:
+    ``active`` is None until the whole local log, the inherited tail included, is folded into
+    ``pending``.
+    """
+
+    def __init__(
+        self, epoch: int, epoch_start_offset: int, committed: Image, send: Callable[[Parked], None]
+    ) -> None:
         self.epoch = epoch
         self.epoch_start_offset = epoch_start_offset
         self.pending = ImageBuilder(committed)
@@ -38,10 +45,13 @@ class Leadership:
         self.visibility_seen: tuple[int, int] = (-1, -1)
         """LAO and the minimum of told as last acted upon."""
         self.long_round = 0
-        """The round of the last turn that was long and had reads: nothing more is decided before it is confirmed."""
+        """The round of the last turn that was long and had reads: nothing more is decided before it
+        is confirmed.
+        """
         self._claim_image = committed
         self._chunk = ChunkBuilder(self.pending, epoch)
-        # The end of each proposed chunk, the image there, and the chunk's bytes: it becomes the committed one without being folded again.
+        # The end of each proposed chunk, the image there, and the chunk's bytes: it becomes the
+        # committed one without being folded again.
         self._images: deque[tuple[int, Image, int]] = deque()
         self._bytes = 0
 
@@ -61,7 +71,9 @@ class Leadership:
     ) -> bool:
         """Fold one slice of the log; at its end, become active. True when active."""
         end = replica.log_end_offset
-        arrived = fold_slice(self.pending, replica, end, count=self._count, observe=self.lao.proposed)
+        arrived = fold_slice(
+            self.pending, replica, end, count=self._count, observe=self.lao.proposed
+        )
         # Until this epoch's first record is in the log, there is more to come.
         if not arrived or end <= self.epoch_start_offset:
             return False
@@ -83,7 +95,9 @@ class Leadership:
         )
         return True
 
-    def add(self, records: list[Record], client: common_pb2.ClientIdentity | None, timestamp_ms: int) -> None:
+    def add(
+        self, records: list[Record], client: common_pb2.ClientIdentity | None, timestamp_ms: int
+    ) -> None:
         """Take what was decided: the next decision sees it. Raises FoldError."""
         base_offset = self.pending.offset + 1
         self._chunk.add(records, client, timestamp_ms)
@@ -95,7 +109,9 @@ class Leadership:
         if cut is not None:
             chunk, base_offset, voters = cut
             self._count(len(chunk))
-            replica.propose(chunk, base_offset, self._keep_image(), self.epoch, idle=idle, voters=voters)
+            replica.propose(
+                chunk, base_offset, self._keep_image(), self.epoch, idle=idle, voters=voters
+            )
 
     def _keep_image(self) -> int:
         image = self.pending.snapshot()
@@ -107,7 +123,9 @@ class Leadership:
         self._bytes += folded_bytes
 
     def committed(self, high_watermark: int) -> tuple[Image, int] | None:
-        """The newest image that is committed by now and the bytes of the log since the last one, if there is a new one."""
+        """The newest image that is committed by now and the bytes of the log since the last one, if
+        there is a new one.
+        """
         image, total_bytes = None, 0
         while self._images and self._images[0][0] <= high_watermark:
             _, image, size = self._images.popleft()

@@ -1,12 +1,14 @@
 """Serving the committed log to brokers and other observers, and taking in what they have applied.
 
-An observer keeps one fetch outstanding. It is answered at once if there is something it does not know (records, a higher high
-watermark, another LAO); else it is parked and released by the next commit, by LAO moving, or by its deadline. What is due at one
-moment goes into one reply, and observers that are equally far get the same bytes.
+An observer keeps one fetch outstanding. It is answered at once if there is something it does not
+know (records, a higher high watermark, another LAO); else it is parked and released by the next
+commit, by LAO moving, or by its deadline. What is due at one moment goes into one reply, and
+observers that are equally far get the same bytes.
 
-What a turn of the loop spends on all of them together has a bound, in bytes and in time; who is not served waits for the next turn.
-Registered brokers are served before strangers, and strangers' connections take turns. [1,200 streams of strangers ask for the whole log of
-10 MB, and each is answered at once: 10 GB are read and copied, no follower is heard, and the leadership is lost.]
+What a turn of the loop spends on all of them together has a bound, in bytes and in time; who is not
+served waits for the next turn. Registered brokers are served before strangers, and strangers'
+connections take turns. [1,200 streams of strangers ask for the whole log of 10 MB, and each is
+answered at once: 10 GB are read and copied, no follower is heard, and the leadership is lost.]
 """
 
 from __future__ import annotations
@@ -108,9 +110,14 @@ class Observers:
     """All observer links of this node."""
 
     def __init__(
-        self, source: LogSource, soon: Callable[[float, Callable[[], None]], object], stopwatch: Callable[[], float]
+        self,
+        source: LogSource,
+        soon: Callable[[float, Callable[[], None]], object],
+        stopwatch: Callable[[], float],
     ) -> None:
-        """``soon`` calls back in another turn of the loop, after so many seconds; ``stopwatch``: seconds that go on within a turn."""
+        """``soon`` calls back in another turn of the loop, after so many seconds; ``stopwatch``:
+        seconds that go on within a turn.
+        """
         self._source = source
         self._soon = soon
         self._stopwatch = stopwatch
@@ -118,7 +125,10 @@ class Observers:
         self._sessions: dict[int, Session] = {}
         self._strangers = Shares(OBSERVERS_MAX_STRANGERS)
         self._brokers: dict[int, Session] = {}
-        """By broker id: the session that has shown the id and its epoch last. Strangers never take its place."""
+        """By broker id: the session that has shown the id and its epoch last.
+
+        Strangers never take its place.
+        """
         self._due: dict[Session, None] = {}
         """Brokers to look at, in order."""
         self._lines: tuple[FairQueue[Session], FairQueue[Session]] = (FairQueue(), FairQueue())
@@ -126,7 +136,9 @@ class Observers:
         self._front = 0
         """Which of the two is to look at."""
         self._news = False
-        """Something has happened since: who waits is to be looked at again, when the front line is through."""
+        """Something has happened since: who waits is to be looked at again, when the front line is
+        through.
+        """
         self._spent_bytes, self._spent_s = 0, 0.0
         self._turn_begun = False
 
@@ -146,10 +158,15 @@ class Observers:
         if session is not None and session.stranger:
             self._strangers.give_back(link.peer)
         elif session is not None:
-            self._brokers = {broker_id: one for broker_id, one in self._brokers.items() if one is not session}
+            self._brokers = {
+                broker_id: one for broker_id, one in self._brokers.items() if one is not session
+            }
 
     def _identify(self, session: Session, fetch: pb.MetadataFetchRequest) -> None:
-        """A fetch of a registered broker: its session leaves the strangers' places. Who held that id before is a stranger again."""
+        """A fetch of a registered broker: its session leaves the strangers' places.
+
+        Who held that id before is a stranger again.
+        """
         if not session.stranger or not self._source.is_broker(fetch.replica_id, fetch.broker_epoch):
             return
         session.stranger = False
@@ -190,17 +207,22 @@ class Observers:
                 field="cluster_id",
             )
         if fetch.fetch_offset < 0:
-            return ApiError(ErrorCode.INVALID_REQUEST, "fetch_offset is negative", field="fetch_offset")
+            return ApiError(
+                ErrorCode.INVALID_REQUEST, "fetch_offset is negative", field="fetch_offset"
+            )
         if fetch.generation not in (-1, source.generation):
             return ApiError(
                 ErrorCode.INCONSISTENT_GENERATION,
-                f"the log is of generation {source.generation}, not {fetch.generation}: drop what you hold",
+                f"the log is of generation {source.generation}, not {fetch.generation}: drop what"
+                " you hold",
                 field="generation",
             )
         return source.not_controller()
 
     def release(self, *, expired_only: bool = False) -> None:
-        """Answer every parked fetch that something new is known for, and those whose wait is over."""
+        """Answer every parked fetch that something new is known for, and those whose wait is
+        over.
+        """
         now = self._source.now()
         for session in self._brokers.values():
             if session.fetch is not None and (not expired_only or session.deadline <= now):
@@ -212,7 +234,7 @@ class Observers:
         """Leadership is lost: every parked fetch is answered with that."""
         self.release()
 
-    # --- turns --------------------------------------------------------------------------------------------------------
+    # --- turns -----------------------------------------------------------------------------------
 
     def _line_up(self, session: Session) -> None:
         if session.stranger:
@@ -226,7 +248,9 @@ class Observers:
             self._lines[line].push(session.link.peer, session)
 
     def _next(self) -> Session | None:
-        """Whom to look at: brokers first, then strangers, a connection after the other; None: nobody."""
+        """Whom to look at: brokers first, then strangers, a connection after the other; None:
+        nobody.
+        """
         for session in self._due:
             del self._due[session]
             return session
@@ -240,10 +264,14 @@ class Observers:
 
     @property
     def _more(self) -> bool:
-        return bool(self._due or self._lines[self._front] or (self._news and self._lines[1 - self._front]))
+        return bool(
+            self._due or self._lines[self._front] or (self._news and self._lines[1 - self._front])
+        )
 
     def _serve(self) -> None:
-        """Look at those who may be due, as long as this turn of the loop has something left for them."""
+        """Look at those who may be due, as long as this turn of the loop has something left for
+        them.
+        """
         if not self._more:
             return
         source, now = self._source, self._source.now()
@@ -270,8 +298,9 @@ class Observers:
             self._spent_s, self._spent_bytes = spent_s, OBSERVERS_TURN_MAX_BYTES - left_bytes
         if (looked or self._more) and not self._turn_begun:
             self._turn_begun = True
-            # A full turn is followed by as long a pause: gRPC hands over one new call in a turn of the loop, and those who call now
-            # would be met behind as many full turns as there are calls before theirs.
+            # A full turn is followed by as long a pause: gRPC hands over one new call in a turn of
+            # the loop, and those who call now would be met behind as many full turns as there are
+            # calls before theirs.
             self._soon(spent_s if self._more else 0.0, self._begin_turn)
 
     def _begin_turn(self) -> None:
@@ -281,11 +310,17 @@ class Observers:
         if self._more:
             self._serve()
 
-    def _answer(self, session: Session, shared: dict[Any, pb.MetadataFetchResponse], *, due: bool) -> int:
+    def _answer(
+        self, session: Session, shared: dict[Any, pb.MetadataFetchResponse], *, due: bool
+    ) -> int:
         """Answer a fetch, if there is what to answer; for how many bytes that counts."""
         fetch, source = session.fetch, self._source
         assert fetch is not None
-        end, lao, epoch = source.committed_end, source.lowest_acknowledged_offset, source.controller_epoch
+        end, lao, epoch = (
+            source.committed_end,
+            source.lowest_acknowledged_offset,
+            source.controller_epoch,
+        )
         if fetch.fetch_offset < source.log_start_offset:
             self._send_to_snapshot(session)
             return ANSWER_BYTES
@@ -294,13 +329,19 @@ class Observers:
         # A high watermark or a LAO that is unknown is no news to wake anybody for.
         if not (has_data or due or (news and (end >= 0 or epoch != session.told_epoch))):
             return 0
-        key = (fetch.fetch_offset if has_data else -1, min(fetch.max_bytes, OBSERVER_ANSWER_MAX_BYTES))
+        key = (
+            fetch.fetch_offset if has_data else -1,
+            min(fetch.max_bytes, OBSERVER_ANSWER_MAX_BYTES),
+        )
         response = shared.get(key)
         if response is None:
             try:
                 records = source.read(fetch.fetch_offset, end, key[1]) if has_data else b""
             except ValueError as error:
-                self._send_error(session, ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error), field="fetch_offset"))
+                self._send_error(
+                    session,
+                    ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error), field="fetch_offset"),
+                )
                 return ANSWER_BYTES
             except FatalError:
                 # The replica has failed and said so: this node answers nobody any more.
@@ -344,7 +385,9 @@ class Observers:
             lowest_acknowledged_offset=source.lowest_acknowledged_offset,
             log_start_offset=source.log_start_offset,
             cluster_id=source.cluster_id,
-            snapshot_id=quorum_pb2.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch),
+            snapshot_id=quorum_pb2.SnapshotId(
+                end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch
+            ),
         )
         self._send(session, response)
 

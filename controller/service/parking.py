@@ -1,6 +1,8 @@
-"""Replies that wait: for the commit of what they depend on, for a confirmed round, for LAO, for everybody to be told.
+"""Replies that wait: for the commit of what they depend on, for a confirmed round, for LAO, for
+everybody to be told.
 
-Pure. Offsets, rounds and LAO only grow, and so do the waits in order of arrival: every queue is released from its front.
+Pure. Offsets, rounds and LAO only grow, and so do the waits in order of arrival: every queue is
+released from its front.
 
 Why: docs/decisions/003-confirmed-rounds.md
 """
@@ -19,7 +21,11 @@ from raftlog.resource_limits import CONTROLLER_MAX_PARKED_REPLIES
 from raftlog.shares import Shares
 from raftlog.wire.common.v1 import common_pb2
 
-COMMITTED, ACKNOWLEDGED, VISIBLE = common_pb2.ACKS_COMMITTED, common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE
+COMMITTED, ACKNOWLEDGED, VISIBLE = (
+    common_pb2.ACKS_COMMITTED,
+    common_pb2.ACKS_ACKNOWLEDGED,
+    common_pb2.ACKS_VISIBLE,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +35,9 @@ class Parked:
     link: Any
     response: Any
     offset: int
-    """The last record it depends on (inclusive): the write's own, or the newest pending one when a read was decided."""
+    """The last record it depends on (inclusive): the write's own, or the newest pending one when a
+    read was decided.
+    """
     round: int
     """The confirmation round a reply without records waits for; 0 for a write."""
     acks: int
@@ -71,7 +79,9 @@ class Parking:
         self._shares = Shares(CONTROLLER_MAX_PARKED_REPLIES)
 
         self.take_place, self.give_back_place = self._shares.take, self._shares.give_back
-        """By peer, before anything is decided for it: a connection that asks for much leaves as much for the others."""
+        """By peer, before anything is decided for it: a connection that asks for much leaves as
+        much for the others.
+        """
 
     def has_room(self, link: Any) -> bool:
         """Whether another reply on this connection may wait."""
@@ -94,7 +104,9 @@ class Parking:
         self._deadlines.add(parked)
 
     def park_duplicate(self, parked: Parked) -> None:
-        """Wait for a record that is older than what waits: at once, if it has got as far as was asked."""
+        """Wait for a record that is older than what waits: at once, if it has got as far as was
+        asked.
+        """
         if not parked.charged:
             self._charge(parked)
         asked: Any = parked.acks
@@ -120,7 +132,9 @@ class Parking:
                     give_back(parked.link.peer)
                 self._send(parked)
             else:
-                (self._acknowledged if parked.acks == ACKNOWLEDGED else self._visible).append(parked)
+                (self._acknowledged if parked.acks == ACKNOWLEDGED else self._visible).append(
+                    parked
+                )
         self._release_duplicates()
         self.release_reads()
 
@@ -136,13 +150,23 @@ class Parking:
     def release_reads(self) -> None:
         """Send the replies without records whose commit and round have come."""
         reads = self._reads
-        while reads and reads[0].round <= self._confirmed_round and reads[0].offset < self._high_watermark:
+        while (
+            reads
+            and reads[0].round <= self._confirmed_round
+            and reads[0].offset < self._high_watermark
+        ):
             self._finish(reads.popleft())
 
     def visibility(self, lowest_acknowledged_offset: int, min_known_lao: int) -> None:
         """LAO, or what everybody has been told of it, has moved (both inclusive, -1 unknown)."""
-        self._lowest_acknowledged_offset, self._min_known_lao = lowest_acknowledged_offset, min_known_lao
-        for queue, reached in ((self._acknowledged, lowest_acknowledged_offset), (self._visible, min_known_lao)):
+        self._lowest_acknowledged_offset, self._min_known_lao = (
+            lowest_acknowledged_offset,
+            min_known_lao,
+        )
+        for queue, reached in (
+            (self._acknowledged, lowest_acknowledged_offset),
+            (self._visible, min_known_lao),
+        ):
             while queue and queue[0].offset <= reached:
                 parked = queue.popleft()
                 if not parked.done:
@@ -156,10 +180,15 @@ class Parking:
             return
         for asked, heap in self._duplicates.items():
             if heap:
-                reached = {COMMITTED: self._high_watermark - 1, ACKNOWLEDGED: self._lowest_acknowledged_offset}
+                reached = {
+                    COMMITTED: self._high_watermark - 1,
+                    ACKNOWLEDGED: self._lowest_acknowledged_offset,
+                }
                 self._release_heap(heap, asked, reached.get(asked, self._min_known_lao))
 
-    def _release_heap(self, heap: list[tuple[int, int, Parked]], asked: common_pb2.Acks, reached: int) -> None:
+    def _release_heap(
+        self, heap: list[tuple[int, int, Parked]], asked: common_pb2.Acks, reached: int
+    ) -> None:
         while heap and heap[0][0] <= reached:
             parked = heapq.heappop(heap)[2]
             self._duplicates_waiting -= 1
@@ -173,7 +202,9 @@ class Parking:
             self._send(parked)
 
     def expired(self, now: float) -> Iterator[tuple[Parked, bool]]:
-        """Each reply whose deadline has passed, once, and whether its write is committed. The caller answers it.
+        """Each reply whose deadline has passed, once, and whether its write is committed.
+
+        The caller answers it.
 
         Whoever stops in between goes on with the next call.
         """
@@ -188,7 +219,9 @@ class Parking:
     def abandon(self, links: Collection[Any]) -> None:
         """These links are gone: nobody waits for their replies any more. O(n)."""
         duplicates = (entry[2] for heap in self._duplicates.values() for entry in heap)
-        for parked in chain(self._writes, self._reads, self._acknowledged, self._visible, duplicates):
+        for parked in chain(
+            self._writes, self._reads, self._acknowledged, self._visible, duplicates
+        ):
             if parked.link in links and not parked.done:
                 self._done(parked)
         self._sweep()
@@ -219,7 +252,10 @@ class Parking:
             self._shares.give_back(parked.link.peer)
 
     def drain(self) -> Iterator[tuple[Parked, bool]]:
-        """All that wait, and whether their write is committed: leadership is lost. Whoever stops in between goes on later."""
+        """All that wait, and whether their write is committed: leadership is lost.
+
+        Whoever stops in between goes on later.
+        """
         for queue in (self._writes, self._reads, self._acknowledged, self._visible):
             while queue:
                 parked = queue.popleft()

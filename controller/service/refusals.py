@@ -1,7 +1,8 @@
-"""Answers the requests that wait in vain: the leadership was lost, this node does not lead, or the deadline has passed.
+"""Answers the requests that wait in vain: the leadership was lost, this node does not lead, or the
+deadline has passed.
 
-They are refused over several turns of the event loop [65,536 requests wait, the leadership is lost, and all are refused at once: for a
-second this node does not hear a new leader].
+They are refused over several turns of the event loop [65,536 requests wait, the leadership is lost,
+and all are refused at once: for a second this node does not hear a new leader].
 """
 
 from __future__ import annotations
@@ -30,15 +31,22 @@ class Node(Protocol):
         """Seconds of the loop's clock."""
 
     def soon(self, pause_s: float, callback: Callable[[], None]) -> None:
-        """Call ``callback`` in a later turn of the event loop, unless this node has stopped by then."""
+        """Call ``callback`` in a later turn of the event loop, unless this node has stopped by
+        then.
+        """
 
 
 class Refusals:
-    """Sends a bounded number of refusals in each turn of the event loop, and the rest in the next ones."""
+    """Sends a bounded number of refusals in each turn of the event loop, and the rest in the next
+    ones.
+    """
 
-    def __init__(self, answers: Answers, intake: Intake, node: Node, stopwatch: Callable[[], float]) -> None:
+    def __init__(
+        self, answers: Answers, intake: Intake, node: Node, stopwatch: Callable[[], float]
+    ) -> None:
         self._answers, self._intake, self._node, self._stopwatch = answers, intake, node, stopwatch
-        # The leaderships that were lost, each with the parked replies that are still to be answered.
+        # The leaderships that were lost, each with the parked replies that are still to be
+        # answered.
         self._lost: deque[tuple[Leadership, str, Iterator[tuple[Parked, bool]]]] = deque()
         self._refusing = self._due = False
 
@@ -48,7 +56,9 @@ class Refusals:
         self.go_on()
 
     def refuse_waiting(self) -> None:
-        """Refuse every request that waits in the intake of a node that does not lead: none of them was started."""
+        """Refuse every request that waits in the intake of a node that does not lead: none of them
+        was started.
+        """
         self._refusing = True
         self.go_on()
 
@@ -89,7 +99,13 @@ class Refusals:
         if leadership is None:
             return
         for parked, is_committed in leadership.parking.expired(now):
-            answers.give_up(parked, leadership.lao, is_committed, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
+            answers.give_up(
+                parked,
+                leadership.lao,
+                is_committed,
+                ErrorCode.REQUEST_TIMED_OUT,
+                "not committed in time",
+            )
             yield True
         error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not started in time")
         for waiting in self._intake.expired(now):

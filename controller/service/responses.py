@@ -1,4 +1,6 @@
-"""What is said to clients that wait: refusals, unknown outcomes, and writes that are committed but not yet as visible as asked."""
+"""What is said to clients that wait: refusals, unknown outcomes, and writes that are committed but
+not yet as visible as asked.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,26 @@ def fill_error(response: pb.ControllerResponse, error: ApiError) -> None:
     response.error.outcome_unknown = error.outcome_unknown
     response.error.throttle_time_ms = error.throttle_time_ms
     if isinstance(error, AwaitedIdError):
-        response.awaited_id.broker_id, response.awaited_id.remaining_ms = error.broker_id, error.remaining_ms
+        response.awaited_id.broker_id, response.awaited_id.remaining_ms = (
+            error.broker_id,
+            error.remaining_ms,
+        )
 
 
-def duplicate_of(result: ClientResult, waiting: Waiting, response: pb.ControllerResponse, generation: int) -> Parked:
-    """The reply to a retry: where its write stands, and no body. True as soon as that record is committed: no round is needed."""
+def duplicate_of(
+    result: ClientResult, waiting: Waiting, response: pb.ControllerResponse, generation: int
+) -> Parked:
+    """The reply to a retry: where its write stands, and no body.
+
+    True as soon as that record is committed: no round is needed.
+    """
     write = response.write
     write.duplicate = True
-    write.token.generation, write.token.epoch, write.token.offset = generation, result.epoch, result.offset
+    write.token.generation, write.token.epoch, write.token.offset = (
+        generation,
+        result.epoch,
+        result.offset,
+    )
     return Parked(waiting.link, response, result.offset, 0, waiting.request.acks, waiting.deadline)
 
 
@@ -49,7 +63,9 @@ def failure(
 
 
 def say_how_far(parked: Parked, lao: LaoTracker) -> None:
-    """Complete the answer of a write that is committed: how visible it is by now, and whom the asked level still waits for."""
+    """Complete the answer of a write that is committed: how visible it is by now, and whom the
+    asked level still waits for.
+    """
     if parked.acks == COMMITTED:
         return
     write = parked.response.write
@@ -60,7 +76,9 @@ def say_how_far(parked: Parked, lao: LaoTracker) -> None:
 
 
 def send_quietly(link: Any, message: Any) -> None:
-    """Send; a link that has closed meanwhile swallows it, and its caller knows the outcome to be unknown."""
+    """Send; a link that has closed meanwhile swallows it, and its caller knows the outcome to be
+    unknown.
+    """
     try:
         link.send(message)
     except LinkClosedError:

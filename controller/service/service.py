@@ -1,12 +1,15 @@
-"""The shell of the controller: receives requests, has them decided, proposes the records, and answers once the answer is true.
+"""The shell of the controller: receives requests, has them decided, proposes the records, and
+answers once the answer is true.
 
-Theory of operation. A handler only appends to the intake. One *turn* of the event loop decides all waiting requests, folds each
-decision into the pending image, and proposes all batches as one chunk. The next turn waits for the commit of that chunk, so load makes
-chunks larger, not more numerous. Replies are parked until what they say is true (``parking``).
+Theory of operation. A handler only appends to the intake. One *turn* of the event loop decides all
+waiting requests, folds each decision into the pending image, and proposes all batches as one chunk.
+The next turn waits for the commit of that chunk, so load makes chunks larger, not more numerous.
+Replies are parked until what they say is true (``parking``).
 
-Claiming: a new leader folds the whole local log, the inherited uncommitted tail included, before it decides anything. A node that
-loses the leadership drops the pending image. Writes in the log that are not committed then have an unknown outcome; committed writes
-that wait to be visible succeed, and the answer says how far they got; all other requests definitely failed.
+Claiming: a new leader folds the whole local log, the inherited uncommitted tail included, before it
+decides anything. A node that loses the leadership drops the pending image. Writes in the log that
+are not committed then have an unknown outcome; committed writes that wait to be visible succeed,
+and the answer says how far they got; all other requests definitely failed.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -50,10 +53,14 @@ log = structlog.get_logger(__name__)
 
 TICK_S = 0.1
 GAP_S = 0.1
-"""If the event loop is paused for longer (a stopped process, garbage collection, swap), it misses heartbeats: it extends all sessions."""
+"""If the event loop is paused for longer (a stopped process, garbage collection, swap), it misses
+heartbeats: it extends all sessions.
+"""
 STANDBY_FOLD_S = 0.002
 PAUSE_MAX_S = 0.05
-"""The longest pause before a callback of ``soon``: on a busy machine a turn seems longer than it is."""
+"""The longest pause before a callback of ``soon``: on a busy machine a turn seems longer than it
+is.
+"""
 
 
 class ControllerService:
@@ -71,7 +78,9 @@ class ControllerService:
         on_failure: Callable[[FatalError], None],
         stopwatch: Callable[[], float] | None = None,
     ) -> None:
-        """``stopwatch``: a clock in seconds that advances within a turn of the event loop; the clock of the loop need not."""
+        """``stopwatch``: a clock in seconds that advances within a turn of the event loop; the
+        clock of the loop need not.
+        """
         self.settings = settings
         self.quorum = quorum
         self._directory = Directory(quorum.node_id, quorum.voters)
@@ -93,7 +102,9 @@ class ControllerService:
         self._high_watermark = -1
         self.leadership: Leadership | None = None
         self._stopwatch = stopwatch or self._loop.time
-        self._intake = Intake(settings.request_timeout_ms / 1000, settings.request_timeout_max_ms / 1000)
+        self._intake = Intake(
+            settings.request_timeout_ms / 1000, settings.request_timeout_max_ms / 1000
+        )
         self._gone_links: set[Any] = set()
         self.refusals = Refusals(self._answers, self._intake, self, self._stopwatch)
         self._turn_due = False
@@ -106,17 +117,22 @@ class ControllerService:
         self._broker_probes = BrokerProbes(transport, lambda: self.decider, self._broker_gone)
         self.hand_over = HandOver(self)
         self._farewell = Farewell()
-        self._joining = Joining(self, transport, rng, auto_join=settings.controller_quorum_auto_join_enable)
+        self._joining = Joining(
+            self, transport, rng, auto_join=settings.controller_quorum_auto_join_enable
+        )
         self._store = store
         self.space = SpaceWatch(settings.free_space_reserve_bytes)
         self.turns = Turns(self, self.replica, self._intake, self._answers, self._stopwatch)
         self.successor = asyncio.Event()
         """Set while another node is known to lead."""
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Recover the log. Optional: ``start`` does it if this was not called. Raises StorageError, CorruptLogError."""
+        """Recover the log.
+
+        Optional: ``start`` does it if this was not called. Raises StorageError, CorruptLogError.
+        """
         self.replica.recover()
 
     def start(self) -> None:
@@ -134,17 +150,22 @@ class ControllerService:
         }
 
     async def leave(self, reason: str) -> None:
-        """Transfer the leadership, if this node has it, before a planned stop: no accepted write has an unknown outcome if others live."""
+        """Transfer the leadership, if this node has it, before a planned stop: no accepted write
+        has an unknown outcome if others live.
+        """
         if self.leadership is None:
             return
         done: asyncio.Future[ApiError | None] = self._loop.create_future()
         self.hand_over.begin_to_anybody(reason, done.set_result)
         await done
-        # If the transfer failed or took too long, the waiting clients learn it now, not when the process ends.
+        # If the transfer failed or took too long, the waiting clients learn it now, not when the
+        # process ends.
         self.replica.resign(reason)
 
     async def see_off(self) -> None:
-        """Refuse new requests, and wait until none can be in flight to this node: cutting its link would make its outcome unknown."""
+        """Refuse new requests, and wait until none can be in flight to this node: cutting its link
+        would make its outcome unknown.
+        """
         error = self.not_controller() or ApiError(ErrorCode.NOT_CONTROLLER, "the node stops")
         self._farewell.begin(self._loop.time(), self._directory.failure(0, error))
         self.refuse_waiting()
@@ -170,7 +191,7 @@ class ControllerService:
         self._joining.close()
         self.replica.close()
 
-    # --- what others may know -----------------------------------------------------------------------------------------
+    # --- what others may know --------------------------------------------------------------------
 
     @property
     def voters(self) -> tuple[Voter, ...]:
@@ -219,7 +240,9 @@ class ControllerService:
 
     @property
     def decider(self) -> Decider | None:
-        """The state machine that decides requests; None unless this node leads and has finished claiming."""
+        """The state machine that decides requests; None unless this node leads and has finished
+        claiming.
+        """
         return self.leadership.decider if self.leadership is not None else None
 
     @property
@@ -250,7 +273,7 @@ class ControllerService:
         """The endpoint of a voter, empty if unknown."""
         return self._directory.endpoint_of(leader_id)
 
-    # --- ReplicaListener ----------------------------------------------------------------------------------------------
+    # --- ReplicaListener -------------------------------------------------------------------------
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
         """Remember the leader that clients are redirected to."""
@@ -263,7 +286,9 @@ class ControllerService:
         """Begin to claim."""
         self._directory.leader_id, self._directory.leader_epoch = self.quorum.node_id, epoch
         self.successor.clear()
-        self.leadership = Leadership(epoch, epoch_start_offset, self._committed.image, self._answers.send)
+        self.leadership = Leadership(
+            epoch, epoch_start_offset, self._committed.image, self._answers.send
+        )
         self.wake()
 
     def lost_leadership(self, epoch: int, reason: str) -> None:
@@ -280,11 +305,15 @@ class ControllerService:
         self.wake()
 
     def refuse_waiting(self) -> None:
-        """Refuse every request that waits in the intake of a node that does not lead: none of them was started."""
+        """Refuse every request that waits in the intake of a node that does not lead: none of them
+        was started.
+        """
         self.refusals.refuse_waiting()
 
     def soon(self, pause_s: float, callback: Callable[[], None]) -> None:
-        """Call ``callback`` in a later turn of the event loop, unless this node has stopped by then."""
+        """Call ``callback`` in a later turn of the event loop, unless this node has stopped by
+        then.
+        """
         if pause_s:
             self._loop.call_later(min(pause_s, PAUSE_MAX_S), self._unless_closed, callback)
         else:
@@ -295,7 +324,10 @@ class ControllerService:
             callback()
 
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
-        """Load a snapshot, one slice in each turn. Until that is done, the node folds nothing and does not claim."""
+        """Load a snapshot, one slice in each turn.
+
+        Until that is done, the node folds nothing and does not claim.
+        """
         if snapshot_id.end_offset > self._committed.offset + 1:
             self._load = SnapshotLoad(self.replica.snapshots, snapshot_id)
             self.snapshots.installed(self._loop.time())
@@ -318,11 +350,15 @@ class ControllerService:
         self._on_failure(error)
 
     def committed(self, high_watermark: int) -> None:
-        """Send the answers that have become true. Everything else that follows from a commit happens after they have left."""
+        """Send the answers that have become true.
+
+        Everything else that follows from a commit happens after they have left.
+        """
         self._high_watermark = high_watermark
         leadership = self.leadership
         if leadership is None:
-            # No answer depends on a standby's image: fold it once the acknowledgement is on its way, for several commits at once.
+            # No answer depends on a standby's image: fold it once the acknowledgement is on its
+            # way, for several commits at once.
             if self._fold_handle is None and not self._answers.closed:
                 self._fold_handle = self._loop.call_later(STANDBY_FOLD_S, self._fold_standby)
         elif leadership.decider is None:
@@ -338,7 +374,9 @@ class ControllerService:
         self.wake()
 
     def _after_commit(self) -> None:
-        """Replace the committed image, move LAO, tell observers, and decide what has waited for this commit."""
+        """Replace the committed image, move LAO, tell observers, and decide what has waited for
+        this commit.
+        """
         self._commit_due = False
         leadership = self.leadership
         if self._answers.closed or leadership is None or leadership.decider is None:
@@ -355,7 +393,7 @@ class ControllerService:
         if self._intake or leadership.decider.has_urgent_work():
             self.wake()
 
-    # --- requests in --------------------------------------------------------------------------------------------------
+    # --- requests in -----------------------------------------------------------------------------
 
     def _accept(self, link: Link) -> ControllerService:
         self._farewell.opened(link)
@@ -376,7 +414,9 @@ class ControllerService:
             if body is None:
                 link.unknown_kind("a request without a body")
                 self._answers.refuse(
-                    link, request, ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
+                    link,
+                    request,
+                    ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body"),
                 )
                 continue
             heartbeat = body == "broker_heartbeat"
@@ -389,15 +429,22 @@ class ControllerService:
         self.wake()
 
     def closed(self, link: Link, reason: str) -> None:
-        """A link has closed. The next tick drops its parked replies and deferred requests; its queued requests are still decided."""
+        """A link has closed.
+
+        The next tick drops its parked replies and deferred requests; its queued requests are still
+        decided.
+        """
         self._gone_links.add(link)
         self._farewell.closed(link)
         self._broker_probes.closed(link)
 
     def _heard(self, link: Any, heartbeat: pb.BrokerHeartbeatRequest) -> None:
-        # A heartbeat counts on arrival, not when it is decided: a long or full queue must not fence the brokers that wait in it.
+        # A heartbeat counts on arrival, not when it is decided: a long or full queue must not fence
+        # the brokers that wait in it.
         decider = self.leadership.decider if self.leadership is not None else None
-        if decider is not None and decider.heard(heartbeat.broker_id, heartbeat.broker_epoch, self._loop.time()):
+        if decider is not None and decider.heard(
+            heartbeat.broker_id, heartbeat.broker_epoch, self._loop.time()
+        ):
             self._broker_probes.heard(link, heartbeat.broker_id, heartbeat.broker_epoch)
 
     def _broker_gone(self, broker_id: int, broker_epoch: int) -> None:
@@ -433,7 +480,8 @@ class ControllerService:
         if seen == leadership.visibility_seen:
             return
         if seen[0] != leadership.visibility_seen[0] and not self._observers_due:
-            # After the other reports of this turn of the event loop: each observer gets one answer for all of them.
+            # After the other reports of this turn of the event loop: each observer gets one answer
+            # for all of them.
             self._observers_due = True
             self._loop.call_soon(self._release_observers)
         leadership.visibility_seen = seen
@@ -444,7 +492,7 @@ class ControllerService:
         if not self._answers.closed:
             self._observers.release()
 
-    # --- turns --------------------------------------------------------------------------------------------------------
+    # --- turns -----------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Run a turn soon, unless one is due anyway."""
@@ -471,7 +519,9 @@ class ControllerService:
         except FatalError as error:
             log.critical("the controller stops", error=str(error))
             self.failed(error)
-        except Exception as error:  # a bug: no controller is better than one that leads and decides nothing
+        except (
+            Exception
+        ) as error:  # a bug: no controller is better than one that leads and decides nothing
             log.exception("the controller stops")
             self.failed(FatalError(f"a defect: {type(error).__name__}: {error}"))
 
@@ -484,16 +534,20 @@ class ControllerService:
             if self.leadership is not None:
                 # This node was elected while it loaded: begin to claim from this image.
                 stale = self.leadership
-                self.leadership = Leadership(stale.epoch, stale.epoch_start_offset, image, self._answers.send)
+                self.leadership = Leadership(
+                    stale.epoch, stale.epoch_start_offset, image, self._answers.send
+                )
         self.wake()
 
     def _claim(self, leadership: Leadership) -> None:
-        if leadership.claim(self.replica, self.quorum, self.settings, self._rng, self._loop.time(), self.generation):
+        if leadership.claim(
+            self.replica, self.quorum, self.settings, self._rng, self._loop.time(), self.generation
+        ):
             log.info("active controller", epoch=leadership.epoch, offset=leadership.pending.offset)
             self.committed(self._high_watermark)
         self.wake()
 
-    # --- time ---------------------------------------------------------------------------------------------------------
+    # --- time ------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         now = self._loop.time()
@@ -501,7 +555,8 @@ class ControllerService:
         self._next_tick = now + TICK_S
         self._tick_handle = self._loop.call_at(self._next_tick, self._tick)
         if gap_s > GAP_S:
-            # Whoever leads now: if this node led before a long pause, the line says why it leads no more.
+            # Whoever leads now: if this node led before a long pause, the line says why it leads no
+            # more.
             log.warning("the loop was away", gap_ms=round(gap_s * 1000))
         if self._load is None:
             try:
@@ -526,7 +581,8 @@ class ControllerService:
             return
         log_stall(decider, now)
         if gap_s > GAP_S:
-            # Heartbeats that were sent meanwhile still wait in sockets: read them before any session ends.
+            # Heartbeats that were sent meanwhile still wait in sockets: read them before any
+            # session ends.
             decider.sessions.extend_all(gap_s, now)
             decider.state.absent_ids.extend_all(gap_s)
         elif self._intake.wake(now) or decider.next_deadline() <= now:
@@ -541,7 +597,8 @@ class ControllerService:
         space = self.space
         if space.measured(free_bytes):
             log.warning(
-                "disk below the free-space reserve" if space.low else "disk has space again", free_bytes=free_bytes
+                "disk below the free-space reserve" if space.low else "disk has space again",
+                free_bytes=free_bytes,
             )
             self.replica.space_changed(low=space.low)
         if self.leadership is None:
@@ -550,7 +607,9 @@ class ControllerService:
         before = space.verdict.refusal
         verdict = space.judge(self.replica.describe(now), self.quorum.node_id, now)
         if verdict.refusal != before:
-            log.error("writes are refused" if verdict.refusal else "writes go on", reason=verdict.refusal)
+            log.error(
+                "writes are refused" if verdict.refusal else "writes go on", reason=verdict.refusal
+            )
             self.wake()
         if verdict.hand_over_to >= 0 and self.leadership.decider is not None:
             self.hand_over.begin(verdict.hand_over_to, "the disk is below its free-space reserve")

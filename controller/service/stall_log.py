@@ -14,7 +14,9 @@ def log_stall(decider: Decider, now: float) -> None:
     lao = decider.lao
     # Without members nobody waits.
     reason = lao.unknown_reason if lao.lao < 0 and lao.members else ""
-    news = decider.state.lao_stall.look(now, lao.lao, decider.state.committed.offset, lao.held_back_by(), reason)
+    news = decider.state.lao_stall.look(
+        now, lao.lao, decider.state.committed.offset, lao.held_back_by(), reason
+    )
     if news is None:
         return
     for_ms = round(news.for_s * 1000)
@@ -30,4 +32,8 @@ def log_stall(decider: Decider, now: float) -> None:
             for_ms=for_ms,
         )
     else:
-        log.info("the lowest acknowledged offset goes on", lowest_acknowledged_offset=lao.lao, stood_ms=for_ms)
+        log.info(
+            "the lowest acknowledged offset goes on",
+            lowest_acknowledged_offset=lao.lao,
+            stood_ms=for_ms,
+        )

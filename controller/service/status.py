@@ -1,4 +1,6 @@
-"""What a node says of itself when asked, also without a leader: DescribeQuorum, readiness, the page for people."""
+"""What a node says of itself when asked, also without a leader: DescribeQuorum, readiness, the page
+for people.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,14 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
         voters=[_voter(voter, known.get(voter.node_id), low=low) for voter in seen.voter_set],
         observers=[_replica(replica, "", low=replica.low_on_space) for replica in seen.observers],
         lowest_acknowledged_offset=service.lowest_acknowledged_offset,
-        lao_unknown_reason=leadership.lao.unknown_reason if leadership is not None else "this node is not the leader",
+        lao_unknown_reason=leadership.lao.unknown_reason
+        if leadership is not None
+        else "this node is not the leader",
         generation=service.generation,
-        snapshots=[pb.SnapshotId(end_offset=one.end_offset, epoch=one.epoch) for one in service.replica.snapshots.ids],
+        snapshots=[
+            pb.SnapshotId(end_offset=one.end_offset, epoch=one.epoch)
+            for one in service.replica.snapshots.ids
+        ],
         voters_offset=seen.voters_offset,
         leader_endpoint=service.leader_endpoint(seen.leader_id),
         features=[
@@ -54,7 +61,9 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
     )
 
 
-def _voter(voter: Voter, progress: ReplicaDescription | None, *, low: dict[int, bool]) -> pb.ReplicaState:
+def _voter(
+    voter: Voter, progress: ReplicaDescription | None, *, low: dict[int, bool]
+) -> pb.ReplicaState:
     if progress is None:
         progress = ReplicaDescription(voter.node_id, voter.directory_id, -1, -1, -1)
     return _replica(progress, voter.endpoint, low=low.get(voter.node_id, progress.low_on_space))
@@ -74,14 +83,19 @@ def _replica(replica: ReplicaDescription, endpoint: str, *, low: bool) -> pb.Rep
 
 
 def ready(service: ControllerService) -> tuple[bool, str]:
-    """Whether this node takes part in serving: it leads and has claimed, or follows a leader it knows. And why."""
+    """Whether this node takes part in serving: it leads and has claimed, or follows a leader it
+    knows. And why.
+    """
     if service.loading:
         return False, "loading the snapshot that its log begins with"
     leadership, epoch, leader = service.leadership, service.controller_epoch, service.leader_id
     if leadership is not None:
         if leadership.decider is not None:
             return True, f"active controller of epoch {epoch}"
-        return False, f"claiming epoch {epoch}: folding the log, at offset {leadership.pending.offset}"
+        return (
+            False,
+            f"claiming epoch {epoch}: folding the log, at offset {leadership.pending.offset}",
+        )
     role = service.replica.core.role
     if leader < 0 or role != "follower":
         # A node that asks for votes still remembers who led.
@@ -108,9 +122,13 @@ def status(service: ControllerService) -> dict[str, object]:
 
 
 def known_brokers(service: ControllerService) -> controller_pb2.DescribeBrokersResponse:
-    """What the active controller knows of the brokers, for its metrics; nothing on any other node."""
+    """What the active controller knows of the brokers, for its metrics; nothing on any other
+    node.
+    """
     decider = service.decider
     if decider is None:
         return controller_pb2.DescribeBrokersResponse()
-    found: controller_pb2.DescribeBrokersResponse = describe_brokers(decider.state, service.now()).body
+    found: controller_pb2.DescribeBrokersResponse = describe_brokers(
+        decider.state, service.now()
+    ).body
     return found

@@ -1,4 +1,5 @@
-"""One turn of the active controller: decides the waiting requests, folds each decision, and proposes them all as one chunk.
+"""One turn of the active controller: decides the waiting requests, folds each decision, and
+proposes them all as one chunk.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -27,12 +28,20 @@ from raftlog.replica.replica import Replica
 log = structlog.get_logger(__name__)
 
 MAX_PARKED = limits.CONTROLLER_MAX_PARKED_REPLIES
-MAX_TURN_RECORDS, MAX_TURN_S = limits.CONTROLLER_TURN_MAX_RECORDS, limits.CONTROLLER_TURN_MAX_MS / 1000
+MAX_TURN_RECORDS, MAX_TURN_S = (
+    limits.CONTROLLER_TURN_MAX_RECORDS,
+    limits.CONTROLLER_TURN_MAX_MS / 1000,
+)
 CHUNK_BYTES = 64 << 10
-"""How many bytes of requests one turn decides. If more wait, the next chunk is decided while this one is written and replicated."""
+"""How many bytes of requests one turn decides.
+
+If more wait, the next chunk is decided while this one is written and replicated.
+"""
 MAX_UNCOMMITTED_CHUNKS = 3
 IDLE_S = 0.0004
-"""Requests that arrive one at a time and at least this far apart are synced inline: nothing else waits for the event loop."""
+"""Requests that arrive one at a time and at least this far apart are synced inline: nothing else
+waits for the event loop.
+"""
 
 _SHARE_USED_UP = ApiError(
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
@@ -70,7 +79,10 @@ class _Turn:
 
 
 class Turns:
-    """Runs the turns of a leadership. ``stopwatch``: a clock in seconds that advances within a turn, too."""
+    """Runs the turns of a leadership.
+
+    ``stopwatch``: a clock in seconds that advances within a turn, too.
+    """
 
     def __init__(
         self,
@@ -86,11 +98,17 @@ class Turns:
         """When the previous turn was, and how many requests it decided."""
 
     def decide_all(self, leadership: Leadership, decider: Decider) -> None:
-        """Decide the waiting requests and whatever is due by time, and propose the result. A later turn or commit decides the rest."""
-        # One uncommitted chunk at a time: requests that arrive meanwhile make the next one larger. Only when a whole chunk of requests
-        # waits is it decided while earlier chunks are uncommitted.
+        """Decide the waiting requests and whatever is due by time, and propose the result.
+
+        A later turn or commit decides the rest.
+        """
+        # One uncommitted chunk at a time: requests that arrive meanwhile make the next one larger.
+        # Only when a whole chunk of requests waits is it decided while earlier chunks are
+        # uncommitted.
         allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS
-        if leadership.uncommitted_chunks >= allowed or not leadership.parking.is_confirmed(leadership.long_round):
+        if leadership.uncommitted_chunks >= allowed or not leadership.parking.is_confirmed(
+            leadership.long_round
+        ):
             return
         now = self._node.now()
         timestamp_ms = self._replica.next_timestamp_ms()
@@ -148,7 +166,12 @@ class Turns:
                 self._settle(turn, leadership, decider, decision, waiting)
 
     def _settle(
-        self, turn: _Turn, leadership: Leadership, decider: Decider, decision: Answerable, waiting: Waiting
+        self,
+        turn: _Turn,
+        leadership: Leadership,
+        decider: Decider,
+        decision: Answerable,
+        waiting: Waiting,
     ) -> None:
         """Park the reply, which has a place, until what it says is true."""
         parking = leadership.parking
@@ -170,11 +193,14 @@ class Turns:
             turn.reads.append(parked)
 
     def _park_reads(self, leadership: Leadership, reads: list[Parked], begun: float) -> None:
-        """Park the replies without records that were decided since ``begun`` until a round that begins now is confirmed."""
+        """Park the replies without records that were decided since ``begun`` until a round that
+        begins now is confirmed.
+        """
         number = self._replica.request_round()
         if self._stopwatch() - begun >= limits.TURN_MAX_S:
-            # Requests without records wait for no commit, so turn would follow turn. The followers' fetches must come in between
-            # [a flood of listings: no fetch is answered in time, and the leadership is lost].
+            # Requests without records wait for no commit, so turn would follow turn. The followers'
+            # fetches must come in between [a flood of listings: no fetch is answered in time, and
+            # the leadership is lost].
             leadership.long_round = number
         for parked in reads:
             parked.round = number
@@ -182,8 +208,12 @@ class Turns:
         # The round of a single voter is confirmed at once, so before these replies were parked.
         leadership.parking.release_reads()
 
-    def _decide_due(self, leadership: Leadership, decider: Decider, now: float, timestamp_ms: int) -> None:
-        """Decide whatever is due by time, up to a separate bound: requests never keep brokers from being fenced."""
+    def _decide_due(
+        self, leadership: Leadership, decider: Decider, now: float, timestamp_ms: int
+    ) -> None:
+        """Decide whatever is due by time, up to a separate bound: requests never keep brokers from
+        being fenced.
+        """
         written = 0
         without_space = bool(self._node.space.verdict.refusal)
         while (due := decider.next_due(now, fencing_only=without_space)) is not None:
@@ -191,7 +221,8 @@ class Turns:
             leadership.add(due.records, None, timestamp_ms)
             decider.proposed(due, now)
             if written >= MAX_TURN_RECORDS:
-                # Many brokers are due at once, or one with many partitions: the rest follows after this commit.
+                # Many brokers are due at once, or one with many partitions: the rest follows after
+                # this commit.
                 self._node.wake()
                 return
 
@@ -203,20 +234,33 @@ class Turns:
             error = decision.error if type(decision) is Refusal else None
             if isinstance(error, AwaitedIdError) and error.is_news:
                 log.warning(
-                    "a broker without an id waits", at=error.place, remaining_ms=error.remaining_ms, why=error.message
+                    "a broker without an id waits",
+                    at=error.place,
+                    remaining_ms=error.remaining_ms,
+                    why=error.message,
                 )
-            if refusal and type(decision) is Write and request.WhichOneof("body") not in WRITES_WITHOUT_SPACE:
+            if (
+                refusal
+                and type(decision) is Write
+                and request.WhichOneof("body") not in WRITES_WITHOUT_SPACE
+            ):
                 return Refusal(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, refusal))
             return decision
         except FatalError:
             raise
         except Exception as defect:  # a bug: nothing was proposed, and the state is unchanged
             log.exception("deciding a request failed", request=request.WhichOneof("body"))
-            return Refusal(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(defect).__name__}: {defect}"))
+            return Refusal(
+                ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(defect).__name__}: {defect}")
+            )
 
-    def _begin_transfer(self, leadership: Leadership, decision: TransferLeadership, waiting: Waiting) -> None:
+    def _begin_transfer(
+        self, leadership: Leadership, decision: TransferLeadership, waiting: Waiting
+    ) -> None:
         leadership.parking.give_back_place(waiting.link.peer)
-        parked = self._answers.parked(decision, waiting, leadership.epoch, self._node.generation, -1)
+        parked = self._answers.parked(
+            decision, waiting, leadership.epoch, self._node.generation, -1
+        )
 
         def answer(error: ApiError | None) -> None:
             if error is None:
@@ -227,7 +271,9 @@ class Turns:
         self._node.hand_over.begin(decision.target_id, "requested by an operator", answer)
 
     def _is_idle(self, now: float, count: int) -> bool:
-        """Whether requests arrive one at a time and far apart: then nothing waits for the event loop while the disk syncs."""
+        """Whether requests arrive one at a time and far apart: then nothing waits for the event
+        loop while the disk syncs.
+        """
         last_at, last_count = self._last
         self._last = (now, count)
         return count <= 1 and last_count <= 1 and now - last_at > IDLE_S

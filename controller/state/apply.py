@@ -1,4 +1,7 @@
-"""Applies the effects of decisions to the soft state of the controller. This is the only place where a decision changes soft state."""
+"""Applies the effects of decisions to the soft state of the controller.
+
+This is the only place where a decision changes soft state.
+"""
 
 from __future__ import annotations
 
@@ -88,11 +91,13 @@ def _fenced(state: ControllerState, effect: Fenced, now: float) -> None:
                 # The broker may never send another message.
                 state.ask_unfence(broker_id)
         case Cause.PROCESS_GONE:
-            # The session continues: a refused connection is evidence, not proof. No other broker gets the id any sooner.
+            # The session continues: a refused connection is evidence, not proof. No other broker
+            # gets the id any sooner.
             state.gone.fenced(broker_id, now)
             state.drop_wishes(broker_id)
         case Cause.METADATA_LAG:
-            # A broker that lags still heartbeats: its session continues, and no other broker gets its id meanwhile.
+            # A broker that lags still heartbeats: its session continues, and no other broker gets
+            # its id meanwhile.
             state.drop_wishes(broker_id)
             state.read_leases.forget(broker_id)
             state.lag_watch.fenced(broker_id, now)

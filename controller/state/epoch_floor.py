@@ -1,16 +1,20 @@
-"""The first decisions in a log that was taken back: everybody is fenced, and every partition's leader epoch is raised.
+"""The first decisions in a log that was taken back: everybody is fenced, and every partition's
+leader epoch is raised.
 
-After a restore or an unsafe recovery the state says what was so at some time, and brokers have gone on since. Before anybody may
-take a role from it,
+After a restore or an unsafe recovery the state says what was so at some time, and brokers have gone
+on since. Before anybody may take a role from it,
 
-* all brokers are fenced: who lives says so, and is unfenced like one that was started anew. ISRs stay as they are, and nobody leads: the
-  ISR says whose disks are believed to be in sync, and which of them is still there nobody knows [were registrations to take brokers
-  out of the ISRs as usual, the last one left might be one that never comes back];
-* leader epochs are raised into the range of this generation: no record of an earlier one can have the same (offset, leader epoch).
+* all brokers are fenced: who lives says so, and is unfenced like one that was started anew. ISRs
+  stay as they are, and nobody leads: the ISR says whose disks are believed to be in sync, and which
+  of them is still there nobody knows [were registrations to take brokers out of the ISRs as usual,
+  the last one left might be one that never comes back];
+* leader epochs are raised into the range of this generation: no record of an earlier one can have
+  the same (offset, leader epoch).
 
-Nobody is registered before all of this is decided, and registrations are answered with its offset (``metadata_offset``). What is to do is
-found in the state itself: a controller that takes over half-way goes on, and a cluster that was recovered under a build that knew
-nothing of this is mended when its metadata.version is raised.
+Nobody is registered before all of this is decided, and registrations are answered with its offset
+(``metadata_offset``). What is to do is found in the state itself: a controller that takes over
+half-way goes on, and a cluster that was recovered under a build that knew nothing of this is mended
+when its metadata.version is raised.
 
 Why: docs/decisions/016-leader-epoch-ranges.md
 """
@@ -43,7 +47,9 @@ RETRY_S = 0.02
 
 
 class EpochFloor:
-    """``first``: the lowest leader epoch of this generation; 0 in a log that was never taken back, where nothing is to be done."""
+    """``first``: the lowest leader epoch of this generation; 0 in a log that was never taken back,
+    where nothing is to be done.
+    """
 
     def __init__(self, generation: int) -> None:
         self.first = first_leader_epoch(generation)
@@ -51,7 +57,11 @@ class EpochFloor:
 
     def is_due(self, view: ImageBuilder) -> bool:
         """Whether there may be partitions below the range, and their epochs may be raised."""
-        return bool(self.first and (self._below is None or self._below) and supports_leader_epoch_ranges(view.features))
+        return bool(
+            self.first
+            and (self._below is None or self._below)
+            and supports_leader_epoch_ranges(view.features)
+        )
 
     def raised(self, count: int) -> None:
         """The first ``count`` of those that were below are proposed to be raised."""
@@ -60,14 +70,19 @@ class EpochFloor:
             self._below.popleft()
 
     def due(self, state: ControllerState) -> Write | None:
-        """The next batch; None: all that can be done is done. Looks through all partitions once, in a new generation only."""
+        """The next batch; None: all that can be done is done.
+
+        Looks through all partitions once, in a new generation only.
+        """
         view = state.pending
         if not self.is_due(view):
             return None
         if self._below is None:
             # None is created below the range from here on, and elections only raise.
             found = view.snapshot().partitions.items()
-            self._below = deque(sorted(key for key, partition in found if partition.leader_epoch < self.first))
+            self._below = deque(
+                sorted(key for key, partition in found if partition.leader_epoch < self.first)
+            )
         while self._below and not self._is_below(view, self._below[0]):
             self._below.popleft()
         if not self._below:
@@ -76,14 +91,24 @@ class EpochFloor:
 
     def _fence_all(self, state: ControllerState) -> Write | None:
         brokers = state.pending.snapshot().brokers
-        unfenced = [brokers[broker_id] for broker_id in sorted(brokers) if not brokers[broker_id].fenced]
+        unfenced = [
+            brokers[broker_id] for broker_id in sorted(brokers) if not brokers[broker_id].fenced
+        ]
         if not unfenced:
             return None
         changes = [
-            registration_change(state.pending, broker, Cause.LOG_TAKEN_BACK, fenced=True, in_controlled_shutdown=False)
+            registration_change(
+                state.pending,
+                broker,
+                Cause.LOG_TAKEN_BACK,
+                fenced=True,
+                in_controlled_shutdown=False,
+            )
             for broker in unfenced
         ]
-        return Write(changes, effects=tuple(Fenced(broker.id, Cause.LOG_TAKEN_BACK) for broker in unfenced))
+        return Write(
+            changes, effects=tuple(Fenced(broker.id, Cause.LOG_TAKEN_BACK) for broker in unfenced)
+        )
 
     def _raise_some(self, view: ImageBuilder, below: deque[PartitionKey]) -> Write:
         keys = list(islice(below, MAX_RAISED))

@@ -1,11 +1,14 @@
-"""Brokers whose process seems to be gone, though their session lasts: fenced without waiting for its end.
+"""Brokers whose process seems to be gone, though their session lasts: fenced without waiting for
+its end.
 
-The evidence (``broker_probes``): the connection that carried its heartbeats broke, and its listener, which has accepted a connection from
-here before, refuses them now, more than once. That is what the kernel of a machine says whose process has ended. It is no proof: a proxy
-or a firewall in front of a living broker may say it. So it makes nothing true that a session's end does not: the broker is fenced, which
-is safe at any time but under a lease for strict reads, which is waited for; its session goes on, so that no other process gets its id
-sooner; and a heartbeat takes it back. Where it would be more than half of the brokers, what is wrong may be on this side: then
-sessions decide.
+The evidence (``broker_probes``): the connection that carried its heartbeats broke, and its
+listener, which has accepted a connection from here before, refuses them now, more than once. That
+is what the kernel of a machine says whose process has ended. It is no proof: a proxy or a firewall
+in front of a living broker may say it. So it makes nothing true that a session's end does not: the
+broker is fenced, which is safe at any time but under a lease for strict reads, which is waited for;
+its session goes on, so that no other process gets its id sooner; and a heartbeat takes it back.
+Where it would be more than half of the brokers, what is wrong may be on this side: then sessions
+decide.
 
 Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
 
@@ -37,7 +40,10 @@ class Gone:
         self.next_check = now
 
     def heard(self, broker_id: int) -> None:
-        """A heartbeat of the broker has come, which outweighs the evidence against its process. O(1)."""
+        """A heartbeat of the broker has come, which outweighs the evidence against its process.
+
+        O(1).
+        """
         if self._gone or self._fenced_at:
             self._gone.pop(broker_id, None)
             self._fenced_at.pop(broker_id, None)
@@ -52,7 +58,9 @@ class Gone:
         if now < self.next_check:
             return None
         self.next_check = math.inf
-        self._fenced_at = {one: at for one, at in self._fenced_at.items() if now - at < self._session_s}
+        self._fenced_at = {
+            one: at for one, at in self._fenced_at.items() if now - at < self._session_s
+        }
         for broker_id, epoch in sorted(self._gone.items()):
             broker = image.brokers.get(broker_id)
             if broker is None or broker.epoch != epoch or broker.fenced:

@@ -1,4 +1,6 @@
-"""Brokers without an id that have to wait: what each was told, for those who look. Soft state; ``now`` is a monotonic clock in seconds.
+"""Brokers without an id that have to wait: what each was told, for those who look.
+
+Soft state; ``now`` is a monotonic clock in seconds.
 
 Why: docs/decisions/019-broker-ids.md
 """
@@ -16,7 +18,9 @@ MAX_WAITS = 100
 
 
 class AwaitedIdError(ApiError):
-    """A broker without an id has to wait for what becomes of another broker's; told to ask again."""
+    """A broker without an id has to wait for what becomes of another broker's; told to ask
+    again.
+    """
 
     def __init__(self, broker_id: int, remaining_s: float, message: str) -> None:
         super().__init__(ErrorCode.BROKER_NOT_AVAILABLE, message, field="broker_id")
@@ -51,7 +55,9 @@ class IdWaits:
         if old is not None or len(self._waits) < MAX_WAITS:
             error.is_news = old is None or old.broker_id != error.broker_id
             since = now if old is None else old.since
-            self._waits[place] = IdWait(place, since, now, error.broker_id, now + error.remaining_ms / 1000)
+            self._waits[place] = IdWait(
+                place, since, now, error.broker_id, now + error.remaining_ms / 1000
+            )
 
     def over(self, place: str) -> None:
         """It has an id."""
@@ -63,5 +69,7 @@ class IdWaits:
         return [self._waits[place] for place in sorted(self._waits)]
 
     def _forget(self, now: float) -> None:
-        for place in [place for place, one in self._waits.items() if now - one.asked_at > FORGOTTEN_AFTER_S]:
+        for place in [
+            place for place, one in self._waits.items() if now - one.asked_at > FORGOTTEN_AFTER_S
+        ]:
             del self._waits[place]

@@ -1,8 +1,10 @@
-"""Brokers that are fenced, and not yet out of every ISR: what one of them holds may be more than one batch should.
+"""Brokers that are fenced, and not yet out of every ISR: what one of them holds may be more than
+one batch should.
 
-A batch of 100,000 changes keeps the controller from its followers for longer than they wait for it: another would be elected, and come to
-the same point. So the fencing is first, with some of the changes, and the others follow in batches of their own. Until the last one the
-broker stays fenced. What is not done at a failover the next controller does.
+A batch of 100,000 changes keeps the controller from its followers for longer than they wait for it:
+another would be elected, and come to the same point. So the fencing is first, with some of the
+changes, and the others follow in batches of their own. Until the last one the broker stays fenced.
+What is not done at a failover the next controller does.
 
 Why: docs/decisions/015-one-function-changes-partitions.md
 """
@@ -59,7 +61,10 @@ class IsrRemovals:
         self._left[broker_id] = _Left(keys, done)
 
     def due(self, view: ImageView) -> Write | None:
-        """The next changes of one of them; None: there are no more. No unclean leaders: ``balance`` sees to those."""
+        """The next changes of one of them; None: there are no more.
+
+        No unclean leaders: ``balance`` sees to those.
+        """
         while self._left:
             broker_id, left = next(iter(self._left.items()))
             keys, done = left or _Left(sorted(view.replicas_of.get(broker_id) or ()), 0)
@@ -67,7 +72,11 @@ class IsrRemovals:
             while done < len(keys) and len(records) < MAX_REMOVALS:
                 partition = view.partitions.get(keys[done])
                 done += 1
-                if partition is not None and broker_id in partition.isr and not waits_for_members(partition):
+                if (
+                    partition is not None
+                    and broker_id in partition.isr
+                    and not waits_for_members(partition)
+                ):
                     records.extend(removal(view, partition, broker_id, on_purpose=True))
             if records:
                 return Write(records, effects=(IsrsLeft(broker_id, keys, done),))

@@ -1,7 +1,8 @@
 """Finds brokers that heartbeat but do not apply the log, and keeps them fenced for a while.
 
-A broker is stuck if it has not applied what was already committed ``lag_max_s`` ago. Offsets alone can't tell (a thousand
-records are nothing after a burst and everything on a quiet cluster), hence a short row of (time, committed offset) marks.
+A broker is stuck if it has not applied what was already committed ``lag_max_s`` ago. Offsets alone
+can't tell (a thousand records are nothing after a burst and everything on a quiet cluster), hence a
+short row of (time, committed offset) marks.
 
 Why: docs/decisions/009-lao-membership.md
 """
@@ -25,7 +26,9 @@ class _Probation:
 class LagWatch:
     """The marks, and who is on probation. Soft state: a new controller starts with neither."""
 
-    def __init__(self, *, lag_max_s: float, probation_s: float, probation_max_s: float, now: float) -> None:
+    def __init__(
+        self, *, lag_max_s: float, probation_s: float, probation_max_s: float, now: float
+    ) -> None:
         self._lag_max_s = lag_max_s
         self._probation_s = probation_s
         self._probation_max_s = probation_max_s
@@ -42,14 +45,19 @@ class LagWatch:
         self.next_check = now + self._lag_max_s / _CHECKS_PER_LAG
 
     def look_again(self, now: float, at: float) -> None:
-        """Who was found stuck cannot be fenced before ``at``: look then, or when it would have been looked anyway."""
+        """Who was found stuck cannot be fenced before ``at``: look then, or when it would have been
+        looked anyway.
+        """
         self.next_check = min(at, now + self._lag_max_s / _CHECKS_PER_LAG)
 
-    def stuck(self, now: float, unfenced: Iterable[int], applied_of: Callable[[int], int]) -> int | None:
-        """The stuck broker that is furthest behind, None if there is none or if most of all brokers are.
+    def stuck(
+        self, now: float, unfenced: Iterable[int], applied_of: Callable[[int], int]
+    ) -> int | None:
+        """The stuck broker that is furthest behind, None if there is none or if most of all brokers
+        are.
 
-        Where most lag the brokers are not what is wrong, and fencing them would end the service instead of mending it: those
-        on probation count as lagging too, or they would go one by one.
+        Where most lag the brokers are not what is wrong, and fencing them would end the service
+        instead of mending it: those on probation count as lagging too, or they would go one by one.
         """
         old_enough = [offset for at, offset in self._marks if at <= now - self._lag_max_s]
         if not old_enough:
@@ -59,9 +67,14 @@ class LagWatch:
         lagging = [
             (applied_of(broker_id), broker_id)
             for broker_id in brokers
-            if applied_of(broker_id) < target and now - self._joined_at.get(broker_id, -math.inf) >= self._lag_max_s
+            if applied_of(broker_id) < target
+            and now - self._joined_at.get(broker_id, -math.inf) >= self._lag_max_s
         ]
-        out = sum(1 for broker_id in self._probations if broker_id not in brokers and self.on_probation(broker_id, now))
+        out = sum(
+            1
+            for broker_id in self._probations
+            if broker_id not in brokers and self.on_probation(broker_id, now)
+        )
         if not lagging or (len(lagging) + out) * 2 > len(brokers) + out:
             return None
         return min(lagging)[1]

@@ -1,4 +1,6 @@
-"""Broker sessions: who has been heard from lately. Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
+"""Broker sessions: who has been heard from lately.
+
+Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
 
 Why: docs/decisions/012-sessions-and-fencing.md
 """
@@ -11,7 +13,9 @@ from dataclasses import dataclass, replace
 from sortedcontainers import SortedList
 
 LOOP_GAP_TOLERATED_S = 0.1
-"""A longer gap in the controller's own loop (a pause, a collection, swapping) is not held against the brokers."""
+"""A longer gap in the controller's own loop (a pause, a collection, swapping) is not held against
+the brokers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +37,11 @@ class SessionTracker:
         """(key, broker id)."""
 
     def start(self, entries: Iterable[tuple[int, int]], now: float) -> None:
-        """Begin afresh with (broker id, broker epoch) of every unfenced broker, all heard from just now.
+        """Begin afresh with (broker id, broker epoch) of every unfenced broker, all heard from just
+        now.
 
-        A new controller knows nothing of earlier contacts and leases: a whole session from now on covers them.
+        A new controller knows nothing of earlier contacts and leases: a whole session from now on
+        covers them.
         """
         self._sessions.clear()
         self._by_contact.clear()
@@ -43,7 +49,10 @@ class SessionTracker:
             self.touch(broker_id, epoch, now)
 
     def touch(self, broker_id: int, epoch: int, now: float) -> None:
-        """A broker was heard from. Begins its session if it has none; a contact under an older broker epoch changes nothing."""
+        """A broker was heard from.
+
+        Begins its session if it has none; a contact under an older broker epoch changes nothing.
+        """
         old = self._sessions.get(broker_id)
         key = now - self._extended_s
         if old is not None:
@@ -56,7 +65,10 @@ class SessionTracker:
         self._by_contact.add((key, broker_id))
 
     def end(self, broker_id: int) -> None:
-        """Forget a session: the broker is fenced, replaced or gone. Nothing happens if it has none."""
+        """Forget a session: the broker is fenced, replaced or gone.
+
+        Nothing happens if it has none.
+        """
         session = self._sessions.pop(broker_id, None)
         if session is not None:
             self._by_contact.remove((session.key, broker_id))
@@ -79,15 +91,20 @@ class SessionTracker:
         return self._expiry(key), broker_id
 
     def expired(self, now: float) -> int | None:
-        """The broker whose session ran out the longest ago. One at a time, so that each fencing sees the effect of the last."""
+        """The broker whose session ran out the longest ago.
+
+        One at a time, so that each fencing sees the effect of the last.
+        """
         first = self.next_expiry()
         return first[1] if first is not None and first[0] <= now else None
 
     def extend_all(self, gap_s: float, now: float) -> None:
-        """The loop stood still for ``gap_s``, until now: above 100 ms every session lasts that much longer.
+        """The loop stood still for ``gap_s``, until now: above 100 ms every session lasts that much
+        longer.
 
-        Otherwise a controller that slept would fence everybody whose heartbeats wait in its own queue. But none lasts longer than one that
-        begins now: what waited may have been heard before this.
+        Otherwise a controller that slept would fence everybody whose heartbeats wait in its own
+        queue. But none lasts longer than one that begins now: what waited may have been heard
+        before this.
         """
         if gap_s <= LOOP_GAP_TOLERATED_S:
             return

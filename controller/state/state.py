@@ -1,4 +1,6 @@
-"""What decisions look at: the pending and the committed image, and the soft state that dies with the controller's epoch."""
+"""What decisions look at: the pending and the committed image, and the soft state that dies with
+the controller's epoch.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ from raftlog.metadata.image import Image
 class ControllerState:
     """The state of the active controller of one epoch.
 
-    ``pending`` holds the whole local log and everything proposed: decisions validate against it. ``committed`` is what may be
-    shown. Facts that brokers report change soft state at once; the effects of decisions change it only once they are proposed.
+    ``pending`` holds the whole local log and everything proposed: decisions validate against it.
+    ``committed`` is what may be shown. Facts that brokers report change soft state at once; the
+    effects of decisions change it only once they are proposed.
     """
 
     cluster_id: str
@@ -51,11 +54,15 @@ class ControllerState:
     wants_unfence: set[int] = field(default_factory=set)
     """The fenced brokers that asked to be unfenced as soon as they are ready."""
     to_look_at: dict[int, None] = field(default_factory=dict)
-    """Those of them that have said something since they were last looked at: nobody becomes ready by what others say."""
+    """Those of them that have said something since they were last looked at: nobody becomes ready
+    by what others say.
+    """
     began_at: float = 0.0
     """When this controller took over."""
     sessions_given_at: float = 0.0
-    """When unheard brokers were last given a session: at the claim, or when heartbeats came into force. No contact of theirs."""
+    """When unheard brokers were last given a session: at the claim, or when heartbeats came into
+    force. No contact of theirs.
+    """
     changed_at: dict[int, float] = field(default_factory=dict)
     """Broker id -> when its state last changed, if that was in this epoch."""
     lao_stall: LaoStall = field(default_factory=LaoStall)
@@ -64,10 +71,14 @@ class ControllerState:
     """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
 
     without_space: bool = False
-    """No majority of the voters' disks has its reserve: brokers are fenced still, and leave, but nobody is unfenced."""
+    """No majority of the voters' disks has its reserve: brokers are fenced still, and leave, but
+    nobody is unfenced.
+    """
     isr_removals: IsrRemovals = field(default_factory=IsrRemovals)
     controller_ids: Callable[[float], frozenset[int]] = lambda now: frozenset()
-    """Node ids of the voters in force and of the observers that fetch from this controller, at a time."""
+    """Node ids of the voters in force and of the observers that fetch from this controller, at a
+    time.
+    """
 
     @property
     def next_offset(self) -> int:
@@ -77,20 +88,28 @@ class ControllerState:
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> Broker:
         """The broker of a request that says whom it is from.
 
-        Raises NOT_CONTROLLER for an epoch beyond this log: the broker knows a registration that this controller does not, so
-        it is this controller that is stale. Raises STALE_BROKER_EPOCH for any other registration than the present one.
+        Raises NOT_CONTROLLER for an epoch beyond this log: the broker knows a registration that
+        this controller does not, so it is this controller that is stale. Raises STALE_BROKER_EPOCH
+        for any other registration than the present one.
         """
         if broker_id < 0:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"broker id {broker_id} is negative", field="broker_id")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"broker id {broker_id} is negative", field="broker_id"
+            )
         if broker_epoch > self.pending.offset:
             raise ApiError(
                 ErrorCode.NOT_CONTROLLER,
-                f"broker epoch {broker_epoch} is beyond the end of this log, {self.next_offset}: a newer controller gave it",
+                f"broker epoch {broker_epoch} is beyond the end of this log, {self.next_offset}: a"
+                " newer controller gave it",
                 field="broker_epoch",
             )
         broker = self.pending.brokers.get(broker_id)
         if broker is None or broker.epoch != broker_epoch:
-            known = "is not registered" if broker is None else f"is registered under epoch {broker.epoch}"
+            known = (
+                "is not registered"
+                if broker is None
+                else f"is registered under epoch {broker.epoch}"
+            )
             raise ApiError(
                 ErrorCode.STALE_BROKER_EPOCH,
                 f"broker {broker_id} {known}, the request is from epoch {broker_epoch}",

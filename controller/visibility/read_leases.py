@@ -1,15 +1,17 @@
 """Leases for strict reads: until when a broker may be answering them, and so must not be fenced.
 
-A broker counts its lease from when it *sent* the heartbeat that asked for it; the reply left only after a confirmed round begun after the
-heartbeat arrived. So nobody else was elected before the heartbeat was sent, and whoever is elected later waits a whole session timeout
-before it fences anybody [a deposed controller that answers heartbeats extends leases that the new one knows nothing of]. A lease is
-shorter than the session timeout by a margin for clocks that run at different speeds: it has ended everywhere when a session timeout has
-passed here since it was decided.
+A broker counts its lease from when it *sent* the heartbeat that asked for it; the reply left only
+after a confirmed round begun after the heartbeat arrived. So nobody else was elected before the
+heartbeat was sent, and whoever is elected later waits a whole session timeout before it fences
+anybody [a deposed controller that answers heartbeats extends leases that the new one knows nothing
+of]. A lease is shorter than the session timeout by a margin for clocks that run at different
+speeds: it has ended everywhere when a session timeout has passed here since it was decided.
 
-Nobody is fenced, replaced or unregistered while a lease may be in force: for a lost session that is so by itself, as every lease begins
-with a contact; a process that is proven gone, or that says that it stops, reads no more; all else asks :meth:`ReadLeases.ends_at`, and
-stops renewals until then. So does what lets programs take over that know nothing of leases: lowering ``metadata.version``. A broker that
-is fenced in the log therefore holds none, and leases never hold LAO back.
+Nobody is fenced, replaced or unregistered while a lease may be in force: for a lost session that is
+so by itself, as every lease begins with a contact; a process that is proven gone, or that says that
+it stops, reads no more; all else asks :meth:`ReadLeases.ends_at`, and stops renewals until then. So
+does what lets programs take over that know nothing of leases: lowering ``metadata.version``. A
+broker that is fenced in the log therefore holds none, and leases never hold LAO back.
 
 Why: docs/decisions/011-read-leases.md
 """
@@ -17,7 +19,9 @@ Why: docs/decisions/011-read-leases.md
 from __future__ import annotations
 
 TIME_TO_FENCE_S = 1.0
-"""How long after its last lease a broker gets no other, so that whoever wants it fenced comes to it."""
+"""How long after its last lease a broker gets no other, so that whoever wants it fenced comes to
+it.
+"""
 LEASE_SHARE = 0.75
 """Of the session timeout. Safe as long as no clock runs more than a third faster than another."""
 
@@ -26,7 +30,10 @@ class ReadLeases:
     """Soft state of one controller epoch; ``now`` is a monotonic clock in seconds."""
 
     def __init__(self, session_timeout_s: float, now: float) -> None:
-        """``now``: of the claim. Leases of earlier epochs are not known here; they began before it."""
+        """``now``: of the claim.
+
+        Leases of earlier epochs are not known here; they began before it.
+        """
         self._session_s = session_timeout_s
         self._claimed_at = now
         self._granted_at: dict[int, float] = {}
@@ -43,8 +50,13 @@ class ReadLeases:
         self._granted_at[broker_id] = now
 
     def ends_at(self, broker_id: int) -> float:
-        """From when on the present incarnation of a broker certainly holds no lease, unless it gets another."""
-        return max(self._granted_at.get(broker_id, self._claimed_at), self._claimed_at) + self._session_s
+        """From when on the present incarnation of a broker certainly holds no lease, unless it gets
+        another.
+        """
+        return (
+            max(self._granted_at.get(broker_id, self._claimed_at), self._claimed_at)
+            + self._session_s
+        )
 
     def stop(self, broker_id: int) -> None:
         """Renew nothing until the broker holds no lease and may be fenced, and a moment longer."""

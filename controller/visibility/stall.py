@@ -1,4 +1,6 @@
-"""How long LAO has been stuck below the high watermark, which brokers hold it back, and when to log that. Pure."""
+"""How long LAO has been stuck below the high watermark, which brokers hold it back, and when to log
+that. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ SAY_EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """A line for the program's log. ``by`` is empty when LAO moves again, and when LAO is unknown for a reason other than a broker."""
+    """A line for the program's log.
+
+    ``by`` is empty when LAO moves again, and when LAO is unknown for a reason other than a broker.
+    """
 
     by: tuple[int, ...]
     for_s: float
@@ -19,7 +24,9 @@ class HeldBack:
 
 
 class LaoStall:
-    """Watches LAO: one line when it has been stuck for a second, one each half minute after that, one when it moves again."""
+    """Watches LAO: one line when it has been stuck for a second, one each half minute after that,
+    one when it moves again.
+    """
 
     def __init__(self) -> None:
         self._lao = -1
@@ -30,11 +37,13 @@ class LaoStall:
         """How long LAO has been stuck below the high watermark; 0: it is not stuck."""
         return 0 if self._since is None else max(0, round((now - self._since) * 1000))
 
-    def look(self, now: float, lao: int, newest: int, by: list[int], reason: str) -> HeldBack | None:
+    def look(
+        self, now: float, lao: int, newest: int, by: list[int], reason: str
+    ) -> HeldBack | None:
         """What to log now, if anything.
 
-        ``newest``: the last committed offset. ``by``: the brokers that hold LAO back. ``reason``: why LAO is unknown; empty if it is known,
-        or if no broker is a member.
+        ``newest``: the last committed offset. ``by``: the brokers that hold LAO back. ``reason``:
+        why LAO is unknown; empty if it is known, or if no broker is a member.
         """
         stands = lao < newest and bool(by or reason)
         if not stands or lao != self._lao:

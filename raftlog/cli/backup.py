@@ -25,15 +25,19 @@ def register(app: typer.Typer) -> None:
 
 
 def backup_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the backup is to be; it must not be there yet.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Where the backup is to be; it must not be there yet."),
+    ],
     controller: BackupController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
     """Write the newest committed state of a running cluster to a file; writes go on meanwhile.
 
-    The file is a snapshot: the state at one committed offset, its hash, the voter set and what names the log. It is read back and
-    checked before it gets its name. --timeout bounds each answer, not the whole.
+    The file is a snapshot: the state at one committed offset, its hash, the voter set and what
+    names the log. It is read back and checked before it gets its name. --timeout bounds each
+    answer, not the whole.
 
     \b
     Examples:
@@ -64,8 +68,9 @@ def backup_(
         )
     else:
         print_line(
-            f"{summary.file}: the state at offset {header.end_offset - 1}, epoch {header.epoch}, of cluster {header.cluster_id};"
-            f" state hash {summary.state_hash:032x}, {summary.bytes} bytes, verified"
+            f"{summary.file}: the state at offset {header.end_offset - 1}, epoch {header.epoch}, of"
+            f" cluster {header.cluster_id}; state hash {summary.state_hash:032x}, {summary.bytes}"
+            " bytes, verified"
         )
 
 

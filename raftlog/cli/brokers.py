@@ -7,13 +7,21 @@ from typing import Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    BootstrapServer,
+    Json,
+    Timeout,
+)
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.writes import Acks, AcksLevel, print_written, require, write, written
 from raftlog.metadata.causes import Cause, cause_name
 from raftlog.plural import counted
 
-app = typer.Typer(help="The brokers, as the active controller sees them.", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    help="The brokers, as the active controller sees them.", epilog=EPILOG, no_args_is_help=True
+)
 
 COLUMNS = (
     "BROKER",
@@ -32,7 +40,9 @@ COLUMNS = (
 )
 
 
-_NOT_IN_TABLE = frozenset(("holds_lao_back", "state_age_is_at_least", "registration_version", "cause"))
+_NOT_IN_TABLE = frozenset(
+    ("holds_lao_back", "state_age_is_at_least", "registration_version", "cause")
+)
 
 
 def register(app_: typer.Typer) -> None:
@@ -47,13 +57,17 @@ def _group() -> None:
 
 @app.command("list", epilog=EPILOG)
 def list_(
-    bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
 ) -> None:
-    """List the registered brokers: state, epoch, applied and told offsets, lag, and which of them hold LAO back.
+    """List the registered brokers: state, epoch, applied and told offsets, lag, and which of them
+    hold LAO back.
 
-    APPLIED is the offset a broker shows to readers of "latest", TOLD the lowest acknowledged offset (LAO) it has heard of, LAG the
-    committed records it has not applied. A * marks the brokers that hold LAO back. EPOCH is the broker epoch (KIP-343's incarnation
-    id), FOR how long it has been in its STATE (>: longer than this controller leads), REASON what brought it there.
+    APPLIED is the offset a broker shows to readers of "latest", TOLD the lowest acknowledged offset
+    (LAO) it has heard of, LAG the committed records it has not applied. A * marks the brokers that
+    hold LAO back. EPOCH is the broker epoch (KIP-343's incarnation id), FOR how long it has been in
+    its STATE (>: longer than this controller leads), REASON what brought it there.
 
     \b
     Examples:
@@ -69,7 +83,10 @@ def list_(
         return response.describe_brokers
 
     answer = run(ask, timeout)
-    rows = [_row(broker, answer, pb.BrokerLifecycleState.Name(broker.state).lower()) for broker in answer.brokers]
+    rows = [
+        _row(broker, answer, pb.BrokerLifecycleState.Name(broker.state).lower())
+        for broker in answer.brokers
+    ]
     lao = known(answer.lowest_acknowledged_offset)
     if as_json:
         print_json(
@@ -91,7 +108,9 @@ def list_(
         )
         return
     print_table(
-        COLUMNS, map(_cells, rows), right=("EPOCH", "APPLIED", "TOLD", "LAG", "HEARD MS", "LEADS", "REPLICAS", "FOR")
+        COLUMNS,
+        map(_cells, rows),
+        right=("EPOCH", "APPLIED", "TOLD", "LAG", "HEARD MS", "LEADS", "REPLICAS", "FOR"),
     )
     print_line(f"high watermark {answer.high_watermark}; lowest acknowledged offset {_lao(answer)}")
     print_line(_partitions(answer.partitions))
@@ -106,10 +125,11 @@ def unregister(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Remove the registration of a broker that will not come back, so that it no longer blocks feature upgrades.
+    """Remove the registration of a broker that will not come back, so that it no longer blocks
+    feature upgrades.
 
-    The broker leaves every ISR and leadership, but stays in the replica sets: move its replicas away first (`raftlog partitions
-    reassign`). If its process still runs, it exits.
+    The broker leaves every ISR and leadership, but stays in the replica sets: move its replicas
+    away first (`raftlog partitions reassign`). If its process still runs, it exits.
 
     \b
     Examples:
@@ -118,7 +138,11 @@ def unregister(
     from raftlog.wire.controller.v1 import controller_pb2 as pb
 
     response = write(
-        pb.UnregisterBrokerRequest(broker_id=broker_id), acks, bootstrap_server, bootstrap_controller, timeout
+        pb.UnregisterBrokerRequest(broker_id=broker_id),
+        acks,
+        bootstrap_server,
+        bootstrap_controller,
+        timeout,
     )
     if as_json:
         print_json({"broker_id": broker_id, "write": written(response)})
@@ -154,7 +178,11 @@ def _row(broker: Any, answer: Any, state: str) -> dict[str, Any]:
 def _cells(row: dict[str, Any]) -> list[object]:
     mark = " *" if row["holds_lao_back"] else ""
     longer = ">" if row["state_age_is_at_least"] else ""
-    shown = {**row, "broker_id": f"{row['broker_id']}{mark}", "state_age_ms": f"{longer}{span(row['state_age_ms'])}"}
+    shown = {
+        **row,
+        "broker_id": f"{row['broker_id']}{mark}",
+        "state_age_ms": f"{longer}{span(row['state_age_ms'])}",
+    }
     return [value for name, value in shown.items() if name not in _NOT_IN_TABLE]
 
 
@@ -174,7 +202,12 @@ def _partitions(counts: Any) -> str:
         (counts.reassigning, "moving"),
         (counts.recovering, "recovering under an unclean leader"),
     )
-    return ", ".join([counted(counts.total, "partition"), *(f"{number} {what}" for number, what in wanting if number)])
+    return ", ".join(
+        [
+            counted(counts.total, "partition"),
+            *(f"{number} {what}" for number, what in wanting if number),
+        ]
+    )
 
 
 def _lao(answer: Any) -> str:
@@ -182,18 +215,25 @@ def _lao(answer: Any) -> str:
         return f"unknown ({answer.lao_unknown_reason})"
     if answer.held_back_by:
         who = ", ".join(map(str, answer.held_back_by))
-        return f"{answer.lowest_acknowledged_offset}, held back by {who} for {answer.held_back_ms / 1000:.1f} s"
+        return (
+            f"{answer.lowest_acknowledged_offset}, held back by {who} for"
+            f" {answer.held_back_ms / 1000:.1f} s"
+        )
     return str(answer.lowest_acknowledged_offset)
 
 
 @app.command("api-versions", epilog=EPILOG)
 def api_versions(
-    bootstrap_server: BootstrapServer = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+    bootstrap_server: BootstrapServer = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
 ) -> None:
-    """Show what a broker offers: versions of requests, by the feature levels that every broker has applied (ApiVersions).
+    """Show what a broker offers: versions of requests, by the feature levels that every broker has
+    applied (ApiVersions).
 
-    SUPPORTED is the range of levels that the broker's build knows of a feature. FINALIZED is the level that the cluster uses, as far as
-    all unfenced brokers have acknowledged it; 0: none, or unknown.
+    SUPPORTED is the range of levels that the broker's build knows of a feature. FINALIZED is the
+    level that the cluster uses, as far as all unfenced brokers have acknowledged it; 0: none, or
+    unknown.
 
     \b
     Examples:
@@ -207,7 +247,12 @@ def api_versions(
 
     offered = run(ask, timeout)
     apis = [
-        {"api_key": one.api_key, "name": one.name, "min_version": one.min_version, "max_version": one.max_version}
+        {
+            "api_key": one.api_key,
+            "name": one.name,
+            "min_version": one.min_version,
+            "max_version": one.max_version,
+        }
         for one in offered.api_keys
     ]
     levels = {one.name: one.level for one in offered.finalized_features}
@@ -224,6 +269,13 @@ def api_versions(
     if as_json:
         print_json({"api_keys": apis, "features": features, "finalized_features_epoch": epoch})
         return
-    print_table(("KEY", "API", "MIN", "MAX"), (list(one.values()) for one in apis), right=("KEY", "MIN", "MAX"))
-    rows = ([one[0], f"{one[1]} to {one[2]}", one[3]] for one in (list(feature.values()) for feature in features))
+    print_table(
+        ("KEY", "API", "MIN", "MAX"),
+        (list(one.values()) for one in apis),
+        right=("KEY", "MIN", "MAX"),
+    )
+    rows = (
+        [one[0], f"{one[1]} to {one[2]}", one[3]]
+        for one in (list(feature.values()) for feature in features)
+    )
     print_table(("FEATURE", "SUPPORTED", "FINALIZED"), rows, right=("FINALIZED",))

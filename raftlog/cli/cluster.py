@@ -35,7 +35,9 @@ def describe(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Show the cluster's id, its controller and its brokers (DescribeCluster). For what the controller knows: `raftlog brokers list`.
+    """Show the cluster's id, its controller and its brokers (DescribeCluster).
+
+    For what the controller knows: `raftlog brokers list`.
 
     \b
     Examples:
@@ -69,5 +71,7 @@ def describe(
     cells = [[*list(row.values())[:-1], "yes" if row["is_fenced"] else "no"] for row in rows]
     print_table(columns, cells, right=("BROKER", "EPOCH"))
     controller = known(cluster.controller_id)
-    print_line(f"cluster {cluster.cluster_id}, controller {'-' if controller is None else controller}")
+    print_line(
+        f"cluster {cluster.cluster_id}, controller {'-' if controller is None else controller}"
+    )
     print_line(f"at offset {response.token.offset}")

@@ -12,7 +12,9 @@ from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import Json, SetFlags
 from raftlog.cli.output import print_json, print_line, print_table
 
-app = typer.Typer(help="Explain and check configuration files.", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    help="Explain and check configuration files.", epilog=EPILOG, no_args_is_help=True
+)
 
 
 def register(app_: typer.Typer) -> None:
@@ -24,8 +26,8 @@ def register(app_: typer.Typer) -> None:
 def keys(as_json: Json = False) -> None:
     """List every configuration key: who reads it, default, unit, and why one would change it.
 
-    Each can be given in the file, as an environment variable (RAFTLOG_ and the key in capitals, underscores for dots), or with
-    --set KEY=VALUE; the later of these wins.
+    Each can be given in the file, as an environment variable (RAFTLOG_ and the key in capitals,
+    underscores for dots), or with --set KEY=VALUE; the later of these wins.
     """
     from raftlog.config.reference import reference
 
@@ -35,7 +37,10 @@ def keys(as_json: Json = False) -> None:
         return
     print_table(
         ("KEY", "ROLES", "DEFAULT", "UNIT", "WHAT AND WHY"),
-        [(row.key, ",".join(row.roles), row.default or None, row.unit or None, row.doc) for row in rows],
+        [
+            (row.key, ",".join(row.roles), row.default or None, row.unit or None, row.doc)
+            for row in rows
+        ],
     )
 
 
@@ -45,7 +50,8 @@ def check(
     flags: SetFlags = None,
     as_json: Json = False,
 ) -> None:
-    """Check a file, with the environment and flags on top, and show the values in force, or all mistakes at once.
+    """Check a file, with the environment and flags on top, and show the values in force, or all
+    mistakes at once.
 
     \b
     Examples:
@@ -60,7 +66,10 @@ def check(
     if as_json:
         print_json({key: _plain(value) for key, value in config.items()})
         return
-    rows = [(key, _text(value) or None, "" if value == defaults[key] else "set") for key, value in config.items()]
+    rows = [
+        (key, _text(value) or None, "" if value == defaults[key] else "set")
+        for key, value in config.items()
+    ]
     print_table(("KEY", "VALUE", ""), rows)
     print_line(f"{file}: a {config.role}'s configuration without mistakes")
 

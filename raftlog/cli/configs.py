@@ -8,17 +8,43 @@ from typing import Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    BootstrapServer,
+    Json,
+    Timeout,
+)
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
-from raftlog.cli.writes import Acks, AcksLevel, ValidateOnly, first_error, print_written, require, write, written
+from raftlog.cli.writes import (
+    Acks,
+    AcksLevel,
+    ValidateOnly,
+    first_error,
+    print_written,
+    require,
+    write,
+    written,
+)
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
-app = typer.Typer(help="Dynamic configs: kept in the log, the same on every node.", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    help="Dynamic configs: kept in the log, the same on every node.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+)
 
-SOURCES = {1: "dynamic topic", 2: "dynamic broker", 3: "dynamic default", 5: "default", 7: "client metrics", 8: "group"}
+SOURCES = {
+    1: "dynamic topic",
+    2: "dynamic broker",
+    3: "dynamic default",
+    5: "default",
+    7: "client metrics",
+    8: "group",
+}
 """Kafka's ConfigSource, for people."""
 
 
@@ -36,8 +62,12 @@ class ResourceKind(StrEnum):
         return {"topic": 2, "broker": 4, "client-metrics": 16, "group": 32}[self.value]
 
 
-Kind = Annotated[ResourceKind, typer.Argument(metavar="KIND", help="topic, broker, client-metrics or group.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help='The topic, broker id, ... For all brokers: "".')]
+Kind = Annotated[
+    ResourceKind, typer.Argument(metavar="KIND", help="topic, broker, client-metrics or group.")
+]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help='The topic, broker id, ... For all brokers: "".')
+]
 
 
 def register(app_: typer.Typer) -> None:
@@ -50,18 +80,26 @@ def alter(
     kind: Kind,
     name: Name,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a key; may be repeated."),
     ] = None,
     delete: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="KEY", help="Reset a key to its default; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--delete", metavar="KEY", help="Reset a key to its default; may be repeated."
+        ),
     ] = None,
     append: Annotated[
         list[str] | None,
-        typer.Option("--append", metavar="KEY=ITEM,...", help="Add items to a list; may be repeated."),
+        typer.Option(
+            "--append", metavar="KEY=ITEM,...", help="Add items to a list; may be repeated."
+        ),
     ] = None,
     subtract: Annotated[
         list[str] | None,
-        typer.Option("--subtract", metavar="KEY=ITEM,...", help="Take items out of a list; may be repeated."),
+        typer.Option(
+            "--subtract", metavar="KEY=ITEM,...", help="Take items out of a list; may be repeated."
+        ),
     ] = None,
     validate_only: ValidateOnly = False,
     acks: Acks = AcksLevel.COMMITTED,
@@ -82,12 +120,19 @@ def alter(
     changes += [_set(text, "--append", controller_pb2.APPEND) for text in append or []]
     changes += [_set(text, "--subtract", controller_pb2.SUBTRACT) for text in subtract or []]
     changes += [
-        controller_pb2.AlterableConfig(name=key, config_operation=controller_pb2.DELETE) for key in delete or []
+        controller_pb2.AlterableConfig(name=key, config_operation=controller_pb2.DELETE)
+        for key in delete or []
     ]
     if not changes:
-        raise ConfigError("nothing to change: give --set, --append or --subtract KEY=VALUE, or --delete KEY")
-    resource = controller_pb2.AlterConfigsResource(resource_type=kind.wire, resource_name=name, configs=changes)
-    body = controller_pb2.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+        raise ConfigError(
+            "nothing to change: give --set, --append or --subtract KEY=VALUE, or --delete KEY"
+        )
+    resource = controller_pb2.AlterConfigsResource(
+        resource_type=kind.wire, resource_name=name, configs=changes
+    )
+    body = controller_pb2.IncrementalAlterConfigsRequest(
+        resources=[resource], validate_only=validate_only
+    )
     response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
     error = first_error(response.incremental_alter_configs.results)
     if error is not None:
@@ -95,7 +140,10 @@ def alter(
     if as_json:
         print_json({"resource_type": kind.value, "resource_name": name, "write": written(response)})
     else:
-        print_line(f"{kind.value} {name or '(default)'}: {'would be accepted' if validate_only else 'altered'}")
+        print_line(
+            f"{kind.value} {name or '(default)'}:"
+            f" {'would be accepted' if validate_only else 'altered'}"
+        )
         print_written(response)
     require(response, acks)
 
@@ -105,7 +153,8 @@ def describe(
     kind: Kind,
     name: Name,
     keys: Annotated[
-        list[str] | None, typer.Option("--key", metavar="KEY", help="Only this key; may be repeated.")
+        list[str] | None,
+        typer.Option("--key", metavar="KEY", help="Only this key; may be repeated."),
     ] = None,
     mode: ReadModeOption = ReadMode.REPEATABLE,
     bootstrap_server: BootstrapServer = "",
@@ -122,13 +171,20 @@ def describe(
     resource = broker_pb2.DescribeConfigsResource(
         resource_type=kind.wire, resource_name=name, configuration_keys=keys or []
     )
-    response = read(broker_pb2.DescribeConfigsRequest(resources=[resource]), mode, bootstrap_server, timeout)
+    response = read(
+        broker_pb2.DescribeConfigsRequest(resources=[resource]), mode, bootstrap_server, timeout
+    )
     (result,) = response.describe_configs.results
     if result.error_code != ErrorCode.NONE:
         raise FailedError(result.error_message, Exit.REFUSED)
-    rows = [(one.name, one.value, SOURCES.get(one.config_source, str(one.config_source))) for one in result.configs]
+    rows = [
+        (one.name, one.value, SOURCES.get(one.config_source, str(one.config_source)))
+        for one in result.configs
+    ]
     if as_json:
-        configs: list[dict[str, Any]] = [{"name": key, "value": value, "source": source} for key, value, source in rows]
+        configs: list[dict[str, Any]] = [
+            {"name": key, "value": value, "source": source} for key, value, source in rows
+        ]
         print_json({"offset": response.token.offset, "configs": configs})
     else:
         print_table(("KEY", "VALUE", "SOURCE"), rows)
@@ -136,7 +192,9 @@ def describe(
     # Every key there is has a value, if only its default.
     unknown = sorted(set(keys or ()) - {key for key, _, _ in rows})
     if unknown:
-        raise FailedError(f"INVALID_CONFIG: there is no {kind.value} config {', '.join(unknown)}", Exit.REFUSED)
+        raise FailedError(
+            f"INVALID_CONFIG: there is no {kind.value} config {', '.join(unknown)}", Exit.REFUSED
+        )
 
 
 def _set(

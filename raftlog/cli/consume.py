@@ -31,16 +31,26 @@ def consume(
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Read all records; without it only new ones.")
     ] = False,
-    partition: Annotated[int, typer.Option("--partition", help="The partition to read; -1: all.", min=-1)] = -1,
+    partition: Annotated[
+        int, typer.Option("--partition", help="The partition to read; -1: all.", min=-1)
+    ] = -1,
     offset: Annotated[
-        int, typer.Option("--offset", help="Begin at this offset; -1: not given. Needs --partition.", min=-1)
+        int,
+        typer.Option(
+            "--offset", help="Begin at this offset; -1: not given. Needs --partition.", min=-1
+        ),
     ] = -1,
     max_messages: Annotated[
         int, typer.Option("--max-messages", help="End after this many records; 0: never.", min=0)
     ] = 0,
     timeout: Annotated[
         float,
-        typer.Option("--timeout", metavar="S", min=0.0, help="End when no record arrives for this long; 0: never."),
+        typer.Option(
+            "--timeout",
+            metavar="S",
+            min=0.0,
+            help="End when no record arrives for this long; 0: never.",
+        ),
     ] = 0.0,
     bootstrap_server: BootstrapServer = "",
     as_json: Json = False,

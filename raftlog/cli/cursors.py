@@ -7,7 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    BootstrapServer,
+    Json,
+    Timeout,
+)
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.render import time_text
 from raftlog.cli.writes import ValidateOnly, alter, expected_offset, print_altered
@@ -35,13 +41,19 @@ def _group() -> None:
 
 @app.command("list", epilog=EPILOG)
 def list_(
-    bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
 ) -> None:
-    """List the export cursors. Each node keeps its log from END on, unless that takes more than metadata.export.cursor.max.bytes.
+    """List the export cursors.
 
-    END is the first offset that the export does not have yet, LAG the number of committed records from there on, MOVED the time when
-    the cursor was last set. A cursor is "passed" if the log of the active controller begins above it: some records are dropped already.
-    --expected-offset is compared with SET AT.
+    Each node keeps its log from END on, unless that takes more than
+    metadata.export.cursor.max.bytes.
+
+    END is the first offset that the export does not have yet, LAG the number of committed records
+    from there on, MOVED the time when the cursor was last set. A cursor is "passed" if the log of
+    the active controller begins above it: some records are dropped already. --expected-offset is
+    compared with SET AT.
 
     \b
     Examples:
@@ -69,7 +81,10 @@ def list_(
             }
         )
         return
-    rows = [(*list(one.values())[:4], time_text(one["timestamp_ms"]), one["offset"], one["target"]) for one in cursors]
+    rows = [
+        (*list(one.values())[:4], time_text(one["timestamp_ms"]), one["offset"], one["target"])
+        for one in cursors
+    ]
     columns = ("CURSOR", "END", "LAG", "STATE", "MOVED", "SET AT", "EXPORT")
     print_table(columns, rows, right=("END", "LAG", "SET AT"))
     print_line(f"the log of the active controller begins at offset {answer.log_start_offset}")
@@ -78,11 +93,15 @@ def list_(
 @app.command("set", epilog=EPILOG)
 def set_(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the cursor.")],
-    end_offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Keep the log from here on.")],
+    end_offset: Annotated[
+        int, typer.Argument(metavar="OFFSET", min=0, help="Keep the log from here on.")
+    ],
     target: Annotated[
         str,
         typer.Option(
-            "--target", metavar="WHERE", help="The export that it belongs to: for people, and to tell exports apart."
+            "--target",
+            metavar="WHERE",
+            help="The export that it belongs to: for people, and to tell exports apart.",
         ),
     ] = "",
     expected_offset: Expected = None,
@@ -92,9 +111,11 @@ def set_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Set an export cursor by hand: for a custom exporter, or to keep the log from an offset on before the first export.
+    """Set an export cursor by hand: for a custom exporter, or to keep the log from an offset on
+    before the first export.
 
-    `raftlog export --cursor NAME` sets its cursor by itself. To move the cursor of another export (--target), give --expected-offset.
+    `raftlog export --cursor NAME` sets its cursor by itself. To move the cursor of another export
+    (--target), give --expected-offset.
 
     \b
     Examples:
@@ -105,12 +126,19 @@ def set_(
         name=name, end_offset=end_offset, target=target, expected_offset=expected_offset
     )
     response = _alter([change], validate_only, bootstrap_server, bootstrap_controller, timeout)
-    _say(response, f"the log is kept from offset {end_offset} on", validate_only=validate_only, as_json=as_json)
+    _say(
+        response,
+        f"the log is kept from offset {end_offset} on",
+        validate_only=validate_only,
+        as_json=as_json,
+    )
 
 
 @app.command(epilog=EPILOG)
 def delete(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="The names of the cursors.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="The names of the cursors.")
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Delete all cursors.")] = False,
     expected_offset: Expected = None,
     validate_only: ValidateOnly = False,
@@ -119,7 +147,9 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Remove export cursors: nodes may then drop the log that they kept for them. The exports themselves are not touched.
+    """Remove export cursors: nodes may then drop the log that they kept for them.
+
+    The exports themselves are not touched.
 
     \b
     Examples:
@@ -131,12 +161,16 @@ def delete(
     if expected_offset is not None and len(names or []) != 1:
         raise ConfigError("--expected-offset is about one cursor")
     changes = [
-        controller_pb2.ExportCursorAlteration(name=name, expected_offset=expected_offset) for name in names or []
+        controller_pb2.ExportCursorAlteration(name=name, expected_offset=expected_offset)
+        for name in names or []
     ]
     if all_:
         listed = _ask(bootstrap_controller, timeout).cursors
         # What was set anew meanwhile is not what was asked for.
-        changes = [controller_pb2.ExportCursorAlteration(name=one.name, expected_offset=one.offset) for one in listed]
+        changes = [
+            controller_pb2.ExportCursorAlteration(name=one.name, expected_offset=one.offset)
+            for one in listed
+        ]
     response = _alter(changes, validate_only, bootstrap_server, bootstrap_controller, timeout)
     _say(response, "removed", validate_only=validate_only, as_json=as_json)
 
@@ -146,7 +180,9 @@ def _ask(bootstrap_controller: str, timeout: float) -> Any:
 
     async def ask(session: Session) -> Any:
         client = session.controllers(bootstrap_controller)
-        return (await client.call(controller_pb2.ListExportCursorsRequest(), timeout_s=timeout)).list_export_cursors
+        return (
+            await client.call(controller_pb2.ListExportCursorsRequest(), timeout_s=timeout)
+        ).list_export_cursors
 
     return run(ask, timeout)
 
@@ -158,7 +194,9 @@ def _alter(
     bootstrap_controller: str,
     timeout: float,
 ) -> Any:
-    body = controller_pb2.AlterExportCursorsRequest(alterations=changes, validate_only=validate_only)
+    body = controller_pb2.AlterExportCursorsRequest(
+        alterations=changes, validate_only=validate_only
+    )
     return alter(body, "alter_export_cursors", bootstrap_server, bootstrap_controller, timeout)
 
 

@@ -12,7 +12,10 @@ _NAMED = 3
 
 
 def require_node(directory: Path) -> None:
-    """Whoever reads has nothing to format: say what it is instead, and where there are some. Raises ConfigError."""
+    """Whoever reads has nothing to format: say what it is instead, and where there are some.
+
+    Raises ConfigError.
+    """
     if (directory / META_FILE).exists():
         return
     if not directory.is_dir():

@@ -1,4 +1,6 @@
-"""``raftlog partitions elect, increase``: leaders on request (KIP-460), and more partitions for a topic."""
+"""``raftlog partitions elect, increase``: leaders on request (KIP-460), and more partitions for a
+topic.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,26 @@ from typing import Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    BootstrapServer,
+    Json,
+    Timeout,
+)
 from raftlog.cli.output import print_json, print_line
 from raftlog.cli.partition_names import assignments, by_topic, partition_name
 from raftlog.cli.partition_results import finish
-from raftlog.cli.writes import Acks, AcksLevel, ValidateOnly, first_error, print_written, require, write, written
+from raftlog.cli.writes import (
+    Acks,
+    AcksLevel,
+    ValidateOnly,
+    first_error,
+    print_written,
+    require,
+    write,
+    written,
+)
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.plural import counted
 from raftlog.wire.controller.v1 import controller_pb2
@@ -35,12 +52,17 @@ def elect(
             show_default=False,
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All partitions that need an election.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All partitions that need an election.")
+    ] = False,
     unclean: Annotated[
         bool,
         typer.Option(
             "--unclean",
-            help="Where there is no leader, elect any live replica. Acknowledged records that it lacks are lost.",
+            help=(
+                "Where there is no leader, elect any live replica. Acknowledged records that it"
+                " lacks are lost."
+            ),
         ),
     ] = False,
     validate_only: ValidateOnly = False,
@@ -50,10 +72,11 @@ def elect(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Elect the preferred leaders (the first replicas), or, with --unclean, any live replica where there is no leader.
+    """Elect the preferred leaders (the first replicas), or, with --unclean, any live replica where
+    there is no leader.
 
-    A partition that needs no election is not an error. The controller elects preferred leaders by itself every
-    leader.imbalance.check.interval.seconds.
+    A partition that needs no election is not an error. The controller elects preferred leaders by
+    itself every leader.imbalance.check.interval.seconds.
 
     \b
     Examples:
@@ -87,8 +110,12 @@ def elect(
             return
 
 
-def _check_served(topics: Iterable[Any], bootstrap_server: str, bootstrap_controller: str, timeout_s: float) -> None:
-    """Check the leaders of partitions that needed no election: only the leader itself knows whether it serves."""
+def _check_served(
+    topics: Iterable[Any], bootstrap_server: str, bootstrap_controller: str, timeout_s: float
+) -> None:
+    """Check the leaders of partitions that needed no election: only the leader itself knows whether
+    it serves.
+    """
     from raftlog.cli.serving import of_partitions
     from raftlog.cli.session import Session, run
 
@@ -105,12 +132,16 @@ def _check_served(topics: Iterable[Any], bootstrap_server: str, bootstrap_contro
     found = run(ask, timeout_s) if needless else {}
     if found:
         said = "; ".join(f"{topic}:{index}: {why}" for (topic, index), why in sorted(found.items()))
-        raise FailedError(f"an election is not needed, and these are not served: {said}", Exit.FOUND)
+        raise FailedError(
+            f"an election is not needed, and these are not served: {said}", Exit.FOUND
+        )
 
 
 def increase(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
-    count: Annotated[int, typer.Option("--count", "-n", help="The new total number of partitions.")],
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="The new total number of partitions.")
+    ],
     replica_assignment: Annotated[
         str,
         typer.Option(
@@ -126,7 +157,9 @@ def increase(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Add partitions to a topic. This cannot be undone, and keys may map to other partitions afterwards.
+    """Add partitions to a topic.
+
+    This cannot be undone, and keys may map to other partitions afterwards.
 
     \b
     Examples:
@@ -145,9 +178,18 @@ def increase(
     if error is not None:
         raise error
     if as_json:
-        print_json({"topic": topic, "partitions": count, "validate_only": validate_only, "write": written(response)})
+        print_json(
+            {
+                "topic": topic,
+                "partitions": count,
+                "validate_only": validate_only,
+                "write": written(response),
+            }
+        )
     else:
-        print_line(f"{topic}: {'would have' if validate_only else 'has'} {counted(count, 'partition')}")
+        print_line(
+            f"{topic}: {'would have' if validate_only else 'has'} {counted(count, 'partition')}"
+        )
         print_written(response)
     require(response, acks)
 
@@ -157,5 +199,8 @@ def _named(partitions: list[str]) -> list[controller_pb2.ElectableTopic]:
     some = by_topic(partition_name(text) for text in partitions if ":" in text)
     return [
         *(controller_pb2.ElectableTopic(name=name) for name in whole),
-        *(controller_pb2.ElectableTopic(name=name, partition_indexes=indexes) for name, indexes in some.items()),
+        *(
+            controller_pb2.ElectableTopic(name=name, partition_indexes=indexes)
+            for name, indexes in some.items()
+        ),
     ]

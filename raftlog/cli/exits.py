@@ -26,22 +26,39 @@ class Exit(IntEnum):
     FOUND = 3
     """The check found something: corrupt data, no leader, a failed verification."""
     UNREACHABLE = 4
-    """Nobody answered in time, or what was waited for did not come in time. Nothing was executed that is not said to be."""
+    """Nobody answered in time, or what was waited for did not come in time.
+
+    Nothing was executed that is not said to be.
+    """
     UNKNOWN = 5
     """The request may or may not have been executed."""
     DISK = 6
-    """A disk failed or refused: an I/O error, no space, no permission. A node has acknowledged nothing since."""
+    """A disk failed or refused: an I/O error, no space, no permission.
+
+    A node has acknowledged nothing since.
+    """
 
 
 EPILOG = (
-    "Exit codes: 0 done; 1 refused or failed; 2 wrong usage or configuration; 3 a check found something;"
-    " 4 unreachable or too late; 5 outcome unknown; 6 a disk failed."
+    "Exit codes: 0 done; 1 refused or failed; 2 wrong usage or configuration; 3 a check found"
+    " something; 4 unreachable or too late; 5 outcome unknown; 6 a disk failed."
 )
 
-DISK_REMEDY = "free space or replace the disk, then start again (see Disk error in docs/operations.md)"
+DISK_REMEDY = (
+    "free space or replace the disk, then start again (see Disk error in docs/operations.md)"
+)
 """What a person can do about exit code DISK."""
 _DISK_ERRORS = frozenset(
-    {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENXIO, errno.ENODEV, errno.ESTALE}
+    {
+        errno.EIO,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EFBIG,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.ESTALE,
+    }
 )
 
 _UNREACHABLE = frozenset(

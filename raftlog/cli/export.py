@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 COMPACT_AT = 32
-"""An export that follows merges so many small ranges at once: seldom enough, and its readers never meet many more."""
+"""An export that follows merges so many small ranges at once: seldom enough, and its readers never
+meet many more.
+"""
 
 
 def register(app: typer.Typer) -> None:
@@ -40,14 +42,20 @@ def register(app: typer.Typer) -> None:
 
 def export_(
     target: Annotated[
-        str, typer.Argument(metavar="DIR|URI", help="Where to write the export: a directory, or s3://…, gs://…")
+        str,
+        typer.Argument(
+            metavar="DIR|URI", help="Where to write the export: a directory, or s3://…, gs://…"
+        ),
     ],
     directory: DataDirectory = None,
     assume_committed: Annotated[
         bool,
         typer.Option(
             "--assume-committed",
-            help="With --directory: export to the end of the log. Only when you know that this node had no uncommitted tail.",
+            help=(
+                "With --directory: export to the end of the log. Only when you know that this node"
+                " had no uncommitted tail."
+            ),
         ),
     ] = False,
     cursor: Annotated[
@@ -55,7 +63,10 @@ def export_(
         typer.Option(
             "--cursor",
             metavar="NAME",
-            help="Make the nodes keep the log that this export has not read yet, under this name (see `raftlog cursors`).",
+            help=(
+                "Make the nodes keep the log that this export has not read yet, under this name"
+                " (see `raftlog cursors`)."
+            ),
         ),
     ] = "",
     keep_following: Annotated[
@@ -66,7 +77,10 @@ def export_(
         typer.Option(
             min=0.1,
             metavar="S",
-            help="With --follow: publish new records this long after the first of them arrived. Default: 30.",
+            help=(
+                "With --follow: publish new records this long after the first of them arrived."
+                " Default: 30."
+            ),
         ),
     ] = None,
     publish_records: Annotated[
@@ -74,19 +88,28 @@ def export_(
         typer.Option(
             min=1,
             metavar="N",
-            help="With --follow: publish after this many records, whatever the time. Default: 1000000.",
+            help=(
+                "With --follow: publish after this many records, whatever the time. Default:"
+                " 1000000."
+            ),
         ),
     ] = None,
     compact: Annotated[
         bool,
-        typer.Option("--compact", help="Merge small files into large ones: after the export, or while it follows."),
+        typer.Option(
+            "--compact",
+            help="Merge small files into large ones: after the export, or while it follows.",
+        ),
     ] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Read everything back and check it.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read everything back and check it.")
+    ] = False,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Export the committed log: Parquet for analysis, raw segments with its exact bytes, and a manifest. Resumes where it ended.
+    """Export the committed log: Parquet for analysis, raw segments with its exact bytes, and a
+    manifest. Resumes where it ended.
 
     \b
     Examples:
@@ -102,10 +125,13 @@ def export_(
     from raftlog.segments.writer import MAX_SEGMENT_RECORDS
 
     if keep_following and directory is not None:
-        raise ConfigError("--follow goes with a running cluster: a stopped node's directory does not grow")
+        raise ConfigError(
+            "--follow goes with a running cluster: a stopped node's directory does not grow"
+        )
     if not keep_following and (publish_interval is not None or publish_records is not None):
         raise ConfigError(
-            "--publish-interval and --publish-records go with --follow: without it, all is published once"
+            "--publish-interval and --publish-records go with --follow: without it, all is"
+            " published once"
         )
     place = open_place(target)
     stop = StopOnSignal()
@@ -114,8 +140,8 @@ def export_(
             source.assume_committed()
         if directory is not None and not source.end_offset:
             raise ConfigError(
-                f"there is no log in {directory}: a broker keeps none, and a controller none before its first start. "
-                "Give a controller's data directory, or ask the running cluster"
+                f"there is no log in {directory}: a broker keeps none, and a controller none before"
+                " its first start. Give a controller's data directory, or ask the running cluster"
             )
         late = begins_late(source)
         left_out = source.end_offset - source.high_watermark
@@ -124,7 +150,9 @@ def export_(
         if keep_following and isinstance(source, RunningLog):
             compact_at = COMPACT_AT if compact else 0
             policy = PublishPolicy(
-                publish_interval or PUBLISH_INTERVAL_S, publish_records or MAX_SEGMENT_RECORDS, compact_at=compact_at
+                publish_interval or PUBLISH_INTERVAL_S,
+                publish_records or MAX_SEGMENT_RECORDS,
+                compact_at=compact_at,
             )
             summary = _follow(source, place, policy, _telling(published, place, as_json), stop)
         else:
@@ -138,15 +166,22 @@ def export_(
     if as_json:
         # After the lines of publishes one more line.
         show = print_json_line if keep_following else print_json
-        show({"directory": str(place), **asdict(summary), "records": summary.records, "verified": verify})
+        show(
+            {
+                "directory": str(place),
+                **asdict(summary),
+                "records": summary.records,
+                "verified": verify,
+            }
+        )
     else:
         _show(summary, place, verified=verify)
     if late and summary.history_begin:
         print_error(f"{late}; so does this export")
     if left_out:
         typer.echo(
-            f"left out: {counted(left_out, 'record')} at the end of which this log alone does not prove that they are committed"
-            " (see --assume-committed)",
+            f"left out: {counted(left_out, 'record')} at the end of which this log alone does not"
+            " prove that they are committed (see --assume-committed)",
             err=True,
         )
     if stop.interrupted:
@@ -160,7 +195,9 @@ def _once(source: LogSource, place: Place, published: Published | None) -> Expor
         return export(source, place, progress, witnesses=source.said, published=published)
 
 
-def _follow(source: RunningLog, place: Place, policy: Any, published: Published, stop: StopOnSignal) -> ExportSummary:
+def _follow(
+    source: RunningLog, place: Place, policy: Any, published: Published, stop: StopOnSignal
+) -> ExportSummary:
     from raftlog.segments.follow import follow
 
     def waiting(why: str) -> None:
@@ -200,7 +237,9 @@ def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
             return
         told = end
         if as_json:
-            print_json_line({"directory": str(place), "end_offset": end, "exported_at": manifest.exported_at})
+            print_json_line(
+                {"directory": str(place), "end_offset": end, "exported_at": manifest.exported_at}
+            )
         else:
             print_line(f"{place}: published up to offset {end - 1}")
 
@@ -209,7 +248,8 @@ def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
 
 def _show(summary: ExportSummary, place: Place, *, verified: bool) -> None:
     print_line(
-        f"{place}: {counted(summary.records, 'new record')} (offsets {summary.first_offset} to {summary.end_offset - 1})"
+        f"{place}: {counted(summary.records, 'new record')} (offsets {summary.first_offset} to"
+        f" {summary.end_offset - 1})"
         if summary.records
         else f"{place}: nothing new, it ends before offset {summary.end_offset}"
     )

@@ -1,4 +1,6 @@
-"""The cursor of ``raftlog export --cursor``: asked of and set at the active controller, over the export's own connection."""
+"""The cursor of ``raftlog export --cursor``: asked of and set at the active controller, over the
+export's own connection.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ RETRY_PAUSE_S = 0.2
 class ClusterCursors:
     """The export cursors of the cluster whose log is read.
 
-    A question whose outcome is unknown is asked again: to list changes nothing, and to set a cursor twice is to set it once. Should the
-    first attempt arrive late it sets the cursor back, which holds more of the log than is needed and loses nothing.
+    A question whose outcome is unknown is asked again: to list changes nothing, and to set a cursor
+    twice is to set it once. Should the first attempt arrive late it sets the cursor back, which
+    holds more of the log than is needed and loses nothing.
     """
 
     def __init__(self, log: RunningLog, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -48,11 +51,15 @@ class ClusterCursors:
         """See Cursors."""
         listed = self._ask(controller_pb2.ListExportCursorsRequest()).list_export_cursors
         found = [one for one in listed.cursors if one.name == name]
-        return Cursor(found[0].end_offset, found[0].target, found[0].timestamp_ms) if found else None
+        return (
+            Cursor(found[0].end_offset, found[0].target, found[0].timestamp_ms) if found else None
+        )
 
     def put(self, name: str, end_offset: int, target: str) -> None:
         """See Cursors."""
-        change = controller_pb2.ExportCursorAlteration(name=name, end_offset=end_offset, target=target)
+        change = controller_pb2.ExportCursorAlteration(
+            name=name, end_offset=end_offset, target=target
+        )
         request = controller_pb2.AlterExportCursorsRequest(alterations=[change])
         response = self._ask(request, principal=principal())
         error = first_error(response.alter_export_cursors.results)
@@ -61,7 +68,10 @@ class ClusterCursors:
 
 
 def keep_cursor(name: str, source: LogSource, place: Place) -> CursorKeeper:
-    """Hold the log for the export at ``place`` from here on. Raises ConfigError, ExportError, ApiError."""
+    """Hold the log for the export at ``place`` from here on.
+
+    Raises ConfigError, ExportError, ApiError.
+    """
     if not isinstance(source, RunningLog):
         raise ConfigError("--cursor is kept by a running cluster: not with --directory")
     keeper = CursorKeeper(ClusterCursors(source), name, _target(place), failed=print_error)

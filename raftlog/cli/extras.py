@@ -1,4 +1,7 @@
-"""Which extra brings what a command lacks. A plain installation has what clients need; nodes and analyses need more."""
+"""Which extra brings what a command lacks.
+
+A plain installation has what clients need; nodes and analyses need more.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,21 @@ BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
 
 
 def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = ()) -> str | None:
-    """What to tell a person about a command that cannot be run without a module; None if no extra brings it.
+    """What to tell a person about a command that cannot be run without a module; None if no extra
+    brings it.
 
-    ``extras``: what the command needs to work at all; if one of them brings the module, all are named.
+    ``extras``: what the command needs to work at all; if one of them brings the module, all are
+    named.
     """
     module = (error.name or "").partition(".")[0]
     bringing = BROUGHT_BY.get(module, ())
     if not bringing:
         return None
     wanted = sorted(extras) if _with_included(extras) & set(bringing) else bringing[:1]
-    return f"`raftlog {command}` needs {module}, which is not installed. To have it: {pip_install(wanted)}"
+    return (
+        f"`raftlog {command}` needs {module}, which is not installed. To have it:"
+        f" {pip_install(wanted)}"
+    )
 
 
 def pip_install(extras: Sequence[str]) -> str:

@@ -14,11 +14,15 @@ from raftlog.cli.writes import AcksLevel, ValidateOnly, print_written, write, wr
 from raftlog.errors import ConfigError
 from raftlog.wire.controller.v1 import controller_pb2
 
-app = typer.Typer(help="The feature levels that the cluster uses (KIP-584).", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    help="The feature levels that the cluster uses (KIP-584).", epilog=EPILOG, no_args_is_help=True
+)
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
-Levels = Annotated[list[str], typer.Argument(metavar="NAME=LEVEL...", help="For instance metadata.version=2.")]
+Levels = Annotated[
+    list[str], typer.Argument(metavar="NAME=LEVEL...", help="For instance metadata.version=2.")
+]
 
 
 def register(app_: typer.Typer) -> None:
@@ -28,9 +32,13 @@ def register(app_: typer.Typer) -> None:
 
 @app.command(epilog=EPILOG)
 def describe(
-    bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
 ) -> None:
-    """Show the finalized level of each feature, and the levels that each controller knows. Answers without a leader too.
+    """Show the finalized level of each feature, and the levels that each controller knows.
+
+    Answers without a leader too.
 
     \b
     Examples:
@@ -58,7 +66,12 @@ def describe(
     rows.sort(key=lambda row: (str(row["feature"]), row["node_id"]))
     if as_json:
         print_json(
-            {"features": rows, "silent": [answer.address for answer in quorum.answers if answer.description is None]}
+            {
+                "features": rows,
+                "silent": [
+                    answer.address for answer in quorum.answers if answer.description is None
+                ],
+            }
         )
         return
     columns = ("FEATURE", "NODE", "FINALIZED", "KNOWS FROM", "TO")
@@ -76,7 +89,9 @@ def upgrade(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Raise levels, all or none. Every voter and every registered broker must know them. Older programs are refused from then on.
+    """Raise levels, all or none.
+
+    Every voter and every registered broker must know them. Older programs are refused from then on.
 
     \b
     Examples:
@@ -90,16 +105,20 @@ def upgrade(
 def downgrade(
     levels: Levels,
     unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Request an unsafe downgrade (KIP-584); refused likewise.")
+        bool,
+        typer.Option("--unsafe", help="Request an unsafe downgrade (KIP-584); refused likewise."),
     ] = False,
     validate_only: ValidateOnly = False,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Lower levels, all or none. Refused if the log has metadata that the lower level does not know, even with --unsafe.
+    """Lower levels, all or none.
 
-    The error says which metadata. Whatever else a downgrade gives up is printed to stderr as a warning, also with --validate-only.
+    Refused if the log has metadata that the lower level does not know, even with --unsafe.
+
+    The error says which metadata. Whatever else a downgrade gives up is printed to stderr as a
+    warning, also with --validate-only.
 
     \b
     Examples:
@@ -125,14 +144,25 @@ def _update(
         asked: dict[str, Any] = {update.name: update.max_version_level for update in updates}
         warnings = list(response.update_features.warnings)
         print_json(
-            {"features": asked, "validate_only": validate_only, "warnings": warnings, "write": written(response)}
+            {
+                "features": asked,
+                "validate_only": validate_only,
+                "warnings": warnings,
+                "write": written(response),
+            }
         )
         return
     changed = response.HasField("write")
     for warning in response.update_features.warnings:
         print_error(f"warning: {warning}")
     for update in updates:
-        done = "would be accepted" if validate_only else "finalized" if changed else "was finalized already"
+        done = (
+            "would be accepted"
+            if validate_only
+            else "finalized"
+            if changed
+            else "was finalized already"
+        )
         print_line(f"{update.name}={update.max_version_level}: {done}")
     print_written(response)
 
@@ -141,4 +171,6 @@ def _level(text: str, upgrade_type: int) -> controller_pb2.FeatureUpdate:
     name, separator, level = text.partition("=")
     if not separator or not (level.isascii() and level.isdigit() and len(level) < 6):
         raise ConfigError(f"{text!r} is not NAME=LEVEL")
-    return controller_pb2.FeatureUpdate(name=name, max_version_level=int(level), upgrade_type=upgrade_type)
+    return controller_pb2.FeatureUpdate(
+        name=name, max_version_level=int(level), upgrade_type=upgrade_type
+    )

@@ -1,4 +1,6 @@
-"""``raftlog hostnames``: which broker runs on which host, for brokers that are started without an id (KIP-426)."""
+"""``raftlog hostnames``: which broker runs on which host, for brokers that are started without an
+id (KIP-426).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    BootstrapServer,
+    Json,
+    Timeout,
+)
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.writes import ValidateOnly, alter, expected_offset, print_altered
 from raftlog.errors import ConfigError
@@ -15,7 +23,9 @@ from raftlog.metadata.causes import HostnameCause, cause_name
 from raftlog.wire.controller.v1 import controller_pb2
 
 app = typer.Typer(
-    help="Which broker runs on which host, for brokers without node.id (KIP-426).", epilog=EPILOG, no_args_is_help=True
+    help="Which broker runs on which host, for brokers without node.id (KIP-426).",
+    epilog=EPILOG,
+    no_args_is_help=True,
 )
 
 Expected = Annotated[int | None, expected_offset("mapping", "OFFSET")]
@@ -33,13 +43,17 @@ def _group() -> None:
 
 @app.command("list", epilog=EPILOG)
 def list_(
-    bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
 ) -> None:
-    """List the mapping from hostnames to broker ids, and the ids that hold replicas but whose brokers are absent.
+    """List the mapping from hostnames to broker ids, and the ids that hold replicas but whose
+    brokers are absent.
 
-    A broker without an id gets that of its HOST, if it is free, else the one that is missing: absent for longer than
-    broker.id.adopt.after.ms of the controllers. Until then it waits, and is listed; to have a new id all the same, set its HOST
-    to an id that is not in use, or start it with broker.id.generation.force. OFFSET is what --expected-offset compares.
+    A broker without an id gets that of its HOST, if it is free, else the one that is missing:
+    absent for longer than broker.id.adopt.after.ms of the controllers. Until then it waits, and is
+    listed; to have a new id all the same, set its HOST to an id that is not in use, or start it
+    with broker.id.generation.force. OFFSET is what --expected-offset compares.
 
     \b
     Examples:
@@ -80,26 +94,35 @@ def list_(
     if as_json:
         print_json({"hostnames": hosts, "absent_ids": absent, "waiting_brokers": waiting})
         return
-    rows = [(host["hostname"], host["mapping"]["broker.id"], *list(host.values())[2:]) for host in hosts]
-    print_table(("HOST", "BROKER", "OFFSET", "REASON", "REGISTERED AT"), rows, right=("BROKER", "OFFSET"))
+    rows = [
+        (host["hostname"], host["mapping"]["broker.id"], *list(host.values())[2:]) for host in hosts
+    ]
+    print_table(
+        ("HOST", "BROKER", "OFFSET", "REASON", "REGISTERED AT"), rows, right=("BROKER", "OFFSET")
+    )
     for one in absent:
         state = "missing" if one["missing"] else "absent"
         where, seconds = one["endpoint"] or "unregistered", one["absent_for_ms"] / 1000
         later = "" if one["missing"] else f", missing in {one['missing_in_ms'] / 1000:.0f} s"
         print_line(
-            f"broker {one['broker_id']} ({where}) is {state} for {seconds:.0f} s; it has {one['replica_count']} replicas{later}"
+            f"broker {one['broker_id']} ({where}) is {state} for {seconds:.0f} s; it has"
+            f" {one['replica_count']} replicas{later}"
         )
     for one in waiting:
         print_line(
-            f"a broker without an id at {one['endpoint']} waits for broker {one['awaited_broker_id']},"
-            f" {one['remaining_ms'] / 1000:.0f} s more at the most"
+            f"a broker without an id at {one['endpoint']} waits for broker"
+            f" {one['awaited_broker_id']}, {one['remaining_ms'] / 1000:.0f} s more at the most"
         )
 
 
 @app.command("set", epilog=EPILOG)
 def set_(
-    host: Annotated[str, typer.Argument(metavar="HOST", help="The name that the broker advertises.")],
-    broker_id: Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker that is to run there.")],
+    host: Annotated[
+        str, typer.Argument(metavar="HOST", help="The name that the broker advertises.")
+    ],
+    broker_id: Annotated[
+        int, typer.Argument(metavar="ID", min=0, help="The broker that is to run there.")
+    ],
     expected_offset: Expected = None,
     validate_only: ValidateOnly = False,
     bootstrap_server: BootstrapServer = "",
@@ -107,18 +130,28 @@ def set_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Map a host to a broker id: a broker that starts there without an id gets this one, unless it is taken by then.
+    """Map a host to a broker id: a broker that starts there without an id gets this one, unless it
+    is taken by then.
 
-    Use it for a machine that replaces another one under a new name. The id is reserved for this host.
+    Use it for a machine that replaces another one under a new name. The id is reserved for this
+    host.
 
     \b
     Examples:
       raftlog hostnames set kafka-7b.example 7 --bootstrap-controller 127.0.0.1:9093
       raftlog hostnames set kafka-7b.example 7 --expected-offset -1
     """
-    change = controller_pb2.HostnameAlteration(hostname=host, broker_id=broker_id, expected_offset=expected_offset)
+    change = controller_pb2.HostnameAlteration(
+        hostname=host, broker_id=broker_id, expected_offset=expected_offset
+    )
     response = _alter([change], validate_only, bootstrap_server, bootstrap_controller, timeout)
-    _say(response, [host], f"mapped to broker {broker_id}", validate_only=validate_only, as_json=as_json)
+    _say(
+        response,
+        [host],
+        f"mapped to broker {broker_id}",
+        validate_only=validate_only,
+        as_json=as_json,
+    )
 
 
 @app.command(epilog=EPILOG)
@@ -144,13 +177,15 @@ def delete(
     if expected_offset is not None and len(hosts or []) != 1:
         raise ConfigError("--expected-offset is about one host")
     changes = [
-        controller_pb2.HostnameAlteration(hostname=host, expected_offset=expected_offset) for host in hosts or []
+        controller_pb2.HostnameAlteration(hostname=host, expected_offset=expected_offset)
+        for host in hosts or []
     ]
     if all_:
         listed = _ask(bootstrap_controller, timeout).hostnames
         # What was mapped anew meanwhile is not what was asked for.
         changes = [
-            controller_pb2.HostnameAlteration(hostname=one.hostname, expected_offset=one.offset) for one in listed
+            controller_pb2.HostnameAlteration(hostname=one.hostname, expected_offset=one.offset)
+            for one in listed
         ]
     names = [change.hostname for change in changes]
     response = _alter(changes, validate_only, bootstrap_server, bootstrap_controller, timeout)
@@ -162,7 +197,9 @@ def _ask(bootstrap_controller: str, timeout: float) -> Any:
 
     async def ask(session: Session) -> Any:
         client = session.controllers(bootstrap_controller)
-        return (await client.call(controller_pb2.ListHostnamesRequest(), timeout_s=timeout)).list_hostnames
+        return (
+            await client.call(controller_pb2.ListHostnamesRequest(), timeout_s=timeout)
+        ).list_hostnames
 
     return run(ask, timeout)
 
@@ -181,4 +218,6 @@ def _alter(
 def _say(response: Any, hosts: list[str], what: str, *, validate_only: bool, as_json: bool) -> None:
     results = response.alter_hostnames.results
     offsets = {host: known(result.offset) for host, result in zip(hosts, results, strict=True)}
-    print_altered("hostnames", offsets, what, response, validate_only=validate_only, as_json=as_json)
+    print_altered(
+        "hostnames", offsets, what, response, validate_only=validate_only, as_json=as_json
+    )

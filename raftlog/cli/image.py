@@ -35,14 +35,22 @@ def _group() -> None:
 def show(
     at: Annotated[
         int | None,
-        typer.Option("--at", metavar="OFFSET", min=0, help="The offset, inclusive. Default: the last committed."),
+        typer.Option(
+            "--at",
+            metavar="OFFSET",
+            min=0,
+            help="The offset, inclusive. Default: the last committed.",
+        ),
     ] = None,
     entity: Annotated[
         str,
         typer.Option(
             "--entity",
             metavar="PATH",
-            help="Only this: brokers/4, topics/orders, topics/orders/0, configs/topic/orders, features, leader, ...",
+            help=(
+                "Only this: brokers/4, topics/orders, topics/orders/0, configs/topic/orders,"
+                " features, leader, ..."
+            ),
         ),
     ] = "",
     directory: DataDirectory = None,
@@ -51,10 +59,11 @@ def show(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Fold the log up to an offset and show the image, with its state hash, which is equal on every node at the same offset.
+    """Fold the log up to an offset and show the image, with its state hash, which is equal on every
+    node at the same offset.
 
-    An image is always the state at the end of a batch: an offset inside a batch shows the state before that batch. With --entity or
-    --json, the content is printed as JSON.
+    An image is always the state at the end of a batch: an offset inside a batch shows the state
+    before that batch. With --entity or --json, the content is printed as JSON.
 
     \b
     Examples:
@@ -65,7 +74,10 @@ def show(
     with open_log(directory, export, bootstrap_controller, timeout) as source:
         image = fold(source, at)
     if at is not None and image.offset != at:
-        typer.echo(f"offset {at} is within a batch; this is the image at offset {image.offset}, before it", err=True)
+        typer.echo(
+            f"offset {at} is within a batch; this is the image at offset {image.offset}, before it",
+            err=True,
+        )
     document = image_to_dict(image)
     if entity:
         print_json(find(document, entity))
@@ -76,7 +88,8 @@ def show(
 
 
 def fold(source: LogSource, at: int | None) -> Image:
-    """The image at an offset, or at the last committed one, folded from the log's beginning or from a snapshot.
+    """The image at an offset, or at the last committed one, folded from the log's beginning or from
+    a snapshot.
 
     Raises ConfigError if the log does not reach it, or begins behind it.
     """
@@ -118,11 +131,15 @@ def find(document: dict[str, Any], path: str) -> Any:
     elif kind == "configs":
         resource, _, name = rest.partition("/")
         number = RESOURCE_KINDS.get(resource)
-        matches = [one for one in part if (one["resource_type"], one["resource_name"]) == (number, name)]
+        matches = [
+            one for one in part if (one["resource_type"], one["resource_name"]) == (number, name)
+        ]
     elif isinstance(part, dict) and rest in part:
         matches = [part[rest]]
     if not matches:
-        raise FailedError(f"--entity {path}: not there at offset {document['offset']}", Exit.REFUSED)
+        raise FailedError(
+            f"--entity {path}: not there at offset {document['offset']}", Exit.REFUSED
+        )
     return matches[0]
 
 
@@ -139,6 +156,9 @@ def _show(image: Image) -> None:
         ("topics", len(image.topics)),
         ("partitions", len(image.partitions)),
         ("configs", sum(len(values) for _, values in image.configs.items())),
-        ("features", ", ".join(f"{name}={image.features[name]}" for name in sorted(image.features)) or None),
+        (
+            "features",
+            ", ".join(f"{name}={image.features[name]}" for name in sorted(image.features)) or None,
+        ),
     ]
     print_table(("", ""), rows)

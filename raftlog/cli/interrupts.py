@@ -1,7 +1,8 @@
 """How a command ends that Ctrl-C interrupts: by the signal itself, after its cleaning up.
 
-A shell ends its loop only if the program *died of* SIGINT: `while true; do raftlog ...; done` goes on for ever over a program that catches
-the signal and exits with 130. Programs see no difference: a shell reports both as 130.
+A shell ends its loop only if the program *died of* SIGINT: `while true; do raftlog ...; done` goes
+on for ever over a program that catches the signal and exits with 130. Programs see no difference: a
+shell reports both as 130.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def raise_at_sigterm(number: int, frame: FrameType | None) -> NoReturn:
 def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
     """Import a command's main function by ``load``, run it, and end the process. Main thread only.
 
-    ``main`` ends as usual: it returns an exit code (None: 0), or raises SystemExit or KeyboardInterrupt. Where SIGINT is ignored, as in the
-    background of a shell script, it stays so.
+    ``main`` ends as usual: it returns an exit code (None: 0), or raises SystemExit or
+    KeyboardInterrupt. Where SIGINT is ignored, as in the background of a shell script, it stays so.
     """
     interrupted = False
 
@@ -53,7 +54,8 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
     atexit.register(end_by_sigint)
     heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeds:
-        # Importing takes a while and leaves nothing to clean up: a Ctrl-C meanwhile needs no traceback.
+        # Importing takes a while and leaves nothing to clean up: a Ctrl-C meanwhile needs no
+        # traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     code: object = 0
     try:

@@ -1,7 +1,10 @@
-"""A cluster of processes on this machine, on loopback: for trying out, for the demo, for tests. Not for production.
+"""A cluster of processes on this machine, on loopback: for trying out, for the demo, for tests.
 
-All of it lives in one directory: ``cluster.json`` (what there is), and for each node ``NAME.toml``, ``NAME.log``, ``NAME.pid`` and
-``data/NAME``. Another process may open the directory later and go on with the same cluster.
+Not for production.
+
+All of it lives in one directory: ``cluster.json`` (what there is), and for each node ``NAME.toml``,
+``NAME.log``, ``NAME.pid`` and ``data/NAME``. Another process may open the directory later and go on
+with the same cluster.
 """
 
 from __future__ import annotations
@@ -65,9 +68,12 @@ class _State(msgspec.Struct):
 
 
 class LocalCluster:
-    """Generate, start, kill, restart and stop nodes. Methods block; those that wait take ``timeout_s`` and raise FailedError.
+    """Generate, start, kill, restart and stop nodes.
 
-    ``settings`` are further configuration keys of every node. Opening a directory that holds a cluster goes on with it.
+    Methods block; those that wait take ``timeout_s`` and raise FailedError.
+
+    ``settings`` are further configuration keys of every node. Opening a directory that holds a
+    cluster goes on with it.
     """
 
     def __init__(
@@ -85,7 +91,9 @@ class LocalCluster:
         self._daemons = Daemons(self.directory)
         self._state = _State("", {}, [])
         if self.exists:
-            self._state = msgspec.json.decode((self.directory / STATE_FILE).read_bytes(), type=_State)
+            self._state = msgspec.json.decode(
+                (self.directory / STATE_FILE).read_bytes(), type=_State
+            )
 
     @property
     def exists(self) -> bool:
@@ -127,12 +135,17 @@ class LocalCluster:
         for node in self._state.nodes:
             if node.name == name:
                 return node
-        raise ConfigError(f"{self.directory} has no node {name!r}; it has {', '.join(one.name for one in self.nodes)}")
+        raise ConfigError(
+            f"{self.directory} has no node {name!r}; it has"
+            f" {', '.join(one.name for one in self.nodes)}"
+        )
 
-    # --- making -------------------------------------------------------------------------------------------------------
+    # --- making ----------------------------------------------------------------------------------
 
     def generate(self) -> None:
-        """Write the configuration of every node and format its storage; does nothing if the cluster is there already."""
+        """Write the configuration of every node and format its storage; does nothing if the cluster
+        is there already.
+        """
         if self.exists:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -142,7 +155,9 @@ class LocalCluster:
         for index in range(count):
             role = "controller" if index < self._controllers else "broker"
             node_id = index + 1
-            self._state.nodes.append(Node(f"{role}-{node_id}", role, node_id, ports[index], ports[count + index]))
+            self._state.nodes.append(
+                Node(f"{role}-{node_id}", role, node_id, ports[index], ports[count + index])
+            )
         for node in self.nodes:
             self._prepare(node)
         self._save()
@@ -162,7 +177,7 @@ class LocalCluster:
         self.stop_all()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    # --- running ------------------------------------------------------------------------------------------------------
+    # --- running ---------------------------------------------------------------------------------
 
     def start(self, name: str) -> int:
         """Start a node that does not run; its pid. Waits for nothing: see ``wait_ready``."""
@@ -197,7 +212,9 @@ class LocalCluster:
         return self._daemons.stop([self.node(name).name for name in names], timeout_s)
 
     def stop_all(self, timeout_s: float = 10.0) -> list[str]:
-        """Stop every node, brokers first: they leave in order while somebody can take note of it."""
+        """Stop every node, brokers first: they leave in order while somebody can take note of
+        it.
+        """
         brokers = self.stop((node.name for node in self.brokers), timeout_s)
         return brokers + self.stop((node.name for node in self.controllers), timeout_s)
 
@@ -221,7 +238,7 @@ class LocalCluster:
         """What a node has written to stderr."""
         return self._daemons.log_path(name)
 
-    # --- asking -------------------------------------------------------------------------------------------------------
+    # --- asking ----------------------------------------------------------------------------------
 
     def ready(self, name: str, timeout_s: float = 1.0) -> tuple[bool, str]:
         """What a node's /readyz says."""
@@ -234,17 +251,26 @@ class LocalCluster:
         return asyncio.run(ask_quorum([node.endpoint for node in self.controllers], timeout_s))
 
     def leader_id(self, timeout_s: float = 2.0) -> int | None:
-        """The id of the controller that says it leads, None if none does. It may be no node of this directory: voters can be added."""
+        """The id of the controller that says it leads, None if none does.
+
+        It may be no node of this directory: voters can be added.
+        """
         described = self.quorum(timeout_s).leader
         return None if described is None else described.node_id
 
     def leader(self, timeout_s: float = 2.0) -> Node | None:
-        """The node of this directory that leads, None if none leads. Raises ConfigError if the leader is none of them."""
+        """The node of this directory that leads, None if none leads.
+
+        Raises ConfigError if the leader is none of them.
+        """
         leader_id = self.leader_id(timeout_s)
         return None if leader_id is None else self.node(f"controller-{leader_id}")
 
     def wait_leader(self, timeout_s: float = 30.0) -> Node:
-        """Wait until a controller leads that is a node of this directory. Raises as ``wait_leader_id``, ConfigError if it is not."""
+        """Wait until a controller leads that is a node of this directory.
+
+        Raises as ``wait_leader_id``, ConfigError if it is not.
+        """
         return self.node(f"controller-{self.wait_leader_id(timeout_s)}")
 
     def wait_leader_id(self, timeout_s: float = 30.0) -> int:
@@ -259,9 +285,14 @@ class LocalCluster:
         return leader
 
     def wait_ready(
-        self, names: Sequence[str], timeout_s: float = 30.0, *, waiting: Callable[[str, str], None] | None = None
+        self,
+        names: Sequence[str],
+        timeout_s: float = 30.0,
+        *,
+        waiting: Callable[[str, str], None] | None = None,
     ) -> None:
-        """Wait until these nodes are ready; ``waiting`` is told (name, reason) when one has a new reason not to be.
+        """Wait until these nodes are ready; ``waiting`` is told (name, reason) when one has a new
+        reason not to be.
 
         Raises FailedError, also as soon as one has ended: with the end of its log.
         """
@@ -275,7 +306,9 @@ class LocalCluster:
                 if self.pid(name) is None:
                     raise self._died(name)
                 if time.monotonic() > deadline:
-                    raise FailedError(f"{name} is not ready after {timeout_s:g} s: {reason}", Exit.UNREACHABLE)
+                    raise FailedError(
+                        f"{name} is not ready after {timeout_s:g} s: {reason}", Exit.UNREACHABLE
+                    )
                 if waiting is not None and reason != told:
                     waiting(name, reason)
                 told = reason
@@ -283,16 +316,20 @@ class LocalCluster:
 
     def _died(self, name: str) -> FailedError:
         log = self.log_path(name)
-        return FailedError(f"{name} does not run. The end of {log}:\n{self._daemons.tail(name)}", Exit.REFUSED)
+        return FailedError(
+            f"{name} does not run. The end of {log}:\n{self._daemons.tail(name)}", Exit.REFUSED
+        )
 
-    # --- files --------------------------------------------------------------------------------------------------------
+    # --- files -----------------------------------------------------------------------------------
 
     def _ports(self, count: int) -> list[int]:
         if self._base_port is not None:
             used = {port for node in self._state.nodes for port in (node.port, node.http_port)}
-            return [port for port in range(self._base_port, self._base_port + count + len(used)) if port not in used][
-                :count
-            ]
+            return [
+                port
+                for port in range(self._base_port, self._base_port + count + len(used))
+                if port not in used
+            ][:count]
         return free_ports(count)
 
     def _prepare(self, node: Node) -> None:
@@ -320,7 +357,9 @@ class LocalCluster:
 
     def _save(self) -> None:
         temporary = self.directory / f"{STATE_FILE}.new"
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self._state), indent=2) + b"\n")
+        temporary.write_bytes(
+            msgspec.json.format(msgspec.json.encode(self._state), indent=2) + b"\n"
+        )
         temporary.replace(self.directory / STATE_FILE)
 
 
@@ -339,7 +378,8 @@ def ask_ready(http: str, timeout_s: float) -> tuple[bool, str]:
 def free_ports(count: int) -> list[int]:
     """Different ports that are free now. Raises FailedError.
 
-    They lie below those that the kernel gives to clients: one of these could else take the port of a node that is just down.
+    They lie below those that the kernel gives to clients: one of these could else take the port of
+    a node that is just down.
     """
     start = random.randrange(len(PORTS))
     found: list[int] = []

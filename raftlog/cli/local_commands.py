@@ -14,26 +14,41 @@ from raftlog.cli.main import report
 from raftlog.cli.output import print_line, print_table
 from raftlog.errors import ConfigError, RaftlogError
 
-app = typer.Typer(name="scripts", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
-quorum = typer.Typer(help="Controllers on this machine, for trying out.", epilog=EPILOG, no_args_is_help=True)
-broker = typer.Typer(help="Brokers of the cluster that scripts/quorum started.", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    name="scripts", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
+)
+quorum = typer.Typer(
+    help="Controllers on this machine, for trying out.", epilog=EPILOG, no_args_is_help=True
+)
+broker = typer.Typer(
+    help="Brokers of the cluster that scripts/quorum started.", epilog=EPILOG, no_args_is_help=True
+)
 app.add_typer(quorum, name="quorum")
 app.add_typer(broker, name="broker")
 
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the cluster lives.")]
-Timeout = Annotated[float, typer.Option("--timeout", metavar="S", min=1, help="Seconds to wait until it is up.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="S", min=1, help="Seconds to wait until it is up.")
+]
 DEFAULT_DIRECTORY = Path(".raftlog")
 
 
 @quorum.command("start", epilog=EPILOG)
 def start_quorum(
     nodes: Annotated[
-        int, typer.Option("--nodes", metavar="N", min=1, max=9, help="How many, when there are none yet.")
+        int,
+        typer.Option(
+            "--nodes", metavar="N", min=1, max=9, help="How many, when there are none yet."
+        ),
     ] = 3,
     base_port: Annotated[
         int | None,
         typer.Option(
-            "--base-port", metavar="PORT", min=1024, max=65000, help="Ports from here on; default: free ones."
+            "--base-port",
+            metavar="PORT",
+            min=1024,
+            max=65000,
+            help="Ports from here on; default: free ones.",
         ),
     ] = None,
     directory: Directory = DEFAULT_DIRECTORY,
@@ -70,9 +85,14 @@ def start_quorum(
 @quorum.command("stop", epilog=EPILOG)
 def stop_quorum(
     directory: Directory = DEFAULT_DIRECTORY,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the data, configurations and logs too.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the data, configurations and logs too.")
+    ] = False,
 ) -> None:
-    """Stop every node in the directory, brokers too. The data stays, so that a start goes on with it."""
+    """Stop every node in the directory, brokers too.
+
+    The data stays, so that a start goes on with it.
+    """
     cluster = _existing(directory)
     running = [node.name for node in cluster.nodes if cluster.pid(node.name) is not None]
     killed = cluster.stop_all()
@@ -86,7 +106,10 @@ def stop_quorum(
 
 @quorum.command("status", epilog=EPILOG)
 def status(directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Show the nodes of the directory: whether they run, and what they say. Exit code 3 if one is not ready."""
+    """Show the nodes of the directory: whether they run, and what they say.
+
+    Exit code 3 if one is not ready.
+    """
     cluster = _existing(directory)
     ready = _show(cluster, cluster.nodes)
     if not ready:
@@ -96,16 +119,24 @@ def status(directory: Directory = DEFAULT_DIRECTORY) -> None:
 @broker.command("start", epilog=EPILOG)
 def start_broker(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[BROKER]...", help="Brokers that are there: broker-4.")
+        list[str] | None,
+        typer.Argument(metavar="[BROKER]...", help="Brokers that are there: broker-4."),
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option("--count", metavar="N", min=1, max=100, help="Have this many brokers, adding those that lack."),
+        typer.Option(
+            "--count",
+            metavar="N",
+            min=1,
+            max=100,
+            help="Have this many brokers, adding those that lack.",
+        ),
     ] = None,
     directory: Directory = DEFAULT_DIRECTORY,
     timeout: Timeout = 60,
 ) -> None:
-    """Start brokers and wait until they are unfenced: without arguments all there are, one if there is none.
+    """Start brokers and wait until they are unfenced: without arguments all there are, one if there
+    is none.
 
     \b
     Examples:
@@ -133,10 +164,13 @@ def start_broker(
 
 @broker.command("stop", epilog=EPILOG)
 def stop_broker(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[BROKER]...", help="Which; default: all.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[BROKER]...", help="Which; default: all.")
+    ] = None,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Stop brokers: they leave in order, so that the cluster need not wait for their sessions to end.
+    """Stop brokers: they leave in order, so that the cluster need not wait for their sessions to
+    end.
 
     \b
     Examples:
@@ -144,18 +178,26 @@ def stop_broker(
       scripts/broker stop broker-4
     """
     cluster = _existing(directory)
-    wanted = [cluster.node(name).name for name in names] if names else [node.name for node in cluster.brokers]
+    wanted = (
+        [cluster.node(name).name for name in names]
+        if names
+        else [node.name for node in cluster.brokers]
+    )
     running = [name for name in wanted if cluster.pid(name) is not None]
     killed = cluster.stop(wanted)
     print_line(f"stopped {', '.join(running)}" if running else "nothing was running")
     if killed:
-        raise FailedError(f"killed, because SIGTERM did not end them in time: {', '.join(killed)}", Exit.REFUSED)
+        raise FailedError(
+            f"killed, because SIGTERM did not end them in time: {', '.join(killed)}", Exit.REFUSED
+        )
 
 
 def _existing(directory: Path) -> LocalCluster:
     cluster = LocalCluster(directory)
     if not cluster.exists:
-        raise ConfigError(f"{directory} holds no cluster; make one with: scripts/quorum start --dir {directory}")
+        raise ConfigError(
+            f"{directory} holds no cluster; make one with: scripts/quorum start --dir {directory}"
+        )
     return cluster
 
 
@@ -167,7 +209,9 @@ def _show(cluster: LocalCluster, nodes: list[Node]) -> bool:
         pid = cluster.pid(node.name)
         ready, reason = cluster.ready(node.name) if pid is not None else (False, "does not run")
         all_ready = all_ready and ready
-        rows.append((node.name, pid, node.endpoint, node.http, "ready" if ready else "not ready", reason))
+        rows.append(
+            (node.name, pid, node.endpoint, node.http, "ready" if ready else "not ready", reason)
+        )
     print_table(("NODE", "PID", "ENDPOINT", "HTTP", "STATE", "REASON"), rows, right=("PID",))
     return all_ready
 

@@ -10,7 +10,14 @@ import typer
 
 from raftlog import batch
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.log_sources import DataDirectory, ExportDirectory, LogSource, begins_late, chunks, open_log
+from raftlog.cli.log_sources import (
+    DataDirectory,
+    ExportDirectory,
+    LogSource,
+    begins_late,
+    chunks,
+    open_log,
+)
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Timeout
 from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.render import fields_text, record_name, record_to_dict, time_text
@@ -32,12 +39,18 @@ def _group() -> None:
 
 @app.command(epilog=EPILOG)
 def dump(
-    first: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset shown.")] = 0,
+    first: Annotated[
+        int, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset shown.")
+    ] = 0,
     until: Annotated[
-        int | None, typer.Option("--until", metavar="OFFSET", min=0, help="The offset after the last one shown.")
+        int | None,
+        typer.Option(
+            "--until", metavar="OFFSET", min=0, help="The offset after the last one shown."
+        ),
     ] = None,
     types: Annotated[
-        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only records of this type; may be repeated.")
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="Only records of this type; may be repeated."),
     ] = None,
     directory: DataDirectory = None,
     export: ExportDirectory = None,
@@ -45,10 +58,13 @@ def dump(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
 ) -> None:
-    """Print records, one a line: offset, epoch, time, type, content. Every checksum is verified on the way.
+    """Print records, one a line: offset, epoch, time, type, content.
 
-    Reads the running cluster (committed records only), a stopped node's directory (to its end, committed or not), or an export.
-    A corrupt log ends the dump with exit code 3, naming the offset.
+    Every checksum is verified on the way.
+
+    Reads the running cluster (committed records only), a stopped node's directory (to its end,
+    committed or not), or an export. A corrupt log ends the dump with exit code 3, naming the
+    offset.
 
     \b
     Examples:
@@ -72,8 +88,8 @@ def dump(
             else:
                 # Not through rich: a log may have millions of lines.
                 text = (
-                    f"{line['offset']:>10}  {line['epoch']:>4}  {time_text(line['timestamp_ms'])}  {line['type']:<26}"
-                    f"  {fields_text(line['record'])}"
+                    f"{line['offset']:>10}  {line['epoch']:>4}  {time_text(line['timestamp_ms'])} "
+                    f" {line['type']:<26}  {fields_text(line['record'])}"
                 )
                 typer.echo(printable(text))
 

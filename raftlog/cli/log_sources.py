@@ -1,4 +1,7 @@
-"""Logs that commands read: of a running cluster, of a stopped node's directory, of an export. All the same to who reads."""
+"""Logs that commands read: of a running cluster, of a stopped node's directory, of an export.
+
+All the same to who reads.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,12 @@ POLL_GRACE_S = 2.0
 """So much later than it should a controller may answer a poll, before another one is looked for."""
 
 DataDirectory = Annotated[
-    Path | None, typer.Option("--directory", "-d", metavar="DIR", help="Read a stopped node's data directory.")
+    Path | None,
+    typer.Option("--directory", "-d", metavar="DIR", help="Read a stopped node's data directory."),
 ]
-ExportDirectory = Annotated[str | None, typer.Option("--export", "-e", metavar="DIR|URI", help="Read an export.")]
+ExportDirectory = Annotated[
+    str | None, typer.Option("--export", "-e", metavar="DIR|URI", help="Read an export.")
+]
 
 
 class LogSource(Protocol):
@@ -64,13 +70,19 @@ class LogSource(Protocol):
         """Where reading ends: above the high watermark only in a stopped node's directory."""
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole verified batches from the one that begins at ``offset``: at least one, then as many as fit."""
+        """Whole verified batches from the one that begins at ``offset``: at least one, then as many
+        as fit.
+        """
 
     def said(self) -> list[StateHash]:
-        """What nodes say of the state, as far as it can be had; the offsets may lie beyond the end. Raises StorageError."""
+        """What nodes say of the state, as far as it can be had; the offsets may lie beyond the end.
+
+        Raises StorageError.
+        """
 
     def image_up_to(self, last: int) -> Image:
-        """An image at or below offset ``last`` from which the log goes on: the empty one, or that of a snapshot.
+        """An image at or below offset ``last`` from which the log goes on: the empty one, or that
+        of a snapshot.
 
         Raises ConfigError if the log begins above 0 and there is none; CorruptLogError, ApiError.
         """
@@ -99,7 +111,9 @@ def open_log(
 
 
 def say_left_out(log: DirectoryReader) -> None:
-    """A damaged snapshot is no reason not to read the log, and none to be silent: without it less may be proven to be committed."""
+    """A damaged snapshot is no reason not to read the log, and none to be silent: without it less
+    may be proven to be committed.
+    """
     for what in log.left_out:
         print_error(f"{what}; it is left out")
 
@@ -107,8 +121,9 @@ def say_left_out(log: DirectoryReader) -> None:
 def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterator[bytes]:
     """All chunks until one reaches ``until`` (exclusive); the last may go beyond.
 
-    From ``begin``, where a batch must begin, or from the log's start, where one is known to. Each chunk must begin where it was
-    asked for: a source that skips records would not be noticed later. Raises CorruptLogError.
+    From ``begin``, where a batch must begin, or from the log's start, where one is known to. Each
+    chunk must begin where it was asked for: a source that skips records would not be noticed later.
+    Raises CorruptLogError.
     """
     offset = source.start_offset if begin is None else begin
     while offset < min(until, source.end_offset):
@@ -118,7 +133,9 @@ def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterat
             end = header.end_offset
         if end == offset:
             raise CorruptLogError(
-                f"the log has nothing at offset {offset}, and says that it ends at {source.end_offset}", offset=offset
+                f"the log has nothing at offset {offset}, and says that it ends at"
+                f" {source.end_offset}",
+                offset=offset,
             )
         yield chunk
         offset = end
@@ -127,11 +144,17 @@ def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterat
 def begins_late(source: LogSource) -> str:
     """What to tell people about a log that does not begin at 0; empty if it does."""
     start = source.start_offset
-    return f"history begins at offset {start}: what was before was dropped after a snapshot" if start else ""
+    return (
+        f"history begins at offset {start}: what was before was dropped after a snapshot"
+        if start
+        else ""
+    )
 
 
 def _not_before(last: int, first: int) -> ConfigError:
-    return ConfigError(f"offset {last}: the oldest state that is still there is the one at offset {first}")
+    return ConfigError(
+        f"offset {last}: the oldest state that is still there is the one at offset {first}"
+    )
 
 
 def _loaded(read: Callable[[int], bytes]) -> Image:
@@ -145,10 +168,12 @@ def _loaded(read: Callable[[int], bytes]) -> Image:
 
 
 class DirectoryLog:
-    """A stopped node's log. What of its tail is committed it cannot know; what the log itself proves is.
+    """A stopped node's log.
 
-    Proof is a progress record, which says how far the log was committed when it was written; a log with a single voter is
-    committed to its end.
+    What of its tail is committed it cannot know; what the log itself proves is.
+
+    Proof is a progress record, which says how far the log was committed when it was written; a log
+    with a single voter is committed to its end.
     """
 
     def __init__(self, log: DirectoryReader) -> None:
@@ -171,7 +196,10 @@ class DirectoryLog:
         self._high_watermark = self.end_offset
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole verified batches. What is committed for certain, once that is known, is never mixed with what is not."""
+        """Whole verified batches.
+
+        What is committed for certain, once that is known, is never mixed with what is not.
+        """
         proven = self._high_watermark
         until = proven if proven is not None and offset < proven else self.end_offset
         return self._log.read(offset, until, max_bytes)
@@ -194,7 +222,10 @@ class DirectoryLog:
 
     def _find_high_watermark(self) -> int:
         # What a snapshot holds is committed.
-        proven, single = max([self.start_offset, *(one.end_offset for one in self._log.snapshots)]), False
+        proven, single = (
+            max([self.start_offset, *(one.end_offset for one in self._log.snapshots)]),
+            False,
+        )
         for chunk in chunks(self, self.end_offset):
             for header in batch.headers(chunk, verify=False):
                 for data in batch.records(chunk, header):
@@ -245,27 +276,37 @@ class ExportLog:
     def image_up_to(self, last: int) -> Image:
         """See LogSource; an export holds no snapshots."""
         if self.start_offset:
-            raise ConfigError(f"this export begins at offset {self.start_offset}: the state before that is not in it")
+            raise ConfigError(
+                f"this export begins at offset {self.start_offset}: the state before that is not"
+                " in it"
+            )
         return Image()
 
     def _all_from(self, offset: int) -> Iterator[bytes]:
         for segment in self._segments:
             if segment.last_offset >= offset:
-                for data in read_segment(self._place, segment, owner=(self.cluster_id, self.generation)):
+                for data in read_segment(
+                    self._place, segment, owner=(self.cluster_id, self.generation)
+                ):
                     (header,) = batch.headers(data, verify=False)
                     if header.base_offset >= offset:
                         yield data
 
 
 class RunningLog:
-    """The committed log of a running cluster, up to where it is committed when this is made. Close it."""
+    """The committed log of a running cluster, up to where it is committed when this is made.
+
+    Close it.
+    """
 
     def __init__(self, bootstrap_controller: str, timeout_s: float) -> None:
         from raftlog.cli.state_hash_records import StateHashRecorder
 
         self._runner = asyncio.Runner()
         try:
-            self._session, self._reader, info = self._runner.run(_connect(bootstrap_controller, timeout_s))
+            self._session, self._reader, info = self._runner.run(
+                _connect(bootstrap_controller, timeout_s)
+            )
         except BaseException:
             self._runner.close()
             raise
@@ -279,7 +320,9 @@ class RunningLog:
         self.listener: Callable[[bytes], None] | None = None
         """Hears every chunk that is read."""
         addresses = controllers(bootstrap_controller)
-        self._witness = StateHashRecorder(self._session.transport, addresses, info.cluster_id, info.generation)
+        self._witness = StateHashRecorder(
+            self._session.transport, addresses, info.cluster_id, info.generation
+        )
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole verified batches."""
@@ -289,18 +332,26 @@ class RunningLog:
         return chunk
 
     def call(self, body: Message, *, principal: str = "") -> ControllerResponse:
-        """Ask the active controller something else. Raises ApiError; refused items are in the response."""
+        """Ask the active controller something else.
+
+        Raises ApiError; refused items are in the response.
+        """
         bootstrap, timeout_s = self._controllers
 
         async def ask() -> ControllerResponse:
             if self._client is None:
                 self._client = self._session.controllers(bootstrap)
-            return await self._client.call(body, timeout_s=timeout_s, principal=principal, raise_refused=False)
+            return await self._client.call(
+                body, timeout_s=timeout_s, principal=principal, raise_refused=False
+            )
 
         return self._runner.run(ask())
 
     def poll(self, offset: int, max_bytes: int, wait_s: float) -> bytes:
-        """As ``read``; empty if nothing new is committed within ``wait_s``. Raises ApiError, at the latest seconds after that."""
+        """As ``read``; empty if nothing new is committed within ``wait_s``.
+
+        Raises ApiError, at the latest seconds after that.
+        """
         chunk = self._runner.run(self._poll(offset, max_bytes, wait_s))
         for header in batch.headers(chunk, verify=False):
             self.high_watermark = self.end_offset = max(self.high_watermark, header.end_offset)
@@ -337,7 +388,9 @@ class RunningLog:
         self._runner.close()
 
 
-async def _connect(bootstrap_controller: str, timeout_s: float) -> tuple[Session, LogReader, LogInfo]:
+async def _connect(
+    bootstrap_controller: str, timeout_s: float
+) -> tuple[Session, LogReader, LogInfo]:
     from raftlog.cli.session import open_session
 
     session = open_session(timeout_s)

@@ -1,9 +1,10 @@
 """``raftlog``: one command line, made of the commands that installed packages bring.
 
 A package adds commands with an entry point of the group ``raftlog.commands`` that names a function
-``register(app: typer.Typer) -> None``. One that cannot be imported does not break the others: its name says what to install.
-Modules of ``register`` import no more than clients need, so that any command line starts fast and a plain installation explains
-every command; what else a command needs is imported when it runs, and the extras of its entry point bring it.
+``register(app: typer.Typer) -> None``. One that cannot be imported does not break the others: its
+name says what to install. Modules of ``register`` import no more than clients need, so that any
+command line starts fast and a plain installation explains every command; what else a command needs
+is imported when it runs, and the extras of its entry point bring it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ First steps:
   raftlog storage format -c node1.toml         give the data directory its identity
   raftlog controller run -c node1.toml         run the node
   raftlog quorum describe --bootstrap-controller 127.0.0.1:9093
-"""
+"""  # noqa: E501
 
 
 def build(plugins: Sequence[EntryPoint] | None = None) -> typer.Typer:
     """The whole command line. ``plugins``: instead of those installed."""
-    found = sorted(entry_points(group=GROUP) if plugins is None else plugins, key=lambda one: one.name)
+    found = sorted(
+        entry_points(group=GROUP) if plugins is None else plugins, key=lambda one: one.name
+    )
     app = typer.Typer(
         name="raftlog",
         cls=_group({one.name: tuple(one.extras) for one in found}),
@@ -90,7 +93,11 @@ def _version_callback() -> Callable[..., None]:
 
     def callback(
         version: bool = typer.Option(
-            False, "--version", callback=show_version, is_eager=True, help="Show the version and the build."
+            False,
+            "--version",
+            callback=show_version,
+            is_eager=True,
+            help="Show the version and the build.",
         ),
     ) -> None:
         pass
@@ -115,7 +122,10 @@ def _register_missing(app: typer.Typer, plugin: EntryPoint, error: ImportError) 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command line and exit. An operator's error is a message and a code, never a stack trace."""
+    """Run one command line and exit.
+
+    An operator's error is a message and a code, never a stack trace.
+    """
     # What a command cannot do it says itself; a node sets up logs of its own.
     setup_logging("error", "console")
     try:

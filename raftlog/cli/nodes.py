@@ -20,14 +20,20 @@ from raftlog.storage.private import UMASK
 Main = Callable[[NodeConfig], Awaitable[int]]
 
 
-def run_node(role: str, path: Path | None, flags: list[str] | None, find_main: Callable[[], Main]) -> None:
-    """Load the configuration, set up logs, and run ``find_main()`` on an event loop until it returns the exit code.
+def run_node(
+    role: str, path: Path | None, flags: list[str] | None, find_main: Callable[[], Main]
+) -> None:
+    """Load the configuration, set up logs, and run ``find_main()`` on an event loop until it
+    returns the exit code.
 
-    ``find_main`` imports the node: only now, so that a mistake in the configuration is told at once. Raises ConfigError.
+    ``find_main`` imports the node: only now, so that a mistake in the configuration is told at
+    once. Raises ConfigError.
     """
     config = load_config(path, flags=flags or [])
     if config.role != role:
-        raise ConfigError(f'process.roles is ["{config.role}"]: run it with `raftlog {config.role} run`')
+        raise ConfigError(
+            f'process.roles is ["{config.role}"]: run it with `raftlog {config.role} run`'
+        )
     from raftlog.observability.logs import setup_logging
 
     bound: dict[str, Any] = {"node_id": config.node_id} if config.node_id >= 0 else {}

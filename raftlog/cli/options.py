@@ -14,7 +14,10 @@ CONTROLLERS, BROKERS = "--bootstrap-controller", "--bootstrap-server"
 
 
 def _variable(option: str) -> str:
-    """The environment variable that stands for an option. It is in CLI_VARIABLES of raftlog/config/sources.py, too."""
+    """The environment variable that stands for an option.
+
+    It is in CLI_VARIABLES of raftlog/config/sources.py, too.
+    """
     return "RAFTLOG_" + option.strip("-").upper().replace("-", "_")
 
 
@@ -50,13 +53,20 @@ ConfigFile = Annotated[
 SetFlags = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Set one configuration key; may be repeated. Overrides file and environment."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set one configuration key; may be repeated. Overrides file and environment.",
     ),
 ]
-Directory = Annotated[Path | None, typer.Option("--directory", "-d", metavar="DIR", help="The node's data directory.")]
+Directory = Annotated[
+    Path | None, typer.Option("--directory", "-d", metavar="DIR", help="The node's data directory.")
+]
 NodeId = Annotated[int | None, typer.Option("--node-id", metavar="N", min=0, help="The node's id.")]
 Standalone = Annotated[
-    bool, typer.Option("--standalone", "-s", help="Begin a quorum with this controller as its only voter.")
+    bool,
+    typer.Option(
+        "--standalone", "-s", help="Begin a quorum with this controller as its only voter."
+    ),
 ]
 InitialControllers = Annotated[
     str,
@@ -64,16 +74,23 @@ InitialControllers = Annotated[
         "--initial-controllers",
         "-I",
         metavar="ID@HOST:PORT:DIRECTORY-ID,...",
-        help="Begin a quorum with these voters, this controller among them. Give the same list to each of them.",
+        help=(
+            "Begin a quorum with these voters, this controller among them. Give the same list to"
+            " each of them."
+        ),
     ),
 ]
 Topics = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC...]", help="Only these; default: all.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="[TOPIC...]", help="Only these; default: all.", show_default=False),
 ]
 
 
 def controllers(value: str) -> list[str]:
-    """The addresses of ``BootstrapController``, as host:port. Raises ConfigError, also if there is none."""
+    """The addresses of ``BootstrapController``, as host:port.
+
+    Raises ConfigError, also if there is none.
+    """
     return _endpoints(value, CONTROLLERS)
 
 
@@ -91,5 +108,7 @@ def _endpoints(value: str, option: str) -> list[str]:
             except ValueError as error:
                 raise ConfigError(f"{option}: {error}") from error
     if not addresses:
-        raise ConfigError(f"no address is given: use {option} HOST:PORT, or set {_variable(option)}")
+        raise ConfigError(
+            f"no address is given: use {option} HOST:PORT, or set {_variable(option)}"
+        )
     return addresses

@@ -16,8 +16,13 @@ from raftlog.safe_console import SafeConsole
 
 
 def console() -> Console:
-    """Where people read. Not cut to a narrow width when it is a pipe: awk and grep want whole lines."""
-    return SafeConsole(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 500)
+    """Where people read.
+
+    Not cut to a narrow width when it is a pipe: awk and grep want whole lines.
+    """
+    return SafeConsole(
+        highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 500
+    )
 
 
 def print_json(document: Any) -> None:
@@ -27,10 +32,14 @@ def print_json(document: Any) -> None:
 
 def print_json_line(document: Any) -> None:
     """One JSON document in one line, for streams of them."""
-    sys.stdout.write(printable_json(json.dumps(document, ensure_ascii=False, separators=(",", ":"))) + "\n")
+    sys.stdout.write(
+        printable_json(json.dumps(document, ensure_ascii=False, separators=(",", ":"))) + "\n"
+    )
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
+) -> None:
     """A table; numbers belong into ``right``-aligned columns. None shows as a dash."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
@@ -41,12 +50,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
 
 
 def print_line(text: str) -> None:
-    """One line for people. A terminal may break it, we do not: what is copied from it has to be whole."""
+    """One line for people.
+
+    A terminal may break it, we do not: what is copied from it has to be whole.
+    """
     console().print(Text(printable(text)), soft_wrap=True)
 
 
 def print_error(text: str, keep: str = "") -> None:
-    """Something on stderr, which may hold a stranger's words. ``keep``: "\\n" for text of ours that has several lines."""
+    """Something on stderr, which may hold a stranger's words.
+
+    ``keep``: "\\n" for text of ours that has several lines.
+    """
     sys.stderr.write(printable(text, keep) + "\n")
     sys.stderr.flush()
 

@@ -37,21 +37,28 @@ def assigned(text: str) -> tuple[PartitionName, list[int]]:
     """TOPIC:PARTITION=BROKER,BROKER,.... Raises ConfigError."""
     name, equals, ids = text.partition("=")
     if not equals:
-        raise ConfigError(f"{text!r}: write it as TOPIC:PARTITION=BROKER,BROKER,..., for instance orders:0=4,5,6")
+        raise ConfigError(
+            f"{text!r}: write it as TOPIC:PARTITION=BROKER,BROKER,..., for instance orders:0=4,5,6"
+        )
     return partition_name(name), broker_ids(ids)
 
 
 def read_plan(path: Path) -> list[tuple[PartitionName, list[int]]]:
-    """A plan as Kafka's tools write it: {"version": 1, "partitions": [{"topic", "partition", "replicas"}, ...]}. Raises ConfigError."""
+    """A plan as Kafka's tools write it: {"version": 1, "partitions": [{"topic", "partition",
+    "replicas"}, ...]}. Raises ConfigError.
+    """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        entries = [(_entry(one["topic"], one["partition"]), _ids(one["replicas"])) for one in document["partitions"]]
+        entries = [
+            (_entry(one["topic"], one["partition"]), _ids(one["replicas"]))
+            for one in document["partitions"]
+        ]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f'{path} is no plan like {{"version": 1, "partitions": [{{"topic": "orders", "partition": 0, "replicas": [4, 5, 6]}}]}}:'
-            f" {type(error).__name__} {error}"
+            f'{path} is no plan like {{"version": 1, "partitions": [{{"topic": "orders",'
+            f' "partition": 0, "replicas": [4, 5, 6]}}]}}: {type(error).__name__} {error}'
         ) from None
     return entries
 
@@ -60,7 +67,9 @@ def plan_of(entries: Iterable[tuple[PartitionName, Sequence[int]]]) -> dict[str,
     """What ``read_plan`` reads."""
     return {
         "version": 1,
-        "partitions": [{"topic": name[0], "partition": name[1], "replicas": list(ids)} for name, ids in entries],
+        "partitions": [
+            {"topic": name[0], "partition": name[1], "replicas": list(ids)} for name, ids in entries
+        ],
     }
 
 
@@ -79,6 +88,8 @@ def _entry(topic: Any, index: Any) -> PartitionName:
 
 
 def _ids(values: Any) -> list[int]:
-    if not isinstance(values, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in values):
+    if not isinstance(values, list) or not all(
+        isinstance(one, int) and not isinstance(one, bool) for one in values
+    ):
         raise TypeError(f"{values!r} is no list of broker ids")
     return values

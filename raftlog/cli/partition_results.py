@@ -22,7 +22,9 @@ def finish(
     more: Mapping[str, Any] = NOTHING,
     passed: frozenset[int] = frozenset(),
 ) -> None:
-    """Tell each partition's fate, where the write is, and fail with the first error that is none of ``passed``."""
+    """Tell each partition's fate, where the write is, and fail with the first error that is none of
+    ``passed``.
+    """
     parts = [(topic.name, one) for topic in topics for one in topic.partitions]
     if as_json:
         rows = [_row(name, one) for name, one in parts]

@@ -1,4 +1,6 @@
-"""``raftlog partitions``: what is known of partitions where it is known first; what changes them is in ``reassign`` and ``elect``."""
+"""``raftlog partitions``: what is known of partitions where it is known first; what changes them is
+in ``reassign`` and ``elect``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import typer
 
 from raftlog.cli import elect, reassign
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout, Topics
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    BootstrapServer,
+    Json,
+    Timeout,
+    Topics,
+)
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.plural import counted
 
@@ -20,7 +29,11 @@ if TYPE_CHECKING:
     from raftlog.client.leader_isrs import LeaderAnswer, PartitionKey
     from raftlog.metadata.image import Image
 
-app = typer.Typer(help="Partitions: their replicas, leaders and in-sync replicas.", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    help="Partitions: their replicas, leaders and in-sync replicas.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+)
 
 LOOK_EVERY_S = 0.5
 DEFAULT_MOMENT_S = 5.0
@@ -44,25 +57,37 @@ def isr(
     compare: Annotated[
         bool,
         typer.Option(
-            "--compare", help="Compare with the ISRs that the controller has committed; say where they differ, and why."
+            "--compare",
+            help=(
+                "Compare with the ISRs that the controller has committed; say where they differ,"
+                " and why."
+            ),
         ),
     ] = False,
     moment: Annotated[
         float,
-        typer.Option("--moment", metavar="S", min=0.0, help="With --compare: how long they may differ, in seconds."),
+        typer.Option(
+            "--moment",
+            metavar="S",
+            min=0.0,
+            help="With --compare: how long they may differ, in seconds.",
+        ),
     ] = DEFAULT_MOMENT_S,
     bootstrap_server: BootstrapServer = "",
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Ask all leaders for the in-sync replicas (ISR) of their partitions: the leader is the first to know them (KIP-24).
+    """Ask all leaders for the in-sync replicas (ISR) of their partitions: the leader is the first
+    to know them (KIP-24).
 
-    ISR is the committed ISR as far as the leader knows, each member as id@broker-epoch (incarnation id in KIP-343). PROPOSED is what the
-    leader has proposed (AlterPartition, IsrChange in KIP-343) without an answer yet.
+    ISR is the committed ISR as far as the leader knows, each member as id@broker-epoch (incarnation
+    id in KIP-343). PROPOSED is what the leader has proposed (AlterPartition, IsrChange in KIP-343)
+    without an answer yet.
 
-    With --compare every registered broker is asked, then the committed log is read from the active controller. The two always differ
-    for an instant when an ISR changes. A difference that stays the same for --moment seconds ends with exit code 3.
+    With --compare every registered broker is asked, then the committed log is read from the active
+    controller. The two always differ for an instant when an ISR changes. A difference that stays
+    the same for --moment seconds ends with exit code 3.
 
     \b
     Examples:
@@ -93,7 +118,9 @@ def isr(
 async def _leaders(
     session: Session, topics: Sequence[str], bootstrap: str, timeout_s: float
 ) -> dict[int, LeaderAnswer]:
-    """Every broker that clients are told of, asked for the partitions of these topics, or for all."""
+    """Every broker that clients are told of, asked for the partitions of these topics, or for
+    all.
+    """
     from raftlog.client.leader_isrs import ask_leaders
     from raftlog.wire.broker.v1 import broker_pb2
 
@@ -101,7 +128,11 @@ async def _leaders(
     body = broker_pb2.MetadataRequest(topics=topics)
     metadata = (await client.read(body, mode=broker_pb2.LATEST, timeout_s=timeout_s)).metadata
     _require_topics([one.name for one in metadata.topics if one.error_code])
-    keys = [(one.topic_id, index) for one in metadata.topics for index in range(len(one.partitions))] if topics else []
+    keys = (
+        [(one.topic_id, index) for one in metadata.topics for index in range(len(one.partitions))]
+        if topics
+        else []
+    )
     endpoints = {one.node_id: f"{one.host}:{one.port}" for one in metadata.brokers}
     return await ask_leaders(
         session.transport, endpoints, timeout_s=timeout_s, keys=keys, cluster_id=metadata.cluster_id
@@ -119,13 +150,17 @@ def _require_answers(answers: Mapping[int, LeaderAnswer]) -> None:
         raise FailedError("not every broker has answered: " + "; ".join(failures), Exit.UNREACHABLE)
 
 
-# --- compared with the controller's view ------------------------------------------------------------------------------
+# --- compared with the controller's view --------------------------------------------------------
 
 
-def _compare(topics: Sequence[str], bootstrap: str, timeout_s: float, moment_s: float, *, as_json: bool) -> None:
+def _compare(
+    topics: Sequence[str], bootstrap: str, timeout_s: float, moment_s: float, *, as_json: bool
+) -> None:
     from raftlog.cli.session import run
 
-    async def look(session: Session) -> tuple[Image, dict[int, LeaderAnswer], list[Compared], set[Any]]:
+    async def look(
+        session: Session,
+    ) -> tuple[Image, dict[int, LeaderAnswer], list[Compared], set[Any]]:
         return await _until_settled(session, topics, bootstrap, timeout_s, moment_s)
 
     image, answers, rows, lasting = run(look, timeout_s)
@@ -133,20 +168,32 @@ def _compare(topics: Sequence[str], bootstrap: str, timeout_s: float, moment_s: 
     if as_json:
         documents = [_compared(row, lasting) for row in rows]
         print_json(
-            {"offset": image.offset, "partitions": documents, "brokers": _brokers(answers), "lasting": len(lasting)}
+            {
+                "offset": image.offset,
+                "partitions": documents,
+                "brokers": _brokers(answers),
+                "lasting": len(lasting),
+            }
         )
     else:
         columns = (*COLUMNS, "COMMITTED ISR", "DIFFERENCES")
         print_table(columns, (_compared_cells(row, lasting) for row in rows), right=NUMBERS)
-        print_line(f"{counted(len(rows), 'partition')} compared at offset {image.offset}, {differ} differ")
+        print_line(
+            f"{counted(len(rows), 'partition')} compared at offset {image.offset}, {differ} differ"
+        )
     if lasting:
-        raise FailedError(f"leaders and controller have differed for {moment_s:g} s in {len(lasting)} ways", Exit.FOUND)
+        raise FailedError(
+            f"leaders and controller have differed for {moment_s:g} s in {len(lasting)} ways",
+            Exit.FOUND,
+        )
 
 
 async def _until_settled(
     session: Session, topics: Sequence[str], bootstrap: str, timeout_s: float, moment_s: float
 ) -> tuple[Image, dict[int, LeaderAnswer], list[Compared], set[Any]]:
-    """Look until nothing is left of the differences seen first, or the moment is over: the last look, and which have lasted."""
+    """Look until nothing is left of the differences seen first, or the moment is over: the last
+    look, and which have lasted.
+    """
     from raftlog.client.committed_image import CommittedImage
     from raftlog.client.isr_compare import compare, marks
     from raftlog.client.leader_isrs import ask_leaders
@@ -159,7 +206,9 @@ async def _until_settled(
     while True:
         endpoints = {id_: broker.endpoint for id_, broker in image.brokers.items()}
         keys = _keys(image, topics)
-        answers = await ask_leaders(session.transport, endpoints, timeout_s=timeout_s, keys=keys or ())
+        answers = await ask_leaders(
+            session.transport, endpoints, timeout_s=timeout_s, keys=keys or ()
+        )
         # After the leaders: all that they know as committed is in it.
         image = await committed.read()
         rows = compare(image, answers, keys)
@@ -178,7 +227,7 @@ def _keys(image: Image, topics: Sequence[str]) -> list[PartitionKey] | None:
     return [(id_, index) for id_ in ids for index in range(image.topics[id_].partition_count)]
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows ---------------------------------------------------------------------------------------
 
 
 def _led(one: Any, broker_id: int) -> dict[str, Any]:
@@ -217,7 +266,11 @@ def _states(states: Iterable[Any]) -> list[dict[str, Any]]:
 
 def _brokers(answers: Mapping[int, LeaderAnswer]) -> list[dict[str, Any]]:
     return [
-        {"broker_id": one.broker_id, "broker_epoch": known(one.broker_epoch), "failure": one.failure or None}
+        {
+            "broker_id": one.broker_id,
+            "broker_epoch": known(one.broker_epoch),
+            "failure": one.failure or None,
+        }
         for one in answers.values()
     ]
 
@@ -229,13 +282,15 @@ def _compared(row: Compared, lasting: set[Any]) -> dict[str, Any]:
         "partition": row.key[1],
         "leader_id": known(row.leader_id),
         "leader": _said(row.led) if row.led is not None else None,
-        "committed": {
-            "leader_epoch": committed.leader_epoch,
-            "partition_epoch": committed.partition_epoch,
-            "isr": list(committed.isr),
-        }
-        if committed is not None
-        else None,
+        "committed": (
+            {
+                "leader_epoch": committed.leader_epoch,
+                "partition_epoch": committed.partition_epoch,
+                "isr": list(committed.isr),
+            }
+            if committed is not None
+            else None
+        ),
         "differences": [
             {"why": one.why.value, "text": one.text, "lasting": (row.key, one.mark) in lasting}
             for one in row.differences
@@ -244,7 +299,13 @@ def _compared(row: Compared, lasting: set[Any]) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
-    place = [row["topic"], row["partition"], row["leader_id"], row["leader_epoch"], row["partition_epoch"]]
+    place = [
+        row["topic"],
+        row["partition"],
+        row["leader_id"],
+        row["leader_epoch"],
+        row["partition_epoch"],
+    ]
     sets = [_members(row["isr"]), _members(row["proposed_isr"] or [])]
     return [*place, *sets, row["high_watermark"], row["log_end_offset"]]
 
@@ -260,7 +321,8 @@ def _compared_cells(row: Compared, lasting: set[Any]) -> list[object]:
         for one in row.differences
     )
     ours = (
-        f"{', '.join(map(str, committed.isr))} ({committed.leader_epoch}/{committed.partition_epoch})"
+        f"{', '.join(map(str, committed.isr))}"
+        f" ({committed.leader_epoch}/{committed.partition_epoch})"
         if committed
         else None
     )
@@ -269,9 +331,15 @@ def _compared_cells(row: Compared, lasting: set[Any]) -> list[object]:
 
 def _members(states: Iterable[dict[str, Any]]) -> str | None:
     known_as = ("?" if one["broker_epoch"] is None else one["broker_epoch"] for one in states)
-    return ", ".join(f"{one['broker_id']}@{epoch}" for one, epoch in zip(states, known_as, strict=True)) or None
+    return (
+        ", ".join(
+            f"{one['broker_id']}@{epoch}" for one, epoch in zip(states, known_as, strict=True)
+        )
+        or None
+    )
 
 
-# Once for the module: what is added in register() would be there once more for each command line that a process builds.
+# Once for the module: what is added in register() would be there once more for each command line
+# that a process builds.
 reassign.add(app)
 elect.add(app)

@@ -1,4 +1,6 @@
-"""Processes that outlive the command that started them, known by pid and start time: a pid alone may be somebody else's by now."""
+"""Processes that outlive the command that started them, known by pid and start time: a pid alone
+may be somebody else's by now.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,12 @@ class Daemons:
         """Start a process in a session of its own, so that a Ctrl-C here is none there; its pid."""
         with self.log_path(name).open("ab") as output:
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
             )
         self._children[name] = child
         identity = ProcessId(child.pid, _started(child.pid))
@@ -49,7 +56,8 @@ class Daemons:
         """The pid of a process that runs, None if it does not."""
         identity = self._read(name)
         runs = identity is not None and _started(identity.pid) == identity.started
-        # Asked last: a child that ends in between is waited for here, or it stays as a zombie that nobody knows of.
+        # Asked last: a child that ends in between is waited for here, or it stays as a zombie that
+        # nobody knows of.
         child = self._children.get(name)
         if child is not None and child.poll() is not None:
             return None
@@ -78,13 +86,20 @@ class Daemons:
         return True
 
     def stop(self, names: Sequence[str], timeout_s: float = 10.0) -> list[str]:
-        """End processes: SIGTERM for all, and SIGKILL for those that have not gone in time. Returns those killed."""
+        """End processes: SIGTERM for all, and SIGKILL for those that have not gone in time.
+
+        Returns those killed.
+        """
         for name in names:
             self.signal(name, signal.SIGTERM)
             # A stopped process cannot follow a SIGTERM.
             self.signal(name, signal.SIGCONT)
         deadline = time.monotonic() + timeout_s
-        killed = [name for name in names if not self.wait_gone(name, max(0.0, deadline - time.monotonic()))]
+        killed = [
+            name
+            for name in names
+            if not self.wait_gone(name, max(0.0, deadline - time.monotonic()))
+        ]
         for name in killed:
             self.signal(name, signal.SIGKILL)
         for name in killed:

@@ -43,20 +43,33 @@ def register(app_: typer.Typer) -> None:
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to write to.")],
     values: Annotated[
-        list[str] | None, typer.Option("--value", help="A record's value; may be repeated. Instead of stdin.")
+        list[str] | None,
+        typer.Option("--value", help="A record's value; may be repeated. Instead of stdin."),
     ] = None,
     key_separator: Annotated[
-        str, typer.Option("--key-separator", help="The text between key and value in a line; none: no keys.")
+        str,
+        typer.Option(
+            "--key-separator", help="The text between key and value in a line; none: no keys."
+        ),
     ] = "",
     partition: Annotated[
-        int, typer.Option("--partition", help="The partition to write to; -1: by the key, or any.", min=-1)
+        int,
+        typer.Option(
+            "--partition", help="The partition to write to; -1: by the key, or any.", min=-1
+        ),
     ] = -1,
     acks: Annotated[
         DataAcks,
-        typer.Option("--acks", help="all: the in-sync replicas have it durably; 1: the leader has; 0: do not wait."),
+        typer.Option(
+            "--acks",
+            help="all: the in-sync replicas have it durably; 1: the leader has; 0: do not wait.",
+        ),
     ] = DataAcks.ALL,
     retry_unknown: Annotated[
-        bool, typer.Option("--retry-unknown", help="Retry writes of unknown outcome: at least once, not at most.")
+        bool,
+        typer.Option(
+            "--retry-unknown", help="Retry writes of unknown outcome: at least once, not at most."
+        ),
     ] = False,
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -123,7 +136,9 @@ class _Outcome:
             self._written += 1
             done = future.result()
             if self._as_json:
-                print_json_line({"topic": done.topic, "partition": done.partition, "offset": done.offset})
+                print_json_line(
+                    {"topic": done.topic, "partition": done.partition, "offset": done.offset}
+                )
             else:
                 typer.echo(f"{done.topic}-{done.partition} at offset {done.offset}")
 
@@ -143,9 +158,12 @@ class _Outcome:
         for error in list({str(error): error for error in self._errors}.values())[:_ERRORS_SHOWN]:
             print_error(f"raftlog: {error}")
         refused = len(self._errors) - self._unknown
-        code = Exit.UNKNOWN if self._unknown else Exit(min(exit_code(error) for error in self._errors))
+        code = (
+            Exit.UNKNOWN if self._unknown else Exit(min(exit_code(error) for error in self._errors))
+        )
         raise FailedError(
-            f"{topic}: {counted(self._written, 'record')} written, {refused} not written, {self._unknown} of unknown outcome",
+            f"{topic}: {counted(self._written, 'record')} written, {refused} not written,"
+            f" {self._unknown} of unknown outcome",
             code,
         )
 
@@ -175,7 +193,9 @@ async def _lines() -> AsyncIterator[bytes]:
 
 
 async def _read(descriptor: int) -> bytes:
-    """What there is; waits for a pipe or a terminal without a thread, which could not be interrupted."""
+    """What there is; waits for a pipe or a terminal without a thread, which could not be
+    interrupted.
+    """
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     try:

@@ -16,7 +16,9 @@ from raftlog.cli.quorum_views import members_document, show_quorum
 if TYPE_CHECKING:
     from raftlog.cli.quorum_queries import Answer, Quorum
 
-app = typer.Typer(help="The nodes of the quorum, as each sees itself.", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    help="The nodes of the quorum, as each sees itself.", epilog=EPILOG, no_args_is_help=True
+)
 
 COLUMNS = (
     "NODE",
@@ -49,16 +51,25 @@ def describe(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
     status: Annotated[
-        bool, typer.Option("--status", help="The quorum as a whole: leader, voters, observers, offsets, snapshots.")
+        bool,
+        typer.Option(
+            "--status", help="The quorum as a whole: leader, voters, observers, offsets, snapshots."
+        ),
     ] = False,
     replication: Annotated[
-        bool, typer.Option("--replication", help="Each voter and observer as the leader sees it, with directory ids.")
+        bool,
+        typer.Option(
+            "--replication",
+            help="Each voter and observer as the leader sees it, with directory ids.",
+        ),
     ] = False,
 ) -> None:
-    """Ask every node itself: role, epoch, leader, vote, log end, high watermark, lag. Answers without a leader too.
+    """Ask every node itself: role, epoch, leader, vote, log end, high watermark, lag.
 
-    LAG is what a node's log lacks of the leader's, in records; AGE how long ago the leader had its last fetch. Exit code 3 if
-    nobody leads, 4 if nobody answers.
+    Answers without a leader too.
+
+    LAG is what a node's log lacks of the leader's, in records; AGE how long ago the leader had its
+    last fetch. Exit code 3 if nobody leads, 4 if nobody answers.
 
     \b
     Examples:
@@ -88,15 +99,29 @@ def _rows(quorum: Quorum) -> list[dict[str, Any]]:
     """One row a node, by id; those that do not answer with what the others know of them."""
     leader = quorum.leader
     ids = {voter.endpoint: voter.replica_id for one in quorum.descriptions for voter in one.voters}
-    ages = {voter.replica_id: voter.last_fetch_age_ms for voter in leader.voters} if leader is not None else {}
-    rows = [_row(answer, ids, leader.log_end_offset if leader else None, ages) for answer in quorum.answers]
+    ages = (
+        {voter.replica_id: voter.last_fetch_age_ms for voter in leader.voters}
+        if leader is not None
+        else {}
+    )
+    rows = [
+        _row(answer, ids, leader.log_end_offset if leader else None, ages)
+        for answer in quorum.answers
+    ]
     return sorted(rows, key=lambda row: (row["node_id"] is None, row["node_id"], row["endpoint"]))
 
 
-def _row(answer: Answer, ids: dict[str, int], leader_end: int | None, ages: dict[int, int]) -> dict[str, Any]:
+def _row(
+    answer: Answer, ids: dict[str, int], leader_end: int | None, ages: dict[int, int]
+) -> dict[str, Any]:
     one = answer.description
     if one is None:
-        return {"node_id": ids.get(answer.address), "endpoint": answer.address, "role": None, "failure": answer.failure}
+        return {
+            "node_id": ids.get(answer.address),
+            "endpoint": answer.address,
+            "role": None,
+            "failure": answer.failure,
+        }
     return {
         "node_id": one.node_id,
         "endpoint": answer.address,
@@ -146,9 +171,18 @@ def _show(quorum: Quorum) -> None:
             "log_end_offset",
             "durable_end_offset",
         )
-        rows.append((*(row[name] for name in fields), row["high_watermark"], row["lag"], row["last_fetch_age_ms"]))
+        rows.append(
+            (
+                *(row[name] for name in fields),
+                row["high_watermark"],
+                row["lag"],
+                row["last_fetch_age_ms"],
+            )
+        )
     print_table(
-        COLUMNS, rows, right=("EPOCH", "LEADER", "VOTE", "LOG END", "DURABLE", "HIGH WATERMARK", "LAG", "AGE MS")
+        COLUMNS,
+        rows,
+        right=("EPOCH", "LEADER", "VOTE", "LOG END", "DURABLE", "HIGH WATERMARK", "LAG", "AGE MS"),
     )
     for row in nodes:
         if row["role"] is None:
@@ -159,12 +193,14 @@ def _show(quorum: Quorum) -> None:
         return
     lao = leader.lowest_acknowledged_offset
     told = lao if lao >= 0 else f"unknown ({leader.lao_unknown_reason})"
-    print_line(f"cluster {leader.cluster_id}, leader {leader.node_id} in epoch {leader.leader_epoch}")
+    print_line(
+        f"cluster {leader.cluster_id}, leader {leader.node_id} in epoch {leader.leader_epoch}"
+    )
     print_line(f"lowest acknowledged offset: {told}")
 
 
-# Those of Kafka's tool under its names too. Once for the module: in register() they would be there once more for each command
-# line that a process builds.
+# Those of Kafka's tool under its names too. Once for the module: in register() they would be there
+# once more for each command line that a process builds.
 app.command("add-voter", epilog=EPILOG)(add_voter)
 app.command("remove-voter", epilog=EPILOG)(remove_voter)
 app.command("transfer", epilog=EPILOG)(transfer)

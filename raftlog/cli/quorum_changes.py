@@ -20,7 +20,10 @@ from raftlog.errors import ConfigError
 
 _VOTER_ID = typer.Option("--voter-id", metavar="N", min=0, help="The node's id.")
 DirectoryId = Annotated[
-    str, typer.Option("--directory-id", metavar="UUID", help="Its directory id, as `storage format` printed it.")
+    str,
+    typer.Option(
+        "--directory-id", metavar="UUID", help="Its directory id, as `storage format` printed it."
+    ),
 ]
 
 
@@ -36,9 +39,11 @@ def add_voter(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Make a running observer a voter: formatted with --no-initial-controllers, started, and caught up.
+    """Make a running observer a voter: formatted with --no-initial-controllers, started, and caught
+    up.
 
-    Give its configuration, on its own machine, or all three of --voter-id, --directory-id and --endpoint.
+    Give its configuration, on its own machine, or all three of --voter-id, --directory-id and
+    --endpoint.
 
     \b
     Examples:
@@ -49,11 +54,15 @@ def add_voter(
 
     if config is not None or flags:
         if voter_id is not None or directory_id or endpoint:
-            raise ConfigError("give either a configuration or --voter-id, --directory-id and --endpoint, not both")
+            raise ConfigError(
+                "give either a configuration or --voter-id, --directory-id and --endpoint, not both"
+            )
         voter_id, directory_id, endpoint = _of_configuration(config, flags)
     elif voter_id is None or not directory_id or not endpoint:
         raise ConfigError("give --config FILE, or all of --voter-id, --directory-id and --endpoint")
-    request = pb.AddRaftVoterRequest(voter_id=voter_id, voter_directory_id=directory_id, endpoint=endpoint)
+    request = pb.AddRaftVoterRequest(
+        voter_id=voter_id, voter_directory_id=directory_id, endpoint=endpoint
+    )
     _change(request, bootstrap_controller, timeout)
     _say(
         as_json,
@@ -69,10 +78,12 @@ def remove_voter(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Remove a voter, dead or alive, from the quorum. A leader that is removed resigns when the removal is committed.
+    """Remove a voter, dead or alive, from the quorum.
 
-    Without --directory-id, the directory that the voter set has for it. Stop a node with controller.quorum.auto.join.enable
-    before: it would come back.
+    A leader that is removed resigns when the removal is committed.
+
+    Without --directory-id, the directory that the voter set has for it. Stop a node with
+    controller.quorum.auto.join.enable before: it would come back.
 
     \b
     Examples:
@@ -83,7 +94,11 @@ def remove_voter(
     directory_id = directory_id or _directory_of(voter_id, bootstrap_controller, timeout)
     request = pb.RemoveRaftVoterRequest(voter_id=voter_id, voter_directory_id=directory_id)
     _change(request, bootstrap_controller, timeout)
-    _say(as_json, f"node {voter_id} is no voter any more", {"voter_id": voter_id, "directory_id": directory_id})
+    _say(
+        as_json,
+        f"node {voter_id} is no voter any more",
+        {"voter_id": voter_id, "directory_id": directory_id},
+    )
 
 
 def transfer(
@@ -91,13 +106,16 @@ def transfer(
     to: Annotated[
         int,
         typer.Option(
-            "--to", metavar="N", help="The voter that is to lead; default: the one with the most complete log."
+            "--to",
+            metavar="N",
+            help="The voter that is to lead; default: the one with the most complete log.",
         ),
     ] = -1,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Transfer the leadership to another voter: no accepted write is lost, and writes wait a moment.
+    """Transfer the leadership to another voter: no accepted write is lost, and writes wait a
+    moment.
 
     \b
     Examples:
@@ -140,7 +158,9 @@ def _of_configuration(config: Any, flags: list[str] | None) -> tuple[int, str, s
 
 
 def _directory_of(voter_id: int, bootstrap_controller: str, timeout_s: float) -> str:
-    """As the leader's voter set has it; empty if it has none of that id: the controller says what is wrong."""
+    """As the leader's voter set has it; empty if it has none of that id: the controller says what
+    is wrong.
+    """
     import asyncio
 
     from raftlog.cli.quorum_queries import ask_quorum
@@ -148,5 +168,11 @@ def _directory_of(voter_id: int, bootstrap_controller: str, timeout_s: float) ->
 
     addresses = controllers(bootstrap_controller)
     quorum = asyncio.run(ask_quorum(addresses, timeout_s, tls_of_environment()))
-    voters = [voter for one in ([quorum.leader] if quorum.leader else quorum.descriptions) for voter in one.voters]
-    return next((voter.replica_directory_id for voter in voters if voter.replica_id == voter_id), "")
+    voters = [
+        voter
+        for one in ([quorum.leader] if quorum.leader else quorum.descriptions)
+        for voter in one.voters
+    ]
+    return next(
+        (voter.replica_directory_id for voter in voters if voter.replica_id == voter_id), ""
+    )

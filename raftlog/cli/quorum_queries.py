@@ -1,4 +1,6 @@
-"""Asking nodes of the quorum about themselves, one by one: it needs no leader, and no answer from the others."""
+"""Asking nodes of the quorum about themselves, one by one: it needs no leader, and no answer from
+the others.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,19 @@ class Quorum:
 
     @property
     def leader(self) -> pb.DescribeQuorumResponse | None:
-        """The node that says it leads; of several the one with the highest epoch: the others have not heard of it yet."""
+        """The node that says it leads; of several the one with the highest epoch: the others have
+        not heard of it yet.
+        """
         leaders = [one for one in self.descriptions if one.role == "leader"]
         return max(leaders, key=lambda one: one.leader_epoch, default=None)
 
 
-async def ask_quorum(addresses: Sequence[str], timeout_s: float, tls: TlsConfig | None = None) -> Quorum:
-    """Ask these addresses and the voters that they name, all at once, each at most until ``timeout_s`` is over."""
+async def ask_quorum(
+    addresses: Sequence[str], timeout_s: float, tls: TlsConfig | None = None
+) -> Quorum:
+    """Ask these addresses and the voters that they name, all at once, each at most until
+    ``timeout_s`` is over.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     asked: dict[str, Answer] = {}
@@ -55,10 +63,15 @@ async def ask_quorum(addresses: Sequence[str], timeout_s: float, tls: TlsConfig 
     # Twice: a voter may be named only by a node that was named itself.
     while ask and len(asked) < 1000:
         remaining_s = max(0.01, deadline - loop.time())
-        for answer in await asyncio.gather(*(ask_node(address, remaining_s, tls) for address in ask)):
+        for answer in await asyncio.gather(
+            *(ask_node(address, remaining_s, tls) for address in ask)
+        ):
             asked[answer.address] = answer
         named = (
-            voter.endpoint for answer in asked.values() if answer.description for voter in answer.description.voters
+            voter.endpoint
+            for answer in asked.values()
+            if answer.description
+            for voter in answer.description.voters
         )
         ask = [address for address in dict.fromkeys(named) if address and address not in asked]
     return Quorum(tuple(_once_a_node(asked)))
@@ -85,8 +98,15 @@ async def ask_node(address: str, timeout_s: float, tls: TlsConfig | None = None)
 
 
 def _once_a_node(asked: dict[str, Answer]) -> list[Answer]:
-    """A node reached under two addresses answers once, under the address by which the others know it."""
-    named = {voter.endpoint for answer in asked.values() if answer.description for voter in answer.description.voters}
+    """A node reached under two addresses answers once, under the address by which the others know
+    it.
+    """
+    named = {
+        voter.endpoint
+        for answer in asked.values()
+        if answer.description
+        for voter in answer.description.voters
+    }
     answers: list[Answer] = []
     seen: set[int] = set()
     for answer in sorted(asked.values(), key=lambda one: (one.address not in named, one.address)):

@@ -22,12 +22,17 @@ _RIGHT = ("LOG END", "LAG", "FETCH MS", "CAUGHT UP MS", "METADATA VERSION")
 
 
 def members_document(one: Any) -> dict[str, Any]:
-    """For JSON: who votes since when, who observes, how far, and the snapshots of the node that says so."""
+    """For JSON: who votes since when, who observes, how far, and the snapshots of the node that
+    says so.
+    """
     return {
         "voters_offset": known(one.voters_offset),
         "voters": [_member(one, replica) for replica in one.voters],
         "observers": [_member(one, replica) for replica in one.observers],
-        "snapshots": [{"end_offset": snapshot.end_offset, "epoch": snapshot.epoch} for snapshot in one.snapshots],
+        "snapshots": [
+            {"end_offset": snapshot.end_offset, "epoch": snapshot.epoch}
+            for snapshot in one.snapshots
+        ],
         "log_start_offset": one.log_start_offset,
     }
 
@@ -55,7 +60,11 @@ def show_quorum(one: Any, *, replication: bool) -> None:
     document = members_document(one)
     others = [voter for voter in document["voters"] if voter["node_id"] != one.leader_id]
     lags = [voter["lag"] for voter in others if voter["lag"] is not None]
-    ages = [voter["last_caught_up_age_ms"] for voter in others if voter["last_caught_up_age_ms"] is not None]
+    ages = [
+        voter["last_caught_up_age_ms"]
+        for voter in others
+        if voter["last_caught_up_age_ms"] is not None
+    ]
     low = [voter["node_id"] for voter in document["voters"] if voter["low_on_space"]]
     rows = [
         ("cluster id", one.cluster_id),

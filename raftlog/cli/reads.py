@@ -23,7 +23,10 @@ ReadModeOption = Annotated[
     ReadMode,
     typer.Option(
         "--read",
-        help="repeatable: what every broker can show; latest: the newest that the broker asked has applied; strict: linearizable.",
+        help=(
+            "repeatable: what every broker can show; latest: the newest that the broker asked has"
+            " applied; strict: linearizable."
+        ),
     ),
 ]
 
@@ -33,6 +36,8 @@ def read(body: Any, mode: ReadMode, bootstrap_server: str, timeout_s: float) -> 
 
     async def ask(session: Any) -> Any:
         client = session.brokers(bootstrap_server)
-        return await client.read(body, mode=broker_pb2.ReadMode.Value(mode.name), timeout_s=timeout_s)
+        return await client.read(
+            body, mode=broker_pb2.ReadMode.Value(mode.name), timeout_s=timeout_s
+        )
 
     return run(ask, timeout_s)

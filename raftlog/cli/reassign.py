@@ -1,4 +1,6 @@
-"""``raftlog partitions reassign, cancel, reassignments``: replicas from brokers to brokers (KIP-455)."""
+"""``raftlog partitions reassign, cancel, reassignments``: replicas from brokers to brokers
+(KIP-455).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout, Topics
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    BootstrapServer,
+    Json,
+    Timeout,
+    Topics,
+)
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.cli.partition_names import (
     PartitionName,
@@ -28,7 +37,9 @@ from raftlog.wire.records.v1 import records_pb2
 Moves = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[TOPIC:PARTITION=BROKER,...]...", help="The new replicas of each partition.", show_default=False
+        metavar="[TOPIC:PARTITION=BROKER,...]...",
+        help="The new replicas of each partition.",
+        show_default=False,
     ),
 ]
 Partitions = Annotated[
@@ -46,10 +57,14 @@ def add(app: typer.Typer) -> None:
 def reassign(
     moves: Moves = None,
     plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="FILE", help="Moves as JSON, as Kafka's tools write them.")
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="Moves as JSON, as Kafka's tools write them."),
     ] = None,
     keep_replication_factor: Annotated[
-        bool, typer.Option("--keep-replication-factor", help="Refuse moves to more or fewer replicas (KIP-860).")
+        bool,
+        typer.Option(
+            "--keep-replication-factor", help="Refuse moves to more or fewer replicas (KIP-860)."
+        ),
     ] = False,
     validate_only: ValidateOnly = False,
     acks: Acks = AcksLevel.COMMITTED,
@@ -58,18 +73,23 @@ def reassign(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Move replicas: the first broker named is the preferred leader. Each partition succeeds or fails by itself.
+    """Move replicas: the first broker named is the preferred leader.
 
-    The command ends when the move has begun. The new replicas then catch up; when all of them are in sync, the old ones go. See
-    `raftlog partitions reassignments` for what is under way, and `raftlog partitions cancel` to go back. With --json the state before is
-    printed as a plan, if it could be read through --bootstrap-server: it leads back.
+    Each partition succeeds or fails by itself.
+
+    The command ends when the move has begun. The new replicas then catch up; when all of them are
+    in sync, the old ones go. See `raftlog partitions reassignments` for what is under way, and
+    `raftlog partitions cancel` to go back. With --json the state before is printed as a plan, if it
+    could be read through --bootstrap-server: it leads back.
 
     \b
     Examples:
       raftlog partitions reassign orders:0=4,5,6 orders:1=5,6,4
       raftlog partitions reassign --plan moves.json --validate-only
     """
-    wanted = [assigned(text) for text in moves or []] + (read_plan(plan) if plan is not None else [])
+    wanted = [assigned(text) for text in moves or []] + (
+        read_plan(plan) if plan is not None else []
+    )
     if not wanted:
         raise ConfigError("nothing to move: give TOPIC:PARTITION=BROKER,BROKER,... or --plan FILE")
     before = _before([name for name, _ in wanted], bootstrap_server, timeout) if as_json else None
@@ -89,7 +109,9 @@ def reassign(
 
 def cancel(
     partitions: Partitions = None,
-    everything: Annotated[bool, typer.Option("--all", help="Cancel all moves in progress.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Cancel all moves in progress.")
+    ] = False,
     validate_only: ValidateOnly = False,
     acks: Acks = AcksLevel.COMMITTED,
     bootstrap_server: BootstrapServer = "",
@@ -97,7 +119,9 @@ def cancel(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Cancel moves: drop the replicas that are being added, keep the old ones. Each partition succeeds or fails by itself.
+    """Cancel moves: drop the replicas that are being added, keep the old ones.
+
+    Each partition succeeds or fails by itself.
 
     \b
     Examples:
@@ -109,27 +133,37 @@ def cancel(
         raise ConfigError("give TOPIC:PARTITION, or --all")
     if everything:
         listed = _listed(
-            controller_pb2.ListPartitionReassignmentsRequest(), bootstrap_server, bootstrap_controller, timeout
+            controller_pb2.ListPartitionReassignmentsRequest(),
+            bootstrap_server,
+            bootstrap_controller,
+            timeout,
         )
         names = [(topic.name, one.partition_index) for topic in listed for one in topic.partitions]
         if not names:
-            print_json({"partitions": [], "write": None}) if as_json else print_line("nothing is under way")
+            print_json({"partitions": [], "write": None}) if as_json else print_line(
+                "nothing is under way"
+            )
             return
     body = _request([(name, None) for name in names], validate_only=validate_only)
     response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
     done = "would be cancelled" if validate_only else "cancelled"
-    finish(response, response.alter_partition_reassignments.topics, acks, as_json=as_json, done=done)
+    finish(
+        response, response.alter_partition_reassignments.topics, acks, as_json=as_json, done=done
+    )
 
 
 def reassignments(
     topics: Topics = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit with 3 while a move is in progress.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 3 while a move is in progress.")
+    ] = False,
     bootstrap_server: BootstrapServer = "",
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """List the moves in progress, and what each waits for: the new replicas that are not in sync yet.
+    """List the moves in progress, and what each waits for: the new replicas that are not in sync
+    yet.
 
     \b
     Examples:
@@ -144,7 +178,11 @@ def reassignments(
         print_json({"reassignments": rows})
     else:
         columns = ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING", "ISR", "WAITING FOR")
-        print_table(columns, ([_cell(value) for value in row.values()] for row in rows), right=("PARTITION",))
+        print_table(
+            columns,
+            ([_cell(value) for value in row.values()] for row in rows),
+            right=("PARTITION",),
+        )
         print_line(f"{len(rows)} reassignments are under way" if rows else "nothing is under way")
     if check and rows:
         raise FailedError(f"{len(rows)} reassignments are under way", Exit.FOUND)
@@ -168,7 +206,9 @@ def _listed(body: Any, bootstrap_server: str, bootstrap_controller: str, timeout
     return response.list_partition_reassignments.topics
 
 
-def _before(names: list[PartitionName], bootstrap_server: str, timeout: float) -> dict[str, Any] | None:
+def _before(
+    names: list[PartitionName], bootstrap_server: str, timeout: float
+) -> dict[str, Any] | None:
     """The replicas before, as a broker shows them; None without a broker to ask."""
     from raftlog.cli.reads import ReadMode, read
     from raftlog.wire.broker.v1 import broker_pb2
@@ -176,7 +216,9 @@ def _before(names: list[PartitionName], bootstrap_server: str, timeout: float) -
     if not bootstrap_server:
         return None
     topics = by_topic(names)
-    metadata = read(broker_pb2.MetadataRequest(topics=topics), ReadMode.LATEST, bootstrap_server, timeout).metadata
+    metadata = read(
+        broker_pb2.MetadataRequest(topics=topics), ReadMode.LATEST, bootstrap_server, timeout
+    ).metadata
     found = {
         (topic.name, one.partition_index): list(one.replica_nodes)
         for topic in metadata.topics

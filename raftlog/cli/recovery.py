@@ -1,4 +1,6 @@
-"""``raftlog storage recover`` and ``raftlog storage restore``: what is left when a quorum, or a cluster, is lost for good."""
+"""``raftlog storage recover`` and ``raftlog storage restore``: what is left when a quorum, or a
+cluster, is lost for good.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ WARNING = """\
 This gives up what the quorum promised.
   * Committed records that are not in this directory are lost. Records in it that were never committed become committed.
   * Node {node_id} will be the only voter. Add others afterwards, with directories formatted anew.
-  * Never start another directory of the old quorum again: it would go on with another history under the same cluster id."""
+  * Never start another directory of the old quorum again: it would go on with another history under the same cluster id."""  # noqa: E501
 
 
 def register(app: typer.Typer) -> None:
@@ -37,20 +39,29 @@ def register(app: typer.Typer) -> None:
 
 def recover(
     directory: Where,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Recover. Without it nothing is changed.")] = False,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Recover. Without it nothing is changed.")
+    ] = False,
     endpoint: Annotated[
         str,
         typer.Option(
-            "--endpoint", metavar="HOST:PORT", help="Where this node listens; default: its endpoint in the voter set."
+            "--endpoint",
+            metavar="HOST:PORT",
+            help="Where this node listens; default: its endpoint in the voter set.",
         ),
     ] = "",
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record in the log.")] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why, for the record in the log.")
+    ] = "",
     generation: Annotated[
         int,
         typer.Option(
             "--generation",
             metavar="N",
-            help="The lowest new generation of the log: one more than that of a directory that was recovered before.",
+            help=(
+                "The lowest new generation of the log: one more than that of a directory that was"
+                " recovered before."
+            ),
             min=0,
         ),
     ] = 0,
@@ -59,9 +70,11 @@ def recover(
 ) -> None:
     """Recover a quorum from one directory, when the directories of a majority are lost for good.
 
-    Without --unsafe the command only shows what the directory has. Do that for every remaining directory, and recover the one with
-    the highest last record epoch and, among equals, the highest log end offset: no other has more committed records. Committed records
-    that it lacks are lost. The log records the recovery: a RecoveryRecord, a voter set of this node alone, and a new generation.
+    Without --unsafe the command only shows what the directory has. Do that for every remaining
+    directory, and recover the one with the highest last record epoch and, among equals, the highest
+    log end offset: no other has more committed records. Committed records that it lacks are lost.
+    The log records the recovery: a RecoveryRecord, a voter set of this node alone, and a new
+    generation.
 
     \b
     Examples:
@@ -94,8 +107,9 @@ def recover(
         print_json({"before": _document(directory, done.before), **_without(done, "before")})
         return
     print_line(
-        f"{directory}: cluster {done.before.identity.cluster_id} is at generation {done.generation} now, node {done.voter.node_id} at"
-        f" {done.voter.endpoint} its only voter, from offset {done.before.end_offset} and epoch {done.epoch} on"
+        f"{directory}: cluster {done.before.identity.cluster_id} is at generation {done.generation}"
+        f" now, node {done.voter.node_id} at {done.voter.endpoint} its only voter, from offset"
+        f" {done.before.end_offset} and epoch {done.epoch} on"
     )
 
 
@@ -144,8 +158,9 @@ def _show_survivor(directory: Path, survivor: Survivor, *, as_json: bool) -> Non
     rows = {**document, "voters": voters or "as configured"}
     print_table(("", ""), [(name.replace("_", " "), value) for name, value in rows.items()])
     typer.echo(
-        "Nothing was changed. Of all directories that are left, the one with the highest last record epoch, then the highest log end"
-        " offset, has the most: recover that one, with --unsafe.",
+        "Nothing was changed. Of all directories that are left, the one with the highest last"
+        " record epoch, then the highest log end offset, has the most: recover that one, with"
+        " --unsafe.",
         err=True,
     )
 
@@ -153,10 +168,18 @@ def _show_survivor(directory: Path, survivor: Survivor, *, as_json: bool) -> Non
 def restore_(
     snapshot: Annotated[
         Path,
-        typer.Option("--snapshot", metavar="FILE", help="What `raftlog backup` wrote, or a node's *.checkpoint file."),
+        typer.Option(
+            "--snapshot",
+            metavar="FILE",
+            help="What `raftlog backup` wrote, or a node's *.checkpoint file.",
+        ),
     ],
-    directory: Annotated[Path | None, typer.Argument(metavar="DIR", help="The new data directory.")] = None,
-    cluster_id: Annotated[str, typer.Option("--cluster-id", metavar="NEW", help="The new cluster's id.")] = "",
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="The new data directory.")
+    ] = None,
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", metavar="NEW", help="The new cluster's id.")
+    ] = "",
     node_id: NodeId = None,
     config: ConfigFile = None,
     flags: SetFlags = None,
@@ -164,16 +187,18 @@ def restore_(
     initial_controllers: InitialControllers = "",
     as_json: Json = False,
 ) -> None:
-    """Make a new cluster's data directory from a backup: run it for every controller, with the same file, before any is started.
+    """Make a new cluster's data directory from a backup: run it for every controller, with the same
+    file, before any is started.
 
-    The new cluster needs an id of its own. Its voters are those of controller.quorum.voters, or of the options that `storage format`
-    has too. The generation of the log grows by one, and the log begins with a record that says what it was made from.
+    The new cluster needs an id of its own. Its voters are those of controller.quorum.voters, or of
+    the options that `storage format` has too. The generation of the log grows by one, and the log
+    begins with a record that says what it was made from.
 
     \b
     Examples:
       raftlog storage restore --snapshot metadata.checkpoint -c node1.toml
       raftlog storage restore --snapshot metadata.checkpoint --cluster-id NEW --node-id 1 /var/lib/raftlog
-    """
+    """  # noqa: E501
     from raftlog.cli.format_options import beginning, identity_asked
     from raftlog.recovery.restore import restore
 
@@ -193,7 +218,14 @@ def restore_(
         no_initial_controllers=False,
         release_version=None,
     )
-    done = restore(where, snapshot, cluster_id=cluster, node_id=node, directory_id=directory_id, bootstrap=bootstrap)
+    done = restore(
+        where,
+        snapshot,
+        cluster_id=cluster,
+        node_id=node,
+        directory_id=directory_id,
+        bootstrap=bootstrap,
+    )
     if as_json:
         print_json(
             {
@@ -207,6 +239,7 @@ def restore_(
         )
         return
     print_line(
-        f"{where} restored: node {node} of cluster {cluster}, directory id {directory_id}, generation {done.identity.generation};"
-        f" the state at offset {done.source.end_offset - 1} of cluster {done.source.cluster_id}, state hash {done.state_hash:032x}"
+        f"{where} restored: node {node} of cluster {cluster}, directory id {directory_id},"
+        f" generation {done.identity.generation}; the state at offset {done.source.end_offset - 1}"
+        f" of cluster {done.source.cluster_id}, state hash {done.state_hash:032x}"
     )

@@ -12,7 +12,9 @@ from raftlog.metadata.records import RecordType, UnknownRecordError, parse
 
 
 def record_to_dict(data: RecordData) -> dict[str, Any]:
-    """A record's fields; one that this build does not know as its bytes in hex: a dump must show it all the same."""
+    """A record's fields; one that this build does not know as its bytes in hex: a dump must show it
+    all the same.
+    """
     try:
         return message_to_dict(parse(data))
     except UnknownRecordError:
@@ -28,7 +30,9 @@ def record_name(type_: int) -> str:
 
 
 def message_to_dict(message: Message) -> dict[str, Any]:
-    """A message as plain containers: bytes in hex, optional fields only if set, all others always."""
+    """A message as plain containers: bytes in hex, optional fields only if set, all others
+    always.
+    """
     return {
         field.name: _plain(getattr(message, field.name))
         for field in message.DESCRIPTOR.fields
@@ -48,7 +52,9 @@ def _plain(value: Any) -> Any:
 
 def fields_text(fields: dict[str, Any]) -> str:
     """``name=value ...`` in one line; empty fields are left out."""
-    return " ".join(f"{name}={_text(value)}" for name, value in fields.items() if value not in ("", [], {}))
+    return " ".join(
+        f"{name}={_text(value)}" for name, value in fields.items() if value not in ("", [], {})
+    )
 
 
 def _text(value: Any) -> str:
@@ -61,4 +67,8 @@ def _text(value: Any) -> str:
 
 def time_text(timestamp_ms: int) -> str:
     """Milliseconds since 1970 as UTC, ISO 8601."""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )

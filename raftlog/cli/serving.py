@@ -13,7 +13,9 @@ ASK_TIMEOUT_S = 2.0
 """A broker that is silent must not keep a command from showing the rest."""
 
 
-async def of_metadata(session: Session, metadata: broker_pb2.MetadataResponse) -> dict[tuple[str, int], str]:
+async def of_metadata(
+    session: Session, metadata: broker_pb2.MetadataResponse
+) -> dict[tuple[str, int], str]:
     """Why partitions of a broker's answer cannot be used, by topic and partition."""
     named = [
         Named(topic.name, (topic.topic_id, one.partition_index), one.leader_id)
@@ -25,9 +27,14 @@ async def of_metadata(session: Session, metadata: broker_pb2.MetadataResponse) -
 
 
 async def of_partitions(
-    session: Session, wanted: Collection[tuple[str, int]], bootstrap_server: str, bootstrap_controller: str
+    session: Session,
+    wanted: Collection[tuple[str, int]],
+    bootstrap_server: str,
+    bootstrap_controller: str,
 ) -> dict[tuple[str, int], str]:
-    """Why some of these partitions cannot be used; read through a broker, or from the committed log where only controllers are named."""
+    """Why some of these partitions cannot be used; read through a broker, or from the committed log
+    where only controllers are named.
+    """
     names = sorted({topic for topic, _ in wanted})
     if not names:
         return {}
@@ -44,7 +51,9 @@ async def of_partitions(
             for name, index in sorted(wanted)
             if name in ids and (ids[name], index) in image.partitions
         ]
-        endpoints = {id_: broker.endpoint for id_, broker in image.brokers.items() if not broker.fenced}
+        endpoints = {
+            id_: broker.endpoint for id_, broker in image.brokers.items() if not broker.fenced
+        }
         found = await _ask(session, endpoints, named, "")
     return {which: why for which, why in found.items() if which in wanted}
 
@@ -53,5 +62,7 @@ async def _ask(
     session: Session, endpoints: dict[int, str], named: Sequence[Named], cluster_id: str
 ) -> dict[tuple[str, int], str]:
     timeout_s = min(session.timeout_s, ASK_TIMEOUT_S)
-    found = await not_served(session.transport, endpoints, named, timeout_s=timeout_s, cluster_id=cluster_id)
+    found = await not_served(
+        session.transport, endpoints, named, timeout_s=timeout_s, cluster_id=cluster_id
+    )
     return {(one.topic, one.key[1]): found[one.key] for one in named if one.key in found}

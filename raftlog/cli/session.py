@@ -86,7 +86,10 @@ def run(body: Callable[[Session], Awaitable[T]], timeout_s: float) -> T:
 
 
 def open_session(timeout_s: float) -> Session:
-    """A session on the running event loop. Raises ConfigError for certificates that cannot be read."""
+    """A session on the running event loop.
+
+    Raises ConfigError for certificates that cannot be read.
+    """
     return Session(GrpcTransport(tls=tls_of_environment()), timeout_s)
 
 
@@ -96,7 +99,11 @@ def tls_of_environment() -> TlsConfig | None:
     if not any(paths):
         return None
     if not all(paths):
-        missing = [variable for variable, path in zip(_TLS_VARIABLES, paths, strict=True) if not path]
-        raise ConfigError(f"TLS needs all of {', '.join(_TLS_VARIABLES)}; missing: {', '.join(missing)}")
+        missing = [
+            variable for variable, path in zip(_TLS_VARIABLES, paths, strict=True) if not path
+        ]
+        raise ConfigError(
+            f"TLS needs all of {', '.join(_TLS_VARIABLES)}; missing: {', '.join(missing)}"
+        )
     certificate, key, ca = map(Path, paths)
     return TlsConfig(certificate, key, ca)

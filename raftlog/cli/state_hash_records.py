@@ -1,4 +1,6 @@
-"""What nodes say of their state, to be recorded in an export: so that a replay can be held against it."""
+"""What nodes say of their state, to be recorded in an export: so that a replay can be held against
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,20 @@ if TYPE_CHECKING:
     from raftlog.storage.reader import LogReader
 
 ANSWER_WITHIN_S = 2.0
-"""For each question: a node that does not answer is not recorded, and the export does not wait for it."""
+"""For each question: a node that does not answer is not recorded, and the export does not wait for
+it.
+"""
 _READ_BYTES = 1 << 20
 
 
 class StateHashRecorder:
-    """Asks all nodes of a running quorum: for the state of their image, and once for that of each of their snapshots."""
+    """Asks all nodes of a running quorum: for the state of their image, and once for that of each
+    of their snapshots.
+    """
 
-    def __init__(self, transport: Transport, addresses: Sequence[str], cluster_id: str, generation: int) -> None:
+    def __init__(
+        self, transport: Transport, addresses: Sequence[str], cluster_id: str, generation: int
+    ) -> None:
         self._transport, self._addresses = transport, tuple(addresses)
         self._cluster_id, self._generation = cluster_id, generation
         self._asked: set[tuple[int, SnapshotId]] = set()
@@ -53,27 +61,46 @@ class StateHashRecorder:
             if (one.node_id, snapshot_id) in self._asked:
                 continue
             state_hash = await fetch_state_hash(
-                self._transport, answer.address, snapshot_id, cluster_id=self._cluster_id, timeout_s=ANSWER_WITHIN_S
+                self._transport,
+                answer.address,
+                snapshot_id,
+                cluster_id=self._cluster_id,
+                timeout_s=ANSWER_WITHIN_S,
             )
             if state_hash is not None:
                 self._asked.add((one.node_id, snapshot_id))
                 text = format_hash(state_hash)
-                said.append(_said(snapshot.end_offset - 1, snapshot.epoch, text, one.node_id, "snapshot"))
+                said.append(
+                    _said(snapshot.end_offset - 1, snapshot.epoch, text, one.node_id, "snapshot")
+                )
         return said
 
 
 def said_by_directory(log: LogReader) -> list[StateHash]:
-    """What the sound snapshots in a stopped node's directory say; a damaged one is no reason not to export the log. Raises StorageError."""
+    """What the sound snapshots in a stopped node's directory say; a damaged one is no reason not to
+    export the log. Raises StorageError.
+    """
     said: list[StateHash] = []
     for snapshot_id in log.snapshots:
         with suppress(CorruptLogError):
             text = format_hash(_state_of(log, snapshot_id))
-            said.append(_said(snapshot_id.end_offset - 1, snapshot_id.epoch, text, log.identity.node_id, "snapshot"))
+            said.append(
+                _said(
+                    snapshot_id.end_offset - 1,
+                    snapshot_id.epoch,
+                    text,
+                    log.identity.node_id,
+                    "snapshot",
+                )
+            )
     return said
 
 
 def _state_of(log: LogReader, snapshot_id: SnapshotId) -> int:
-    """The state hash of a snapshot, checked from end to end. Raises CorruptLogError, StorageError."""
+    """The state hash of a snapshot, checked from end to end.
+
+    Raises CorruptLogError, StorageError.
+    """
     verifier, position = SnapshotVerifier(), 0
     while data := log.read_snapshot(snapshot_id, position, _READ_BYTES):
         verifier.feed(data)
@@ -84,4 +111,6 @@ def _state_of(log: LogReader, snapshot_id: SnapshotId) -> int:
 
 
 def _said(offset: int, epoch: int, state_hash: str, node_id: int, source: str) -> StateHash:
-    return StateHash(offset=offset, epoch=epoch, state_hash=state_hash, node_id=node_id, source=source)
+    return StateHash(
+        offset=offset, epoch=epoch, state_hash=state_hash, node_id=node_id, source=source
+    )

@@ -9,7 +9,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopOnSignal:
-    """While it is entered, Ctrl-C and SIGTERM ask to stop; a second one interrupts. Main thread only."""
+    """While it is entered, Ctrl-C and SIGTERM ask to stop; a second one interrupts.
+
+    Main thread only.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -27,7 +30,10 @@ class StopOnSignal:
         self.asked, self.interrupted = True, number == signal.SIGINT
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         for number, handler in zip(_SIGNALS, self._before, strict=True):
             signal.signal(number, handler)  # type: ignore[arg-type]

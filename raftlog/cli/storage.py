@@ -11,11 +11,23 @@ import typer
 
 from raftlog.cli import recovery
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import ConfigFile, Directory, InitialControllers, Json, NodeId, SetFlags, Standalone
+from raftlog.cli.options import (
+    ConfigFile,
+    Directory,
+    InitialControllers,
+    Json,
+    NodeId,
+    SetFlags,
+    Standalone,
+)
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.errors import ConfigError
 
-app = typer.Typer(help="Prepare and inspect data directories (of stopped nodes).", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    help="Prepare and inspect data directories (of stopped nodes).",
+    epilog=EPILOG,
+    no_args_is_help=True,
+)
 recovery.register(app)
 
 
@@ -34,22 +46,33 @@ def random_uuid() -> None:
 def format_(
     config: ConfigFile = None,
     flags: SetFlags = None,
-    cluster_id: Annotated[str, typer.Option("--cluster-id", metavar="ID", help="The cluster's id.")] = "",
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", metavar="ID", help="The cluster's id.")
+    ] = "",
     node_id: NodeId = None,
     without_node_id: Annotated[
-        bool, typer.Option("--without-node-id", help="For a broker that gets its id at its first start (KIP-426).")
+        bool,
+        typer.Option(
+            "--without-node-id", help="For a broker that gets its id at its first start (KIP-426)."
+        ),
     ] = False,
     directory: Directory = None,
     ignore_formatted: Annotated[
         bool,
-        typer.Option("--ignore-formatted", "-g", help="Accept a directory that is formatted for this node already."),
+        typer.Option(
+            "--ignore-formatted",
+            "-g",
+            help="Accept a directory that is formatted for this node already.",
+        ),
     ] = False,
     standalone: Standalone = False,
     initial_controllers: InitialControllers = "",
     no_initial_controllers: Annotated[
         bool,
         typer.Option(
-            "--no-initial-controllers", "-N", help="For a controller that joins an existing quorum, or a broker."
+            "--no-initial-controllers",
+            "-N",
+            help="For a controller that joins an existing quorum, or a broker.",
         ),
     ] = False,
     release_version: Annotated[
@@ -58,24 +81,29 @@ def format_(
             "--release-version",
             "-r",
             metavar="LEVEL",
-            help="metadata.version that a new cluster starts with; default: the latest. 1 for programs before voter sets.",
+            help=(
+                "metadata.version that a new cluster starts with; default: the latest. 1 for"
+                " programs before voter sets."
+            ),
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Format an empty data directory for a node: cluster id, node id and a new directory id.
 
-    A directory of another node or cluster is refused. A node starts only on a formatted directory: a directory that is empty because
-    its disk is not mounted must not pass for a new one.
+    A directory of another node or cluster is refused. A node starts only on a formatted directory:
+    a directory that is empty because its disk is not mounted must not pass for a new one.
 
-    The voters of a new quorum are those of controller.quorum.voters, or, where that is empty, one of: this node alone
-    (--standalone; others are added later), a list with directory ids (--initial-controllers; make the ids with
-    `raftlog storage random-uuid`), or none (--no-initial-controllers: a node that joins a quorum through
-    controller.quorum.bootstrap.servers). A voter's new disk is formatted with --no-initial-controllers too: it must not count
-    before the quorum says so.
+    The voters of a new quorum are those of controller.quorum.voters, or, where that is empty, one
+    of: this node alone (--standalone; others are added later), a list with directory ids
+    (--initial-controllers; make the ids with `raftlog storage random-uuid`), or none
+    (--no-initial-controllers: a node that joins a quorum through
+    controller.quorum.bootstrap.servers). A voter's new disk is formatted with
+    --no-initial-controllers too: it must not count before the quorum says so.
 
-    A broker whose configuration has no node.id, or a directory formatted --without-node-id, gets its id at its first start: that of
-    its hostname, or the one that is missing, or a new one; see `raftlog hostnames`.
+    A broker whose configuration has no node.id, or a directory formatted --without-node-id, gets
+    its id at its first start: that of its hostname, or the one that is missing, or a new one; see
+    `raftlog hostnames`.
 
     \b
     Examples:
@@ -112,13 +140,24 @@ def format_(
         print_json({"directory": str(where), **dataclasses.asdict(identity)})
         return
     done = "formatted" if identity == asked else "was formatted already"
-    who = f"node {identity.node_id}" if identity.node_id != NO_NODE_ID else "a broker that has no id yet,"
+    who = (
+        f"node {identity.node_id}"
+        if identity.node_id != NO_NODE_ID
+        else "a broker that has no id yet,"
+    )
     print_line(f"{where} {done}: {who} of cluster {cluster}, directory id {identity.directory_id}")
 
 
 @app.command(epilog=EPILOG)
-def info(config: ConfigFile = None, flags: SetFlags = None, directory: Directory = None, as_json: Json = False) -> None:
-    """Show which node a data directory belongs to, its vote, and what its log holds. The node must be stopped.
+def info(
+    config: ConfigFile = None,
+    flags: SetFlags = None,
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Show which node a data directory belongs to, its vote, and what its log holds.
+
+    The node must be stopped.
 
     \b
     Examples:

@@ -8,11 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    BootstrapServer,
+    Json,
+    Timeout,
+)
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.partition_names import assignments
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
-from raftlog.cli.writes import Acks, AcksLevel, ValidateOnly, first_error, print_written, require, write, written
+from raftlog.cli.writes import (
+    Acks,
+    AcksLevel,
+    ValidateOnly,
+    first_error,
+    print_written,
+    require,
+    write,
+    written,
+)
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -33,21 +48,31 @@ def register(app_: typer.Typer) -> None:
 @app.command(epilog=EPILOG)
 def create(
     names: Names,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="Partitions of each; -1: the default.")] = -1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", help="Partitions of each; -1: the default.")
+    ] = -1,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", help="Replicas of each partition; -1: the default.")
+        int,
+        typer.Option(
+            "--replication-factor", "-r", help="Replicas of each partition; -1: the default."
+        ),
     ] = -1,
     replica_assignment: Annotated[
         str,
         typer.Option(
             "--replica-assignment",
             metavar="1:2:3,2:3:1",
-            help="The replicas of each partition, the preferred leader first; instead of the two above.",
+            help=(
+                "The replicas of each partition, the preferred leader first; instead of the two"
+                " above."
+            ),
         ),
     ] = "",
     configs: Annotated[
         list[str] | None,
-        typer.Option("--topic-config", metavar="KEY=VALUE", help="A config of the topic; may be repeated."),
+        typer.Option(
+            "--topic-config", metavar="KEY=VALUE", help="A config of the topic; may be repeated."
+        ),
     ] = None,
     validate_only: ValidateOnly = False,
     acks: Acks = AcksLevel.COMMITTED,
@@ -64,7 +89,10 @@ def create(
       raftlog topics create logs --topic-config retention.ms=3600000
       raftlog topics create placed --replica-assignment 1:2:3,2:3:1
     """
-    entries = [controller_pb2.ConfigEntry(name=key, value=value) for key, value in map(_pair, configs or [])]
+    entries = [
+        controller_pb2.ConfigEntry(name=key, value=value)
+        for key, value in map(_pair, configs or [])
+    ]
     placed = [
         controller_pb2.CreatableReplicaAssignment(partition_index=index, broker_ids=ids)
         for index, ids in enumerate(assignments(replica_assignment) if replica_assignment else [])
@@ -84,7 +112,13 @@ def create(
     )
     response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
     results = response.create_topics.topics
-    _finish(response, results, acks, as_json=as_json, done="would be created" if validate_only else "created")
+    _finish(
+        response,
+        results,
+        acks,
+        as_json=as_json,
+        done="would be created" if validate_only else "created",
+    )
 
 
 @app.command(epilog=EPILOG)
@@ -126,7 +160,10 @@ def list_(
     response = read(broker_pb2.MetadataRequest(), mode, bootstrap_server, timeout)
     topics = sorted(response.metadata.topics, key=lambda topic: topic.name)
     if as_json:
-        rows = [{"name": one.name, "topic_id": one.topic_id.hex(), "partitions": len(one.partitions)} for one in topics]
+        rows = [
+            {"name": one.name, "topic_id": one.topic_id.hex(), "partitions": len(one.partitions)}
+            for one in topics
+        ]
         print_json({"offset": response.token.offset, "topics": rows})
         return
     rows_ = [(topic.name, len(topic.partitions), topic.topic_id.hex()) for topic in topics]
@@ -142,9 +179,12 @@ def describe(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Show the partitions of topics: leader, epoch, replicas. Only the leader of a partition knows the in-sync replicas (KIP-24).
+    """Show the partitions of topics: leader, epoch, replicas.
 
-    The leaders are asked whether they lead: NOT SERVED says which partitions cannot be used now, and why.
+    Only the leader of a partition knows the in-sync replicas (KIP-24).
+
+    The leaders are asked whether they lead: NOT SERVED says which partitions cannot be used now,
+    and why.
 
     \b
     Examples:
@@ -162,19 +202,37 @@ def describe(
 
     response, not_served = run(ask, timeout)
     topics = response.metadata.topics
-    rows = [_partition(topic, partition, not_served) for topic in topics for partition in topic.partitions]
+    rows = [
+        _partition(topic, partition, not_served)
+        for topic in topics
+        for partition in topic.partitions
+    ]
     missing = [topic.name for topic in topics if topic.error_code != ErrorCode.NONE]
     if as_json:
         print_json({"offset": response.token.offset, "partitions": rows, "missing": missing})
     else:
-        columns = ("TOPIC", "PARTITION", "LEADER", "LEADER EPOCH", "REPLICAS", "OFFLINE", "NOT SERVED")
-        print_table(columns, (_cells(row) for row in rows), right=("PARTITION", "LEADER", "LEADER EPOCH"))
+        columns = (
+            "TOPIC",
+            "PARTITION",
+            "LEADER",
+            "LEADER EPOCH",
+            "REPLICAS",
+            "OFFLINE",
+            "NOT SERVED",
+        )
+        print_table(
+            columns, (_cells(row) for row in rows), right=("PARTITION", "LEADER", "LEADER EPOCH")
+        )
         print_line(f"at offset {response.token.offset}")
     if missing:
-        raise FailedError(f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {', '.join(missing)}", Exit.REFUSED)
+        raise FailedError(
+            f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {', '.join(missing)}", Exit.REFUSED
+        )
 
 
-def _partition(topic: Any, partition: Any, not_served: Mapping[tuple[str, int], str]) -> dict[str, Any]:
+def _partition(
+    topic: Any, partition: Any, not_served: Mapping[tuple[str, int], str]
+) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "partition": partition.partition_index,
@@ -187,7 +245,10 @@ def _partition(topic: Any, partition: Any, not_served: Mapping[tuple[str, int], 
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
-    return [", ".join(map(str, value)) or None if isinstance(value, list) else value for value in row.values()]
+    return [
+        ", ".join(map(str, value)) or None if isinstance(value, list) else value
+        for value in row.values()
+    ]
 
 
 def _pair(text: str) -> tuple[str, str]:

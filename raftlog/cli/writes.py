@@ -40,37 +40,58 @@ Acks = Annotated[
     AcksLevel,
     typer.Option(
         "--acks",
-        help="When it is done: committed (a majority has it), acknowledged (every broker has applied it), visible (every"
-        " repeatable read shows it).",
+        help=(
+            "When it is done: committed (a majority has it), acknowledged (every broker has applied"
+            " it), visible (every repeatable read shows it)."
+        ),
     ),
 ]
-ValidateOnly = Annotated[bool, typer.Option("--validate-only", help="Only say whether it would be accepted.")]
+ValidateOnly = Annotated[
+    bool, typer.Option("--validate-only", help="Only say whether it would be accepted.")
+]
 
 
 def expected_offset(what: str, column: str) -> Any:
-    """The option --expected-offset of a command that changes ``what``, of which a list shows the offset in ``column``."""
+    """The option --expected-offset of a command that changes ``what``, of which a list shows the
+    offset in ``column``.
+    """
     return typer.Option(
         "--expected-offset",
         metavar="OFFSET",
         min=-1,
-        help=f"Only if the {what} is still the one listed with this {column}; -1: only if there is none.",
+        help=(
+            f"Only if the {what} is still the one listed with this {column}; -1: only if there is"
+            " none."
+        ),
     )
 
 
 def principal() -> str:
-    """Who asks, for audits: the user of this machine. Not authenticated; empty if the user has no name."""
+    """Who asks, for audits: the user of this machine.
+
+    Not authenticated; empty if the user has no name.
+    """
     try:
         return getpass.getuser()
     except (OSError, KeyError):
         return ""
 
 
-def write(body: Any, acks: AcksLevel, bootstrap_server: str, bootstrap_controller: str, timeout_s: float) -> Any:
-    """Send one write, through a broker if one is given, else straight to the controller. Raises ApiError.
+def write(
+    body: Any, acks: AcksLevel, bootstrap_server: str, bootstrap_controller: str, timeout_s: float
+) -> Any:
+    """Send one write, through a broker if one is given, else straight to the controller.
+
+    Raises ApiError.
 
     Of items that are refused the response tells: commands show the result of each.
     """
-    options: Any = {"acks": acks.wire, "timeout_s": timeout_s, "principal": principal(), "raise_refused": False}
+    options: Any = {
+        "acks": acks.wire,
+        "timeout_s": timeout_s,
+        "principal": principal(),
+        "raise_refused": False,
+    }
 
     async def send(session: Any) -> Any:
         if bootstrap_server:
@@ -103,8 +124,13 @@ def print_written(response: Any) -> None:
         print_line(f"{result['reached']} at offset {result['offset']} in epoch {result['epoch']}")
 
 
-def alter(body: Any, result: str, bootstrap_server: str, bootstrap_controller: str, timeout_s: float) -> Any:
-    """Send alterations of which each has a result, in the field ``result``. Raises the first error of theirs, as ApiError."""
+def alter(
+    body: Any, result: str, bootstrap_server: str, bootstrap_controller: str, timeout_s: float
+) -> Any:
+    """Send alterations of which each has a result, in the field ``result``.
+
+    Raises the first error of theirs, as ApiError.
+    """
     response = write(body, AcksLevel.COMMITTED, bootstrap_server, bootstrap_controller, timeout_s)
     error = first_error(getattr(response, result).results)
     if error is not None:
@@ -113,9 +139,17 @@ def alter(body: Any, result: str, bootstrap_server: str, bootstrap_controller: s
 
 
 def print_altered(
-    kind: str, offsets: dict[str, int | None], what: str, response: Any, *, validate_only: bool, as_json: bool
+    kind: str,
+    offsets: dict[str, int | None],
+    what: str,
+    response: Any,
+    *,
+    validate_only: bool,
+    as_json: bool,
 ) -> None:
-    """What became of alterations, as JSON under ``kind`` or for people: the offset of each by name, and where the write is."""
+    """What became of alterations, as JSON under ``kind`` or for people: the offset of each by name,
+    and where the write is.
+    """
     if as_json:
         print_json({kind: offsets, "write": written(response)})
         return
@@ -131,15 +165,23 @@ def require(response: Any, asked: AcksLevel) -> None:
         result = written(response)
         assert result is not None
         brokers = ", ".join(map(str, result["waiting_for_brokers"]))
-        # With none to name, LAO stands still or is unknown for another reason than a broker that lags.
-        whom = f"brokers [{brokers}]" if brokers else "the lowest acknowledged offset (why: `raftlog brokers list`)"
+        # With none to name, LAO stands still or is unknown for another reason than a broker that
+        # lags.
+        whom = (
+            f"brokers [{brokers}]"
+            if brokers
+            else "the lowest acknowledged offset (why: `raftlog brokers list`)"
+        )
         raise FailedError(
-            f"the write stands at offset {result['offset']} ({result['reached']}), but was not {asked.value} in time;"
-            f" waiting for {whom}",
+            f"the write stands at offset {result['offset']} ({result['reached']}), but was not"
+            f" {asked.value} in time; waiting for {whom}",
             Exit.UNREACHABLE,
         )
 
 
 def first_error(results: Iterable[Any]) -> ApiError | None:
     """The first error of results of which each may have one."""
-    return next((error_from_wire(one.error) for one in results if one.error.error_code != ErrorCode.NONE), None)
+    return next(
+        (error_from_wire(one.error) for one in results if one.error.error_code != ErrorCode.NONE),
+        None,
+    )

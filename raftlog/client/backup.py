@@ -1,7 +1,9 @@
-"""A backup: the newest committed state of a running cluster, as one snapshot file (raftlog/metadata/snapshot_file.py).
+"""A backup: the newest committed state of a running cluster, as one snapshot file
+(raftlog/metadata/snapshot_file.py).
 
-The state is made from the log as any reader makes it, from its beginning or from the snapshot that it begins with, so that writes
-go on meanwhile. The file is written under another name, read back and checked against the state's hash, and only then gets its name.
+The state is made from the log as any reader makes it, from its beginning or from the snapshot that
+it begins with, so that writes go on meanwhile. The file is written under another name, read back
+and checked against the state's hash, and only then gets its name.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from raftlog.metadata.snapshot import SnapshotLoader, header_of, load, pieces
 from raftlog.metadata.snapshot_file import SnapshotHeader
 
 ATTEMPTS = 5
-"""The log may be dropped below what is being read, and the node may die: then it is begun anew, so often."""
+"""The log may be dropped below what is being read, and the node may die: then it is begun anew, so
+often.
+"""
 _READ_BYTES = 1 << 20
 _AGAIN = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -38,8 +42,13 @@ class BackupSummary:
     bytes: int
 
 
-async def committed_state(reader: LogReader, progress: Progress | None = None) -> tuple[LogInfo, Image]:
-    """The state at the high watermark, as it is now. Raises ApiError, CorruptLogError, UnknownRecordError, FoldError."""
+async def committed_state(
+    reader: LogReader, progress: Progress | None = None
+) -> tuple[LogInfo, Image]:
+    """The state at the high watermark, as it is now.
+
+    Raises ApiError, CorruptLogError, UnknownRecordError, FoldError.
+    """
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return await _committed_state(reader, progress)
@@ -72,7 +81,8 @@ async def _committed_state(reader: LogReader, progress: Progress | None) -> tupl
 
 
 async def backup(reader: LogReader, file: Path, progress: Progress | None = None) -> BackupSummary:
-    """Write the newest committed state to ``file``, which must not be there yet: whole and checked, or not at all.
+    """Write the newest committed state to ``file``, which must not be there yet: whole and checked,
+    or not at all.
 
     Raises ConfigError, ApiError, StorageError, CorruptLogError, UnknownRecordError, FoldError.
     """
@@ -90,7 +100,10 @@ def _check_target(file: Path) -> None:
 
 
 def write_backup(file: Path, image: Image, header: SnapshotHeader) -> BackupSummary:
-    """Write, sync, read back, compare, rename, sync the directory. Raises StorageError, CorruptLogError."""
+    """Write, sync, read back, compare, rename, sync the directory.
+
+    Raises StorageError, CorruptLogError.
+    """
     temporary = file.with_name(f".{file.name}.tmp-{os.getpid()}")
     try:
         with temporary.open("xb") as out:

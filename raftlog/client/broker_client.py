@@ -32,9 +32,10 @@ def checked_answer(response: broker_pb2.BrokerResponse) -> broker_pb2.BrokerResp
 class BrokerClient:
     """Calls to one broker, or to whichever of several answers.
 
-    Every reply says which image answered, and the next read asks for that one or a later one: what this client has seen it
-    never unsees, whatever broker it comes to, its own writes included. A read that fails on the way is tried at another broker; a
-    write only if it was definitely not executed. Must be made on the event loop.
+    Every reply says which image answered, and the next read asks for that one or a later one: what
+    this client has seen it never unsees, whatever broker it comes to, its own writes included. A
+    read that fails on the way is tried at another broker; a write only if it was definitely not
+    executed. Must be made on the event loop.
     """
 
     def __init__(
@@ -46,7 +47,9 @@ class BrokerClient:
         cluster_id: str = "",
         round_robin: bool = False,
     ) -> None:
-        """``round_robin``: each call goes to the next broker that can be reached; else all go to one as long as it answers."""
+        """``round_robin``: each call goes to the next broker that can be reached; else all go to
+        one as long as it answers.
+        """
         self._cluster_id = cluster_id
         self._rng = rng
         self._token: common_pb2.MetadataToken | None = None
@@ -78,18 +81,28 @@ class BrokerClient:
             self._token = token
 
     def forget(self) -> None:
-        """Start afresh, as after INCONSISTENT_GENERATION: the cluster was restored and what was seen before may be gone."""
+        """Start afresh, as after INCONSISTENT_GENERATION: the cluster was restored and what was
+        seen before may be gone.
+        """
         self._token = None
 
-    async def api_versions(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> broker_pb2.ApiVersionsResponse:
-        """What the cluster offers: asked for once, kept up to date by what brokers say. Raises ApiError if no broker can be asked.
+    async def api_versions(
+        self, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> broker_pb2.ApiVersionsResponse:
+        """What the cluster offers: asked for once, kept up to date by what brokers say.
 
-        Brokers of a build that does not know the question offer what they always did: an answer without keys.
+        Raises ApiError if no broker can be asked.
+
+        Brokers of a build that does not know the question offer what they always did: an answer
+        without keys.
         """
         if self._offered is None:
             request = broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
             response = await self.send(request, timeout_s, idempotent=True)
-            if response.HasField("error") and response.error.error_code != ErrorCode.INVALID_REQUEST:
+            if (
+                response.HasField("error")
+                and response.error.error_code != ErrorCode.INVALID_REQUEST
+            ):
                 raise error_from_wire(response.error)
             self._learn(response.api_versions)
         assert self._offered is not None
@@ -98,7 +111,10 @@ class BrokerClient:
     async def strongest_mode(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> broker_pb2.ReadMode:
         """STRICT if the cluster offers it by now, else REPEATABLE."""
         offered = await self.api_versions(timeout_s)
-        strict = any(api.api_key == METADATA_KEY and api.max_version >= STRICT_SINCE for api in offered.api_keys)
+        strict = any(
+            api.api_key == METADATA_KEY and api.max_version >= STRICT_SINCE
+            for api in offered.api_keys
+        )
         return broker_pb2.STRICT if strict else broker_pb2.REPEATABLE
 
     def _learn(self, offered: broker_pb2.ApiVersionsResponse) -> None:
@@ -109,7 +125,9 @@ class BrokerClient:
             self._offered = offered
 
     def _hello(self) -> broker_pb2.BrokerRequest | None:
-        """Who has asked once asks on each new connection: what the old one would have told may be lost."""
+        """Who has asked once asks on each new connection: what the old one would have told may be
+        lost.
+        """
         if self._offered is None:
             return None
         return broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
@@ -127,7 +145,9 @@ class BrokerClient:
         *,
         idempotent: bool = False,
     ) -> asyncio.Future[broker_pb2.BrokerResponse]:
-        """The hot path: give a request away as it is, get a future of the response, which may hold an error. Tokens are the caller's."""
+        """The hot path: give a request away as it is, get a future of the response, which may hold
+        an error. Tokens are the caller's.
+        """
         return self._router.send(request, timeout_s, idempotent=idempotent)
 
     async def read(
@@ -137,7 +157,9 @@ class BrokerClient:
         mode: broker_pb2.ReadMode = broker_pb2.REPEATABLE,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> broker_pb2.BrokerResponse:
-        """One read: MetadataRequest, DescribeConfigsRequest, DescribeClusterRequest or DescribeBrokerRequest. Raises ApiError."""
+        """One read: MetadataRequest, DescribeConfigsRequest, DescribeClusterRequest or
+        DescribeBrokerRequest. Raises ApiError.
+        """
         request = broker_request(body, cluster_id=self._cluster_id)
         request.read.mode = mode
         request.read.timeout_ms = _ms(timeout_s)
@@ -157,10 +179,13 @@ class BrokerClient:
         principal: str = "",
         raise_refused: bool = True,
     ) -> controller_pb2.ControllerResponse:
-        """One write through the broker: a body of ControllerRequest, or a whole one. Raises ApiError.
+        """One write through the broker: a body of ControllerRequest, or a whole one.
 
-        ``response.write.token`` is where it stands; this client's reads show it from now on. An item that was refused raises
-        RefusedItemsError; with ``raise_refused`` false the response has the results of all.
+        Raises ApiError.
+
+        ``response.write.token`` is where it stands; this client's reads show it from now on. An
+        item that was refused raises RefusedItemsError; with ``raise_refused`` false the response
+        has the results of all.
         """
         if isinstance(body, controller_pb2.ControllerRequest):
             write = body
@@ -169,14 +194,19 @@ class BrokerClient:
             write = controller_request(body, acks=acks, client=client, cluster_id=self._cluster_id)
         if not write.timeout_ms:
             write.timeout_ms = _ms(timeout_s)
-        response = checked_answer(await self.send(broker_request(write, cluster_id=self._cluster_id), timeout_s))
+        response = checked_answer(
+            await self.send(broker_request(write, cluster_id=self._cluster_id), timeout_s)
+        )
         result = checked(response.write)
         if result.HasField("write"):
             self.see(result.write.token)
         return check_items(result) if raise_refused else result
 
     def session(self, name: str = "") -> Session:
-        """Exactly-once writes of one client, whatever broker forwards them. ``name`` is for people. Reads show them from then on."""
+        """Exactly-once writes of one client, whatever broker forwards them.
+
+        ``name`` is for people. Reads show them from then on.
+        """
         return Session(self._attempt, name=name, rng=self._rng, cluster_id=self._cluster_id)
 
     async def _attempt(
@@ -205,7 +235,9 @@ def _ms(timeout_s: float) -> int:
 
 
 def _refusal(response: broker_pb2.BrokerResponse) -> Refusal | None:
-    """A fenced broker takes nothing new, and one without a lease reads nothing strictly: another one may."""
+    """A fenced broker takes nothing new, and one without a lease reads nothing strictly: another
+    one may.
+    """
     elsewhere = response.HasField("error") and response.error.error_code in ELSEWHERE
     return Refusal() if elsewhere else None
 

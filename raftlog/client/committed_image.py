@@ -1,4 +1,6 @@
-"""The committed metadata of a running cluster, as a client follows it by reading the log from the active controller."""
+"""The committed metadata of a running cluster, as a client follows it by reading the log from the
+active controller.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from raftlog.metadata.image import Image
 
 
 class CommittedImage:
-    """Reads on from where it was: the first look costs the log, or its newest snapshot and what follows, the others what is new."""
+    """Reads on from where it was: the first look costs the log, or its newest snapshot and what
+    follows, the others what is new.
+    """
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader

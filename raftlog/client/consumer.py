@@ -1,6 +1,7 @@
 """Reading records: committed ones alone, in order within a partition, from the partitions' leaders.
 
-There are no groups here and no stored positions: who reads says from where, and keeps the position itself.
+There are no groups here and no stored positions: who reads says from where, and keeps the position
+itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ RETRIABLE = STALE_LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """Names and meanings are Kafka's. ``offset_reset``: where to go on when an offset is out of range; None: that is an error."""
+    """Names and meanings are Kafka's.
+
+    ``offset_reset``: where to go on when an offset is out of range; None: that is an error.
+    """
 
     fetch_max_wait_ms: int = 500
     fetch_min_bytes: int = 1
@@ -46,9 +50,21 @@ class ConsumerSettings:
 
 
 class _Position:
-    """One partition that is read. ``next_offset`` below 0: LATEST or EARLIEST, still to be asked for."""
+    """One partition that is read.
 
-    __slots__ = ("busy", "error", "failing_since", "high_watermark", "key", "next_offset", "not_before", "topic")
+    ``next_offset`` below 0: LATEST or EARLIEST, still to be asked for.
+    """
+
+    __slots__ = (
+        "busy",
+        "error",
+        "failing_since",
+        "high_watermark",
+        "key",
+        "next_offset",
+        "not_before",
+        "topic",
+    )
 
     def __init__(self, topic: str, key: PartitionKey, offset: int) -> None:
         self.topic, self.key, self.next_offset = topic, key, offset
@@ -66,7 +82,10 @@ class _Position:
 
 
 class Consumer:
-    """A client that reads records. Must be made on the event loop. ``bootstrap``: brokers to begin with, host:port each."""
+    """A client that reads records.
+
+    Must be made on the event loop. ``bootstrap``: brokers to begin with, host:port each.
+    """
 
     def __init__(
         self,
@@ -79,7 +98,9 @@ class Consumer:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings or ConsumerSettings()
-        self._leaders = Leaders(transport, bootstrap, rng=rng, changed=self._schedule, cluster_id=cluster_id)
+        self._leaders = Leaders(
+            transport, bootstrap, rng=rng, changed=self._schedule, cluster_id=cluster_id
+        )
         # Topics whose partitions are not known yet: partition (-1: all) -> offset.
         self._wanted: dict[str, dict[int, int]] = {}
         self._positions: dict[PartitionKey, _Position] = {}
@@ -94,7 +115,7 @@ class Consumer:
         self._timer = DeadlineTimer(self._loop, self._schedule)
         self._closed = False
 
-    # --- what is read -------------------------------------------------------------------------------------------------
+    # --- what is read ----------------------------------------------------------------------------
 
     def assign(self, topic: str, partition: int = -1, offset: int = EARLIEST) -> None:
         """Read a partition (-1: all that the topic has now) from an offset, EARLIEST or LATEST."""
@@ -102,19 +123,23 @@ class Consumer:
         self._schedule()
 
     def position(self, topic: str, partition: int) -> int:
-        """The offset of the next record that ``poll`` returns of this partition; -1: nothing was polled yet."""
+        """The offset of the next record that ``poll`` returns of this partition; -1: nothing was
+        polled yet.
+        """
         return self._consumed.get((topic, partition), -1)
 
     def high_watermark(self, topic: str, partition: int) -> int:
         """As the last fetch said; -1: none has."""
-        found = (one for one in self._positions.values() if (one.topic, one.key[1]) == (topic, partition))
+        found = (
+            one for one in self._positions.values() if (one.topic, one.key[1]) == (topic, partition)
+        )
         return next((one.high_watermark for one in found), -1)
 
     async def poll(self, timeout_s: float) -> list[ConsumedRecord]:
         """The next records, of any of the partitions; empty if none came in time.
 
-        Raises ApiError OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, CORRUPT_MESSAGE and what else is not
-        better for being tried again.
+        Raises ApiError OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
+        CORRUPT_MESSAGE and what else is not better for being tried again.
         """
         deadline = self._loop.time() + timeout_s
         while not self._buffer and self._failure is None and not self._closed:
@@ -144,11 +169,16 @@ class Consumer:
 
     @property
     def failure(self) -> str:
-        """Why nothing may come: what the last refresh of metadata met; empty if nothing is known to be wrong."""
+        """Why nothing may come: what the last refresh of metadata met; empty if nothing is known to
+        be wrong.
+        """
         return self._leaders.failure
 
     def failing(self, for_s: float = 0.0) -> dict[tuple[str, int], ApiError]:
-        """The partitions that have given nothing but errors for so long, each with the last one. They go on being asked."""
+        """The partitions that have given nothing but errors for so long, each with the last one.
+
+        They go on being asked.
+        """
         now = self._loop.time()
         return {
             (one.topic, one.key[1]): one.error
@@ -164,7 +194,7 @@ class Consumer:
             self._timer.cancel()
             self._wake()
 
-    # --- fetching -----------------------------------------------------------------------------------------------------
+    # --- fetching --------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         if not self._scheduled and not self._closed:
@@ -201,13 +231,21 @@ class Consumer:
             del self._wanted[topic]
             for index, offset in sorted(wanted.items()):
                 if index >= view.partition_count:
-                    message = f"topic {topic} has {view.partition_count} partitions, not {index + 1}"
-                    self._fail(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition"))
+                    message = (
+                        f"topic {topic} has {view.partition_count} partitions, not {index + 1}"
+                    )
+                    self._fail(
+                        ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition")
+                    )
                 for one in range(view.partition_count) if index < 0 else [index]:
-                    self._positions.setdefault((view.id, one), _Position(topic, (view.id, one), offset))
+                    self._positions.setdefault(
+                        (view.id, one), _Position(topic, (view.id, one), offset)
+                    )
 
     def _ask(self, leader_id: int, positions: list[tuple[_Position, int]]) -> None:
-        """One request a leader at a time: first for offsets that are not known, then for records."""
+        """One request a leader at a time: first for offsets that are not known, then for
+        records.
+        """
         unknown = [one for one in positions if one[0].next_offset < 0]
         if unknown:
             self._list_offsets(leader_id, unknown[:DATA_REQUEST_MAX_PARTITIONS])
@@ -248,19 +286,31 @@ class Consumer:
                 fetch_offset=position.next_offset,
                 partition_max_bytes=settings.max_partition_fetch_bytes,
             )
-        self._call(leader_id, body, positions, (settings.fetch_max_wait_ms + settings.request_timeout_ms) / 1000)
+        self._call(
+            leader_id,
+            body,
+            positions,
+            (settings.fetch_max_wait_ms + settings.request_timeout_ms) / 1000,
+        )
 
-    def _call(self, leader_id: int, body: Any, positions: list[tuple[_Position, int]], timeout_s: float) -> None:
+    def _call(
+        self, leader_id: int, body: Any, positions: list[tuple[_Position, int]], timeout_s: float
+    ) -> None:
         asked = [position for position, _ in positions]
         for position in asked:
             position.busy = True
         self._busy[leader_id] = None
-        self._leaders.call(leader_id, body, timeout_s).add_done_callback(partial(self._answered, leader_id, asked))
+        self._leaders.call(leader_id, body, timeout_s).add_done_callback(
+            partial(self._answered, leader_id, asked)
+        )
 
-    # --- answers ------------------------------------------------------------------------------------------------------
+    # --- answers ---------------------------------------------------------------------------------
 
     def _answered(
-        self, leader_id: int, asked: list[_Position], future: asyncio.Future[broker_pb2.BrokerResponse]
+        self,
+        leader_id: int,
+        asked: list[_Position],
+        future: asyncio.Future[broker_pb2.BrokerResponse],
     ) -> None:
         if self._closed:
             future.exception()  # Looked at: nobody is left to whom it matters.
@@ -275,7 +325,9 @@ class Consumer:
         else:
             by_key = {position.key: position for position in asked}
             results: Sequence[Any] = (
-                response.fetch.partitions if response.HasField("fetch") else response.list_offsets.partitions
+                response.fetch.partitions
+                if response.HasField("fetch")
+                else response.list_offsets.partitions
             )
             for result in results:
                 position_ = by_key.get((result.topic_id, result.partition_index))
@@ -285,7 +337,9 @@ class Consumer:
 
     def _take(self, position: _Position, result: Any) -> None:
         if result.error_code:
-            if isinstance(result, data_pb2.FetchPartitionResult) and result.HasField("current_leader"):
+            if isinstance(result, data_pb2.FetchPartitionResult) and result.HasField(
+                "current_leader"
+            ):
                 self._leaders.learn(position.key, result.current_leader)
             message = result.error_message or f"{position.topic}-{position.key[1]}"
             self._refused([position], ApiError(known_code(result.error_code), message))
@@ -302,14 +356,17 @@ class Consumer:
     def _take_records(self, position: _Position, chunk: bytes) -> None:
         try:
             end = end_of(chunk)
-            records = list(records_from(position.topic, position.key[1], chunk, position.next_offset))
+            records = list(
+                records_from(position.topic, position.key[1], chunk, position.next_offset)
+            )
         except ApiError as error:
             self._fail(error)
             position.not_before = self._loop.time() + RETRY_BACKOFF_S
             return
         position.next_offset = max(position.next_offset, end)
         if position.key in self._positions:
-            # To the end of the next request: one answer may have no room for all, and those in front are served first.
+            # To the end of the next request: one answer may have no room for all, and those in
+            # front are served first.
             self._positions[position.key] = self._positions.pop(position.key)
         if records:
             self._buffer.append((position, records, len(chunk)))
@@ -317,7 +374,9 @@ class Consumer:
             self._wake()
 
     def _refused(self, positions: list[_Position], error: ApiError) -> None:
-        """Look for the leader anew and try again a little later; or say so, and still try again when asked."""
+        """Look for the leader anew and try again a little later; or say so, and still try again
+        when asked.
+        """
         if error.code in STALE_LEADER:
             self._leaders.refresh()
         for position in positions:
@@ -328,7 +387,10 @@ class Consumer:
                 self._positions.pop(position.key, None)
                 message = f"topic {position.topic} was deleted, and another one has its name"
                 self._fail(ApiError(ErrorCode.UNKNOWN_TOPIC_ID, message))
-            elif error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._settings.offset_reset is not None:
+            elif (
+                error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+                and self._settings.offset_reset is not None
+            ):
                 position.next_offset = self._settings.offset_reset
             elif error.code not in RETRIABLE:
                 self._fail(error)

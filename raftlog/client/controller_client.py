@@ -22,14 +22,21 @@ DEFAULT_TIMEOUT_S = 10.0
 
 
 class ControllerClient:
-    """Finds and keeps a link to the active controller among ``bootstrap`` (host:port each) and those they name.
+    """Finds and keeps a link to the active controller among ``bootstrap`` (host:port each) and
+    those they name.
 
-    A definite NOT_CONTROLLER is tried again, at the controller it names or round the others, until the deadline. An unknown
-    outcome is never retried: it is reported; ``session`` has writes that are. Must be made on the event loop.
+    A definite NOT_CONTROLLER is tried again, at the controller it names or round the others, until
+    the deadline. An unknown outcome is never retried: it is reported; ``session`` has writes that
+    are. Must be made on the event loop.
     """
 
     def __init__(
-        self, transport: Transport, bootstrap: Sequence[str], *, rng: random.Random, cluster_id: str = ""
+        self,
+        transport: Transport,
+        bootstrap: Sequence[str],
+        *,
+        rng: random.Random,
+        cluster_id: str = "",
     ) -> None:
         self._cluster_id = cluster_id
         self._rng = rng
@@ -40,7 +47,8 @@ class ControllerClient:
                 Conversation.CONTROLLER,
                 controller_refusal,
                 controller_again,
-                # A controller that stops says unasked that it is none: what it has not answered yet it still answers.
+                # A controller that stops says unasked that it is none: what it has not answered yet
+                # it still answers.
                 notice=lambda notice: controller_refusal(notice) is not None,
             ),
             rng=rng,
@@ -61,8 +69,9 @@ class ControllerClient:
     ) -> asyncio.Future[controller_pb2.ControllerResponse]:
         """The hot path: give a request away, get a future of the response, which may hold an error.
 
-        The future itself fails with ApiError if there was no response: REQUEST_TIMED_OUT or NETWORK_EXCEPTION, saying
-        whether the outcome is unknown. ``timeout_ms`` of the request is set from ``timeout_s`` unless it has its own.
+        The future itself fails with ApiError if there was no response: REQUEST_TIMED_OUT or
+        NETWORK_EXCEPTION, saying whether the outcome is unknown. ``timeout_ms`` of the request is
+        set from ``timeout_s`` unless it has its own.
         """
         if not request.timeout_ms:
             request.timeout_ms = max(1, int(timeout_s * 1000))
@@ -77,15 +86,20 @@ class ControllerClient:
         principal: str = "",
         raise_refused: bool = True,
     ) -> controller_pb2.ControllerResponse:
-        """Send one body, or a whole ControllerRequest, and return the response. Raises ApiError for an error of the request.
+        """Send one body, or a whole ControllerRequest, and return the response.
 
-        An item that was refused raises RefusedItemsError; with ``raise_refused`` false the response has the results of all.
+        Raises ApiError for an error of the request.
+
+        An item that was refused raises RefusedItemsError; with ``raise_refused`` false the response
+        has the results of all.
         """
         if isinstance(body, controller_pb2.ControllerRequest):
             request = body
         else:
             client = common_pb2.ClientIdentity(principal=principal) if principal else None
-            request = controller_request(body, acks=acks, client=client, cluster_id=self._cluster_id)
+            request = controller_request(
+                body, acks=acks, client=client, cluster_id=self._cluster_id
+            )
         response = checked(await self.send(request, timeout_s))
         return check_items(response) if raise_refused else response
 
@@ -106,13 +120,18 @@ def checked(response: controller_pb2.ControllerResponse) -> controller_pb2.Contr
 
 
 def controller_refusal(response: controller_pb2.ControllerResponse) -> Refusal | None:
-    """NOT_CONTROLLER asks to go elsewhere. It comes with an unknown outcome from a controller that lost leadership meanwhile."""
+    """NOT_CONTROLLER asks to go elsewhere.
+
+    It comes with an unknown outcome from a controller that lost leadership meanwhile.
+    """
     if not response.HasField("error") or response.error.error_code != ErrorCode.NOT_CONTROLLER:
         return None
     return Refusal(response.leader_endpoint, definite=not response.error.outcome_unknown)
 
 
-def controller_again(request: controller_pb2.ControllerRequest, remaining_s: float) -> controller_pb2.ControllerRequest:
+def controller_again(
+    request: controller_pb2.ControllerRequest, remaining_s: float
+) -> controller_pb2.ControllerRequest:
     """A copy for another attempt."""
     copy = controller_pb2.ControllerRequest()
     copy.CopyFrom(request)

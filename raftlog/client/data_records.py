@@ -16,7 +16,11 @@ DATA_RECORD = 1
 
 
 class ConsumedRecord(NamedTuple):
-    """One committed record. ``leader_epoch``: in which it was written. ``timestamp_ms``: its producer's, or else its leader's."""
+    """One committed record.
+
+    ``leader_epoch``: in which it was written. ``timestamp_ms``: its producer's, or else its
+    leader's.
+    """
 
     topic: str
     partition: int
@@ -29,7 +33,10 @@ class ConsumedRecord(NamedTuple):
 
 
 def records_from(topic: str, partition: int, chunk: bytes, offset: int) -> Iterator[ConsumedRecord]:
-    """The records of whole batches from ``offset`` on. Raises ApiError CORRUPT_MESSAGE: what came is not what was stored."""
+    """The records of whole batches from ``offset`` on.
+
+    Raises ApiError CORRUPT_MESSAGE: what came is not what was stored.
+    """
     try:
         for header in batch.headers(chunk, verify=True):
             at = header.base_offset
@@ -38,7 +45,9 @@ def records_from(topic: str, partition: int, chunk: bytes, offset: int) -> Itera
                     yield _record(topic, partition, at, header, body)
                 at += 1
     except (CorruptLogError, DecodeError) as error:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{topic}-{partition} at offset {offset}: {error}") from error
+        raise ApiError(
+            ErrorCode.CORRUPT_MESSAGE, f"{topic}-{partition} at offset {offset}: {error}"
+        ) from error
 
 
 def end_of(chunk: bytes) -> int:
@@ -52,7 +61,9 @@ def end_of(chunk: bytes) -> int:
     return end
 
 
-def _record(topic: str, partition: int, offset: int, header: batch.BatchHeader, body: bytes) -> ConsumedRecord:
+def _record(
+    topic: str, partition: int, offset: int, header: batch.BatchHeader, body: bytes
+) -> ConsumedRecord:
     record = data_pb2.DataRecord.FromString(body)
     return ConsumedRecord(
         topic,

@@ -1,4 +1,6 @@
-"""The server to ask next: keeps to the server that answers, follows its hints, and goes round the known ones when lost. Pure."""
+"""The server to ask next: keeps to the server that answers, follows its hints, and goes round the
+known ones when lost. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from raftlog.transport.api import TransportLimits
 from raftlog.transport.dialing import Backoff
 
 UNREACHABLE_FOR_S = 0.5
-"""A server that could not be reached is passed over for this long, hints to it too: others notice a dead leader later than we."""
+"""A server that could not be reached is passed over for this long, hints to it too: others notice a
+dead leader later than we.
+"""
 
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
 
@@ -18,8 +22,9 @@ _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=
 class EndpointSelector:
     """The current target among known endpoints, and the pause before a new one is tried.
 
-    A hint is followed at once, but each endpoint once only between two pauses: hints that are wrong, or that point at each
-    other while an election is on, cost a bounded backoff and lead back to the round robin.
+    A hint is followed at once, but each endpoint once only between two pauses: hints that are
+    wrong, or that point at each other while an election is on, cost a bounded backoff and lead back
+    to the round robin.
     """
 
     def __init__(self, endpoints: Sequence[str], rng: random.Random) -> None:
@@ -46,7 +51,10 @@ class EndpointSelector:
         self._backoff.reset()
 
     def redirected(self, endpoint: str, now: float) -> float:
-        """The target names another (empty: it knows none). Return the seconds to wait before asking the new target."""
+        """The target names another (empty: it knows none).
+
+        Return the seconds to wait before asking the new target.
+        """
         if not endpoint or endpoint in self._asked or self._is_out(endpoint, now):
             return self.lost(now)
         self._asked.add(endpoint)
@@ -54,15 +62,23 @@ class EndpointSelector:
         return 0.0
 
     def unreachable(self, now: float) -> float:
-        """The target does not answer at all. Return the seconds to wait before asking the new target."""
+        """The target does not answer at all.
+
+        Return the seconds to wait before asking the new target.
+        """
         self._unreachable_until[self.target] = now + UNREACHABLE_FOR_S
         return self.lost(now)
 
     def lost(self, now: float) -> float:
-        """The target cannot help and knows nobody. Return the seconds to wait before asking the new target."""
+        """The target cannot help and knows nobody.
+
+        Return the seconds to wait before asking the new target.
+        """
         count = len(self._known)
         turn = [self._known[(self._position + step) % count] for step in range(1, count + 1)]
-        self.target = next((endpoint for endpoint in turn if not self._is_out(endpoint, now)), turn[0])
+        self.target = next(
+            (endpoint for endpoint in turn if not self._is_out(endpoint, now)), turn[0]
+        )
         self._position = self._known.index(self.target)
         self._asked = {self.target}
         return self._backoff.next_s()

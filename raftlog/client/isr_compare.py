@@ -1,7 +1,8 @@
-"""What leaders say of their ISRs beside what the controller has committed: where the two differ, and why. Pure.
+"""What leaders say of their ISRs beside what the controller has committed: where the two differ,
+and why. Pure.
 
-The committed image is to be read *after* the leaders were asked: all that a leader knows as committed is in it then, and what the image
-alone has is on its way to the leader.
+The committed image is to be read *after* the leaders were asked: all that a leader knows as
+committed is in it then, and what the image alone has is on its way to the leader.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Why(StrEnum):
     NO_LEADER = "no leader"
     """None is elected: nobody could be asked."""
     CONFLICT = "conflict"
-    """Under the same epochs they say different things, or the leader is ahead of the committed log: that must never be."""
+    """Under the same epochs they say different things, or the leader is ahead of the committed log:
+    that must never be.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,18 @@ class Compared:
 def compare(
     image: Image, answers: Mapping[int, LeaderAnswer], keys: Collection[PartitionKey] | None = None
 ) -> list[Compared]:
-    """All partitions of ``keys`` (None: all there are), by topic name and index; the answers are those of every registered broker."""
+    """All partitions of ``keys`` (None: all there are), by topic name and index; the answers are
+    those of every registered broker.
+    """
     claims: dict[PartitionKey, dict[int, pb.LedPartition]] = {}
     for broker_id in sorted(answers):
         for one in answers[broker_id].led:
             claims.setdefault((one.topic_id, one.partition_index), {})[broker_id] = one
-    known = keys if keys is not None else dict.fromkeys([*(key for key, _ in image.partitions.items()), *claims])
+    known = (
+        keys
+        if keys is not None
+        else dict.fromkeys([*(key for key, _ in image.partitions.items()), *claims])
+    )
     rows = []
     for key in known:
         committed, claimed = image.partitions.get(key), claims.get(key, {})
@@ -71,7 +80,14 @@ def compare(
         differences = _of_the_leader(image, answers, committed, claimed.get(leader_id))
         differences += [_stale(other, one) for other, one in claimed.items() if other != leader_id]
         rows.append(
-            Compared(key, _topic(image, key, claimed), leader_id, committed, claimed.get(leader_id), tuple(differences))
+            Compared(
+                key,
+                _topic(image, key, claimed),
+                leader_id,
+                committed,
+                claimed.get(leader_id),
+                tuple(differences),
+            )
         )
     return sorted(rows, key=lambda row: (row.topic, row.key))
 
@@ -84,7 +100,10 @@ def _topic(image: Image, key: PartitionKey, claimed: Mapping[int, pb.LedPartitio
 
 
 def _of_the_leader(
-    image: Image, answers: Mapping[int, LeaderAnswer], committed: Partition | None, led: pb.LedPartition | None
+    image: Image,
+    answers: Mapping[int, LeaderAnswer],
+    committed: Partition | None,
+    led: pb.LedPartition | None,
 ) -> list[Difference]:
     """What its leader says otherwise, or does not say."""
     if committed is None:
@@ -98,11 +117,17 @@ def _of_the_leader(
         why = answer.failure if answer is not None else "it is not registered"
         return [Difference(Why.NO_ANSWER, f"broker {leader}: {why}", (Why.NO_ANSWER, leader))]
     if led is None:
-        # Asked for all that it leads, it does not say why this is not among it; asked by name it does.
-        why = answer.refused.get((committed.topic_id, committed.index), "it does not know yet, or cannot")
+        # Asked for all that it leads, it does not say why this is not among it; asked by name it
+        # does.
+        why = answer.refused.get(
+            (committed.topic_id, committed.index), "it does not know yet, or cannot"
+        )
         text = f"broker {leader} does not lead in leader epoch {committed.leader_epoch}: {why}"
         return [Difference(Why.LEADER_BEHIND, text, (Why.LEADER_BEHIND, leader))]
-    theirs, ours = (led.leader_epoch, led.partition_epoch), (committed.leader_epoch, committed.partition_epoch)
+    theirs, ours = (
+        (led.leader_epoch, led.partition_epoch),
+        (committed.leader_epoch, committed.partition_epoch),
+    )
     found: list[Difference] = []
     if theirs < ours:
         text = f"broker {leader} is at {_epochs(*theirs)}, committed is {_epochs(*ours)}"
@@ -127,7 +152,10 @@ def _other_incarnations(image: Image, leader: int, led: pb.LedPartition) -> list
     for one in led.isr:
         broker = image.brokers.get(one.broker_id)
         if broker is not None and one.broker_epoch >= 0 and broker.epoch != one.broker_epoch:
-            text = f"broker {leader} knows broker {one.broker_id} in epoch {one.broker_epoch}, registered is {broker.epoch}"
+            text = (
+                f"broker {leader} knows broker {one.broker_id} in epoch {one.broker_epoch},"
+                f" registered is {broker.epoch}"
+            )
             mark = (Why.LEADER_BEHIND, leader, one.broker_id, one.broker_epoch)
             found.append(Difference(Why.LEADER_BEHIND, text, mark))
     return found
@@ -138,7 +166,9 @@ def _proposed(led: pb.LedPartition) -> str:
     if not led.proposed_isr:
         return ""
     before, after = ({one.broker_id for one in isr} for isr in (led.isr, led.proposed_isr))
-    changes = [f"+{one}" for one in sorted(after - before)] + [f"-{one}" for one in sorted(before - after)]
+    changes = [f"+{one}" for one in sorted(after - before)] + [
+        f"-{one}" for one in sorted(before - after)
+    ]
     return " ".join(changes) or "the same members in other epochs"
 
 

@@ -1,4 +1,6 @@
-"""Asking brokers for the ISRs of the partitions that they lead (KIP-24's BrokerMetadata): who leads knows them first."""
+"""Asking brokers for the ISRs of the partitions that they lead (KIP-24's BrokerMetadata): who leads
+knows them first.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,14 @@ async def ask_leaders(
     keys: Sequence[PartitionKey] = (),
     cluster_id: str = "",
 ) -> dict[int, LeaderAnswer]:
-    """Ask brokers, by id, all at once, for what they lead of ``keys``, or for all that they lead. Never raises for what a broker does."""
-    asked = [_ask(transport, id_, endpoints[id_], timeout_s, keys, cluster_id) for id_ in sorted(endpoints)]
+    """Ask brokers, by id, all at once, for what they lead of ``keys``, or for all that they lead.
+
+    Never raises for what a broker does.
+    """
+    asked = [
+        _ask(transport, id_, endpoints[id_], timeout_s, keys, cluster_id)
+        for id_ in sorted(endpoints)
+    ]
     return {answer.broker_id: answer for answer in await asyncio.gather(*asked)}
 
 
@@ -54,13 +62,21 @@ async def ask_leader(
     keys: Sequence[PartitionKey] = (),
     cluster_id: str = "",
 ) -> list[pb.BrokerMetadataResponse]:
-    """All pages of one broker's answer, at least one; of ``keys`` that it does not lead with their errors. Raises ApiError."""
+    """All pages of one broker's answer, at least one; of ``keys`` that it does not lead with their
+    errors. Raises ApiError.
+    """
     caller = RpcClient(transport, endpoint, Conversation.BROKER)
     try:
         async with asyncio.timeout(timeout_s):
             if keys:
-                asked = [keys[at : at + REQUEST_PARTITIONS_MAX] for at in range(0, len(keys), REQUEST_PARTITIONS_MAX)]
-                requests = (pb.BrokerMetadataRequest(partitions=[_wire(key) for key in some]) for some in asked)
+                asked = [
+                    keys[at : at + REQUEST_PARTITIONS_MAX]
+                    for at in range(0, len(keys), REQUEST_PARTITIONS_MAX)
+                ]
+                requests = (
+                    pb.BrokerMetadataRequest(partitions=[_wire(key) for key in some])
+                    for some in asked
+                )
                 return [await _page(caller, request, timeout_s, cluster_id) for request in requests]
             pages = [await _page(caller, pb.BrokerMetadataRequest(), timeout_s, cluster_id)]
             while pages[-1].HasField("next_cursor"):
@@ -74,22 +90,39 @@ async def ask_leader(
 
 
 async def _ask(
-    transport: Transport, broker_id: int, endpoint: str, timeout_s: float, keys: Sequence[PartitionKey], cluster_id: str
+    transport: Transport,
+    broker_id: int,
+    endpoint: str,
+    timeout_s: float,
+    keys: Sequence[PartitionKey],
+    cluster_id: str,
 ) -> LeaderAnswer:
     try:
-        pages = await ask_leader(transport, endpoint, timeout_s=timeout_s, keys=keys, cluster_id=cluster_id)
+        pages = await ask_leader(
+            transport, endpoint, timeout_s=timeout_s, keys=keys, cluster_id=cluster_id
+        )
     except ApiError as error:
         return LeaderAnswer(broker_id, failure=str(error))
     if pages[0].broker_id != broker_id:
         return LeaderAnswer(broker_id, failure=f"broker {pages[0].broker_id} answers at {endpoint}")
-    led = {(one.topic_id, one.partition_index): one for page in pages for one in page.partitions if not one.error_code}
+    led = {
+        (one.topic_id, one.partition_index): one
+        for page in pages
+        for one in page.partitions
+        if not one.error_code
+    }
     refused = {
-        (one.topic_id, one.partition_index): f"{known_code(one.error_code).name}: {one.error_message}".rstrip(": ")
+        (
+            one.topic_id,
+            one.partition_index,
+        ): f"{known_code(one.error_code).name}: {one.error_message}".rstrip(": ")
         for page in pages
         for one in page.partitions
         if one.error_code
     }
-    return LeaderAnswer(broker_id, pages[-1].broker_epoch, tuple(led[key] for key in sorted(led)), refused)
+    return LeaderAnswer(
+        broker_id, pages[-1].broker_epoch, tuple(led[key] for key in sorted(led)), refused
+    )
 
 
 async def _page(

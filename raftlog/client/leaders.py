@@ -1,7 +1,8 @@
 """Who leads which partition, and the links to those brokers: what producers and consumers share.
 
-Metadata is read from whichever broker answers, newest image first, and monotone over all of them (the token of each answer goes with
-the next read). It is read again when somebody says that it is stale, one read at a time, and never more often than the backoff allows.
+Metadata is read from whichever broker answers, newest image first, and monotone over all of them
+(the token of each answer goes with the next read). It is read again when somebody says that it is
+stale, one read at a time, and never more often than the backoff allows.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic as last heard. ``id`` is never that of another topic: one that was deleted and made again has another."""
+    """A topic as last heard.
+
+    ``id`` is never that of another topic: one that was deleted and made again has another.
+    """
 
     name: str
     id: bytes
@@ -49,7 +53,11 @@ class TopicView:
 
 
 class Leaders:
-    """The metadata cache. ``changed`` is called after each refresh, also after one that failed, so that who waits can give up."""
+    """The metadata cache.
+
+    ``changed`` is called after each refresh, also after one that failed, so that who waits can give
+    up.
+    """
 
     def __init__(
         self,
@@ -96,7 +104,11 @@ class Leaders:
     def learn(self, key: PartitionKey, current: data_pb2.CurrentLeader) -> None:
         """A broker has named a newer leader (KIP-951): no need to ask for it."""
         known = self._led.get(key)
-        if known is not None and current.leader_epoch > known.leader_epoch and current.leader_id in self._endpoints:
+        if (
+            known is not None
+            and current.leader_epoch > known.leader_epoch
+            and current.leader_id in self._endpoints
+        ):
             self._led[key] = Leadership(current.leader_id, current.leader_epoch)
 
     def refresh(self) -> None:
@@ -110,18 +122,27 @@ class Leaders:
         self._backoff.reset()
 
     def call(self, leader_id: int, body: Any, timeout_s: float) -> asyncio.Future[Any]:
-        """Send a request's body to a broker that ``leader`` named. The future ends as those of :class:`RpcClient` do."""
+        """Send a request's body to a broker that ``leader`` named.
+
+        The future ends as those of :class:`RpcClient` do.
+        """
         endpoint = self._endpoints[leader_id]
         caller = self._callers.get(endpoint)
         if caller is not None and caller.silent:
-            # What it still owes keeps its time; nothing more is asked on a connection that says nothing.
+            # What it still owes keeps its time; nothing more is asked on a connection that says
+            # nothing.
             caller.retire()
             caller = None
         if caller is None:
-            caller = self._callers[endpoint] = RpcClient(self._transport, endpoint, Conversation.BROKER)
-        future = caller.call(broker_request(body, cluster_id=self._cluster_id), timeout_s + ANSWER_MARGIN_S)
+            caller = self._callers[endpoint] = RpcClient(
+                self._transport, endpoint, Conversation.BROKER
+            )
+        future = caller.call(
+            broker_request(body, cluster_id=self._cluster_id), timeout_s + ANSWER_MARGIN_S
+        )
         if caller.stuck:
-            # Nobody says that it is dead but the next metadata, in which it is fenced: then its link is given up.
+            # Nobody says that it is dead but the next metadata, in which it is fenced: then its
+            # link is given up.
             self.refresh()
         return future
 
@@ -134,7 +155,7 @@ class Leaders:
             self._callers.pop(endpoint).close()
         self._client.close()
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     async def _refresh(self) -> None:
         throttled_s = 0.0
@@ -145,7 +166,9 @@ class Leaders:
             names = list(self._wanted)
             try:
                 response = await self._client.read(
-                    broker_pb2.MetadataRequest(topics=names), mode=broker_pb2.LATEST, timeout_s=REFRESH_TIMEOUT_S
+                    broker_pb2.MetadataRequest(topics=names),
+                    mode=broker_pb2.LATEST,
+                    timeout_s=REFRESH_TIMEOUT_S,
                 )
             except ApiError as error:
                 self.failure = str(error)
@@ -164,7 +187,9 @@ class Leaders:
         self._task = None
 
     def _take(self, metadata: broker_pb2.MetadataResponse) -> None:
-        self._endpoints = {broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers}
+        self._endpoints = {
+            broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers
+        }
         for endpoint in sorted(set(self._callers) - set(self._endpoints.values())):
             # Fenced or gone: what it still owes gets its outcome from the closed link.
             self._callers.pop(endpoint).close()
@@ -185,12 +210,18 @@ class Leaders:
 
     def _ask_all(self) -> None:
         """The brokers it began with may all be gone: ask those that they have named, too."""
-        known = tuple(dict.fromkeys((*self._bootstrap, *(self._endpoints[one] for one in sorted(self._endpoints)))))
+        known = tuple(
+            dict.fromkeys(
+                (*self._bootstrap, *(self._endpoints[one] for one in sorted(self._endpoints)))
+            )
+        )
         if known == self._asked:
             return
         token = self._client.token
         self._client.close()
-        self._client = BrokerClient(self._transport, known, rng=self._rng, cluster_id=self._cluster_id)
+        self._client = BrokerClient(
+            self._transport, known, rng=self._rng, cluster_id=self._cluster_id
+        )
         self._asked = known
         if token is not None:
             self._client.see(token)
@@ -211,7 +242,9 @@ STALE_LEADER = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Errors after which the leader is asked for anew: this one was the wrong one to ask, or cannot answer."""
+"""Errors after which the leader is asked for anew: this one was the wrong one to ask, or cannot
+answer.
+"""
 
 
 def known_code(number: int) -> ErrorCode:

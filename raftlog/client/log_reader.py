@@ -1,4 +1,6 @@
-"""Reading the committed log of a running cluster, as one more observer whose progress counts for nothing."""
+"""Reading the committed log of a running cluster, as one more observer whose progress counts for
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ LINK_TIMEOUT_S = 1.0
 class LogInfo:
     """Which log it is, and how far it is committed when asked: ``high_watermark`` is exclusive.
 
-    ``snapshot_id``: the state to begin with where the log begins above 0; ``address``: of the node that said all this.
+    ``snapshot_id``: the state to begin with where the log begins above 0; ``address``: of the node
+    that said all this.
     """
 
     cluster_id: str
@@ -39,19 +42,23 @@ class LogInfo:
 
 
 class BelowLogStartError(ApiError):
-    """The log was dropped below ``log_start_offset``: what was asked for is only there as part of the state, in ``snapshot_id``."""
+    """The log was dropped below ``log_start_offset``: what was asked for is only there as part of
+    the state, in ``snapshot_id``.
+    """
 
     def __init__(self, offset: int, log_start_offset: int, snapshot_id: SnapshotId) -> None:
         super().__init__(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"the log begins at offset {log_start_offset}: {offset} lies before that, and was dropped after a snapshot",
+            f"the log begins at offset {log_start_offset}: {offset} lies before that, and was"
+            " dropped after a snapshot",
             field="fetch_offset",
         )
         self.log_start_offset, self.snapshot_id = log_start_offset, snapshot_id
 
 
 class LogReader:
-    """Reads committed chunks from the active controller, wherever that is, and from its successor if it changes.
+    """Reads committed chunks from the active controller, wherever that is, and from its successor
+    if it changes.
 
     ``timeout_s`` bounds each answer. Must be made on the event loop; close it.
     """
@@ -75,7 +82,10 @@ class LogReader:
         self._connection: _Connection | None = None
 
     async def info(self) -> LogInfo:
-        """What the active controller says of its log now. Raises ApiError: REQUEST_TIMED_OUT if none answers in time."""
+        """What the active controller says of its log now.
+
+        Raises ApiError: REQUEST_TIMED_OUT if none answers in time.
+        """
         # High watermark -1: it knows better in any case, so that it answers at once.
         response = await self._fetch(0, 1, max_wait_ms=0)
         return LogInfo(
@@ -87,8 +97,11 @@ class LogReader:
             self._endpoints.target,
         )
 
-    async def read(self, offset: int, max_bytes: int = CHUNK_MAX_BYTES, *, max_wait_ms: int = 0) -> bytes:
-        """Whole committed batches from the one that begins at ``offset``, verified; empty if none comes within ``max_wait_ms``.
+    async def read(
+        self, offset: int, max_bytes: int = CHUNK_MAX_BYTES, *, max_wait_ms: int = 0
+    ) -> bytes:
+        """Whole committed batches from the one that begins at ``offset``, verified; empty if none
+        comes within ``max_wait_ms``.
 
         Raises BelowLogStartError, other ApiErrors, and CorruptLogError naming the offset.
         """
@@ -101,7 +114,8 @@ class LogReader:
         return chunk
 
     async def chunks(self, offset: int, until: int) -> AsyncIterator[bytes]:
-        """Committed chunks from ``offset``, a batch boundary, until one reaches ``until`` (exclusive); waits for what is to come.
+        """Committed chunks from ``offset``, a batch boundary, until one reaches ``until``
+        (exclusive); waits for what is to come.
 
         The last chunk may hold batches beyond ``until``. Raises as ``read`` does.
         """
@@ -113,15 +127,21 @@ class LogReader:
                 offset = last.end_offset
 
     async def snapshot(self, snapshot_id: SnapshotId, sink: Callable[[bytes], None]) -> None:
-        """Fetch a snapshot that the log begins with, from the node that named it, piece by piece into ``sink``.
+        """Fetch a snapshot that the log begins with, from the node that named it, piece by piece
+        into ``sink``.
 
         Raises ApiError (SNAPSHOT_NOT_FOUND: it has a newer one by now), and what ``sink`` raises.
         """
         address = self._endpoints.target
         await fetch_snapshot(
-            self._transport, address, snapshot_id, sink, cluster_id=self._seen_cluster_id, timeout_s=self._timeout_s,
+            self._transport,
+            address,
+            snapshot_id,
+            sink,
+            cluster_id=self._seen_cluster_id,
+            timeout_s=self._timeout_s,
             piece_bytes=SNAPSHOT_PIECE_BYTES,
-        )  # fmt: skip
+        )
 
     def close(self) -> None:
         """End the connection. Idempotent."""
@@ -129,7 +149,9 @@ class LogReader:
             self._connection.close()
             self._connection = None
 
-    async def _fetch(self, offset: int, max_bytes: int, *, max_wait_ms: int) -> pb.MetadataFetchResponse:
+    async def _fetch(
+        self, offset: int, max_bytes: int, *, max_wait_ms: int
+    ) -> pb.MetadataFetchResponse:
         """Ask until somebody answers as the active controller."""
         request = pb.MetadataFetchRequest(
             cluster_id=self._cluster_id,
@@ -158,7 +180,9 @@ class LogReader:
         return response
 
     async def _attempt(self, request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:
-        """One question to the current target; None: another one has to be asked, after the pause that was due."""
+        """One question to the current target; None: another one has to be asked, after the pause
+        that was due.
+        """
         if self._connection is None:
             self._connection = _Connection(self._transport, self._endpoints.target)
         try:
@@ -166,7 +190,9 @@ class LogReader:
         except LinkClosedError:
             pause_s = self._endpoints.unreachable(self._loop.time())
         else:
-            unled = response.HasField("error") and response.error.error_code == ErrorCode.NOT_CONTROLLER
+            unled = (
+                response.HasField("error") and response.error.error_code == ErrorCode.NOT_CONTROLLER
+            )
             # A new leader knows no high watermark before its own first commit.
             if not unled and (response.HasField("error") or response.high_watermark >= 0):
                 self._endpoints.reached()

@@ -1,4 +1,7 @@
-"""The numbers of one exactly-once client: which are in flight, and below which all are done. Pure."""
+"""The numbers of one exactly-once client: which are in flight, and below which all are done.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from raftlog.wire.controller.v1 import controller_pb2
 
 
 class OpenClient:
-    """A client as the cluster knows it by ``id``, the offset of its OpenClient record in the log of ``generation``."""
+    """A client as the cluster knows it by ``id``, the offset of its OpenClient record in the log of
+    ``generation``.
+    """
 
     def __init__(self, client_id: int, generation: int) -> None:
         self.id = client_id
@@ -50,4 +55,7 @@ class NumberedWrite:
         """Put the identity into a request."""
         identity = request.client
         identity.client_id, identity.sequence = self.client.id, self.sequence
-        identity.all_below_done, identity.generation = self.client.all_below_done, self.client.generation
+        identity.all_below_done, identity.generation = (
+            self.client.all_below_done,
+            self.client.generation,
+        )

@@ -1,4 +1,6 @@
-"""The records that wait for one partition's leader: what goes into the next batch, and what a batch's end means for it. Pure."""
+"""The records that wait for one partition's leader: what goes into the next batch, and what a
+batch's end means for it. Pure.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Waiting:
 
     __slots__ = ("data", "deadline", "future", "unknown")
 
-    def __init__(self, data: bytes, deadline: float, future: asyncio.Future[RecordMetadata]) -> None:
+    def __init__(
+        self, data: bytes, deadline: float, future: asyncio.Future[RecordMetadata]
+    ) -> None:
         self.data = data
         self.deadline = deadline
         self.future = future
@@ -36,13 +40,17 @@ class Waiting:
             return
         if self.unknown and not error.outcome_unknown:
             error = ApiError(
-                error.code, f"{error.message}; an earlier attempt may have been executed", outcome_unknown=True
+                error.code,
+                f"{error.message}; an earlier attempt may have been executed",
+                outcome_unknown=True,
             )
         self.future.set_exception(error)
 
 
 class PartitionQueue:
-    """One batch in flight at a time, so that records stay in order over retries; what comes meanwhile shares the next one."""
+    """One batch in flight at a time, so that records stay in order over retries; what comes
+    meanwhile shares the next one.
+    """
 
     def __init__(self, topic: str, index: int) -> None:
         self.topic, self.index = topic, index
@@ -75,7 +83,10 @@ class PartitionQueue:
         return list(self._waiting)
 
     def take(self, max_bytes: int) -> list[Waiting]:
-        """The next batch becomes ``in_flight``: at least one record, unless all were cancelled. Returns the cancelled ones, left out."""
+        """The next batch becomes ``in_flight``: at least one record, unless all were cancelled.
+
+        Returns the cancelled ones, left out.
+        """
         size, limit = 0, min(max_bytes, self.max_bytes)
         waiting, batch = self._waiting, self.in_flight
         cancelled: list[Waiting] = []
@@ -89,7 +100,9 @@ class PartitionQueue:
         return cancelled
 
     def halve(self) -> bool:
-        """The batch in flight was too large for the leader: make smaller ones from now on; False if it is of one record."""
+        """The batch in flight was too large for the leader: make smaller ones from now on; False if
+        it is of one record.
+        """
         if len(self.in_flight) < 2:
             return False
         self.max_bytes = sum(len(record.data) for record in self.in_flight) // 2
@@ -113,7 +126,9 @@ class PartitionQueue:
         return done
 
     def again(self, error: ApiError, not_before: float) -> None:
-        """The batch goes back to the front: it was definitely not executed, or may be executed twice."""
+        """The batch goes back to the front: it was definitely not executed, or may be executed
+        twice.
+        """
         for record in self.in_flight:
             record.unknown = record.unknown or error.outcome_unknown
         self._waiting.extendleft(reversed(self.in_flight))
@@ -121,9 +136,13 @@ class PartitionQueue:
         self.last_error, self.not_before = error, not_before
 
     def expire(self, now: float, why: str) -> list[Waiting]:
-        """Give up the records whose deadline has come; they were not sent, or definitely not executed."""
+        """Give up the records whose deadline has come; they were not sent, or definitely not
+        executed.
+        """
         gone: list[Waiting] = []
-        while self._waiting and (self._waiting[0].deadline <= now or self._waiting[0].future.done()):
+        while self._waiting and (
+            self._waiting[0].deadline <= now or self._waiting[0].future.done()
+        ):
             gone.append(self._waiting.popleft())
         last = self.last_error
         for record in gone:

@@ -1,8 +1,9 @@
-"""Writing records: batches to the partitions' leaders, in order within a partition, and never twice unless asked.
+"""Writing records: batches to the partitions' leaders, in order within a partition, and never twice
+unless asked.
 
-What is tried again by itself is what was definitely not executed: refused by a broker that does not lead (any more), by one that is
-fenced, for want of in-sync replicas, or never sent. An unknown outcome is said as such; ``retry_unknown`` tries those again too, at the
-price of duplicates.
+What is tried again by itself is what was definitely not executed: refused by a broker that does not
+lead (any more), by one that is fenced, for want of in-sync replicas, or never sent. An unknown
+outcome is said as such; ``retry_unknown`` tries those again too, at the price of duplicates.
 """
 
 from __future__ import annotations
@@ -31,13 +32,19 @@ RETRY_BACKOFF_S = 0.1
 """retry.backoff.ms"""
 RECORD_OVERHEAD_BYTES = 16
 _DEADLINE_GRAIN_S = 0.05
-RETRIABLE = STALE_LEADER | {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                             ErrorCode.THROTTLING_QUOTA_EXCEEDED}  # fmt: skip
+RETRIABLE = STALE_LEADER | {
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Names and meanings are Kafka's. ``retry_unknown``: send again what may have been executed (at least once)."""
+    """Names and meanings are Kafka's.
+
+    ``retry_unknown``: send again what may have been executed (at least once).
+    """
 
     acks: int = ACKS_ALL
     batch_bytes: int = 256 << 10
@@ -52,7 +59,10 @@ class ProducerSettings:
 
 
 class Producer:
-    """A client that writes records. Must be made on the event loop. ``bootstrap``: brokers to begin with, host:port each."""
+    """A client that writes records.
+
+    Must be made on the event loop. ``bootstrap``: brokers to begin with, host:port each.
+    """
 
     def __init__(
         self,
@@ -66,8 +76,12 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._settings = settings or ProducerSettings()
         if self._settings.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
-            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1 (all), 1 or 0", field="acks")
-        self._leaders = Leaders(transport, bootstrap, rng=rng, changed=self._schedule, cluster_id=cluster_id)
+            raise ApiError(
+                ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1 (all), 1 or 0", field="acks"
+            )
+        self._leaders = Leaders(
+            transport, bootstrap, rng=rng, changed=self._schedule, cluster_id=cluster_id
+        )
         # Records of topics not known yet: what their partition will be chosen by.
         self._unrouted: dict[str, list[tuple[Waiting, bytes | None, int]]] = {}
         self._queues: dict[PartitionKey, PartitionQueue] = {}
@@ -84,10 +98,21 @@ class Producer:
         return self._bytes
 
     async def send(
-        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int = -1, timestamp_ms: int = 0
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int = -1,
+        timestamp_ms: int = 0,
     ) -> RecordMetadata:
-        """Write one record and wait until it is acknowledged. Raises ApiError; ``outcome_unknown`` says that it may be stored."""
-        return await self.post(topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms)
+        """Write one record and wait until it is acknowledged.
+
+        Raises ApiError; ``outcome_unknown`` says that it may be stored.
+        """
+        return await self.post(
+            topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms
+        )
 
     def post(
         self,
@@ -99,10 +124,12 @@ class Producer:
         timestamp_ms: int = 0,
         headers: Sequence[tuple[str, bytes]] = (),
     ) -> asyncio.Future[RecordMetadata]:
-        """Give a record away; the future ends as :meth:`send` does, at the latest at the delivery timeout.
+        """Give a record away; the future ends as :meth:`send` does, at the latest at the delivery
+        timeout.
 
-        ``partition`` -1: by the hash of the key, or, without one, the same for all records that share a batch. Raises ApiError
-        THROTTLING_QUOTA_EXCEEDED when the buffer is full, MESSAGE_TOO_LARGE: then nothing was sent.
+        ``partition`` -1: by the hash of the key, or, without one, the same for all records that
+        share a batch. Raises ApiError THROTTLING_QUOTA_EXCEEDED when the buffer is full,
+        MESSAGE_TOO_LARGE: then nothing was sent.
         """
         record = data_pb2.DataRecord(key=key, value=value, timestamp_ms=timestamp_ms)
         for name, content in headers:
@@ -124,21 +151,26 @@ class Producer:
             await asyncio.wait(pending)
 
     def close(self) -> None:
-        """End everything: what waits was not sent, the outcome of what is in flight is unknown. Idempotent."""
+        """End everything: what waits was not sent, the outcome of what is in flight is unknown.
+
+        Idempotent.
+        """
         if self._closed:
             return
         self._closed = True
         self._timer.cancel()
         self._leaders.close()
         error = ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
-        unknown = ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", outcome_unknown=True)
+        unknown = ApiError(
+            ErrorCode.NETWORK_EXCEPTION, "the producer was closed", outcome_unknown=True
+        )
         for topic in list(self._unrouted):
             self._release([waiting for waiting, _, _ in self._unrouted.pop(topic)], error)
         for queue in self._queues.values():
             self._ended(queue.failed(unknown))
             self._ended(queue.give_up(error))
 
-    # --- what waits ---------------------------------------------------------------------------------------------------
+    # --- what waits ------------------------------------------------------------------------------
 
     def _admit(self, size: int) -> None:
         settings = self._settings
@@ -148,7 +180,10 @@ class Producer:
             message = f"a record of {size} bytes; max.request.size is {settings.request_bytes}"
             raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, message, field="value")
         if self._bytes + size > settings.buffer_bytes:
-            message = f"{self._bytes} bytes of records wait or are in flight; buffer.memory is {settings.buffer_bytes}"
+            message = (
+                f"{self._bytes} bytes of records wait or are in flight; buffer.memory is"
+                f" {settings.buffer_bytes}"
+            )
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
 
     def _route(self, topic: str, waiting: Waiting, key: bytes | None, partition: int) -> None:
@@ -158,7 +193,10 @@ class Producer:
             return
         if partition >= view.partition_count:
             message = f"topic {topic} has {view.partition_count} partitions, not {partition + 1}"
-            self._release([waiting], ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition"))
+            self._release(
+                [waiting],
+                ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition"),
+            )
             return
         index = partition if partition >= 0 else self._choose(topic, key, view.partition_count)
         queue = self._queues.get((view.id, index))
@@ -167,7 +205,10 @@ class Producer:
         queue.add(waiting)
 
     def _choose(self, topic: str, key: bytes | None, count: int) -> int:
-        """The partition of a record. Not Kafka's hash: the same key need not go where a Kafka client would put it."""
+        """The partition of a record.
+
+        Not Kafka's hash: the same key need not go where a Kafka client would put it.
+        """
         if key is not None:
             return xxhash.xxh3_64_intdigest(key) % count
         if topic not in self._sticky:
@@ -176,7 +217,9 @@ class Producer:
 
     def _all(self) -> list[Waiting]:
         unrouted = [waiting for records in self._unrouted.values() for waiting, _, _ in records]
-        return unrouted + [one for queue in self._queues.values() for one in (*queue.in_flight, *queue.waiting())]
+        return unrouted + [
+            one for queue in self._queues.values() for one in (*queue.in_flight, *queue.waiting())
+        ]
 
     def _release(self, records: list[Waiting], error: ApiError) -> None:
         for record in records:
@@ -186,7 +229,7 @@ class Producer:
     def _ended(self, records: list[Waiting]) -> None:
         self._bytes -= sum(len(record.data) + RECORD_OVERHEAD_BYTES for record in records)
 
-    # --- sending ------------------------------------------------------------------------------------------------------
+    # --- sending ---------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         """Send at the end of this turn of the loop: all records of the turn share batches."""
@@ -212,7 +255,11 @@ class Producer:
                     ready.setdefault(leader.leader_id, []).append((key, queue, leader.leader_epoch))
         for leader_id, queues in ready.items():
             self._send(leader_id, queues)
-        self._queues = {key: queue for key, queue in self._queues.items() if len(queue) or queue.not_before > now}
+        self._queues = {
+            key: queue
+            for key, queue in self._queues.items()
+            if len(queue) or queue.not_before > now
+        }
         self._arm(now)
 
     def _route_waiting(self) -> None:
@@ -222,7 +269,9 @@ class Producer:
                     self._route(topic, waiting, key, partition)
 
     def _check_topic(self, key: PartitionKey, queue: PartitionQueue) -> None:
-        """A topic that was made again under the same name is another one: its records are not for it."""
+        """A topic that was made again under the same name is another one: its records are not for
+        it.
+        """
         view = self._leaders.want(queue.topic)
         if view is not None and view.id != key[0]:
             message = f"topic {queue.topic} was deleted, and another one has its name"
@@ -241,14 +290,19 @@ class Producer:
                 or len(sent) == DATA_REQUEST_MAX_PARTITIONS
             ):
                 self._call(leader_id, body, sent)
-                body = data_pb2.ProduceRequest(acks=settings.acks, timeout_ms=settings.request_timeout_ms)
+                body = data_pb2.ProduceRequest(
+                    acks=settings.acks, timeout_ms=settings.request_timeout_ms
+                )
                 size, count, sent = 0, 0, []
             self._ended(queue.take(settings.batch_bytes))
             self._sticky.pop(queue.topic, None)
             records = [one.data for one in queue.in_flight]
             if records:
                 body.partitions.add(
-                    topic_id=key[0], partition_index=key[1], current_leader_epoch=epoch, records=records
+                    topic_id=key[0],
+                    partition_index=key[1],
+                    current_leader_epoch=epoch,
+                    records=records,
                 )
                 size += sum(map(len, records))
                 count += len(records)
@@ -257,15 +311,20 @@ class Producer:
             self._call(leader_id, body, sent)
 
     def _call(
-        self, leader_id: int, body: data_pb2.ProduceRequest, sent: list[tuple[PartitionKey, PartitionQueue]]
+        self,
+        leader_id: int,
+        body: data_pb2.ProduceRequest,
+        sent: list[tuple[PartitionKey, PartitionQueue]],
     ) -> None:
         future = self._leaders.call(leader_id, body, self._settings.request_timeout_ms / 1000)
         future.add_done_callback(partial(self._answered, sent))
 
-    # --- what becomes of it -------------------------------------------------------------------------------------------
+    # --- what becomes of it ----------------------------------------------------------------------
 
     def _answered(
-        self, sent: list[tuple[PartitionKey, PartitionQueue]], future: asyncio.Future[broker_pb2.BrokerResponse]
+        self,
+        sent: list[tuple[PartitionKey, PartitionQueue]],
+        future: asyncio.Future[broker_pb2.BrokerResponse],
     ) -> None:
         if self._closed:
             future.exception()  # Looked at: the records have their outcome.
@@ -287,7 +346,9 @@ class Producer:
                 self._take(key, queue, result)
         self._schedule()
 
-    def _take(self, key: PartitionKey, queue: PartitionQueue, result: data_pb2.ProducePartitionResult) -> None:
+    def _take(
+        self, key: PartitionKey, queue: PartitionQueue, result: data_pb2.ProducePartitionResult
+    ) -> None:
         if not result.error_code:
             self._leaders.settled()
             self._ended(queue.stored(result.base_offset))
@@ -295,20 +356,31 @@ class Producer:
         if result.HasField("current_leader"):
             self._leaders.learn(key, result.current_leader)
         message = result.error_message or f"{queue.topic}-{queue.index}"
-        self._failed(queue, ApiError(known_code(result.error_code), message, outcome_unknown=result.outcome_unknown))
+        self._failed(
+            queue,
+            ApiError(
+                known_code(result.error_code), message, outcome_unknown=result.outcome_unknown
+            ),
+        )
 
     def _failed(self, queue: PartitionQueue, error: ApiError) -> None:
         if error.code in STALE_LEADER:
             self._leaders.refresh()
-        retriable = error.code in RETRIABLE and (not error.outcome_unknown or self._settings.retry_unknown)
-        if error.code is ErrorCode.MESSAGE_TOO_LARGE and not error.outcome_unknown and queue.halve():
+        retriable = error.code in RETRIABLE and (
+            not error.outcome_unknown or self._settings.retry_unknown
+        )
+        if (
+            error.code is ErrorCode.MESSAGE_TOO_LARGE
+            and not error.outcome_unknown
+            and queue.halve()
+        ):
             queue.again(error, 0.0)
         elif retriable:
             queue.again(error, self._loop.time() + pause_after(error, RETRY_BACKOFF_S))
         else:
             self._ended(queue.failed(error))
 
-    # --- deadlines ----------------------------------------------------------------------------------------------------
+    # --- deadlines -------------------------------------------------------------------------------
 
     def _expire(self, now: float) -> None:
         why = self._leaders.failure or "no leader is known"
@@ -316,7 +388,11 @@ class Producer:
             if queue.next_deadline <= now:
                 self._ended(queue.expire(now, why))
         for topic, records in list(self._unrouted.items()):
-            late = [waiting for waiting, _, _ in records if waiting.deadline <= now or waiting.future.done()]
+            late = [
+                waiting
+                for waiting, _, _ in records
+                if waiting.deadline <= now or waiting.future.done()
+            ]
             if late:
                 left = [one for one in records if one[0] not in late]
                 self._unrouted[topic] = left
@@ -329,12 +405,22 @@ class Producer:
     def _why_unrouted(self, topic: str) -> ApiError:
         """Nobody could be asked for the topic, or it is not there: two different things."""
         if self._leaders.failure:
-            return ApiError(ErrorCode.REQUEST_TIMED_OUT, f"not sent in time: {self._leaders.failure}")
-        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"not sent in time: there is no topic {topic}")
+            return ApiError(
+                ErrorCode.REQUEST_TIMED_OUT, f"not sent in time: {self._leaders.failure}"
+            )
+        return ApiError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"not sent in time: there is no topic {topic}"
+        )
 
     def _arm(self, now: float) -> None:
         """One timer: the earliest deadline, or end of a backoff."""
-        at = min((waiting[0][0].deadline for waiting in self._unrouted.values()), default=float("inf"))
+        at = min(
+            (waiting[0][0].deadline for waiting in self._unrouted.values()), default=float("inf")
+        )
         for queue in self._queues.values():
-            at = min(at, queue.next_deadline, queue.not_before if queue.not_before > now else float("inf"))
+            at = min(
+                at,
+                queue.next_deadline,
+                queue.not_before if queue.not_before > now else float("inf"),
+            )
         self._timer.arm(max(at, now + 0.001))

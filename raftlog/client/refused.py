@@ -1,4 +1,6 @@
-"""Items of a write that were refused: many requests have a result for each item, and each is its own success or failure."""
+"""Items of a write that were refused: many requests have a result for each item, and each is its
+own success or failure.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,28 @@ _NAMED_MAX = 10
 
 
 class RefusedItemsError(ApiError):
-    """At least one item of a write was refused. The items that were not are written: ``response.write`` says where.
+    """At least one item of a write was refused.
 
-    ``code``, ``message`` and ``field`` are those of the item if it is the only one that was refused, else the first one's with the
-    others in the message. ``errors`` has the error of each refused item, in the order of the request.
+    The items that were not are written: ``response.write`` says where.
+
+    ``code``, ``message`` and ``field`` are those of the item if it is the only one that was
+    refused, else the first one's with the others in the message. ``errors`` has the error of each
+    refused item, in the order of the request.
     """
 
     def __init__(self, errors: list[ApiError], response: controller_pb2.ControllerResponse) -> None:
         first = errors[0]
-        super().__init__(first.code, _summary(errors), field=first.field, leader_id=response.leader_id)
+        super().__init__(
+            first.code, _summary(errors), field=first.field, leader_id=response.leader_id
+        )
         self.errors = errors
         self.response = response
 
 
 def check_items(response: controller_pb2.ControllerResponse) -> controller_pb2.ControllerResponse:
-    """The response, unless it says that an item was refused: then that is raised as RefusedItemsError."""
+    """The response, unless it says that an item was refused: then that is raised as
+    RefusedItemsError.
+    """
     kind = response.WhichOneof("body")
     if kind is not None:
         errors = list(_refused(getattr(response, kind)))
@@ -66,7 +75,9 @@ def _error_of(item: Any) -> ApiError | None:
     if "error" in fields and fields["error"].message_type is _ERROR:
         return error_from_wire(item.error) if item.HasField("error") else None
     if "error_code" in fields:
-        return error_from_wire(common_pb2.Error(error_code=item.error_code, error_message=item.error_message))
+        return error_from_wire(
+            common_pb2.Error(error_code=item.error_code, error_message=item.error_message)
+        )
     return None
 
 
@@ -74,5 +85,7 @@ def _error_of(item: Any) -> ApiError | None:
 def _lists(descriptor: Descriptor) -> tuple[str, ...]:
     """The fields of a message that are lists of messages."""
     return tuple(
-        field.name for field in descriptor.fields if field.is_repeated and field.type == FieldDescriptor.TYPE_MESSAGE
+        field.name
+        for field in descriptor.fields
+        if field.is_repeated and field.type == FieldDescriptor.TYPE_MESSAGE
     )

@@ -1,4 +1,6 @@
-"""Requests from their bodies: each body message is one field of its conversation's oneof ``body``."""
+"""Requests from their bodies: each body message is one field of its conversation's oneof
+``body``.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Calls to several servers in turn, so that their load is shared: each call goes to the next one that can be reached.
+"""Calls to several servers in turn, so that their load is shared: each call goes to the next one
+that can be reached.
 
-What is retried, and what never is, is as with the router: a call that was not sent, one that was definitely refused, and any that
-changes nothing.
+What is retried, and what never is, is as with the router: a call that was not sent, one that was
+definitely refused, and any that changes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from raftlog.transport.rpc_client import RpcClient
 
 MAX_WAITING = 65_536
 PASSED_OVER_S = 0.5
-"""How long a server that refused, or could not be reached, is left out, as long as there are others."""
+"""How long a server that refused, or could not be reached, is left out, as long as there are
+others.
+"""
 SILENT_PASSED_OVER_S = 5.0
 """The same for one that let a read time out: to try it again may cost another call its deadline."""
 
@@ -29,7 +32,9 @@ class _Call:
 
     __slots__ = ("attempts", "deadline", "future", "idempotent", "last", "request")
 
-    def __init__(self, request: Any, deadline: float, future: asyncio.Future[Any], idempotent: bool) -> None:
+    def __init__(
+        self, request: Any, deadline: float, future: asyncio.Future[Any], idempotent: bool
+    ) -> None:
         self.request = request
         self.deadline = deadline
         self.future = future
@@ -39,10 +44,18 @@ class _Call:
 
 
 class RoundRobin:
-    """As a :class:`~raftlog.client.router.Router`, for servers of which each will do. Links are made with the first call, to all."""
+    """As a :class:`~raftlog.client.router.Router`, for servers of which each will do.
+
+    Links are made with the first call, to all.
+    """
 
     def __init__(
-        self, transport: Transport, endpoints: Sequence[str], protocol: Protocol, *, rng: random.Random
+        self,
+        transport: Transport,
+        endpoints: Sequence[str],
+        protocol: Protocol,
+        *,
+        rng: random.Random,
     ) -> None:
         """Raises ConfigError if there is no endpoint."""
         if not endpoints:
@@ -58,11 +71,17 @@ class RoundRobin:
         self._turn = rng.randrange(len(self._endpoints))
         self._closed = False
 
-    def send(self, request: Any, timeout_s: float, *, idempotent: bool = False) -> asyncio.Future[Any]:
-        """Send a request, given away; the future ends with the response, an error in it included, or with an ApiError."""
+    def send(
+        self, request: Any, timeout_s: float, *, idempotent: bool = False
+    ) -> asyncio.Future[Any]:
+        """Send a request, given away; the future ends with the response, an error in it included,
+        or with an ApiError.
+        """
         call = _Call(request, self._loop.time() + timeout_s, self._loop.create_future(), idempotent)
         if self._closed:
-            call.future.set_exception(ApiError(ErrorCode.NETWORK_EXCEPTION, "the client was closed"))
+            call.future.set_exception(
+                ApiError(ErrorCode.NETWORK_EXCEPTION, "the client was closed")
+            )
         else:
             self._attempt(call)
         return call.future
@@ -77,7 +96,10 @@ class RoundRobin:
             lane.close()
 
     def noticed(self, lane: _Lane, notice: Any) -> None:
-        """A server says something unasked. If it wants a new connection, calls from now on take that; the old one ends when it is done."""
+        """A server says something unasked.
+
+        If it wants a new connection, calls from now on take that; the old one ends when it is done.
+        """
         if self.protocol.notice(notice) and self._lanes.get(lane.address) is lane:
             self._lanes[lane.address] = _Lane(self, self._transport, lane.address, self.protocol)
             self._retired = [other for other in self._retired if not other.ended]
@@ -92,7 +114,8 @@ class RoundRobin:
     def _attempt(self, call: _Call) -> None:
         if not self._lanes:
             self._lanes = {
-                endpoint: _Lane(self, self._transport, endpoint, self.protocol) for endpoint in self._endpoints
+                endpoint: _Lane(self, self._transport, endpoint, self.protocol)
+                for endpoint in self._endpoints
             }
         now = self._loop.time()
         endpoint = self._next(now)
@@ -104,7 +127,9 @@ class RoundRobin:
         future.add_done_callback(partial(self._ended, call, endpoint))
 
     def _next(self, now: float) -> str | None:
-        """The next in turn that is connected and was not found wanting lately; else the next that is connected; None: nobody is."""
+        """The next in turn that is connected and was not found wanting lately; else the next that
+        is connected; None: nobody is.
+        """
         count = len(self._endpoints)
         turn = [self._endpoints[(self._turn + step) % count] for step in range(count)]
         connected = [endpoint for endpoint in turn if self._lanes[endpoint].connected]
@@ -130,7 +155,10 @@ class RoundRobin:
 
     def _expired(self, call: _Call) -> None:
         self._waiting.pop(call, None)
-        whom = ", ".join(f"{endpoint} ({lane.failure or 'does not answer'})" for endpoint, lane in self._lanes.items())
+        whom = ", ".join(
+            f"{endpoint} ({lane.failure or 'does not answer'})"
+            for endpoint, lane in self._lanes.items()
+        )
         message = f"nobody of {whom} could be asked in time; the request was not executed"
         self._fail(call, ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
 
@@ -140,11 +168,16 @@ class RoundRobin:
             response = attempt.result()
         except ApiError as error:
             silent = error.code is ErrorCode.REQUEST_TIMED_OUT and error.outcome_unknown
-            # A write may hang elsewhere: whoever was asked to forward it need not be the one who is silent.
+            # A write may hang elsewhere: whoever was asked to forward it need not be the one who is
+            # silent.
             long = silent and call.idempotent
             self._passed_over[endpoint] = now + (SILENT_PASSED_OVER_S if long else PASSED_OVER_S)
             safe = not silent and (call.idempotent or not error.outcome_unknown)
-            if not (safe and error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED and self._retry(call, now)):
+            if not (
+                safe
+                and error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED
+                and self._retry(call, now)
+            ):
                 self._fail(call, error)
             return
         refusal = self.protocol.refusal(response) if response.HasField("error") else None
@@ -178,7 +211,9 @@ class RoundRobin:
 class _Lane(RpcClient):
     """The link to one server."""
 
-    def __init__(self, turns: RoundRobin, transport: Transport, endpoint: str, protocol: Protocol) -> None:
+    def __init__(
+        self, turns: RoundRobin, transport: Transport, endpoint: str, protocol: Protocol
+    ) -> None:
         self._turns = turns
         super().__init__(transport, endpoint, protocol.conversation)
 

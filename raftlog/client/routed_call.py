@@ -14,10 +14,24 @@ if TYPE_CHECKING:
 class RoutedCall:
     """One call on its way."""
 
-    __slots__ = ("attempts", "deadline", "future", "idempotent", "last", "request", "route", "router")
+    __slots__ = (
+        "attempts",
+        "deadline",
+        "future",
+        "idempotent",
+        "last",
+        "request",
+        "route",
+        "router",
+    )
 
     def __init__(
-        self, router: Router, request: Any, deadline: float, future: asyncio.Future[Any], idempotent: bool
+        self,
+        router: Router,
+        request: Any,
+        deadline: float,
+        future: asyncio.Future[Any],
+        idempotent: bool,
     ) -> None:
         self.router = router
         self.request = request
@@ -49,7 +63,9 @@ class RoutedCall:
             self._resolve(response)
 
     def expired(self, message: str) -> None:
-        """The deadline came while it waited for a link: say what the last server said, if one was asked."""
+        """The deadline came while it waited for a link: say what the last server said, if one was
+        asked.
+        """
         if self.last is not None:
             self._resolve(self.last)
         else:
@@ -63,7 +79,9 @@ class RoutedCall:
     def _attempt_failed(self, error: ApiError) -> None:
         if error.code is ErrorCode.REQUEST_TIMED_OUT:
             self.router.silent(self._route())
-        safe = error.code is ErrorCode.NETWORK_EXCEPTION and (self.idempotent or not error.outcome_unknown)
+        safe = error.code is ErrorCode.NETWORK_EXCEPTION and (
+            self.idempotent or not error.outcome_unknown
+        )
         if self.future.done() or not (safe and self.router.retry(self)):
             self.fail(error)
 

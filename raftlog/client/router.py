@@ -1,7 +1,9 @@
-"""Calls that find their way: one server after the other until one answers, within a deadline, and never twice by mistake.
+"""Calls that find their way: one server after the other until one answers, within a deadline, and
+never twice by mistake.
 
-What is retried: a call that was never sent, and one that was definitely refused by a server that was the wrong one to ask.
-What is not: a call whose outcome is unknown; whoever made it is told, and decides. (Reads say ``idempotent``: they change nothing.)
+What is retried: a call that was never sent, and one that was definitely refused by a server that
+was the wrong one to ask. What is not: a call whose outcome is unknown; whoever made it is told, and
+decides. (Reads say ``idempotent``: they change nothing.)
 """
 
 from __future__ import annotations
@@ -20,14 +22,19 @@ from raftlog.transport.rpc_client import RpcClient
 
 PATIENCE_MIN_S = 0.25
 PATIENCE_MAX_S = 2.0
-"""How long a connection may take before another server is tried; doubled each time, for a machine that is slow altogether."""
+"""How long a connection may take before another server is tried; doubled each time, for a machine
+that is slow altogether.
+"""
 ANSWER_MARGIN_S = 0.5
 """An answer that the server gives at the deadline itself still has to travel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A response that says: not me. ``hint``: who else, or empty. ``definite``: nothing was executed, so it may be tried there."""
+    """A response that says: not me.
+
+    ``hint``: who else, or empty. ``definite``: nothing was executed, so it may be tried there.
+    """
 
     hint: str = ""
     definite: bool = True
@@ -51,7 +58,10 @@ class Protocol:
 
 
 class Router:
-    """Calls over one conversation to whichever of several servers is the right one. Links are made when first needed."""
+    """Calls over one conversation to whichever of several servers is the right one.
+
+    Links are made when first needed.
+    """
 
     def __init__(
         self,
@@ -87,12 +97,17 @@ class Router:
         """Whether a call would leave at once."""
         return self._ready() is not None
 
-    def send(self, request: Any, timeout_s: float, *, idempotent: bool = False) -> asyncio.Future[Any]:
-        """Send a request, given away; the future ends with the response, an error in it included, or with an ApiError.
+    def send(
+        self, request: Any, timeout_s: float, *, idempotent: bool = False
+    ) -> asyncio.Future[Any]:
+        """Send a request, given away; the future ends with the response, an error in it included,
+        or with an ApiError.
 
         On a live link this makes no Task. The future ends by ``timeout_s`` + ANSWER_MARGIN_S.
         """
-        call = RoutedCall(self, request, self._loop.time() + timeout_s, self._loop.create_future(), idempotent)
+        call = RoutedCall(
+            self, request, self._loop.time() + timeout_s, self._loop.create_future(), idempotent
+        )
         self.attempt(call, timeout_s)
         return call.future
 
@@ -108,7 +123,7 @@ class Router:
         for route in self._retired:
             route.close()
 
-    # --- one call ---------------------------------------------------------------------------------------------------
+    # --- one call --------------------------------------------------------------------------------
 
     def attempt(self, call: RoutedCall, remaining_s: float) -> None:
         """Send a call on the current route, or let it wait for one."""
@@ -128,14 +143,20 @@ class Router:
             self._patience_s = PATIENCE_MIN_S
 
     def refused(self, route: Route, refusal: Refusal) -> None:
-        """A route is not, or no longer, the right one. Answers of a route that was left before change nothing."""
+        """A route is not, or no longer, the right one.
+
+        Answers of a route that was left before change nothing.
+        """
         if self._is_current(route):
             self._retarget(self._endpoints.redirected(refusal.hint, self._loop.time()))
 
     def silent(self, route: Route) -> None:
-        """A route let a call time out: the next call asks elsewhere. A link that says nothing at all is not used again.
+        """A route let a call time out: the next call asks elsewhere.
 
-        [One of several connections to a server is dead, and nothing closes it: each call that comes back to it times out.]
+        A link that says nothing at all is not used again.
+
+        [One of several connections to a server is dead, and nothing closes it: each call that comes
+        back to it times out.]
         """
         current = self._is_current(route)
         if route.silent:
@@ -156,7 +177,7 @@ class Router:
         """Whether a response asks to go elsewhere."""
         return self.protocol.refusal(response)
 
-    # --- routes -----------------------------------------------------------------------------------------------------
+    # --- routes ----------------------------------------------------------------------------------
 
     def route_opened(self, route: Route) -> None:
         """A link is up: what waits for it leaves, in order."""
@@ -165,7 +186,10 @@ class Router:
             self._send_waiting()
 
     def route_closed(self, route: Route) -> None:
-        """A link was lost. Its caller goes with it, so that calls it holds back unsent are tried elsewhere at once."""
+        """A link was lost.
+
+        Its caller goes with it, so that calls it holds back unsent are tried elsewhere at once.
+        """
         if self._routes.get(route.address) is not route:
             return
         current = self._is_current(route)
@@ -175,7 +199,10 @@ class Router:
         route.close()
 
     def route_noticed(self, route: Route, notice: Any) -> None:
-        """A server says something unasked. If it wants a new connection, calls from now on take that; the old one ends when it is done."""
+        """A server says something unasked.
+
+        If it wants a new connection, calls from now on take that; the old one ends when it is done.
+        """
         if self.protocol.notice(notice):
             self._retire(route)
             refusal = self.protocol.refusal(notice) if notice.HasField("error") else None
@@ -201,8 +228,14 @@ class Router:
 
     def _wait(self, call: RoutedCall) -> None:
         if self._closed or len(self._waiting) >= self._max_waiting:
-            message = "the client was closed" if self._closed else f"{self._max_waiting} calls wait for a connection"
-            code = ErrorCode.NETWORK_EXCEPTION if self._closed else ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            message = (
+                "the client was closed"
+                if self._closed
+                else f"{self._max_waiting} calls wait for a connection"
+            )
+            code = (
+                ErrorCode.NETWORK_EXCEPTION if self._closed else ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            )
             call.fail(ApiError(code, message))
             return
         self._waiting[call] = self._loop.call_at(call.deadline, self._expired, call)
@@ -250,7 +283,9 @@ class Router:
         """Dial the target if it is not dialled yet, and give it some time."""
         address = self._endpoints.target
         if address not in self._routes:
-            self._routes[address] = Route(self, self._transport, address, self.protocol.conversation)
+            self._routes[address] = Route(
+                self, self._transport, address, self.protocol.conversation
+            )
         self._stop_timer()
         if self._ready() is None:
             self._timer = self._loop.call_later(self._patience_s, self._out_of_patience)
@@ -260,7 +295,10 @@ class Router:
         self._patience_s = min(PATIENCE_MAX_S, self._patience_s * 2)
         address = self._endpoints.target
         pause_s = self._endpoints.unreachable(self._loop.time())
-        if self._endpoints.target != address and (route := self._routes.pop(address, None)) is not None:
+        if (
+            self._endpoints.target != address
+            and (route := self._routes.pop(address, None)) is not None
+        ):
             self._failures[address] = route.failure or "does not answer"
             route.close()
         self._retarget(pause_s)
@@ -273,18 +311,25 @@ class Router:
 
 
 def greet(caller: RpcClient, protocol: Protocol) -> None:
-    """Ask what has to be asked on a new connection. If there is no answer the next connection asks again."""
+    """Ask what has to be asked on a new connection.
+
+    If there is no answer the next connection asks again.
+    """
     request = protocol.hello()
     if request is not None:
         caller.call(request, ANSWER_MARGIN_S).add_done_callback(
-            lambda future: None if future.exception() is not None else protocol.greeted(future.result())
+            lambda future: (
+                None if future.exception() is not None else protocol.greeted(future.result())
+            )
         )
 
 
 class Route(RpcClient):
     """A caller that tells the router when its link comes and goes."""
 
-    def __init__(self, router: Router, transport: Transport, address: str, conversation: Conversation) -> None:
+    def __init__(
+        self, router: Router, transport: Transport, address: str, conversation: Conversation
+    ) -> None:
         self._router = router
         super().__init__(transport, address, conversation)
 

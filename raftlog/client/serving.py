@@ -1,4 +1,6 @@
-"""Whether partitions can be used: the leaders that the metadata names are asked themselves, as nobody else knows."""
+"""Whether partitions can be used: the leaders that the metadata names are asked themselves, as
+nobody else knows.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ async def not_served(
     timeout_s: float,
     cluster_id: str = "",
 ) -> dict[PartitionKey, str]:
-    """Those of the partitions that cannot be used now, each with the reason. ``endpoints``: of the brokers that may be asked."""
+    """Those of the partitions that cannot be used now, each with the reason.
+
+    ``endpoints``: of the brokers that may be asked.
+    """
     found: dict[PartitionKey, str] = {}
     asked: dict[int, list[PartitionKey]] = defaultdict(list)
     for one in named:
@@ -42,10 +47,14 @@ async def not_served(
 
     async def ask(broker_id: int, keys: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
         endpoint = {broker_id: endpoints[broker_id]}
-        answers = await ask_leaders(transport, endpoint, timeout_s=timeout_s, keys=keys, cluster_id=cluster_id)
+        answers = await ask_leaders(
+            transport, endpoint, timeout_s=timeout_s, keys=keys, cluster_id=cluster_id
+        )
         return _judged(answers[broker_id], keys)
 
-    for judged in await asyncio.gather(*(ask(broker_id, keys) for broker_id, keys in sorted(asked.items()))):
+    for judged in await asyncio.gather(
+        *(ask(broker_id, keys) for broker_id, keys in sorted(asked.items()))
+    ):
         found |= judged
     return found
 
@@ -62,5 +71,7 @@ def _judged(answer: LeaderAnswer, keys: Sequence[PartitionKey]) -> dict[Partitio
         elif key not in led:
             found[key] = f"{who} says nothing about it"
         elif led[key].high_watermark < 0:
-            found[key] = f"{who} does not know the high watermark yet: a member of the ISR has not fetched"
+            found[key] = (
+                f"{who} does not know the high watermark yet: a member of the ISR has not fetched"
+            )
     return found

@@ -1,9 +1,11 @@
-"""Exactly-once writes: each is numbered, and sent again under its number until its outcome is known or the deadline has come.
+"""Exactly-once writes: each is numbered, and sent again under its number until its outcome is known
+or the deadline has come.
 
-The active controller keeps what a numbered write became, across failovers, so that a second attempt is told and not executed.
-What must not be believed is a definite error of a write that was sent more than once: an earlier attempt, delayed on its way,
-may still arrive, find another state and be executed. Such an error is an unknown outcome, and so is a reply that wrote nothing.
-An attempt that the one who got it has refused is at its end, and does not count.
+The active controller keeps what a numbered write became, across failovers, so that a second attempt
+is told and not executed. What must not be believed is a definite error of a write that was sent
+more than once: an earlier attempt, delayed on its way, may still arrive, find another state and be
+executed. Such an error is an unknown outcome, and so is a reply that wrote nothing. An attempt that
+the one who got it has refused is at its end, and does not count.
 
 Why: docs/decisions/017-exactly-once-writes.md
 """
@@ -30,7 +32,9 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
 ATTEMPT_S = 2.0
-"""How long one attempt of a write with acks ``committed`` may take: whoever got it may have stopped to answer."""
+"""How long one attempt of a write with acks ``committed`` may take: whoever got it may have stopped
+to answer.
+"""
 MAX_WAITING = 65_536
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=5, reconnect_backoff_max_ms=200)
 TRANSIENT = frozenset(
@@ -45,16 +49,20 @@ TRANSIENT = frozenset(
 )
 """Errors that say nothing about the request itself: it is sent again."""
 
-Attempt = Callable[[controller_pb2.ControllerRequest, float], Awaitable[controller_pb2.ControllerResponse]]
-"""Sends a request once, within so many seconds: the response, an error in it included, or ApiError. Never twice by itself,
-unless the first one was refused by the one who got it."""
+Attempt = Callable[
+    [controller_pb2.ControllerRequest, float], Awaitable[controller_pb2.ControllerResponse]
+]
+"""Sends a request once, within so many seconds: the response, an error in it included, or ApiError.
+
+Never twice by itself, unless the first one was refused by the one who got it."""
 
 
 class Session:
-    """Writes that are executed exactly once, over a client of controllers or brokers: ``client.session()``.
+    """Writes that are executed exactly once, over a client of controllers or brokers:
+    ``client.session()``.
 
-    The client's id is asked for with the first write, and anew when the cluster has closed it for being idle. At most ``WINDOW``
-    writes are in flight; more wait their turn.
+    The client's id is asked for with the first write, and anew when the cluster has closed it for
+    being idle. At most ``WINDOW`` writes are in flight; more wait their turn.
     """
 
     def __init__(self, attempt: Attempt, *, name: str, rng: random.Random, cluster_id: str) -> None:
@@ -83,9 +91,10 @@ class Session:
     ) -> controller_pb2.ControllerResponse:
         """Send one body of ControllerRequest and return the response.
 
-        With ``write.duplicate`` it has no body: the write stands at the token, the answer of the attempt that was executed is
-        lost. Raises ApiError; unless it says ``outcome_unknown`` the write was not executed and never will be. An item that was
-        refused raises RefusedItemsError: the others are written. With ``raise_refused`` false the response has the results.
+        With ``write.duplicate`` it has no body: the write stands at the token, the answer of the
+        attempt that was executed is lost. Raises ApiError; unless it says ``outcome_unknown`` the
+        write was not executed and never will be. An item that was refused raises RefusedItemsError:
+        the others are written. With ``raise_refused`` false the response has the results.
         """
         deadline = self._loop.time() + timeout_s
         request = controller_request(body, acks=acks, cluster_id=self._cluster_id)
@@ -105,14 +114,18 @@ class Session:
                 self._forget(client)
                 if error.outcome_unknown:
                     raise
-                # The first attempt came to nothing, and its number is of no client: begin again as a new one.
+                # The first attempt came to nothing, and its number is of no client: begin again as
+                # a new one.
                 await self._pause(pauses, deadline, error)
             finally:
                 client.finish(write)
                 self._wake()
 
     async def close(self, timeout_s: float = 10.0) -> None:
-        """Close the client in the cluster, where its results are forgotten. Raises ApiError if that may not have happened."""
+        """Close the client in the cluster, where its results are forgotten.
+
+        Raises ApiError if that may not have happened.
+        """
         client, self._client = self._client, None
         if client is None:
             return
@@ -125,12 +138,18 @@ class Session:
             if error.code is not ErrorCode.UNKNOWN_PRODUCER_ID:
                 raise
 
-    # --- one write ----------------------------------------------------------------------------------------------------
+    # --- one write -------------------------------------------------------------------------------
 
     async def _until_known(
-        self, request: controller_pb2.ControllerRequest, write: NumberedWrite | None, deadline: float
+        self,
+        request: controller_pb2.ControllerRequest,
+        write: NumberedWrite | None,
+        deadline: float,
     ) -> controller_pb2.ControllerResponse:
-        """Send until there is an answer that is the outcome. Without a number only what may be done twice."""
+        """Send until there is an answer that is the outcome.
+
+        Without a number only what may be done twice.
+        """
         pauses = Backoff(_PAUSES, self._rng)
         on_the_way = 0
         while True:
@@ -153,33 +172,46 @@ class Session:
                 if write is None or not on_the_way or response.HasField("write"):
                     return response
                 _unknown(
-                    "an attempt wrote nothing, but an earlier one may yet be executed", ErrorCode.NETWORK_EXCEPTION
+                    "an attempt wrote nothing, but an earlier one may yet be executed",
+                    ErrorCode.NETWORK_EXCEPTION,
                 )
             if error.outcome_unknown:
                 on_the_way += 1
             elif error.code not in TRANSIENT:
                 if on_the_way and write is not None:
                     _unknown(
-                        f"{error.message}; an earlier attempt may have been executed, or be yet", error.code, error
+                        f"{error.message}; an earlier attempt may have been executed, or be yet",
+                        error.code,
+                        error,
                     )
                 raise error
             await self._pause(pauses, deadline, error, on_the_way)
 
     def _attempt_s(self, request: controller_pb2.ControllerRequest, remaining_s: float) -> float:
-        # More than ``committed`` waits for brokers, which may take its time: then only a lost connection ends an attempt.
-        return min(ATTEMPT_S, remaining_s) if request.acks == common_pb2.ACKS_COMMITTED else remaining_s
+        # More than ``committed`` waits for brokers, which may take its time: then only a lost
+        # connection ends an attempt.
+        return (
+            min(ATTEMPT_S, remaining_s)
+            if request.acks == common_pb2.ACKS_COMMITTED
+            else remaining_s
+        )
 
-    async def _pause(self, pauses: Backoff, deadline: float, error: ApiError, on_the_way: int = 0) -> None:
+    async def _pause(
+        self, pauses: Backoff, deadline: float, error: ApiError, on_the_way: int = 0
+    ) -> None:
         """Wait before the next attempt, as long as whoever refused it asks for.
 
-        If that is at the deadline or later, raise the error: as unknown if an attempt is on its way.
+        If that is at the deadline or later, raise the error: as unknown if an attempt is on its
+        way.
         """
         pause_s = pause_after(error, pauses.next_s())
         if self._loop.time() + pause_s >= deadline:
-            raise ApiError(error.code, error.message, field=error.field, outcome_unknown=on_the_way > 0)
+            raise ApiError(
+                error.code, error.message, field=error.field, outcome_unknown=on_the_way > 0
+            )
         await asyncio.sleep(pause_s)
 
-    # --- the client ---------------------------------------------------------------------------------------------------
+    # --- the client ------------------------------------------------------------------------------
 
     async def _admit(self, deadline: float) -> OpenClient:
         """An open client that has room for one more write."""
@@ -188,17 +220,23 @@ class Session:
             if client.room:
                 return client
             if len(self._turns) >= MAX_WAITING:
-                raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MAX_WAITING} writes wait for their turn")
+                raise ApiError(
+                    ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MAX_WAITING} writes wait for their turn"
+                )
             turn = self._loop.create_future()
             self._turns.append(turn)
             try:
-                await self._in_time(turn, deadline, "too many writes were in flight; this one was not sent")
+                await self._in_time(
+                    turn, deadline, "too many writes were in flight; this one was not sent"
+                )
             except BaseException:
                 self._wake()  # it may have been called up just now
                 raise
 
     async def _open(self, deadline: float) -> OpenClient:
-        await self._in_time(self._opening.acquire(), deadline, "no client could be opened; nothing was written")
+        await self._in_time(
+            self._opening.acquire(), deadline, "no client could be opened; nothing was written"
+        )
         try:
             if self._client is None:
                 # Twice if an answer is lost: the cluster closes a client that nobody uses.
@@ -206,11 +244,15 @@ class Session:
                     controller_pb2.OpenClientRequest(name=self._name), cluster_id=self._cluster_id
                 )
                 response = await self._until_known(request, None, deadline)
-                self._client = OpenClient(response.open_client.client_id, response.write.token.generation)
+                self._client = OpenClient(
+                    response.open_client.client_id, response.write.token.generation
+                )
             return self._client
         except ApiError as error:
             # Nothing of the write itself was sent.
-            raise ApiError(error.code, f"opening a client: {error.message}", field=error.field) from error
+            raise ApiError(
+                error.code, f"opening a client: {error.message}", field=error.field
+            ) from error
         finally:
             self._opening.release()
 
@@ -228,7 +270,9 @@ class Session:
             self._wake()
 
     def _wake(self) -> None:
-        """Call up as many of those who wait as there is room for: all that fit, as the oldest number may have been done."""
+        """Call up as many of those who wait as there is room for: all that fit, as the oldest
+        number may have been done.
+        """
         room = self._client.room if self._client is not None else len(self._turns)
         while room > 0 and self._turns:
             turn = self._turns.popleft()
@@ -238,4 +282,6 @@ class Session:
 
 
 def _unknown(message: str, code: ErrorCode, cause: ApiError | None = None) -> NoReturn:
-    raise ApiError(code, message, field=cause.field if cause is not None else "", outcome_unknown=True) from cause
+    raise ApiError(
+        code, message, field=cause.field if cause is not None else "", outcome_unknown=True
+    ) from cause

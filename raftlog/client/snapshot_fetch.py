@@ -1,4 +1,6 @@
-"""Fetching one snapshot from one node of the quorum, by position (KIP-630): what brokers, readers and backups begin with."""
+"""Fetching one snapshot from one node of the quorum, by position (KIP-630): what brokers, readers
+and backups begin with.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,12 @@ NO_EPOCH = -1
 
 
 class SnapshotFetch:
-    """Asks for piece after piece on a link of its own, and hands each to ``sink``; then calls ``done``, once.
+    """Asks for piece after piece on a link of its own, and hands each to ``sink``; then calls
+    ``done``, once.
 
-    ``done`` gets None when ``sink`` has taken the last piece; an ApiError if the node refuses (SNAPSHOT_NOT_FOUND: it has dropped it
-    meanwhile) or stays silent for ``timeout_s`` (REQUEST_TIMED_OUT); whatever RaftlogError ``sink`` raised. Nothing is called
-    after ``close``.
+    ``done`` gets None when ``sink`` has taken the last piece; an ApiError if the node refuses
+    (SNAPSHOT_NOT_FOUND: it has dropped it meanwhile) or stays silent for ``timeout_s``
+    (REQUEST_TIMED_OUT); whatever RaftlogError ``sink`` raised. Nothing is called after ``close``.
     """
 
     def __init__(
@@ -38,7 +41,12 @@ class SnapshotFetch:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._address, self._id, self._cluster_id = address, snapshot_id, cluster_id
-        self._sink, self._done, self._timeout_s, self._piece_bytes = sink, done, timeout_s, piece_bytes
+        self._sink, self._done, self._timeout_s, self._piece_bytes = (
+            sink,
+            done,
+            timeout_s,
+            piece_bytes,
+        )
         self.position = 0
         """Bytes taken in so far."""
         self._asked = 0
@@ -78,11 +86,19 @@ class SnapshotFetch:
     def _take(self, link: Link, response: pb.FetchSnapshotResponse) -> None:
         if response.error_code:
             code = ErrorCode(response.error_code)
-            self._end(ApiError(code, f"{self._address} does not give snapshot {self._id.end_offset}: {code.name}"))
+            self._end(
+                ApiError(
+                    code,
+                    f"{self._address} does not give snapshot {self._id.end_offset}: {code.name}",
+                )
+            )
             return
         if response.position != self.position or not response.bytes:
             self._end(
-                ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self._address} sent another piece than was asked for")
+                ApiError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f"{self._address} sent another piece than was asked for",
+                )
             )
             return
         try:
@@ -126,7 +142,10 @@ async def fetch_snapshot(
     timeout_s: float,
     piece_bytes: int = PIECE_BYTES,
 ) -> None:
-    """Fetch a whole snapshot, piece by piece into ``sink``. Raises ApiError, and what ``sink`` raises."""
+    """Fetch a whole snapshot, piece by piece into ``sink``.
+
+    Raises ApiError, and what ``sink`` raises.
+    """
     outcome: asyncio.Future[RaftlogError | None] = asyncio.get_running_loop().create_future()
     fetch = SnapshotFetch(
         transport,

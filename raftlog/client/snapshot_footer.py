@@ -1,4 +1,6 @@
-"""What a node's snapshot says of the state in it: only its last bytes are fetched, whatever its size."""
+"""What a node's snapshot says of the state in it: only its last bytes are fetched, whatever its
+size.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,16 @@ FOOTER_BYTES_MAX = 256
 
 
 async def fetch_state_hash(
-    transport: Transport, address: str, snapshot_id: SnapshotId, *, cluster_id: str, timeout_s: float
+    transport: Transport,
+    address: str,
+    snapshot_id: SnapshotId,
+    *,
+    cluster_id: str,
+    timeout_s: float,
 ) -> int | None:
-    """The state hash in the footer of a node's snapshot; None if the node does not give it in time, whatever the reason."""
+    """The state hash in the footer of a node's snapshot; None if the node does not give it in time,
+    whatever the reason.
+    """
     asking = _Tail(transport, address, snapshot_id, cluster_id)
     try:
         async with asyncio.timeout(timeout_s):
@@ -33,7 +42,9 @@ async def fetch_state_hash(
 class _Tail:
     """Asks for one byte, which tells the size, and then for the end."""
 
-    def __init__(self, transport: Transport, address: str, snapshot_id: SnapshotId, cluster_id: str) -> None:
+    def __init__(
+        self, transport: Transport, address: str, snapshot_id: SnapshotId, cluster_id: str
+    ) -> None:
         self.outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._id, self._cluster_id = snapshot_id, cluster_id
         self._position, self._asked = 0, 0

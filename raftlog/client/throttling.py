@@ -5,7 +5,9 @@ from __future__ import annotations
 from raftlog.errors import ApiError
 
 THROTTLE_MAX_S = 30.0
-"""No server keeps a client waiting for longer, whatever it says: a call's own deadline may be far, or there may be none."""
+"""No server keeps a client waiting for longer, whatever it says: a call's own deadline may be far,
+or there may be none.
+"""
 
 
 def pause_after(error: ApiError, backoff_s: float) -> float:

@@ -1,4 +1,6 @@
-"""What the values of a configuration are made of: endpoints, voters and lists, each with a message that helps."""
+"""What the values of a configuration are made of: endpoints, voters and lists, each with a message
+that helps.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How a value is read before its type is checked. pydantic's BeforeValidator, but that declarations do not import it."""
+    """How a value is read before its type is checked. pydantic's BeforeValidator, but that
+    declarations do not import it.
+    """
 
     parse: Callable[[object], object]
 

@@ -12,15 +12,29 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from raftlog.config.node import NodeConfig, node_config
 from raftlog.config.rules import broken_rules
 from raftlog.config.settings import FIELD_OF_KEY, Settings, key_of
-from raftlog.config.sources import Given, process_environment, read_environment, read_file, read_flags, shown, suggest
+from raftlog.config.sources import (
+    Given,
+    process_environment,
+    read_environment,
+    read_file,
+    read_flags,
+    shown,
+    suggest,
+)
 from raftlog.errors import ConfigError
 
 
 def _checked_settings() -> type[BaseModel]:
-    """The fields of :class:`Settings` under their keys' names, with values that pydantic reads and checks."""
+    """The fields of :class:`Settings` under their keys' names, with values that pydantic reads and
+    checks.
+    """
     types = get_type_hints(Settings, include_extras=True)
-    declared: dict[str, Any] = {one.name: (types[one.name], one.default) for one in fields(Settings)}
-    return create_model("Settings", __config__=ConfigDict(alias_generator=key_of, extra="forbid"), **declared)
+    declared: dict[str, Any] = {
+        one.name: (types[one.name], one.default) for one in fields(Settings)
+    }
+    return create_model(
+        "Settings", __config__=ConfigDict(alias_generator=key_of, extra="forbid"), **declared
+    )
 
 
 _Checked = _checked_settings()
@@ -31,14 +45,20 @@ def load_config(
 ) -> NodeConfig:
     """The checked configuration of one node. ``environment`` defaults to the process's.
 
-    Raises ConfigError whose message lists all mistakes, one a line, each naming its key and where it was given.
+    Raises ConfigError whose message lists all mistakes, one a line, each naming its key and where
+    it was given.
     """
     mistakes: list[str] = []
     given = read_file(path, mistakes) if path is not None else {}
-    given |= read_environment(process_environment() if environment is None else environment, mistakes)
+    given |= read_environment(
+        process_environment() if environment is None else environment, mistakes
+    )
     given |= read_flags(flags, mistakes)
     unknown = sorted(given.keys() - FIELD_OF_KEY.keys())
-    mistakes += [f"{shown(key)}: unknown key in {given.pop(key).origin}{suggest(key, FIELD_OF_KEY)}" for key in unknown]
+    mistakes += [
+        f"{shown(key)}: unknown key in {given.pop(key).origin}{suggest(key, FIELD_OF_KEY)}"
+        for key in unknown
+    ]
     settings, wrong = _validate(given, mistakes)
     mistakes.extend(broken_rules(settings, wrong))
     if mistakes:
@@ -72,4 +92,9 @@ def _settings(values: Mapping[str, object]) -> Settings:
 def _message(path: Path | None, mistakes: list[str]) -> str:
     where = str(path) if path is not None else "the environment and flags"
     count = f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
-    return "\n".join([f"the configuration from {where} has {count}:", *(f"  - {mistake}" for mistake in mistakes)])
+    return "\n".join(
+        [
+            f"the configuration from {where} has {count}:",
+            *(f"  - {mistake}" for mistake in mistakes),
+        ]
+    )

@@ -17,7 +17,9 @@ from raftlog.voter import Voter
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files for mutual TLS: this node's chain and key, and the authority of the others' certificates."""
+    """PEM files for mutual TLS: this node's chain and key, and the authority of the others'
+    certificates.
+    """
 
     certificate: Path
     key: Path
@@ -37,7 +39,10 @@ class ControllerConfig:
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """What of the settings is not as it is given, for a broker. ``advertised.port`` 0: the port really bound."""
+    """What of the settings is not as it is given, for a broker.
+
+    ``advertised.port`` 0: the port really bound.
+    """
 
     controllers: tuple[str, ...]
     advertised: Endpoint
@@ -62,8 +67,12 @@ class NodeConfig:
     controller: ControllerConfig | None
     broker: BrokerConfig | None
 
-    def quorum_config(self, directory_id: str, voters: tuple[Voter, ...] | None = None) -> QuorumConfig:
-        """What the quorum needs to know; ``directory_id`` is that of the formatted directory. Controllers only.
+    def quorum_config(
+        self, directory_id: str, voters: tuple[Voter, ...] | None = None
+    ) -> QuorumConfig:
+        """What the quorum needs to know; ``directory_id`` is that of the formatted directory.
+
+        Controllers only.
 
         ``voters``: the set to begin with, as formatted; None: the configured one.
         """
@@ -83,17 +92,23 @@ class NodeConfig:
             fetch_max_bytes=settings.controller_quorum_fetch_max_bytes,
             request_timeout_ms=settings.controller_quorum_request_timeout_ms,
             max_metadata_version=LATEST_METADATA_VERSION,
-            # Who joins a quorum though the configuration names voters (a new disk) begins with asking those.
-            bootstrap_servers=own.bootstrap_servers or (() if voters != () else self._other_voters()),
+            # Who joins a quorum though the configuration names voters (a new disk) begins with
+            # asking those.
+            bootstrap_servers=own.bootstrap_servers
+            or (() if voters != () else self._other_voters()),
             endpoint=own.advertised,
         )
 
     def _other_voters(self) -> tuple[str, ...]:
         assert self.controller is not None
-        return tuple(voter.endpoint for voter in self.controller.voters if voter.node_id != self.node_id)
+        return tuple(
+            voter.endpoint for voter in self.controller.voters if voter.node_id != self.node_id
+        )
 
     def items(self) -> Iterator[tuple[str, object]]:
-        """(key, effective value) of every key that this role reads, in the order they are documented."""
+        """(key, effective value) of every key that this role reads, in the order they are
+        documented.
+        """
         for name, info in KEYS.items():
             if self.role in info.roles:
                 yield key_of(name), getattr(self.settings, name)
@@ -101,10 +116,15 @@ class NodeConfig:
 
 def node_config(settings: Settings, base: Path) -> NodeConfig:
     """Build the result from settings that keep all rules; relative paths count from ``base``."""
-    role: Literal["controller", "broker"] = "controller" if "controller" in settings.process_roles else "broker"
+    role: Literal["controller", "broker"] = (
+        "controller" if "controller" in settings.process_roles else "broker"
+    )
     node_id = NO_NODE_ID if settings.node_id is None else settings.node_id
     directory = (role == "controller" and settings.metadata_log_dir) or settings.log_dirs[0]
-    own = next((voter for voter in settings.controller_quorum_voters if voter.node_id == settings.node_id), None)
+    own = next(
+        (voter for voter in settings.controller_quorum_voters if voter.node_id == settings.node_id),
+        None,
+    )
     listener = settings.listeners[0] if settings.listeners else _own_endpoint(own)
     return NodeConfig(
         settings=settings,
@@ -150,9 +170,12 @@ def _controller(settings: Settings, own: Voter | None, listener: Endpoint) -> Co
 
 
 def _broker(settings: Settings, listener: Endpoint) -> BrokerConfig:
-    controllers = tuple(endpoint.address for endpoint in settings.controller_quorum_bootstrap_servers)
+    controllers = tuple(
+        endpoint.address for endpoint in settings.controller_quorum_bootstrap_servers
+    )
     advertised = settings.advertised_listeners[0] if settings.advertised_listeners else listener
     return BrokerConfig(
-        controllers=controllers or tuple(voter.endpoint for voter in settings.controller_quorum_voters),
+        controllers=controllers
+        or tuple(voter.endpoint for voter in settings.controller_quorum_voters),
         advertised=advertised,
     )

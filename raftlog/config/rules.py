@@ -1,4 +1,7 @@
-"""What must hold between keys. A rule is skipped when a key it reads has a mistake of its own already."""
+"""What must hold between keys.
+
+A rule is skipped when a key it reads has a mistake of its own already.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ Check = Callable[[Settings], "str | None"]
 
 
 class Rule(NamedTuple):
-    """``check`` gives what is wrong, or None; ``fields`` are those that it reads, the culprit first."""
+    """``check`` gives what is wrong, or None; ``fields`` are those that it reads, the culprit
+    first.
+    """
 
     fields: tuple[str, ...]
     check: Check
@@ -43,7 +48,10 @@ def _one_role(settings: Settings) -> str | None:
         return None
     if not settings.process_roles:
         return 'required: ["controller"] or ["broker"]'
-    return f'["controller"] or ["broker"], not {list(settings.process_roles)}: one process has one role'
+    return (
+        f'["controller"] or ["broker"], not {list(settings.process_roles)}: one process has one'
+        " role"
+    )
 
 
 def _node_id(settings: Settings) -> str | None:
@@ -55,7 +63,11 @@ def _node_id(settings: Settings) -> str | None:
 def _cluster_id(settings: Settings) -> str | None:
     if wrong := CLUSTER_ID.error(settings.cluster_id):
         return wrong
-    return None if settings.cluster_id.strip() else "required (make one with: raftlog storage random-uuid)"
+    return (
+        None
+        if settings.cluster_id.strip()
+        else "required (make one with: raftlog storage random-uuid)"
+    )
 
 
 def _directory(settings: Settings) -> str | None:
@@ -74,7 +86,10 @@ def _voters_given(settings: Settings) -> str | None:
         and not settings.controller_quorum_voters
         and not settings.controller_quorum_bootstrap_servers
     ):
-        return 'required for a controller, for instance ["1@127.0.0.1:9093"], or controller.quorum.bootstrap.servers'
+        return (
+            'required for a controller, for instance ["1@127.0.0.1:9093"], or'
+            " controller.quorum.bootstrap.servers"
+        )
     if (
         is_broker(settings)
         and not settings.controller_quorum_voters
@@ -86,7 +101,10 @@ def _voters_given(settings: Settings) -> str | None:
 
 def _voters_differ(settings: Settings) -> str | None:
     voters = settings.controller_quorum_voters
-    for what, values in (("id", [str(voter.node_id) for voter in voters]), ("address", [v.endpoint for v in voters])):
+    for what, values in (
+        ("id", [str(voter.node_id) for voter in voters]),
+        ("address", [v.endpoint for v in voters]),
+    ):
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
             return f"the same {what} twice: {', '.join(twice)}"
@@ -95,10 +113,18 @@ def _voters_differ(settings: Settings) -> str | None:
 
 def _node_among_voters(settings: Settings) -> str | None:
     ids = {voter.node_id for voter in settings.controller_quorum_voters}
-    if ids and is_controller(settings) and settings.node_id is not None and settings.node_id not in ids:
+    if (
+        ids
+        and is_controller(settings)
+        and settings.node_id is not None
+        and settings.node_id not in ids
+    ):
         return f"{settings.node_id} is not among controller.quorum.voters"
     if is_broker(settings) and settings.node_id in ids:
-        return f"{settings.node_id} is a controller's id (controller.quorum.voters): a broker needs one of its own"
+        return (
+            f"{settings.node_id} is a controller's id (controller.quorum.voters): a broker needs"
+            " one of its own"
+        )
     return None
 
 
@@ -119,7 +145,10 @@ def _listeners(settings: Settings) -> str | None:
         and settings.controller_quorum_bootstrap_servers
         and not settings.controller_quorum_voters
     ):
-        return 'required for a controller that is not in controller.quorum.voters, for instance ["127.0.0.1:9093"]'
+        return (
+            "required for a controller that is not in controller.quorum.voters, for instance"
+            ' ["127.0.0.1:9093"]'
+        )
     return None
 
 
@@ -129,9 +158,13 @@ def _advertised(settings: Settings) -> str | None:
     told: tuple[Endpoint, ...] = settings.advertised_listeners or settings.listeners
     if is_broker(settings) and told and told[0].host in WILDCARD_HOSTS:
         return f"needed, with a real host: clients cannot connect to {told[0].address}"
-    named = settings.advertised_listeners or (not settings.controller_quorum_voters and settings.listeners)
+    named = settings.advertised_listeners or (
+        not settings.controller_quorum_voters and settings.listeners
+    )
     if is_controller(settings) and named and (named[0].host in WILDCARD_HOSTS or not named[0].port):
-        return f"needed, with a real host and port: other nodes cannot connect to {named[0].address}"
+        return (
+            f"needed, with a real host and port: other nodes cannot connect to {named[0].address}"
+        )
     return None
 
 
@@ -142,7 +175,10 @@ def _rack(settings: Settings) -> str | None:
 def _port_without_id(settings: Settings) -> str | None:
     told = settings.advertised_listeners or settings.listeners
     if is_broker(settings) and settings.node_id is None and told and not told[0].port:
-        return "the port must be a fixed one where node.id is not set: it tells apart the brokers of one host"
+        return (
+            "the port must be a fixed one where node.id is not set: it tells apart the brokers of"
+            " one host"
+        )
     return None
 
 
@@ -154,7 +190,10 @@ def _heartbeats_in_session(settings: Settings) -> str | None:
     session, heartbeat = settings.broker_session_timeout_ms, settings.broker_heartbeat_interval_ms
     if session > 2 * heartbeat:
         return None
-    return f"{session} ms must be more than two heartbeats (broker.heartbeat.interval.ms = {heartbeat} ms)"
+    return (
+        f"{session} ms must be more than two heartbeats (broker.heartbeat.interval.ms ="
+        f" {heartbeat} ms)"
+    )
 
 
 def _fencing_after_session(settings: Settings) -> str | None:
@@ -165,24 +204,44 @@ def _fencing_after_session(settings: Settings) -> str | None:
 
 
 def _shutdown_beyond_heartbeats(settings: Settings) -> str | None:
-    shutdown, heartbeat = settings.controlled_shutdown_timeout_ms, settings.broker_heartbeat_interval_ms
+    shutdown, heartbeat = (
+        settings.controlled_shutdown_timeout_ms,
+        settings.broker_heartbeat_interval_ms,
+    )
     if shutdown >= 2 * heartbeat:
         return None
-    return f"{shutdown} ms must be at least two heartbeats (broker.heartbeat.interval.ms = {heartbeat} ms)"
+    return (
+        f"{shutdown} ms must be at least two heartbeats (broker.heartbeat.interval.ms ="
+        f" {heartbeat} ms)"
+    )
 
 
 def _lag_beyond_heartbeat(settings: Settings) -> str | None:
     lag, heartbeat = settings.broker_metadata_lag_max_ms, settings.broker_heartbeat_interval_ms
-    return None if lag > heartbeat else f"{lag} ms must be more than broker.heartbeat.interval.ms = {heartbeat} ms"
+    return (
+        None
+        if lag > heartbeat
+        else f"{lag} ms must be more than broker.heartbeat.interval.ms = {heartbeat} ms"
+    )
 
 
 def _probation(settings: Settings) -> str | None:
-    most, least = settings.broker_metadata_lag_probation_max_ms, settings.broker_metadata_lag_probation_ms
-    return None if most >= least else f"{most} ms is less than broker.metadata.lag.probation.ms = {least} ms"
+    most, least = (
+        settings.broker_metadata_lag_probation_max_ms,
+        settings.broker_metadata_lag_probation_ms,
+    )
+    return (
+        None
+        if most >= least
+        else f"{most} ms is less than broker.metadata.lag.probation.ms = {least} ms"
+    )
 
 
 def _wait_below_timeout(settings: Settings) -> str | None:
-    wait, timeout = settings.controller_quorum_fetch_max_wait_ms, settings.controller_quorum_fetch_timeout_ms
+    wait, timeout = (
+        settings.controller_quorum_fetch_max_wait_ms,
+        settings.controller_quorum_fetch_timeout_ms,
+    )
     if 2 * wait <= timeout:
         return None
     return f"{wait} ms must be at most half of controller.quorum.fetch.timeout.ms = {timeout} ms"
@@ -190,7 +249,11 @@ def _wait_below_timeout(settings: Settings) -> str | None:
 
 def _fetch_fits_message(settings: Settings) -> str | None:
     fetch, message = settings.controller_quorum_fetch_max_bytes, settings.socket_request_max_bytes
-    return None if fetch < message else f"{fetch} bytes must be less than socket.request.max.bytes = {message} bytes"
+    return (
+        None
+        if fetch < message
+        else f"{fetch} bytes must be less than socket.request.max.bytes = {message} bytes"
+    )
 
 
 def _fetch_wait_below_lag(settings: Settings) -> str | None:
@@ -200,7 +263,11 @@ def _fetch_wait_below_lag(settings: Settings) -> str | None:
 
 def _replica_fetch_fits_message(settings: Settings) -> str | None:
     fetch, message = settings.replica_fetch_response_max_bytes, settings.socket_request_max_bytes
-    return None if fetch < message else f"{fetch} bytes must be less than socket.request.max.bytes = {message} bytes"
+    return (
+        None
+        if fetch < message
+        else f"{fetch} bytes must be less than socket.request.max.bytes = {message} bytes"
+    )
 
 
 def _tls_complete(settings: Settings) -> str | None:
@@ -212,7 +279,10 @@ def _tls_complete(settings: Settings) -> str | None:
 
 def _timeouts(settings: Settings) -> str | None:
     if settings.request_timeout_ms > settings.request_timeout_max_ms:
-        return f"{settings.request_timeout_ms} is above request.timeout.max.ms ({settings.request_timeout_max_ms})"
+        return (
+            f"{settings.request_timeout_ms} is above request.timeout.max.ms"
+            f" ({settings.request_timeout_max_ms})"
+        )
     return None
 
 
@@ -222,23 +292,46 @@ RULES: tuple[Rule, ...] = (
     Rule(("node_id", "process_roles"), _node_id),
     Rule(("cluster_id",), _cluster_id),
     Rule(("log_dirs", "metadata_log_dir", "process_roles"), _directory),
-    Rule(("controller_quorum_voters", "controller_quorum_bootstrap_servers", "process_roles"), _voters_given),
+    Rule(
+        ("controller_quorum_voters", "controller_quorum_bootstrap_servers", "process_roles"),
+        _voters_given,
+    ),
     Rule(("controller_quorum_voters",), _voters_differ),
     Rule(("node_id", "controller_quorum_voters", "process_roles"), _node_among_voters),
     Rule(("controller_quorum_bootstrap_servers",), _bootstrap),
-    Rule(("listeners", "controller_quorum_voters", "controller_quorum_bootstrap_servers", "process_roles"), _listeners),
-    Rule(("advertised_listeners", "listeners", "controller_quorum_voters", "process_roles"), _advertised),
+    Rule(
+        (
+            "listeners",
+            "controller_quorum_voters",
+            "controller_quorum_bootstrap_servers",
+            "process_roles",
+        ),
+        _listeners,
+    ),
+    Rule(
+        ("advertised_listeners", "listeners", "controller_quorum_voters", "process_roles"),
+        _advertised,
+    ),
     Rule(("listeners", "advertised_listeners", "node_id", "process_roles"), _port_without_id),
     Rule(("broker_rack",), _rack),
     Rule(("http_listener",), _http_listener),
     Rule(("broker_session_timeout_ms", "broker_heartbeat_interval_ms"), _heartbeats_in_session),
     Rule(("broker_fencing_timeout_ms", "broker_session_timeout_ms"), _fencing_after_session),
-    Rule(("controlled_shutdown_timeout_ms", "broker_heartbeat_interval_ms"), _shutdown_beyond_heartbeats),
+    Rule(
+        ("controlled_shutdown_timeout_ms", "broker_heartbeat_interval_ms"),
+        _shutdown_beyond_heartbeats,
+    ),
     Rule(("broker_metadata_lag_max_ms", "broker_heartbeat_interval_ms"), _lag_beyond_heartbeat),
     Rule(("broker_metadata_lag_probation_max_ms", "broker_metadata_lag_probation_ms"), _probation),
-    Rule(("controller_quorum_fetch_max_wait_ms", "controller_quorum_fetch_timeout_ms"), _wait_below_timeout),
+    Rule(
+        ("controller_quorum_fetch_max_wait_ms", "controller_quorum_fetch_timeout_ms"),
+        _wait_below_timeout,
+    ),
     Rule(("controller_quorum_fetch_max_bytes", "socket_request_max_bytes"), _fetch_fits_message),
     Rule(("replica_fetch_wait_max_ms", "replica_lag_time_max_ms"), _fetch_wait_below_lag),
-    Rule(("replica_fetch_response_max_bytes", "socket_request_max_bytes"), _replica_fetch_fits_message),
+    Rule(
+        ("replica_fetch_response_max_bytes", "socket_request_max_bytes"),
+        _replica_fetch_fits_message,
+    ),
     Rule(("tls_certificate_file", "tls_key_file", "tls_ca_file"), _tls_complete),
 )

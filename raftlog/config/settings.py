@@ -1,10 +1,12 @@
 """Every configuration key: its name, type, default, unit, and why one would change it.
 
-A field's name with dots for underscores is its key (Kafka's where Kafka has one); ``RAFTLOG_`` and the name in capitals is
-its environment variable. ``raftlog config keys`` prints this file as a table.
+A field's name with dots for underscores is its key (Kafka's where Kafka has one); ``RAFTLOG_`` and
+the name in capitals is its environment variable. ``raftlog config keys`` prints this file as a
+table.
 
-A part of the program whose settings have defaults of their own takes them from here (``Settings.request_timeout_ms``), so this file
-imports nothing heavy: pydantic checks values in ``load.py``.
+A part of the program whose settings have defaults of their own takes them from here
+(``Settings.request_timeout_ms``), so this file imports nothing heavy: pydantic checks values in
+``load.py``.
 """
 
 # ruff: noqa: RUF009  (_key is dataclasses.field)
@@ -42,48 +44,52 @@ class Settings:
     A field of the class itself is the key's default.
     """
 
-    # --- who this node is ---------------------------------------------------------------------------------------------
+    # --- who this node is ------------------------------------------------------------------------
     process_roles: Strings = _key(
         (),
-        'The role of this process: ["controller"] or ["broker"]. Required. A process has one role: a broker that'
-        " is paused or out of memory must not stop a voter with it.",
+        'The role of this process: ["controller"] or ["broker"]. Required. A process has one role:'
+        " a broker that is paused or out of memory must not stop a voter with it.",
     )
     node_id: NodeId | None = _key(
         None,
-        "The node's number, unique in the cluster; `storage format` fixes it. Required for a controller. A broker"
-        " without it gets an id at its first start: the one of its hostname, or else the one id whose broker is"
-        " missing, or else a new one (KIP-426).",
+        "The node's number, unique in the cluster; `storage format` fixes it. Required for a"
+        " controller. A broker without it gets an id at its first start: the one of its hostname,"
+        " or else the one id whose broker is missing, or else a new one (KIP-426).",
     )
     cluster_id: str = _key(
         "",
-        "The cluster's id, the same on every node. Required: a node with a wrong address list must not join"
-        " another cluster. Make one with `raftlog storage random-uuid`.",
+        "The cluster's id, the same on every node. Required: a node with a wrong address list must"
+        " not join another cluster. Make one with `raftlog storage random-uuid`.",
     )
     log_dirs: Strings = _key(
-        (), "The data directory, exactly one. A relative path counts from the directory of the configuration file."
+        (),
+        "The data directory, exactly one. A relative path counts from the directory of the"
+        " configuration file.",
     )
     metadata_log_dir: str = _key(
         "",
-        "The directory of a controller's log; empty: log.dirs. Give it a disk of its own: each commit waits for"
-        " its fsync.",
+        "The directory of a controller's log; empty: log.dirs. Give it a disk of its own: each"
+        " commit waits for its fsync.",
     )
 
-    # --- where it listens, and whom it knows --------------------------------------------------------------------------
+    # --- where it listens, and whom it knows -----------------------------------------------------
     listeners: Endpoints = _key(
         (),
-        "The address that this node listens on, host:port or NAME://host:port; exactly one. Port 0 takes a free"
-        " port. The default of a controller is its own address in controller.quorum.voters.",
+        "The address that this node listens on, host:port or NAME://host:port; exactly one. Port 0"
+        " takes a free port. The default of a controller is its own address in"
+        " controller.quorum.voters.",
     )
     advertised_listeners: Endpoints = _key(
         (),
-        "The address that other nodes and clients are told. Default: listeners; for a controller, its own address"
-        " in controller.quorum.voters. Needed behind NAT, or when listening on 0.0.0.0.",
+        "The address that other nodes and clients are told. Default: listeners; for a controller,"
+        " its own address in controller.quorum.voters. Needed behind NAT, or when listening on"
+        " 0.0.0.0.",
     )
     controller_quorum_voters: Voters = _key(
         (),
-        'The initial voters, ["1@host:port", ...], the same on every controller. Use an odd number: three survive'
-        " the loss of one, five of two. Empty if `storage format` names the voters. Once the log contains a voter"
-        " set, that one counts.",
+        'The initial voters, ["1@host:port", ...], the same on every controller. Use an odd number:'
+        " three survive the loss of one, five of two. Empty if `storage format` names the voters."
+        " Once the log contains a voter set, that one counts.",
     )
     controller_quorum_bootstrap_servers: Endpoints = _key(
         (),
@@ -92,26 +98,28 @@ class Settings:
     )
     controller_quorum_auto_join_enable: bool = _key(
         False,
-        "A controller that is no voter becomes one by itself as soon as it is caught up. On a new disk it"
-        " replaces the voter that it was before (KIP-853).",
+        "A controller that is no voter becomes one by itself as soon as it is caught up. On a new"
+        " disk it replaces the voter that it was before (KIP-853).",
         roles=CONTROLLER,
     )
     http_listener: Endpoints = _key(
-        (), "The address that serves /metrics, /livez and /readyz, host:port; empty: none. Port 0 takes a free port."
+        (),
+        "The address that serves /metrics, /livez and /readyz, host:port; empty: none. Port 0 takes"
+        " a free port.",
     )
 
-    # --- the quorum ---------------------------------------------------------------------------------------------------
+    # --- the quorum ------------------------------------------------------------------------------
     controller_quorum_election_timeout_ms: Positive = _key(
         1000,
-        "How long a node without a leader waits before it asks for votes. It matters at cold starts and after"
-        " failed elections; the death of a leader's process is noticed at once.",
+        "How long a node without a leader waits before it asks for votes. It matters at cold starts"
+        " and after failed elections; the death of a leader's process is noticed at once.",
         unit="ms",
         roles=CONTROLLER,
     )
     controller_quorum_election_jitter_max_ms: Positive = _key(
         200,
-        "Random time added to the election timeout, and half of it to the fetch timeout, so that two nodes do not"
-        " ask for votes at the same instant.",
+        "Random time added to the election timeout, and half of it to the fetch timeout, so that"
+        " two nodes do not ask for votes at the same instant.",
         unit="ms",
         roles=CONTROLLER,
     )
@@ -123,68 +131,74 @@ class Settings:
     )
     controller_quorum_fetch_timeout_ms: Positive = _key(
         1000,
-        "A follower that hears nothing from the leader for this long asks for votes. A leader resigns when no"
-        " majority has fetched from it for 1.5 times as long. Raise it where pauses or network delays are longer.",
+        "A follower that hears nothing from the leader for this long asks for votes. A leader"
+        " resigns when no majority has fetched from it for 1.5 times as long. Raise it where pauses"
+        " or network delays are longer.",
         unit="ms",
         roles=CONTROLLER,
     )
     controller_quorum_fetch_max_wait_ms: Positive = _key(
         400,
-        "How long an idle leader parks a fetch. It must be well below the fetch timeout, because the reply is"
-        " what keeps that timeout from expiring.",
+        "How long an idle leader parks a fetch. It must be well below the fetch timeout, because"
+        " the reply is what keeps that timeout from expiring.",
         unit="ms",
         roles=CONTROLLER,
     )
     controller_quorum_fetch_max_bytes: Positive = _key(
         8 << 20,
-        "The most log bytes in one fetch reply. With more, a follower that is far behind catches up faster, at"
-        " the price of memory.",
+        "The most log bytes in one fetch reply. With more, a follower that is far behind catches up"
+        " faster, at the price of memory.",
         unit="bytes",
         roles=CONTROLLER,
     )
     controller_quorum_request_timeout_ms: Positive = _key(
         1000,
-        "How long a request of the quorum may stay unanswered. Then the node sends it again, and replaces the"
-        " connection if nothing has arrived on it.",
+        "How long a request of the quorum may stay unanswered. Then the node sends it again, and"
+        " replaces the connection if nothing has arrived on it.",
         unit="ms",
         roles=CONTROLLER,
     )
 
-    # --- brokers as the controller sees them --------------------------------------------------------------------------
+    # --- brokers as the controller sees them -----------------------------------------------------
     broker_heartbeat_interval_ms: Positive = _key(
-        2000, "How often a broker sends a heartbeat to the active controller.", unit="ms", roles=BROKER
+        2000,
+        "How often a broker sends a heartbeat to the active controller.",
+        unit="ms",
+        roles=BROKER,
     )
     broker_session_timeout_ms: Positive = _key(
         9000,
-        "The controller fences a broker that is silent for this long. More than two heartbeat intervals, so that"
-        " one lost message fences nobody.",
+        "The controller fences a broker that is silent for this long. More than two heartbeat"
+        " intervals, so that one lost message fences nobody.",
         unit="ms",
         roles=BOTH,
     )
     broker_metadata_lag_max_ms: Positive = _key(
         30000,
-        "The controller fences a broker that sends heartbeats but whose applied metadata is older than this:"
-        " otherwise it would hold back the lowest acknowledged offset forever.",
+        "The controller fences a broker that sends heartbeats but whose applied metadata is older"
+        " than this: otherwise it would hold back the lowest acknowledged offset forever.",
         unit="ms",
         roles=CONTROLLER,
     )
     broker_metadata_lag_probation_ms: Positive = _key(
         10000,
-        "The least time that a broker stays fenced after it was fenced for its lag; it doubles each time.",
+        "The least time that a broker stays fenced after it was fenced for its lag; it doubles each"
+        " time.",
         unit="ms",
         roles=CONTROLLER,
     )
     broker_metadata_lag_probation_max_ms: Positive = _key(
         600_000,
-        "The longest such time. A broker that does not lag for this long starts over at the shortest.",
+        "The longest such time. A broker that does not lag for this long starts over at the"
+        " shortest.",
         unit="ms",
         roles=CONTROLLER,
     )
     broker_id_adopt_after_ms: Positive = _key(
         600_000,
-        "A broker id that holds replicas counts as missing when its broker has been fenced or unregistered for"
-        " this long. If exactly one id is missing, a broker without an id gets it. Longer than any restart of a"
-        " broker takes.",
+        "A broker id that holds replicas counts as missing when its broker has been fenced or"
+        " unregistered for this long. If exactly one id is missing, a broker without an id gets it."
+        " Longer than any restart of a broker takes.",
         unit="ms",
         roles=CONTROLLER,
     )
@@ -198,32 +212,35 @@ class Settings:
     )
     default_replication_factor: Positive = _key(
         3,
-        "The replication factor of a topic whose request names none; at most the number of live brokers.",
+        "The replication factor of a topic whose request names none; at most the number of live"
+        " brokers.",
         roles=CONTROLLER,
     )
     auto_leader_rebalance_enable: bool = _key(
         True,
-        "Preferred leaders (the first replicas) get their partitions back automatically when they can lead again.",
+        "Preferred leaders (the first replicas) get their partitions back automatically when they"
+        " can lead again.",
         roles=CONTROLLER,
     )
     leader_imbalance_check_interval_seconds: Positive = _key(
         300,
-        "How often the controller looks for partitions whose preferred leader could lead and does not.",
+        "How often the controller looks for partitions whose preferred leader could lead and does"
+        " not.",
         unit="s",
         roles=CONTROLLER,
     )
     unclean_leader_election_interval_ms: Positive = _key(
         300_000,
         "How often the controller looks for partitions without a leader in topics with"
-        " unclean.leader.election.enable=true, which may have been set after the leader was lost. `raftlog"
-        " partitions elect --unclean` acts at once.",
+        " unclean.leader.election.enable=true, which may have been set after the leader was lost."
+        " `raftlog partitions elect --unclean` acts at once.",
         unit="ms",
         roles=CONTROLLER,
     )
     max_records_per_request: Positive = _key(
         10_000,
-        "The most records that one request may write. They are committed as one batch, and every later write"
-        " waits for it.",
+        "The most records that one request may write. They are committed as one batch, and every"
+        " later write waits for it.",
         unit="records",
         roles=CONTROLLER,
     )
@@ -232,55 +249,56 @@ class Settings:
     )
     progress_interval_ms: Positive = _key(
         1000,
-        "The least time between two progress records, which write the lowest acknowledged offset and the applied"
-        " offsets of the brokers to the log.",
+        "The least time between two progress records, which write the lowest acknowledged offset"
+        " and the applied offsets of the brokers to the log.",
         unit="ms",
         roles=CONTROLLER,
     )
     producer_id_expiration_ms: Positive = _key(
         86_400_000,
-        "The controller closes an exactly-once client that has written nothing for this long, by the timestamps"
-        " of the log. A retry of one of its writes is an error from then on.",
+        "The controller closes an exactly-once client that has written nothing for this long, by"
+        " the timestamps of the log. A retry of one of its writes is an error from then on.",
         unit="ms",
         roles=CONTROLLER,
     )
     max_clients: Positive = _key(
         1000,
-        "The most exactly-once clients open at a time; above it the controller closes the one that has been idle"
-        " longest. Each may keep the results of 256 writes in memory.",
+        "The most exactly-once clients open at a time; above it the controller closes the one that"
+        " has been idle longest. Each may keep the results of 256 writes in memory.",
         roles=CONTROLLER,
     )
 
     metadata_log_free_space_reserve_bytes: NonNegative = _key(
         256 << 20,
-        "Free space to keep on the file system of a controller's log, at most a twentieth of its size. A"
-        " controller below it does not lead if another one can. While no majority of the voters has this much"
-        " free, writes are refused. 0: do not watch the disk.",
+        "Free space to keep on the file system of a controller's log, at most a twentieth of its"
+        " size. A controller below it does not lead if another one can. While no majority of the"
+        " voters has this much free, writes are refused. 0: do not watch the disk.",
         unit="bytes",
         roles=CONTROLLER,
     )
 
-    # --- snapshots ----------------------------------------------------------------------------------------------------
+    # --- snapshots -------------------------------------------------------------------------------
     metadata_log_max_record_bytes_between_snapshots: Positive = _key(
         20 << 20,
-        "A node takes a snapshot when it has applied this much log since the last one; if its state is larger"
-        " than 4 MiB, also at least four times the size of the state. That bounds the cost of snapshots of a large"
-        " state. A smaller value means a faster start and more writing.",
+        "A node takes a snapshot when it has applied this much log since the last one; if its state"
+        " is larger than 4 MiB, also at least four times the size of the state. That bounds the"
+        " cost of snapshots of a large state. A smaller value means a faster start and more"
+        " writing.",
         unit="bytes",
         roles=CONTROLLER,
     )
     metadata_log_max_snapshot_interval_ms: NonNegative = _key(
         3_600_000,
-        "A node takes a snapshot when the last one is this old and it has applied something since. 0: never"
-        " because of age.",
+        "A node takes a snapshot when the last one is this old and it has applied something since."
+        " 0: never because of age.",
         unit="ms",
         roles=CONTROLLER,
     )
     metadata_max_retention_bytes: Positive = _key(
         100 << 20,
-        "When the log and the snapshots of a node are larger than this, it drops the oldest snapshot, and the log"
-        " up to the end of the next one. It always keeps the newest snapshot. What it has dropped can no longer be"
-        " exported.",
+        "When the log and the snapshots of a node are larger than this, it drops the oldest"
+        " snapshot, and the log up to the end of the next one. It always keeps the newest snapshot."
+        " What it has dropped can no longer be exported.",
         unit="bytes",
         roles=CONTROLLER,
     )
@@ -292,73 +310,80 @@ class Settings:
     )
     metadata_export_cursor_max_bytes: Positive = _key(
         1 << 30,
-        "Nodes keep the log that an export with a cursor (`raftlog export --cursor`) has yet to read, until the"
-        " log and the snapshots of a node are larger than this: a forgotten cursor must not fill the disk. Then"
-        " the log start passes the cursor; the node logs an error and counts it. At or below"
-        " metadata.max.retention.bytes, cursors hold back nothing that is dropped because of size.",
+        "Nodes keep the log that an export with a cursor (`raftlog export --cursor`) has yet to"
+        " read, until the log and the snapshots of a node are larger than this: a forgotten cursor"
+        " must not fill the disk. Then the log start passes the cursor; the node logs an error and"
+        " counts it. At or below metadata.max.retention.bytes, cursors hold back nothing that is"
+        " dropped because of size.",
         unit="bytes",
         roles=CONTROLLER,
     )
 
-    # --- the broker itself --------------------------------------------------------------------------------------------
+    # --- the broker itself -----------------------------------------------------------------------
     broker_rack: str = _key(
         "",
-        "The failure domain of this broker. The controller spreads the replicas of new partitions over racks, and"
-        " clients see the rack.",
+        "The failure domain of this broker. The controller spreads the replicas of new partitions"
+        " over racks, and clients see the rack.",
         roles=BROKER,
     )
     broker_fencing_timeout_ms: Positive = _key(
         12000,
-        "A broker that has not reached the controller for this long fences itself (KIP-343). Longer than the"
-        " session timeout, so that the controller has moved its leaderships before it stops serving.",
+        "A broker that has not reached the controller for this long fences itself (KIP-343). Longer"
+        " than the session timeout, so that the controller has moved its leaderships before it"
+        " stops serving.",
         unit="ms",
         roles=BROKER,
     )
     controlled_shutdown_timeout_ms: Positive = _key(
         30000,
-        "How long a broker that shuts down waits for the controller to move its leaderships and to release it;"
-        " after that it ends without. At least two heartbeat intervals.",
+        "How long a broker that shuts down waits for the controller to move its leaderships and to"
+        " release it; after that it ends without. At least two heartbeat intervals.",
         unit="ms",
         roles=BROKER,
     )
     initial_broker_registration_timeout_ms: Positive = _key(
         60000,
-        "A broker that cannot register within this time exits. A broker without an id that has to wait for"
-        " another broker waits longer.",
+        "A broker that cannot register within this time exits. A broker without an id that has to"
+        " wait for another broker waits longer.",
         unit="ms",
         roles=BROKER,
     )
     broker_id_generation_force: bool = _key(
         False,
-        "A broker without an id, on a host without one, gets a new id at once, even if another broker that holds"
-        " replicas is absent. The absent broker's replicas stay one short. Remove this key when the broker has its"
-        " id.",
+        "A broker without an id, on a host without one, gets a new id at once, even if another"
+        " broker that holds replicas is absent. The absent broker's replicas stay one short. Remove"
+        " this key when the broker has its id.",
         roles=BROKER,
     )
 
-    # --- partition replicas -------------------------------------------------------------------------------------------
+    # --- partition replicas ----------------------------------------------------------------------
     replica_lag_time_max_ms: Positive = _key(
         30_000,
-        "A follower that has not been caught up with its leader for this long leaves the in-sync replicas. If it"
-        " is shorter, a slow disk costs redundancy; if it is longer, writes with acks=all wait longer for a dead"
-        " follower.",
+        "A follower that has not been caught up with its leader for this long leaves the in-sync"
+        " replicas. If it is shorter, a slow disk costs redundancy; if it is longer, writes with"
+        " acks=all wait longer for a dead follower.",
         unit="ms",
         roles=BROKER,
     )
     replica_fetch_wait_max_ms: Positive = _key(
         500,
-        "How long a leader parks a follower's fetch while there is nothing new. Below replica.lag.time.max.ms.",
+        "How long a leader parks a follower's fetch while there is nothing new. Below"
+        " replica.lag.time.max.ms.",
         unit="ms",
         roles=BROKER,
     )
     replica_fetch_max_bytes: Positive = _key(
         1 << 20,
-        "The most bytes of one partition in a reply to a follower. A single larger batch is sent all the same.",
+        "The most bytes of one partition in a reply to a follower. A single larger batch is sent"
+        " all the same.",
         unit="bytes",
         roles=BROKER,
     )
     replica_fetch_response_max_bytes: Positive = _key(
-        10 << 20, "The most bytes of all partitions in a reply to a follower.", unit="bytes", roles=BROKER
+        10 << 20,
+        "The most bytes of all partitions in a reply to a follower.",
+        unit="bytes",
+        roles=BROKER,
     )
     replica_fetch_backoff_ms: Positive = _key(
         200,
@@ -368,40 +393,43 @@ class Settings:
     )
     replica_socket_timeout_ms: Positive = _key(
         30_000,
-        "A follower closes the connection to a leader whose reply is later than the longest parking time plus this.",
+        "A follower closes the connection to a leader whose reply is later than the longest parking"
+        " time plus this.",
         unit="ms",
         roles=BROKER,
     )
     log_free_space_reserve_bytes: NonNegative = _key(
         256 << 20,
-        "Free space to keep on the file system of a broker's partitions, at most a twentieth of its size. A"
-        " broker below it refuses produce requests, and continues to serve reads and followers. 0: do not watch"
-        " the disk.",
+        "Free space to keep on the file system of a broker's partitions, at most a twentieth of its"
+        " size. A broker below it refuses produce requests, and continues to serve reads and"
+        " followers. 0: do not watch the disk.",
         unit="bytes",
         roles=BROKER,
     )
 
-    # --- requests -----------------------------------------------------------------------------------------------------
-    request_timeout_ms: Positive = _key(30000, "The timeout of a request that names none.", unit="ms", roles=BOTH)
+    # --- requests --------------------------------------------------------------------------------
+    request_timeout_ms: Positive = _key(
+        30000, "The timeout of a request that names none.", unit="ms", roles=BOTH
+    )
     request_timeout_max_ms: Positive = _key(
         300_000,
-        "The longest timeout; a request that names a longer one gets this one. A waiting request takes a place"
-        " that others need.",
+        "The longest timeout; a request that names a longer one gets this one. A waiting request"
+        " takes a place that others need.",
         unit="ms",
         roles=BOTH,
     )
     socket_request_max_bytes: Positive = _key(
         _TRANSPORT.max_message_bytes,
-        "The largest message; a larger one is refused. Requests to a server have smaller bounds: 32 MiB for"
-        " clients of a broker, 8 MiB for clients of a controller.",
+        "The largest message; a larger one is refused. Requests to a server have smaller bounds: 32"
+        " MiB for clients of a broker, 8 MiB for clients of a controller.",
         unit="bytes",
     )
 
-    # --- connections --------------------------------------------------------------------------------------------------
+    # --- connections -----------------------------------------------------------------------------
     max_connections: Positive = _key(
         _TRANSPORT.max_connections,
-        "The most open connections on the listener; a node closes further ones at once. It is lower if the"
-        " process may not open enough files.",
+        "The most open connections on the listener; a node closes further ones at once. It is lower"
+        " if the process may not open enough files.",
     )
     connections_max_idle_ms: Positive = _key(
         _TRANSPORT.connection_max_idle_ms,
@@ -410,22 +438,26 @@ class Settings:
     )
     queued_max_response_bytes: Positive = _key(
         _TRANSPORT.max_queued_total_bytes,
-        "The most bytes of replies that all peers together may leave unread. Above it the node disconnects the"
-        " peer that has read nothing for the longest time.",
+        "The most bytes of replies that all peers together may leave unread. Above it the node"
+        " disconnects the peer that has read nothing for the longest time.",
         unit="bytes",
     )
 
-    # --- TLS ----------------------------------------------------------------------------------------------------------
+    # --- TLS -------------------------------------------------------------------------------------
     tls_certificate_file: str = _key(
         "",
-        "This node's certificate chain, PEM. With the key and the certificate authorities it turns on mutual TLS"
-        " for every connection.",
+        "This node's certificate chain, PEM. With the key and the certificate authorities it turns"
+        " on mutual TLS for every connection.",
     )
     tls_key_file: str = _key("", "The private key of the certificate, PEM.")
-    tls_ca_file: str = _key("", "The certificate authorities that sign the certificates of the other nodes, PEM.")
+    tls_ca_file: str = _key(
+        "", "The certificate authorities that sign the certificates of the other nodes, PEM."
+    )
 
-    # --- logs ---------------------------------------------------------------------------------------------------------
-    log_level: Literal["debug", "info", "warning", "error"] = _key("info", "The lowest severity that is logged.")
+    # --- logs ------------------------------------------------------------------------------------
+    log_level: Literal["debug", "info", "warning", "error"] = _key(
+        "info", "The lowest severity that is logged."
+    )
     log_format: Literal["auto", "console", "json"] = _key(
         "auto", "The format of log lines on stderr; auto: for people on a terminal, otherwise JSON."
     )
@@ -444,5 +476,7 @@ FIELD_OF_KEY: dict[str, str] = {key_of(name): name for name in KEYS}
 
 
 def values_of(kind: type[Any], settings: Settings) -> dict[str, Any]:
-    """The values of the keys that ``kind``, a dataclass, has as fields, by name: it takes these keys as they are."""
+    """The values of the keys that ``kind``, a dataclass, has as fields, by name: it takes these
+    keys as they are.
+    """
     return {one.name: getattr(settings, one.name) for one in fields(kind) if one.name in KEYS}

@@ -1,4 +1,6 @@
-"""Where values come from: a TOML file below the environment below flags, each flattened to dotted keys."""
+"""Where values come from: a TOML file below the environment below flags, each flattened to dotted
+keys.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from raftlog.errors import ConfigError
 ENV_PREFIX = "RAFTLOG_"
 ENV_OF_KEY: dict[str, str] = {key: ENV_PREFIX + name.upper() for key, name in FIELD_OF_KEY.items()}
 """Configuration key -> environment variable."""
-CLI_VARIABLES = frozenset({"RAFTLOG_BOOTSTRAP_CONTROLLER", "RAFTLOG_BOOTSTRAP_SERVER", "RAFTLOG_TIMEOUT"})
+CLI_VARIABLES = frozenset(
+    {"RAFTLOG_BOOTSTRAP_CONTROLLER", "RAFTLOG_BOOTSTRAP_SERVER", "RAFTLOG_TIMEOUT"}
+)
 """Variables with our prefix that the command line reads, and that configure no node."""
 
 MAX_FILE_BYTES = 1 << 20
@@ -25,7 +29,8 @@ MAX_FILE_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 200
 
 _KEY_OF_ENV = {variable: key for key, variable in ENV_OF_KEY.items()}
-# Kubernetes puts these into every pod beside a service of our name: RAFTLOG_SERVICE_HOST, RAFTLOG_PORT_9093_TCP, ...
+# Kubernetes puts these into every pod beside a service of our name: RAFTLOG_SERVICE_HOST,
+# RAFTLOG_PORT_9093_TCP, ...
 _SERVICE_LINK = re.compile(r"^RAFTLOG_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP)\w*)?)$")
 
 
@@ -38,20 +43,27 @@ class Given:
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested tables to dotted keys; quoted dotted keys stay what they are, so both forms of TOML mean the same.
+    """Nested tables to dotted keys; quoted dotted keys stay what they are, so both forms of TOML
+    mean the same.
 
-    An empty table is a value like others, unless keys could lie in it: else an unknown key that holds one would not be seen.
+    An empty table is a value like others, unless keys could lie in it: else an unknown key that
+    holds one would not be seen.
     """
     for name, value in table.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and (value or any(known.startswith(f"{key}.") for known in FIELD_OF_KEY)):
+        if isinstance(value, Mapping) and (
+            value or any(known.startswith(f"{key}.") for known in FIELD_OF_KEY)
+        ):
             yield from flatten(value, f"{key}.")
         else:
             yield key, value
 
 
 def read_file(path: Path, mistakes: list[str]) -> dict[str, Given]:
-    """The values of a TOML file; a key that is there in two forms is a mistake. Raises ConfigError if it cannot be read."""
+    """The values of a TOML file; a key that is there in two forms is a mistake.
+
+    Raises ConfigError if it cannot be read.
+    """
     given: dict[str, Given] = {}
     try:
         for key, value in flatten(tomllib.loads(_text(path))):
@@ -90,8 +102,14 @@ def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dic
         key = _KEY_OF_ENV.get(variable)
         if key is not None:
             given[key] = Given(environment[variable], variable)
-        elif variable.startswith(ENV_PREFIX) and variable not in CLI_VARIABLES and not _SERVICE_LINK.match(variable):
-            mistakes.append(f"{shown(variable)}: unknown environment variable{suggest(variable, _KEY_OF_ENV)}")
+        elif (
+            variable.startswith(ENV_PREFIX)
+            and variable not in CLI_VARIABLES
+            and not _SERVICE_LINK.match(variable)
+        ):
+            mistakes.append(
+                f"{shown(variable)}: unknown environment variable{suggest(variable, _KEY_OF_ENV)}"
+            )
     return given
 
 

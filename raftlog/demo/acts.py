@@ -1,4 +1,7 @@
-"""The acts of the demo, in order. Each shows something, checks it, and leaves lines for the summary."""
+"""The acts of the demo, in order.
+
+Each shows something, checks it, and leaves lines for the summary.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ class Demo:
         self._begun = time.monotonic()
 
     async def run(self) -> None:
-        """Play. Raises DemoError if a promise is broken; everything else is the cluster's own error."""
+        """Play.
+
+        Raises DemoError if a promise is broken; everything else is the cluster's own error.
+        """
         await self._start()
         self.world = World(self.cluster)
         try:
@@ -51,7 +57,9 @@ class Demo:
             await self.world.close()
 
     def _act(self, title: str) -> None:
-        self.console.print(f"\n[bold]{title}[/bold]  [dim]{time.monotonic() - self._begun:.1f} s[/dim]")
+        self.console.print(
+            f"\n[bold]{title}[/bold]  [dim]{time.monotonic() - self._begun:.1f} s[/dim]"
+        )
 
     def _say(self, text: str) -> None:
         self.console.print(f"  {text}", highlight=False, markup=False)
@@ -59,10 +67,13 @@ class Demo:
     def _result(self, what: str, result: str) -> None:
         self.summary.append((what, result))
 
-    # --- 1 ------------------------------------------------------------------------------------------------------------
+    # --- 1 ---------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        self._act("1. Three controllers and three brokers, each a process with a configuration file of its own")
+        self._act(
+            "1. Three controllers and three brokers, each a process with a configuration file of"
+            " its own"
+        )
         cluster = self.cluster
         cluster.generate()
         self._say(f"cluster {cluster.cluster_id} in {cluster.directory}")
@@ -70,8 +81,13 @@ class Demo:
         cluster.start_brokers()
         for node in cluster.nodes:
             await self._ready(node.name)
-            self._say(f"{node.name:13} pid {cluster.pid(node.name)}  {node.endpoint}  {node.http}/metrics")
-        self._result("started", f"{len(cluster.nodes)} nodes ready after {time.monotonic() - self._begun:.1f} s")
+            self._say(
+                f"{node.name:13} pid {cluster.pid(node.name)}  {node.endpoint}  {node.http}/metrics"
+            )
+        self._result(
+            "started",
+            f"{len(cluster.nodes)} nodes ready after {time.monotonic() - self._begun:.1f} s",
+        )
 
     async def _ready(self, name: str, within_s: float = 30.0) -> float:
         begun = time.monotonic()
@@ -85,7 +101,7 @@ class Demo:
                 raise DemoError(f"{name} is not ready after {within_s:g} s: {reason}")
             await asyncio.sleep(0.05)
 
-    # --- 2 ------------------------------------------------------------------------------------------------------------
+    # --- 2 ---------------------------------------------------------------------------------------
 
     async def _topics(self) -> None:
         self._act("2. Topics and configs, written through different brokers")
@@ -94,7 +110,11 @@ class Demo:
         ):
             created = await client.write(
                 pb.CreateTopicsRequest(
-                    topics=[pb.CreatableTopic(name=topic, num_partitions=PARTITIONS, replication_factor=3)]
+                    topics=[
+                        pb.CreatableTopic(
+                            name=topic, num_partitions=PARTITIONS, replication_factor=3
+                        )
+                    ]
                 ),
                 principal="demo",
             )
@@ -104,14 +124,19 @@ class Demo:
             config = pb.AlterableConfig(name="retention.ms", value=str(3_600_000 * broker_id))
             altered = await client.write(
                 pb.IncrementalAlterConfigsRequest(
-                    resources=[pb.AlterConfigsResource(resource_type=2, resource_name=topic, configs=[config])]
+                    resources=[
+                        pb.AlterConfigsResource(
+                            resource_type=2, resource_name=topic, configs=[config]
+                        )
+                    ]
                 ),
                 acks=common_pb2.ACKS_VISIBLE,
                 principal="demo",
             )
             self._say(
-                f"through broker {broker_id}: topic {topic} with {PARTITIONS} partitions at offset {created.write.token.offset},"
-                f" retention.ms={config.value} at offset {altered.write.token.offset}"
+                f"through broker {broker_id}: topic {topic} with {PARTITIONS} partitions at offset"
+                f" {created.write.token.offset}, retention.ms={config.value} at offset"
+                f" {altered.write.token.offset}"
             )
         first = next(iter(self.world.brokers.values()))
         metadata = (await first.read(broker_pb2.MetadataRequest())).metadata
@@ -121,7 +146,7 @@ class Demo:
             table.add_row(found.name, str(len(found.partitions)), leaders)
         self.console.print(table)
 
-    # --- 3 ------------------------------------------------------------------------------------------------------------
+    # --- 3 ---------------------------------------------------------------------------------------
 
     async def _life_of_a_write(self) -> None:
         self._act("3. One write's life")
@@ -135,13 +160,18 @@ class Demo:
         async def everybody_told() -> bool:
             return all(samples and samples[-1].told >= offset for samples in watch.brokers.values())
 
-        await self.world.until(everybody_told, 5.0, f"LAO covers offset {offset} and every broker knows it")
+        await self.world.until(
+            everybody_told, 5.0, f"LAO covers offset {offset} and every broker knows it"
+        )
         await watch.stop()
 
         def since_ms(at: float) -> str:
             return f"{(at - sent) * 1000:6.1f} ms"
 
-        self._say(f"{since_ms(committed)}  committed at offset {offset}: durable on a majority, and answered")
+        self._say(
+            f"{since_ms(committed)}  committed at offset {offset}: durable on a majority, and"
+            " answered"
+        )
         applied = {
             broker_id: next(s.at for s in samples if s.applied >= offset)
             for broker_id, samples in watch.brokers.items()
@@ -150,40 +180,59 @@ class Demo:
             self._say(f"{since_ms(at)}  applied on broker {broker_id}")
         covered = next(at for at, lao in watch.lao if lao >= offset)
         self._say(
-            f"{since_ms(covered)}  covered by the lowest acknowledged offset: every unfenced broker has applied it"
+            f"{since_ms(covered)}  covered by the lowest acknowledged offset: every unfenced broker"
+            " has applied it"
         )
-        told = max(next(s.at for s in samples if s.told >= offset) for samples in watch.brokers.values())
-        self._say(f"{since_ms(told)}  every broker has been told so (all times as seen by polling every few ms)")
+        told = max(
+            next(s.at for s in samples if s.told >= offset) for samples in watch.brokers.values()
+        )
+        self._say(
+            f"{since_ms(told)}  every broker has been told so (all times as seen by polling every"
+            " few ms)"
+        )
         self._result(
             "one write",
-            f"committed {since_ms(committed).strip()}, applied everywhere {since_ms(max(applied.values())).strip()},"
-            f" LAO covers it {since_ms(covered).strip()}, everyone told {since_ms(told).strip()}",
+            f"committed {since_ms(committed).strip()}, applied everywhere"
+            f" {since_ms(max(applied.values())).strip()}, LAO covers it"
+            f" {since_ms(covered).strip()}, everyone told {since_ms(told).strip()}",
         )
 
-    # --- 4 ------------------------------------------------------------------------------------------------------------
+    # --- 4 ---------------------------------------------------------------------------------------
 
     async def _visible_everywhere(self) -> None:
         self._act("4. A write that waits until it is visible, then plain reads from every broker")
         writer = next(iter(self.world.brokers.values()))
         begun = time.monotonic()
-        response = await writer.write(setting("greeting", "hello"), acks=common_pb2.ACKS_VISIBLE, principal="demo")
+        response = await writer.write(
+            setting("greeting", "hello"), acks=common_pb2.ACKS_VISIBLE, principal="demo"
+        )
         taken_ms = (time.monotonic() - begun) * 1000
         if response.write.reached != common_pb2.ACKS_VISIBLE:
-            raise DemoError(f"the write is not visible in time; waiting for {list(response.write.waiting_for_brokers)}")
+            raise DemoError(
+                "the write is not visible in time; waiting for"
+                f" {list(response.write.waiting_for_brokers)}"
+            )
         self._say(f"visible after {taken_ms:.1f} ms, at offset {response.write.token.offset}")
         for mode, name in ((broker_pb2.REPEATABLE, "repeatable"), (broker_pb2.LATEST, "latest")):
             values = {
-                broker_id: await self.world.value(broker_id, "greeting", mode) for broker_id in self.world.brokers
+                broker_id: await self.world.value(broker_id, "greeting", mode)
+                for broker_id in self.world.brokers
             }
             self._say(f"{name:10}  " + "  ".join(f"broker {b}: {v!r}" for b, v in values.items()))
             if set(values.values()) != {"hello"}:
                 raise DemoError(f"{name} reads differ: {values}")
-        self._result("visible write", f"{taken_ms:.1f} ms; equal on every broker, by repeatable reads and at the tip")
+        self._result(
+            "visible write",
+            f"{taken_ms:.1f} ms; equal on every broker, by repeatable reads and at the tip",
+        )
 
-    # --- 5 ------------------------------------------------------------------------------------------------------------
+    # --- 5 ---------------------------------------------------------------------------------------
 
     async def _failures(self) -> None:
-        self._act("5. While writers keep writing metadata and records: kill -9 the active controller, then a broker")
+        self._act(
+            "5. While writers keep writing metadata and records: kill -9 the active controller,"
+            " then a broker"
+        )
         world = self.world
         record = LaoRecord(world)
         writer = Writer(world)
@@ -206,17 +255,22 @@ class Demo:
         for broker_id in world.brokers:
             missing = await writer.missing(broker_id)
             if missing:
-                raise DemoError(f"acknowledged writes are missing on broker {broker_id}: {missing[:5]}")
+                raise DemoError(
+                    f"acknowledged writes are missing on broker {broker_id}: {missing[:5]}"
+                )
         self._say(
-            f"{len(writer.acknowledged)} writes acknowledged, all of them on every broker; {writer.unknown} of unknown outcome"
-            f" (told so), {writer.refused} refused"
+            f"{len(writer.acknowledged)} writes acknowledged, all of them on every broker;"
+            f" {writer.unknown} of unknown outcome (told so), {writer.refused} refused"
         )
         self._say(f"LAO watched {record.samples} times: it never went back; now {record.highest}")
         self._result(
-            "acknowledged writes", f"{len(writer.acknowledged)}, none lost; {writer.unknown} of unknown outcome"
+            "acknowledged writes",
+            f"{len(writer.acknowledged)}, none lost; {writer.unknown} of unknown outcome",
         )
         self._result(
-            "LAO", f"never went back; unknown for {record.unknown_s * 1000:.0f} ms in all, around the failover"
+            "LAO",
+            f"never went back; unknown for {record.unknown_s * 1000:.0f} ms in all, around the"
+            " failover",
         )
 
     async def _read_back(self, records: Records) -> None:
@@ -225,13 +279,15 @@ class Demo:
         if missing:
             raise DemoError(f"acknowledged records are missing: {missing[:5]}")
         self._say(
-            f"{len(records.acknowledged)} records acknowledged by two in-sync replicas or more, each where it was said to be;"
-            f" {records.unknown} of unknown outcome, {records.refused} refused; a partition waited {records.longest_gap_s:.1f} s"
-            " at the most, for its dead leader's session to end"
+            f"{len(records.acknowledged)} records acknowledged by two in-sync replicas or more,"
+            f" each where it was said to be; {records.unknown} of unknown outcome,"
+            f" {records.refused} refused; a partition waited {records.longest_gap_s:.1f} s at the"
+            " most, for its dead leader's session to end"
         )
         self._result(
             "acknowledged records",
-            f"{len(records.acknowledged)} in {PARTITIONS} partitions, none lost; {records.unknown} of unknown outcome",
+            f"{len(records.acknowledged)} in {PARTITIONS} partitions, none lost; {records.unknown}"
+            " of unknown outcome",
         )
 
     async def _kill_controller(self, writer: Writer) -> str:
@@ -245,7 +301,9 @@ class Demo:
         async def written_in_a_new_epoch() -> bool:
             return writer.epoch > epoch
 
-        await self.world.until(written_in_a_new_epoch, 15.0, "a write is acknowledged by a new active controller")
+        await self.world.until(
+            written_in_a_new_epoch, 15.0, "a write is acknowledged by a new active controller"
+        )
         gap_ms = writer.since_reset_s * 1000
 
         async def known() -> bool:
@@ -253,10 +311,14 @@ class Demo:
 
         unknown_ms = await self.world.until(known, 10.0, "LAO is known again") * 1000
         self._say(
-            f"killed {quorum.name}: epoch {epoch} -> {writer.epoch}; longest gap between acknowledged writes {gap_ms:.0f} ms;"
-            f" every broker has reported to the new one {unknown_ms:.0f} ms after"
+            f"killed {quorum.name}: epoch {epoch} -> {writer.epoch}; longest gap between"
+            f" acknowledged writes {gap_ms:.0f} ms; every broker has reported to the new one"
+            f" {unknown_ms:.0f} ms after"
         )
-        self._result("kill -9 of the active controller", f"epoch {epoch} -> {writer.epoch}; write gap {gap_ms:.0f} ms")
+        self._result(
+            "kill -9 of the active controller",
+            f"epoch {epoch} -> {writer.epoch}; write gap {gap_ms:.0f} ms",
+        )
         return quorum.name
 
     async def _kill_broker(self, record: LaoRecord) -> tuple[int, int]:
@@ -266,7 +328,9 @@ class Demo:
 
         async def fenced() -> bool:
             described = await self.world.describe_brokers()
-            return any(b.broker_id == broker_id and b.state == pb.INACTIVE for b in described.brokers)
+            return any(
+                b.broker_id == broker_id and b.state == pb.INACTIVE for b in described.brokers
+            )
 
         took = await self.world.until(fenced, 20.0, f"broker {broker_id} is fenced")
         at_fencing = record.highest
@@ -276,7 +340,8 @@ class Demo:
 
         await self.world.until(lao_goes_on, 10.0, "LAO goes on without the dead broker")
         self._say(
-            f"killed broker-{broker_id}: fenced after {took:.1f} s; LAO went on without it, {at_fencing} -> {record.highest}"
+            f"killed broker-{broker_id}: fenced after {took:.1f} s; LAO went on without it,"
+            f" {at_fencing} -> {record.highest}"
         )
         self._result("kill -9 of a broker", f"fenced after {took:.1f} s; LAO went on without it")
         return broker_id, old_epoch
@@ -293,23 +358,34 @@ class Demo:
             behind = described.high_watermark - 1 - found.applied_offset
             return found.state == pb.ACTIVE and found.broker_epoch > old_epoch and behind < 100
 
-        took = await self.world.until(unfenced, 20.0, f"broker {broker_id} is caught up and unfenced")
+        took = await self.world.until(
+            unfenced, 20.0, f"broker {broker_id} is caught up and unfenced"
+        )
         epoch = (await self.world.about(broker_id)).broker_epoch
-        self._say(f"broker-{broker_id} is back: unfenced under epoch {epoch} (it was {old_epoch}), {took:.1f} s later")
+        self._say(
+            f"broker-{broker_id} is back: unfenced under epoch {epoch} (it was {old_epoch}),"
+            f" {took:.1f} s later"
+        )
         self._result("both back", f"caught up; broker epoch {old_epoch} -> {epoch}")
 
-    # --- 6 ------------------------------------------------------------------------------------------------------------
+    # --- 6 ---------------------------------------------------------------------------------------
 
     async def _replay(self) -> None:
         self._act("6. Export the log, and ask it with Spark")
         await self._at_rest()
         export = self.cluster.directory / "export"
         told = await self._command(
-            "raftlog", "export", str(export), "--bootstrap-controller", self.cluster.bootstrap_controllers, "--json"
+            "raftlog",
+            "export",
+            str(export),
+            "--bootstrap-controller",
+            self.cluster.bootstrap_controllers,
+            "--json",
         )
         exported = json.loads(told)
         self._say(f"exported {exported['records']} records to {export}")
-        # Now, while nothing is written: on a machine that is busy a broker may be fenced while Spark starts, which is a record more.
+        # Now, while nothing is written: on a machine that is busy a broker may be fenced while
+        # Spark starts, which is a record more.
         shown = {broker_id: await self.world.about(broker_id) for broker_id in self.world.brokers}
         self._say("spark-submit ... (its start takes some seconds)")
         begun = time.monotonic()
@@ -317,27 +393,37 @@ class Demo:
         offset, state_hash = found["point"]["offset"], found["state_hash"]
         entities = found["entities"]
         self._say(
-            f"Spark found {found['point']['records']} records, epochs {found['first_epoch']} to {found['point']['epoch']},"
-            f" {entities.get('topic', 0)} topics, {entities.get('partition', 0)} partitions, {entities.get('broker', 0)} brokers"
-            f" in {time.monotonic() - begun:.1f} s"
+            f"Spark found {found['point']['records']} records, epochs {found['first_epoch']} to"
+            f" {found['point']['epoch']}, {entities.get('topic', 0)} topics,"
+            f" {entities.get('partition', 0)} partitions, {entities.get('broker', 0)} brokers in"
+            f" {time.monotonic() - begun:.1f} s"
         )
         self._say(f"state hash at {offset}: {state_hash}  (Spark)")
         for broker_id, about in shown.items():
-            self._say(f"state hash at {about.applied_offset}: {about.state_hash}  (broker {broker_id})")
+            self._say(
+                f"state hash at {about.applied_offset}: {about.state_hash}  (broker {broker_id})"
+            )
             if (about.applied_offset, about.state_hash) != (offset, state_hash):
                 raise DemoError(f"broker {broker_id} has another state than the log leads to")
         audit = found["audit"]
-        kept = f"{len(audit['rules'])} rules over {audit['checked']} records, {audit['total']} offences"
+        kept = (
+            f"{len(audit['rules'])} rules over {audit['checked']} records, {audit['total']}"
+            " offences"
+        )
         self._say(f"audit: {kept}")
         if audit["total"]:
             raise DemoError("the audit has findings")
         self._result(
-            "Spark", f"{found['point']['records']} records; state hash at {offset} equals every broker's: {state_hash}"
+            "Spark",
+            f"{found['point']['records']} records; state hash at {offset} equals every broker's:"
+            f" {state_hash}",
         )
         self._result("audit", kept)
 
     async def _at_rest(self) -> None:
-        """Wait until nothing moves: every broker has applied the same, and the log has not grown for a while."""
+        """Wait until nothing moves: every broker has applied the same, and the log has not grown
+        for a while.
+        """
         seen: list[Any] = []
 
         async def still() -> bool:
@@ -354,7 +440,8 @@ class Demo:
         return await run_command([str(Path(sys.executable).with_name(name)), *arguments])
 
     async def _replay_command(self, export: Path) -> str:
-        # A Spark that is killed leaves what it has put aside: it has to be where the rest of the demo is.
+        # A Spark that is killed leaves what it has put aside: it has to be where the rest of the
+        # demo is.
         aside = self.cluster.directory / "spark"
         aside.mkdir()
         environment = {
@@ -370,7 +457,10 @@ class Demo:
 
 
 async def run_command(command: list[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run a program to its end; its stdout. Killed with all its children if this is cancelled. Raises DemoError."""
+    """Run a program to its end; its stdout.
+
+    Killed with all its children if this is cancelled. Raises DemoError.
+    """
     process = await asyncio.create_subprocess_exec(
         *command,
         stdout=asyncio.subprocess.PIPE,
@@ -387,6 +477,7 @@ async def run_command(command: list[str], environment: Mapping[str, str] | None 
         raise
     if process.returncode:
         raise DemoError(
-            f"{Path(command[0]).name} failed with code {process.returncode}: {err.decode()[-2000:].strip()}"
+            f"{Path(command[0]).name} failed with code {process.returncode}:"
+            f" {err.decode()[-2000:].strip()}"
         )
     return out.decode()

@@ -39,21 +39,30 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the data, the logs and the export behind.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the data, the logs and the export behind.")
+    ] = False,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where to put them; default: a temporary directory.")
+        Path | None,
+        typer.Option("--dir", help="Where to put them; default: a temporary directory."),
     ] = None,
 ) -> None:
-    """Demonstrate raftlog: three controllers and three brokers as processes, writes, failures, export and Spark. About a minute.
+    """Demonstrate raftlog: three controllers and three brokers as processes, writes, failures,
+    export and Spark. About a minute.
 
     Everything is stopped at the end, and on Ctrl-C.
     """
-    # The demo speaks for itself; what its clients log about nodes it kills on purpose would only confuse.
+    # The demo speaks for itself; what its clients log about nodes it kills on purpose would only
+    # confuse.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     console = SafeConsole()
     begun = time.monotonic()
     # Temporary directories may be in memory; a log belongs on a disk.
-    chosen = directory if directory is not None else Path(tempfile.mkdtemp(prefix="raftlog-demo-", dir=_disk()))
+    chosen = (
+        directory
+        if directory is not None
+        else Path(tempfile.mkdtemp(prefix="raftlog-demo-", dir=_disk()))
+    )
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise typer.BadParameter(f"{directory} is not empty", param_hint="--dir")
     cluster = LocalCluster(chosen, controllers=3, brokers=3, settings=SETTINGS)
@@ -66,7 +75,9 @@ def demo(
         console.print("\ninterrupted")
         code = TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
     except DemoError as error:
-        console.print(f"\n[bold red]a promise was broken:[/bold red] {escape(str(error))}", highlight=False)
+        console.print(
+            f"\n[bold red]a promise was broken:[/bold red] {escape(str(error))}", highlight=False
+        )
         keep, code = True, Exit.REFUSED
     finally:
         # Nothing may stop the stopping.
@@ -83,7 +94,8 @@ def demo(
         console.print()
         console.print(table)
         console.print(
-            f"{time.monotonic() - begun:.0f} s in all; no process is left" + ("" if keep else ", and no data")
+            f"{time.monotonic() - begun:.0f} s in all; no process is left"
+            + ("" if keep else ", and no data")
         )
     raise typer.Exit(code)
 

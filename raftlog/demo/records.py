@@ -1,4 +1,6 @@
-"""Records for the demo: written to every partition of a topic all through the failures, and read back."""
+"""Records for the demo: written to every partition of a topic all through the failures, and read
+back.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ TOPIC_CONFIG = 2
 
 
 class Records:
-    """One writer a partition, each waiting for its record before it writes the next; acks=all, two in-sync replicas at the least."""
+    """One writer a partition, each waiting for its record before it writes the next; acks=all, two
+    in-sync replicas at the least.
+    """
 
     def __init__(self, world: World, topic: str, partitions: int) -> None:
         self._world, self._topic, self._partitions = world, topic, partitions
@@ -36,12 +40,16 @@ class Records:
     async def begin(self) -> None:
         """Ask for two in-sync replicas, and write. Raises DemoError."""
         config = pb.AlterableConfig(name="min.insync.replicas", value="2")
-        resource = pb.AlterConfigsResource(resource_type=TOPIC_CONFIG, resource_name=self._topic, configs=[config])
+        resource = pb.AlterConfigsResource(
+            resource_type=TOPIC_CONFIG, resource_name=self._topic, configs=[config]
+        )
         request = pb.IncrementalAlterConfigsRequest(resources=[resource])
         response = await self._world.all_brokers.write(request, principal="demo")
         for result in response.incremental_alter_configs.results:
             if result.error.error_code:
-                raise DemoError(f"min.insync.replicas of {self._topic}: {result.error.error_message}")
+                raise DemoError(
+                    f"min.insync.replicas of {self._topic}: {result.error.error_message}"
+                )
         self._tasks = [asyncio.create_task(self._write(index)) for index in range(self._partitions)]
 
     async def _write(self, index: int) -> None:
@@ -66,7 +74,9 @@ class Records:
         await asyncio.gather(*self._tasks)
 
     async def missing(self) -> list[bytes]:
-        """Read all partitions from the beginning: the acknowledged records that are not where they were said to be."""
+        """Read all partitions from the beginning: the acknowledged records that are not where they
+        were said to be.
+        """
         consumer = Consumer(self._world.transport, self._endpoints, rng=random.Random())
         consumer.assign(self._topic, offset=EARLIEST)
         left = dict(self.acknowledged)

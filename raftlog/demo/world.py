@@ -58,11 +58,18 @@ class World:
 
     async def about(self, broker_id: int) -> broker_pb2.DescribeBrokerResponse:
         """What a broker says of itself."""
-        response = await self.brokers[broker_id].read(broker_pb2.DescribeBrokerRequest(), timeout_s=2.0)
+        response = await self.brokers[broker_id].read(
+            broker_pb2.DescribeBrokerRequest(), timeout_s=2.0
+        )
         return response.describe_broker
 
-    async def until(self, found: Callable[[], Coroutine[Any, Any, bool]], within_s: float, what: str) -> float:
-        """Wait until ``found``; seconds it took. Raises DemoError naming ``what`` did not happen."""
+    async def until(
+        self, found: Callable[[], Coroutine[Any, Any, bool]], within_s: float, what: str
+    ) -> float:
+        """Wait until ``found``; seconds it took.
+
+        Raises DemoError naming ``what`` did not happen.
+        """
         begun = time.monotonic()
         while True:
             try:
@@ -80,7 +87,9 @@ class World:
         """A key as a client that knows nothing reads it from one broker."""
         client = self.client(self.node_of(broker_id))
         try:
-            resource = broker_pb2.DescribeConfigsResource(resource_type=CLIENT_METRICS, resource_name=name)
+            resource = broker_pb2.DescribeConfigsResource(
+                resource_type=CLIENT_METRICS, resource_name=name
+            )
             response = await client.read(
                 broker_pb2.DescribeConfigsRequest(resources=[resource]), mode=mode, timeout_s=5.0
             )
@@ -97,7 +106,9 @@ class World:
 def setting(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
     """A write: one config value."""
     config = pb.AlterableConfig(name="match", value=value)
-    resource = pb.AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name=name, configs=[config])
+    resource = pb.AlterConfigsResource(
+        resource_type=CLIENT_METRICS, resource_name=name, configs=[config]
+    )
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
 
 
@@ -150,7 +161,9 @@ class Watch:
 
 @dataclass(slots=True)
 class Writer:
-    """Writes one key after the other through any broker, for as long as it runs; remembers what was acknowledged."""
+    """Writes one key after the other through any broker, for as long as it runs; remembers what was
+    acknowledged.
+    """
 
     world: World
     acknowledged: list[tuple[str, str, int]] = field(default_factory=list)
@@ -195,12 +208,20 @@ class Writer:
             for start in range(0, len(self.acknowledged), 500):
                 part = self.acknowledged[start : start + 500]
                 resources = [
-                    broker_pb2.DescribeConfigsResource(resource_type=CLIENT_METRICS, resource_name=name)
+                    broker_pb2.DescribeConfigsResource(
+                        resource_type=CLIENT_METRICS, resource_name=name
+                    )
                     for name, _, _ in part
                 ]
-                response = await client.read(broker_pb2.DescribeConfigsRequest(resources=resources), timeout_s=10.0)
-                for (name, value, _), result in zip(part, response.describe_configs.results, strict=True):
-                    if value not in [config.value for config in result.configs if config.name == "match"]:
+                response = await client.read(
+                    broker_pb2.DescribeConfigsRequest(resources=resources), timeout_s=10.0
+                )
+                for (name, value, _), result in zip(
+                    part, response.describe_configs.results, strict=True
+                ):
+                    if value not in [
+                        config.value for config in result.configs if config.name == "match"
+                    ]:
                         missing.append(name)
         finally:
             client.close()
@@ -208,7 +229,9 @@ class Writer:
 
 
 class LaoRecord:
-    """LAO as the controllers announce it, all through the demo; it may be unknown, but never goes back."""
+    """LAO as the controllers announce it, all through the demo; it may be unknown, but never goes
+    back.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world

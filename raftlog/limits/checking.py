@@ -1,4 +1,7 @@
-"""Checks a message against the table, all the way down. Each message type's checks are put together once."""
+"""Checks a message against the table, all the way down.
+
+Each message type's checks are put together once.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ class _WrongError(Exception):
 
 
 def check(message: Message, prefix: str = "") -> None:
-    """Raise INVALID_REQUEST that names the first field beyond its limit; ``prefix``: the field that the message itself is in."""
+    """Raise INVALID_REQUEST that names the first field beyond its limit; ``prefix``: the field that
+    the message itself is in.
+    """
     checked = _CHECKS.get(type(message), _UNKNOWN)
     if checked is _UNKNOWN:
         checked = checks_of(type(message))
@@ -44,7 +49,10 @@ def check(message: Message, prefix: str = "") -> None:
 
 
 def checks_of(type_: type[Message]) -> Check | None:
-    """What checks a message of this type; None if there is nothing to check. Raises KeyError for a field without a limit."""
+    """What checks a message of this type; None if there is nothing to check.
+
+    Raises KeyError for a field without a limit.
+    """
     if type_ not in _CHECKS:
         _CHECKS[type_] = _put_together(type_)
     return _CHECKS[type_]
@@ -52,7 +60,8 @@ def checks_of(type_: type[Message]) -> Check | None:
 
 def _put_together(type_: type[Message]) -> Check | None:
     rules = FIELDS.get(type_, _NOTHING)
-    # Values are checked in this function itself: a call for each would cost more than looking at it.
+    # Values are checked in this function itself: a call for each would cost more than looking at
+    # it.
     values: list[tuple[str, Callable[[Any], str]]] = []
     others: list[Check] = []
     for field in type_.DESCRIPTOR.fields:
@@ -80,7 +89,9 @@ def _put_together(type_: type[Message]) -> Check | None:
 
 
 def _inner_check(field: Any, rule: Rule | None) -> Check | None:
-    inner = checks_of(GetMessageClass(field.message_type)) if field.message_type is not None else None
+    inner = (
+        checks_of(GetMessageClass(field.message_type)) if field.message_type is not None else None
+    )
     if field.is_repeated:
         return _list_check(field.name, rule, inner)
     return None if inner is None else _message_check(field.name, inner)

@@ -1,8 +1,9 @@
 """The limit of every text, byte string and list in what a client, a broker or another node sends.
 
-A field without a line here is an error as soon as its message is checked, and a test walks all requests of all services. The numbers are
-below what stores them later can hold: the principal's length takes 16 bits of a batch's header; names become parts of keys, of entities in
-snapshots and of metrics; all of it is printed somewhere.
+A field without a line here is an error as soon as its message is checked, and a test walks all
+requests of all services. The numbers are below what stores them later can hold: the principal's
+length takes 16 bits of a batch's header; names become parts of keys, of entities in snapshots and
+of metrics; all of it is printed somewhere.
 
 Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
@@ -36,7 +37,9 @@ from raftlog.wire.records.v1 import records_pb2 as records
 PRINCIPAL_MAX_CHARS = 1024
 MESSAGE_MAX_BYTES = 64 << 20
 """Of the transport: nothing larger arrives."""
-ENVELOPE = ByHandler(MESSAGE_MAX_BYTES, "the transport takes it apart; each request is checked by itself")
+ENVELOPE = ByHandler(
+    MESSAGE_MAX_BYTES, "the transport takes it apart; each request is checked by itself"
+)
 CLUSTER_ID = ByHandler(255, "compared with the cluster's own; a refusal shows 80 characters of it")
 ID = Text(255)
 DIRECTORY_ID = Text(255)
@@ -77,14 +80,18 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     controller.AlterPartitionData: {"new_isr_with_epochs": REPLICAS},
     controller.CreateTopicsRequest: {"topics": MANY},
     controller.CreatableTopic: {
-        "name": ByHandler(249, "controller.decisions.partitions.topics checks it, with an error for each topic"),
+        "name": ByHandler(
+            249, "controller.decisions.partitions.topics checks it, with an error for each topic"
+        ),
         "assignments": MANY,
         "configs": Items(1_000),
     },
     controller.CreatableReplicaAssignment: {"broker_ids": REPLICAS},
     controller.ConfigEntry: {
         "name": ByHandler(249, "one of the keys there are: raftlog.metadata.config_keys"),
-        "value": ByHandler(32_768, "controller.decisions.configs: config.value.max.bytes, printable"),
+        "value": ByHandler(
+            32_768, "controller.decisions.configs: config.value.max.bytes, printable"
+        ),
     },
     controller.DeleteTopicsRequest: {"names": Items(100_000, TOPIC_NAME)},
     # The hot path: everything in it is looked up or checked by controller.decisions.configs.
@@ -92,12 +99,18 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "resources": ByHandler(100_000, "controller.decisions.configs counts them")
     },
     controller.AlterConfigsResource: {
-        "resource_name": ByHandler(249, "controller.decisions.configs: looked up, or 249 printable characters"),
-        "configs": ByHandler(1_000, "controller.decisions.configs: no key twice, so no more than there are keys"),
+        "resource_name": ByHandler(
+            249, "controller.decisions.configs: looked up, or 249 printable characters"
+        ),
+        "configs": ByHandler(
+            1_000, "controller.decisions.configs: no key twice, so no more than there are keys"
+        ),
     },
     controller.AlterableConfig: {
         "name": ByHandler(249, "one of the keys there are: raftlog.metadata.config_keys"),
-        "value": ByHandler(32_768, "controller.decisions.configs: config.value.max.bytes, printable"),
+        "value": ByHandler(
+            32_768, "controller.decisions.configs: config.value.max.bytes, printable"
+        ),
     },
     controller.AddRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID, "endpoint": ENDPOINT},
     controller.RemoveRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID},
@@ -117,13 +130,20 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     controller.AlterHostnamesRequest: {"alterations": MANY},
     controller.HostnameAlteration: {
         "hostname": ByHandler(
-            255, "controller.decisions.brokers.hostnames: a host, or a mapping that is there and is to be deleted"
+            255,
+            "controller.decisions.brokers.hostnames: a host, or a mapping that is there and is to"
+            " be deleted",
         )
     },
     controller.AlterExportCursorsRequest: {"alterations": MANY},
     controller.ExportCursorAlteration: {
-        "name": ByHandler(249, "controller.decisions.clients.export_cursors checks it, with an error for each cursor"),
-        "target": ByHandler(1024, "controller.decisions.clients.export_cursors: 1024 printable characters"),
+        "name": ByHandler(
+            249,
+            "controller.decisions.clients.export_cursors checks it, with an error for each cursor",
+        ),
+        "target": ByHandler(
+            1024, "controller.decisions.clients.export_cursors: 1024 printable characters"
+        ),
     },
     controller.MetadataFetchRequest: {"cluster_id": CLUSTER_ID},
     # --- to a broker
@@ -131,11 +151,16 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     broker.BrokerRequest: {"cluster_id": CLUSTER_ID},
     broker.MetadataRequest: {"topics": READ_TOPICS},
     broker.DescribeConfigsRequest: {"resources": READ_RESOURCES},
-    broker.DescribeConfigsResource: {"resource_name": RESOURCE_NAME, "configuration_keys": Items(1_000, CONFIG_KEY)},
+    broker.DescribeConfigsResource: {
+        "resource_name": RESOURCE_NAME,
+        "configuration_keys": Items(1_000, CONFIG_KEY),
+    },
     data.ProduceRequest: {"partitions": DATA_PARTITIONS},
     data.ProducePartition: {
         "topic_id": TOPIC_ID,
-        "records": ByHandler(24 << 20, "broker.partition.produces: max.message.bytes, and how many a request has"),
+        "records": ByHandler(
+            24 << 20, "broker.partition.produces: max.message.bytes, and how many a request has"
+        ),
     },
     data.FetchRequest: {"partitions": DATA_PARTITIONS},
     data.FetchPartition: {"topic_id": TOPIC_ID},

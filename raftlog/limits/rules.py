@@ -1,4 +1,8 @@
-"""The kinds of limits. A rule says what is wrong with a value, or nothing; it is a length and at most one scan of a short text."""
+"""The kinds of limits.
+
+A rule says what is wrong with a value, or nothing; it is a length and at most one scan of a short
+text.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,9 @@ _SHOWN_CHARS = 80
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """At most so many characters, and none that is not printable: terminals and logs show it later."""
+    """At most so many characters, and none that is not printable: terminals and logs show it
+    later.
+    """
 
     max_chars: int
 
@@ -22,12 +28,19 @@ class Text:
         """What is wrong with the value; empty if nothing is."""
         if len(value) > self.max_chars:
             return f"{len(value)} characters are more than the {self.max_chars} allowed"
-        return "" if value.isprintable() else f"{value[:_SHOWN_CHARS]!r} has characters that cannot be printed"
+        return (
+            ""
+            if value.isprintable()
+            else f"{value[:_SHOWN_CHARS]!r} has characters that cannot be printed"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """At most so many characters, all of an allow-list. Empty is allowed; where it is not, the handler says so."""
+    """At most so many characters, all of an allow-list.
+
+    Empty is allowed; where it is not, the handler says so.
+    """
 
     max_chars: int
     pattern: re.Pattern[str]
@@ -37,7 +50,9 @@ class Allowed:
         """What is wrong with the value; empty if nothing is."""
         if len(value) > self.max_chars:
             return f"{len(value)} characters are more than the {self.max_chars} allowed"
-        return "" if self.pattern.fullmatch(value) else f"{value[:_SHOWN_CHARS]!r} is no {self.what}"
+        return (
+            "" if self.pattern.fullmatch(value) else f"{value[:_SHOWN_CHARS]!r} is no {self.what}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +76,11 @@ class Octets:
 
     def error(self, value: bytes) -> str:
         """What is wrong with the value; empty if nothing is."""
-        return "" if len(value) <= self.max_bytes else f"{len(value)} bytes are more than the {self.max_bytes} allowed"
+        return (
+            ""
+            if len(value) <= self.max_bytes
+            else f"{len(value)} bytes are more than the {self.max_bytes} allowed"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +92,19 @@ class Items:
 
     def error(self, value: Any) -> str:
         """What is wrong with the list, but for its items; empty if nothing is."""
-        return "" if len(value) <= self.max_items else f"{len(value)} items are more than the {self.max_items} allowed"
+        return (
+            ""
+            if len(value) <= self.max_items
+            else f"{len(value)} items are more than the {self.max_items} allowed"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ByHandler:
-    """Not looked at here: who handles the request has a check that is as strict. ``why`` names it, ``limit`` is what it allows."""
+    """Not looked at here: who handles the request has a check that is as strict.
+
+    ``why`` names it, ``limit`` is what it allows.
+    """
 
     limit: int
     why: str
@@ -94,7 +120,11 @@ def name(max_chars: int = 249) -> Allowed:
     return Allowed(max_chars, NAME, "name of letters, digits, dots, dashes and underscores")
 
 
-RACK = Allowed(255, re.compile(r"[A-Za-z0-9 ._:/@=+,-]*"), "rack: letters, digits, blanks and . _ : / @ = + , -")
+RACK = Allowed(
+    255,
+    re.compile(r"[A-Za-z0-9 ._:/@=+,-]*"),
+    "rack: letters, digits, blanks and . _ : / @ = + , -",
+)
 CLUSTER_ID = Text(255)
 HOST = Address(host_error, HOST_MAX_CHARS)
 ENDPOINT = Address(endpoint_error, HOST_MAX_CHARS + 6)

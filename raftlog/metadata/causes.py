@@ -1,8 +1,11 @@
-"""Why a broker is fenced or not, and why a host is mapped: the one thing that decisions ask, and the one table of the texts of before.
+"""Why a broker is fenced or not, and why a host is mapped: the one thing that decisions ask, and
+the one table of the texts of before.
 
-From metadata.version 6 on a BrokerRegistrationChangeRecord and a HostnameRecord say their cause, and their ``reason`` is for people alone.
-Below, and in all logs that were written before, the reason is all there is: whoever decides something reads the cause of it by
-:func:`cause_of` or :func:`hostname_cause_of`, at the time it is asked for. Nothing that is stored changes by that, nor does any state hash.
+From metadata.version 6 on a BrokerRegistrationChangeRecord and a HostnameRecord say their cause,
+and their ``reason`` is for people alone. Below, and in all logs that were written before, the
+reason is all there is: whoever decides something reads the cause of it by :func:`cause_of` or
+:func:`hostname_cause_of`, at the time it is asked for. Nothing that is stored changes by that, nor
+does any state hash.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ OLD_TEXTS: dict[str, Cause] = {
     "controlled shutdown": Cause.CONTROLLED_SHUTDOWN,
     "active without heartbeats, controlled shutdown": Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS,
 }
-"""Every reason that a build below metadata.version 6 writes: part of the format, and never reworded. Another text has no cause."""
+"""Every reason that a build below metadata.version 6 writes: part of the format, and never
+reworded. Another text has no cause.
+"""
 OLD_TEXT_OF: dict[Cause, str] = {cause: text for text, cause in OLD_TEXTS.items()}
 """What is written for a cause below that level."""
 OLD_HOSTNAME_TEXTS: dict[str, HostnameCause] = {
@@ -56,10 +61,14 @@ OLD_HOSTNAME_TEXTS: dict[str, HostnameCause] = {
     "its broker has registered from another host since": HostnameCause.STALE,
 }
 """The same of HostnameRecords."""
-OLD_HOSTNAME_TEXT_OF: dict[HostnameCause, str] = {cause: text for text, cause in OLD_HOSTNAME_TEXTS.items()}
+OLD_HOSTNAME_TEXT_OF: dict[HostnameCause, str] = {
+    cause: text for text, cause in OLD_HOSTNAME_TEXTS.items()
+}
 """What is written for such a cause below that level."""
 
-UNVOUCHED = frozenset({Cause.ACTIVE_WITHOUT_HEARTBEATS, Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS})
+UNVOUCHED = frozenset(
+    {Cause.ACTIVE_WITHOUT_HEARTBEATS, Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS}
+)
 """Unfenced whatever it had applied: LAO does not vouch for such a broker."""
 SHUT_DOWN = frozenset({Cause.CONTROLLED_SHUTDOWN, Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS})
 """Its process stops in order."""
@@ -68,17 +77,24 @@ PLANNED = SHUT_DOWN | {Cause.ASKED_TO_BE_FENCED}
 
 
 def cause_of(said: int, reason: str) -> Cause:
-    """The cause of a record or an entity: the one that it says, else that of its text. Raises ValueError for an unknown number."""
+    """The cause of a record or an entity: the one that it says, else that of its text.
+
+    Raises ValueError for an unknown number.
+    """
     return Cause(said) if said else OLD_TEXTS.get(reason, Cause.UNSPECIFIED)
 
 
 def hostname_cause_of(said: int, reason: str) -> HostnameCause:
     """The same of a HostnameRecord or a mapping."""
-    return HostnameCause(said) if said else OLD_HOSTNAME_TEXTS.get(reason, HostnameCause.UNSPECIFIED)
+    return (
+        HostnameCause(said) if said else OLD_HOSTNAME_TEXTS.get(reason, HostnameCause.UNSPECIFIED)
+    )
 
 
 def cause_name(kind: type[IntEnum], cause: int) -> str | None:
-    """The name of a cause, as the Parquet form has it, and the number of one that this build does not know. None: it is not said."""
+    """The name of a cause, as the Parquet form has it, and the number of one that this build does
+    not know. None: it is not said.
+    """
     if not cause:
         return None
     known = {each.value: each.name for each in kind}

@@ -1,8 +1,10 @@
-"""Exactly-once clients in the image: which are open, and what became of the writes they may still ask about.
+"""Exactly-once clients in the image: which are open, and what became of the writes they may still
+ask about.
 
-A client numbers its writes. The header of the batch that a numbered write became names the client and the number, and folding it
-keeps the result: a retry finds it, in this controller's pending image or in the next one's, and is not executed again. What
-the client says to be done is forgotten, so that a client never has more than ``WINDOW`` results.
+A client numbers its writes. The header of the batch that a numbered write became names the client
+and the number, and folding it keeps the result: a retry finds it, in this controller's pending
+image or in the next one's, and is not executed again. What the client says to be done is forgotten,
+so that a client never has more than ``WINDOW`` results.
 
 Why: docs/decisions/017-exactly-once-writes.md
 """
@@ -14,7 +16,9 @@ from raftlog.metadata.image import FoldError, ImageDraft
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 WINDOW = 256
-"""A sequence number is valid below ``all_below_done`` + this: as many writes of one client may be in flight."""
+"""A sequence number is valid below ``all_below_done`` + this: as many writes of one client may be
+in flight.
+"""
 FIRST_SEQUENCE = 1
 
 
@@ -26,7 +30,10 @@ def open_client(image: ImageDraft, message: pb.OpenClientRecord, offset: int, ep
 
 
 def close_client(image: ImageDraft, message: pb.CloseClientRecord, offset: int, epoch: int) -> None:
-    """Fold a CloseClientRecord: the client and its results go. Raises KeyError if it is not open."""
+    """Fold a CloseClientRecord: the client and its results go.
+
+    Raises KeyError if it is not open.
+    """
     old = image.clients[message.client_id]
     _forget(image, old, old.all_below_done + WINDOW)
     del image.clients[old.id]
@@ -34,11 +41,19 @@ def close_client(image: ImageDraft, message: pb.CloseClientRecord, offset: int, 
 
 
 def fold_identity(
-    image: ImageDraft, client_id: int, sequence: int, all_below_done: int, last_offset: int, epoch: int
+    image: ImageDraft,
+    client_id: int,
+    sequence: int,
+    all_below_done: int,
+    last_offset: int,
+    epoch: int,
 ) -> None:
-    """Fold the identity in a batch's header, after the batch's records. Raises FoldError for a number out of the window.
+    """Fold the identity in a batch's header, after the batch's records.
 
-    An id that is not open changes nothing: headers of metadata.version 1 hold whatever was sent, and a client may close itself.
+    Raises FoldError for a number out of the window.
+
+    An id that is not open changes nothing: headers of metadata.version 1 hold whatever was sent,
+    and a client may close itself.
     """
     old = image.clients.get(client_id)
     if old is None or not sequence:
@@ -47,7 +62,8 @@ def fold_identity(
     key = (client_id, sequence)
     if not done <= sequence < done + WINDOW or key in image.client_results:
         raise FoldError(
-            f"batch up to offset {last_offset} is write {sequence} of client {client_id}, whose window begins at {done}"
+            f"batch up to offset {last_offset} is write {sequence} of client {client_id}, whose"
+            f" window begins at {done}"
         )
     _forget(image, old, done)
     result = ClientResult(client_id, sequence, last_offset, epoch)

@@ -1,7 +1,8 @@
-"""The configuration keys there are, for each kind of resource: type, default, meaning, and what values are valid.
+"""The configuration keys there are, for each kind of resource: type, default, meaning, and what
+values are valid.
 
-Names, defaults and bounds are Kafka's. One table for whoever validates a write, fills in defaults on a read, or explains a
-key to a person. Values travel as text, as in Kafka.
+Names, defaults and bounds are Kafka's. One table for whoever validates a write, fills in defaults
+on a read, or explains a key to a person. Values travel as text, as in Kafka.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class ConfigKey:
 
 
 def config_keys(resource_type: int) -> Mapping[str, ConfigKey] | None:
-    """The keys of a kind of resource by name, in alphabetical order; None for a kind that has no configs."""
+    """The keys of a kind of resource by name, in alphabetical order; None for a kind that has no
+    configs.
+    """
     return _KEYS.get(resource_type)
 
 
@@ -52,7 +55,8 @@ def find(resource_type: int, name: str) -> ConfigKey | None:
 
 def _number(low: int, high: int) -> Check:
     def check(value: str) -> str | None:
-        # str.isdigit takes digits of every script and int() takes underscores and blanks: neither is what Kafka reads.
+        # str.isdigit takes digits of every script and int() takes underscores and blanks: neither
+        # is what Kafka reads.
         digits = value[1:] if value[:1] in ("-", "+") else value
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
             return "is not a whole number"
@@ -117,17 +121,37 @@ _WEEK_MS = 604_800_000
 _DAY_MS = 86_400_000
 
 _TOPIC = (
-    _text("cleanup.policy", "LIST", "delete", "What happens to old segments: delete, compact or both.", _CLEANUP),
+    _text(
+        "cleanup.policy",
+        "LIST",
+        "delete",
+        "What happens to old segments: delete, compact or both.",
+        _CLEANUP,
+    ),
     _text("compression.type", "STRING", "producer", "How records are compressed.", _COMPRESSION),
     _long("delete.retention.ms", _DAY_MS, "How long delete markers of a compacted topic stay."),
     _long("file.delete.delay.ms", 60_000, "How long a removed segment's file stays."),
     _long("flush.messages", LONG_MAX, "After how many records a partition is flushed.", 1),
     _long("flush.ms", LONG_MAX, "After how long a partition is flushed."),
     _int("index.interval.bytes", 4096, "How many bytes between entries of the offset index."),
-    _long("max.compaction.lag.ms", LONG_MAX, "The longest that a record stays out of compaction.", 1),
-    _int("max.message.bytes", 1_048_588, "The largest record batch; more than 24 MiB counts as 24 MiB."),
-    _long("message.timestamp.after.max.ms", 3_600_000, "How far a record's time may be ahead of the broker's."),
-    _long("message.timestamp.before.max.ms", LONG_MAX, "How far a record's time may be behind the broker's."),
+    _long(
+        "max.compaction.lag.ms", LONG_MAX, "The longest that a record stays out of compaction.", 1
+    ),
+    _int(
+        "max.message.bytes",
+        1_048_588,
+        "The largest record batch; more than 24 MiB counts as 24 MiB.",
+    ),
+    _long(
+        "message.timestamp.after.max.ms",
+        3_600_000,
+        "How far a record's time may be ahead of the broker's.",
+    ),
+    _long(
+        "message.timestamp.before.max.ms",
+        LONG_MAX,
+        "How far a record's time may be behind the broker's.",
+    ),
     _text(
         "message.timestamp.type",
         "STRING",
@@ -136,26 +160,61 @@ _TOPIC = (
         _TIMESTAMP_TYPE,
     ),
     _text(
-        "min.cleanable.dirty.ratio", "DOUBLE", "0.5", "The part of a log that is dirty before it is compacted.", _ratio
+        "min.cleanable.dirty.ratio",
+        "DOUBLE",
+        "0.5",
+        "The part of a log that is dirty before it is compacted.",
+        _ratio,
     ),
     _long("min.compaction.lag.ms", 0, "The least that a record stays out of compaction."),
-    _int("min.insync.replicas", 1, "How many replicas must be in sync for a write with acks=all.", 1),
+    _int(
+        "min.insync.replicas", 1, "How many replicas must be in sync for a write with acks=all.", 1
+    ),
     _boolean("preallocate", "false", "Whether a segment's file is allocated when it is created."),
-    _long("retention.bytes", -1, "The largest a partition grows before old segments go; -1: no bound.", -1),
+    _long(
+        "retention.bytes",
+        -1,
+        "The largest a partition grows before old segments go; -1: no bound.",
+        -1,
+    ),
     _long("retention.ms", _WEEK_MS, "How long records stay; -1: for ever.", -1),
     _int("segment.bytes", 1 << 30, "The size of a segment.", 1 << 20),
     _int("segment.index.bytes", 10 << 20, "The size of a segment's index.", 4),
-    _long("segment.jitter.ms", 0, "At most this is taken off segment.ms at random, to spread the rolling of segments."),
+    _long(
+        "segment.jitter.ms",
+        0,
+        "At most this is taken off segment.ms at random, to spread the rolling of segments.",
+    ),
     _long("segment.ms", _WEEK_MS, "After how long a segment is rolled.", 1),
-    _boolean("unclean.leader.election.enable", "false", "Whether a replica out of the ISR may lead as a last resort."),
+    _boolean(
+        "unclean.leader.election.enable",
+        "false",
+        "Whether a replica out of the ISR may lead as a last resort.",
+    ),
 )
 _BROKER = (
     _int("background.threads", 10, "Threads for background work.", 1),
-    _text("compression.type", "STRING", "producer", "compression.type of topics that have none.", _COMPRESSION),
-    _long("follower.replication.throttled.rate", LONG_MAX, "Bytes a second for throttled replication as a follower."),
-    _long("leader.replication.throttled.rate", LONG_MAX, "Bytes a second for throttled replication as a leader."),
+    _text(
+        "compression.type",
+        "STRING",
+        "producer",
+        "compression.type of topics that have none.",
+        _COMPRESSION,
+    ),
+    _long(
+        "follower.replication.throttled.rate",
+        LONG_MAX,
+        "Bytes a second for throttled replication as a follower.",
+    ),
+    _long(
+        "leader.replication.throttled.rate",
+        LONG_MAX,
+        "Bytes a second for throttled replication as a leader.",
+    ),
     _int("log.cleaner.threads", 1, "Threads that compact logs."),
-    _text("log.cleanup.policy", "LIST", "delete", "cleanup.policy of topics that have none.", _CLEANUP),
+    _text(
+        "log.cleanup.policy", "LIST", "delete", "cleanup.policy of topics that have none.", _CLEANUP
+    ),
     _long("log.retention.bytes", -1, "retention.bytes of topics that have none.", -1),
     _long("log.retention.ms", _WEEK_MS, "retention.ms of topics that have none.", -1),
     _int("log.segment.bytes", 1 << 30, "segment.bytes of topics that have none.", 1 << 20),
@@ -166,25 +225,78 @@ _BROKER = (
     _int("min.insync.replicas", 1, "min.insync.replicas of topics that have none.", 1),
     _int("num.io.threads", 8, "Threads that handle requests.", 1),
     _int("num.network.threads", 3, "Threads for the network.", 1),
-    _int("num.recovery.threads.per.data.dir", 2, "Threads for each data directory, at start and stop.", 1),
+    _int(
+        "num.recovery.threads.per.data.dir",
+        2,
+        "Threads for each data directory, at start and stop.",
+        1,
+    ),
     _int("num.replica.fetchers", 1, "Fetchers for each source broker.", 1),
-    _boolean("unclean.leader.election.enable", "false", "unclean.leader.election.enable of topics that have none."),
+    _boolean(
+        "unclean.leader.election.enable",
+        "false",
+        "unclean.leader.election.enable of topics that have none.",
+    ),
 )
 _CLIENT_METRICS = (
-    _int("interval.ms", 300_000, "How often a client that matches pushes its metrics.", 100, 3_600_000),
+    _int(
+        "interval.ms",
+        300_000,
+        "How often a client that matches pushes its metrics.",
+        100,
+        3_600_000,
+    ),
     _text("match", "LIST", "", "Which clients: name=pattern pairs; empty: all of them."),
     _text("metrics", "LIST", "", "Prefixes of the names of metrics to push; empty: none."),
 )
 _GROUP = (
-    _int("consumer.heartbeat.interval.ms", 5_000, "How often members of a consumer group say that they live.", 1),
-    _int("consumer.session.timeout.ms", 45_000, "After what silence a member of a consumer group is removed.", 1),
-    _text("share.auto.offset.reset", "STRING", "latest", "Where a share group starts.", _offset_reset),
-    _int("share.heartbeat.interval.ms", 5_000, "How often members of a share group say that they live.", 1),
-    _int("share.record.lock.duration.ms", 30_000, "How long a share group's record stays acquired.", 1_000, 3_600_000),
-    _int("share.session.timeout.ms", 45_000, "After what silence a member of a share group is removed.", 1),
-    _int("streams.heartbeat.interval.ms", 5_000, "How often members of a streams group say that they live.", 1),
+    _int(
+        "consumer.heartbeat.interval.ms",
+        5_000,
+        "How often members of a consumer group say that they live.",
+        1,
+    ),
+    _int(
+        "consumer.session.timeout.ms",
+        45_000,
+        "After what silence a member of a consumer group is removed.",
+        1,
+    ),
+    _text(
+        "share.auto.offset.reset", "STRING", "latest", "Where a share group starts.", _offset_reset
+    ),
+    _int(
+        "share.heartbeat.interval.ms",
+        5_000,
+        "How often members of a share group say that they live.",
+        1,
+    ),
+    _int(
+        "share.record.lock.duration.ms",
+        30_000,
+        "How long a share group's record stays acquired.",
+        1_000,
+        3_600_000,
+    ),
+    _int(
+        "share.session.timeout.ms",
+        45_000,
+        "After what silence a member of a share group is removed.",
+        1,
+    ),
+    _int(
+        "streams.heartbeat.interval.ms",
+        5_000,
+        "How often members of a streams group say that they live.",
+        1,
+    ),
     _int("streams.num.standby.replicas", 0, "Standby replicas for each task."),
-    _int("streams.session.timeout.ms", 45_000, "After what silence a member of a streams group is removed.", 1),
+    _int(
+        "streams.session.timeout.ms",
+        45_000,
+        "After what silence a member of a streams group is removed.",
+        1,
+    ),
 )
 
 

@@ -1,4 +1,5 @@
-"""What a config really is: the topic's own value, else what is set for all brokers under the broker's name of the key, else the default.
+"""What a config really is: the topic's own value, else what is set for all brokers under the
+broker's name of the key, else the default.
 
 The configs of a single broker are no layer of a topic: answers would differ from broker to broker.
 """
@@ -34,13 +35,19 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def inherited(view: Any) -> dict[str, str]:
-    """What topics inherit from the configs of all brokers: topic key -> value. ``view``: an image, or one in the making."""
+    """What topics inherit from the configs of all brokers: topic key -> value.
+
+    ``view``: an image, or one in the making.
+    """
     shared: Mapping[str, str] = view.configs.get((_BROKER, ALL_BROKERS)) or _NOTHING
     return {key: shared[name] for key, name in BROKER_NAME.items() if name in shared}
 
 
 def topic_config(view: Any, topic: str, key: str) -> str:
-    """The value in force of a topic's key, text as in the log. Raises KeyError for a key that topics do not have."""
+    """The value in force of a topic's key, text as in the log.
+
+    Raises KeyError for a key that topics do not have.
+    """
     own: Mapping[str, str] = view.configs.get((_TOPIC, topic)) or _NOTHING
     if key in own:
         return own[key]

@@ -1,4 +1,6 @@
-"""An image for people and JSON: plain containers, everything sorted, the same from the same state on every node."""
+"""An image for people and JSON: plain containers, everything sorted, the same from the same state
+on every node.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,39 @@ from raftlog.metadata.image import Image
 
 
 def image_to_dict(image: Image) -> dict[str, Any]:
-    """The whole image as JSON-able containers: topics by name, all else by id; topic ids and the state hash in hex. O(image)."""
+    """The whole image as JSON-able containers: topics by name, all else by id; topic ids and the
+    state hash in hex. O(image).
+    """
     return {
         "offset": image.offset,
         "epoch": image.epoch,
         "timestamp_ms": image.timestamp_ms,
         "state_hash": format_hash(image.state_hash),
-        "leader": None if image.leader is None else {**asdict(image.leader), "voters": list(image.leader.voters)},
+        "leader": None
+        if image.leader is None
+        else {**asdict(image.leader), "voters": list(image.leader.voters)},
         "progress": None if image.progress is None else asdict(image.progress),
         "features": {name: image.features[name] for name in sorted(image.features)},
         "brokers": [_broker(image.brokers[broker_id]) for broker_id in sorted(image.brokers)],
-        "topics": [_topic(image, image.topics[image.topic_ids[name]]) for name in sorted(image.topic_ids)],
+        "topics": [
+            _topic(image, image.topics[image.topic_ids[name]]) for name in sorted(image.topic_ids)
+        ],
         "configs": [
-            {"resource_type": key[0], "resource_name": key[1], "values": dict(sorted(image.configs[key].items()))}
+            {
+                "resource_type": key[0],
+                "resource_name": key[1],
+                "values": dict(sorted(image.configs[key].items())),
+            }
             for key in sorted(image.configs)
         ],
         "voters": None if image.voters is None else _voters(image.voters),
-        "clients": [_client(image, image.clients[client_id]) for client_id in sorted(image.clients)],
+        "clients": [
+            _client(image, image.clients[client_id]) for client_id in sorted(image.clients)
+        ],
         "hostnames": [asdict(image.hostnames[name]) for name in sorted(image.hostnames)],
-        "export_cursors": [asdict(image.export_cursors[name]) for name in sorted(image.export_cursors)],
+        "export_cursors": [
+            asdict(image.export_cursors[name]) for name in sorted(image.export_cursors)
+        ],
         "applied": [asdict(image.applied[broker_id]) for broker_id in sorted(image.applied)],
     }
 
@@ -53,7 +69,10 @@ def _voters(voters: Voters) -> dict[str, Any]:
 
 
 def _client(image: Image, client: Client) -> dict[str, Any]:
-    keys = ((client.id, sequence) for sequence in range(client.all_below_done, client.all_below_done + WINDOW))
+    keys = (
+        (client.id, sequence)
+        for sequence in range(client.all_below_done, client.all_below_done + WINDOW)
+    )
     results = (image.client_results.get(key) for key in keys)
     return {
         **asdict(client),
@@ -69,11 +88,16 @@ def _topic(image: Image, topic: Topic) -> dict[str, Any]:
     return {
         "id": topic.id.hex(),
         "name": topic.name,
-        "partitions": [_partition(image.partitions[topic.id, index]) for index in range(topic.partition_count)],
+        "partitions": [
+            _partition(image.partitions[topic.id, index]) for index in range(topic.partition_count)
+        ],
     }
 
 
 def _partition(partition: Partition) -> dict[str, Any]:
-    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(partition).items()}
+    fields = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(partition).items()
+    }
     del fields["topic_id"]  # the topic's own
     return fields

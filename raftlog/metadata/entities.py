@@ -1,7 +1,8 @@
 """What the image holds: one small immutable object an entity.
 
-An entity's canonical bytes are the MessagePack array of its fields, in order: the same in every process and build, and the
-input of the state hash. Adding a field is therefore a change of the metadata version.
+An entity's canonical bytes are the MessagePack array of its fields, in order: the same in every
+process and build, and the input of the state hash. Adding a field is therefore a change of the
+metadata version.
 """
 
 from __future__ import annotations
@@ -41,16 +42,20 @@ class Process(msgspec.Struct, frozen=True, array_like=True):
 
 
 def has_left(fenced: Any, in_controlled_shutdown: Any) -> Any:
-    """Whether a broker took its leave: its process said that it ends, and is final for its epoch. For bools, and for Spark's columns.
+    """Whether a broker took its leave: its process said that it ends, and is final for its epoch.
 
-    Fenced *and* in controlled shutdown is written by a graceful leave alone, so that a new controller knows it too; all other
-    fencing takes the second flag back.
+    For bools, and for Spark's columns.
+
+    Fenced *and* in controlled shutdown is written by a graceful leave alone, so that a new
+    controller knows it too; all other fencing takes the second flag back.
     """
     return fenced & in_controlled_shutdown
 
 
 class Broker(msgspec.Struct, frozen=True, array_like=True):
-    """One registration. ``epoch`` is the offset of its RegisterBroker record (KIP-343's incarnation id).
+    """One registration.
+
+    ``epoch`` is the offset of its RegisterBroker record (KIP-343's incarnation id).
 
     ``reason`` is for people: decisions ask for ``cause``.
     """
@@ -85,14 +90,17 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def cause(self) -> Cause:
-        """Why it is as it is: what its last record says, else what its reason stood for before records said it."""
+        """Why it is as it is: what its last record says, else what its reason stood for before
+        records said it.
+        """
         return cause_of(said_cause(self), self.reason)
 
 
 class CausedBroker(Broker, frozen=True, array_like=True):
     """A registration whose last record says its cause (metadata.version 6).
 
-    One more element in the canonical bytes; a broker without it has the bytes, and the hash, that it had before there were causes.
+    One more element in the canonical bytes; a broker without it has the bytes, and the hash, that
+    it had before there were causes.
     """
 
     said_cause: int = 0
@@ -104,7 +112,9 @@ def said_cause(entity: Broker | Hostname) -> int:
 
 
 def with_cause(broker: Broker, said: int) -> Broker:
-    """The broker, with the cause that its last record says; 0: with none, whatever was said before."""
+    """The broker, with the cause that its last record says; 0: with none, whatever was said
+    before.
+    """
     values = [getattr(broker, name) for name in Broker.__struct_fields__]
     if said:
         values.append(int(said))
@@ -113,7 +123,10 @@ def with_cause(broker: Broker, said: int) -> Broker:
 
 
 class Topic(msgspec.Struct, frozen=True, array_like=True):
-    """One topic. Its partitions are 0 .. partition_count-1; the count is derived and not part of the hash."""
+    """One topic.
+
+    Its partitions are 0 .. partition_count-1; the count is derived and not part of the hash.
+    """
 
     id: bytes
     name: str
@@ -159,7 +172,9 @@ class Voters(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """The last progress record: a lower bound of LAO (inclusive, -1 unknown) and of the high watermark (exclusive)."""
+    """The last progress record: a lower bound of LAO (inclusive, -1 unknown) and of the high
+    watermark (exclusive).
+    """
 
     lowest_acknowledged_offset: int
     high_watermark: int
@@ -185,7 +200,9 @@ class Client(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClientResult(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one numbered write: the offset of its last record (inclusive), and the epoch it was written in."""
+    """What became of one numbered write: the offset of its last record (inclusive), and the epoch
+    it was written in.
+    """
 
     client_id: int
     sequence: int
@@ -194,7 +211,9 @@ class ClientResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hostname(msgspec.Struct, frozen=True, array_like=True):
-    """Which broker runs on a host (KIP-426). ``version``: of the mapping's form. ``offset``: of its record, what compare-and-set is on.
+    """Which broker runs on a host (KIP-426).
+
+    ``version``: of the mapping's form. ``offset``: of its record, what compare-and-set is on.
 
     ``reason`` is for people: decisions ask for ``cause``.
     """
@@ -207,12 +226,16 @@ class Hostname(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def cause(self) -> HostnameCause:
-        """Why it is mapped: what its record says, else what its reason stood for before records said it."""
+        """Why it is mapped: what its record says, else what its reason stood for before records
+        said it.
+        """
         return hostname_cause_of(said_cause(self), self.reason)
 
 
 class CausedHostname(Hostname, frozen=True, array_like=True):
-    """A mapping whose record says its cause (metadata.version 6): one more element in the canonical bytes, as of a CausedBroker."""
+    """A mapping whose record says its cause (metadata.version 6): one more element in the canonical
+    bytes, as of a CausedBroker.
+    """
 
     said_cause: int = 0
 
@@ -224,9 +247,11 @@ def mapping_with_cause(mapping: Hostname, said: int) -> Hostname:
 
 
 class ExportCursor(msgspec.Struct, frozen=True, array_like=True):
-    """How far an export has come: it holds everything below ``end_offset`` (exclusive), and nodes keep the log from there on.
+    """How far an export has come: it holds everything below ``end_offset`` (exclusive), and nodes
+    keep the log from there on.
 
-    ``target``: where it is, as its program says. ``offset`` and ``timestamp_ms``: of the cursor's record, and its log time.
+    ``target``: where it is, as its program says. ``offset`` and ``timestamp_ms``: of the cursor's
+    record, and its log time.
     """
 
     name: str
@@ -237,16 +262,20 @@ class ExportCursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 def entity_hash(*content: object) -> int:
-    """One entity's share of the state hash, from its kind, key and fields: XXH3-128 of their canonical bytes.
+    """One entity's share of the state hash, from its kind, key and fields: XXH3-128 of their
+    canonical bytes.
 
-    The state hash is the sum of these modulo 2**128: no order, O(1) for each change, and it adds up over parts of the state. It
-    finds divergence and corruption; it is no defence against somebody who forges entities.
+    The state hash is the sum of these modulo 2**128: no order, O(1) for each change, and it adds up
+    over parts of the state. It finds divergence and corruption; it is no defence against somebody
+    who forges entities.
     """
     return bytes_hash(entity_bytes(content))
 
 
 def encoded_hash(kind: str, encoded: bytes) -> int:
-    """``entity_hash`` of a kind and the rest of the content, which is at hand as a MessagePack array of fewer than 15 elements."""
+    """``entity_hash`` of a kind and the rest of the content, which is at hand as a MessagePack
+    array of fewer than 15 elements.
+    """
     head = _HEADS.get((kind, encoded[0]))
     if head is None:
         assert 0x90 <= encoded[0] < 0x9F

@@ -1,4 +1,6 @@
-"""Export cursors in the image: how far exports of the log have come, so that no node drops what one of them still needs."""
+"""Export cursors in the image: how far exports of the log have come, so that no node drops what one
+of them still needs.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from raftlog.metadata.image import ImageDraft
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
-def fold_export_cursor(image: ImageDraft, message: pb.ExportCursorRecord, offset: int, epoch: int) -> None:
+def fold_export_cursor(
+    image: ImageDraft, message: pb.ExportCursorRecord, offset: int, epoch: int
+) -> None:
     """Fold an ExportCursorRecord. Raises KeyError for the removal of a cursor that is not there."""
     name = message.name
     old = image.export_cursors.get(name)

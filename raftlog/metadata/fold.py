@@ -1,4 +1,6 @@
-"""The fold: what each record type does to the image. The one place where state changes, for every program of raftlog.
+"""The fold: what each record type does to the image.
+
+The one place where state changes, for every program of raftlog.
 
 Why: docs/decisions/020-one-fold-everywhere.md
 """
@@ -37,7 +39,9 @@ _CAUSES: frozenset[int] = frozenset(Cause)
 
 
 class ImageBuilder(ImageDraft):
-    """Folds records into the image after ``base``: the same code in controller, broker and replay."""
+    """Folds records into the image after ``base``: the same code in controller, broker and
+    replay.
+    """
 
     __slots__ = ()
 
@@ -52,9 +56,14 @@ class ImageBuilder(ImageDraft):
         sequence: int = 0,
         all_below_done: int = 0,
     ) -> None:
-        """Fold one whole batch whose records are at hand; of its header, whatever changes state. Raises FoldError."""
+        """Fold one whole batch whose records are at hand; of its header, whatever changes state.
+
+        Raises FoldError.
+        """
         if base_offset != self.offset + 1:
-            raise FoldError(f"batch at offset {base_offset} does not follow the image at {self.offset}")
+            raise FoldError(
+                f"batch at offset {base_offset} does not follow the image at {self.offset}"
+            )
         self.timestamp_ms = timestamp_ms
         for index, record in enumerate(records):
             apply(self, record.type, record.message, base_offset + index, epoch)
@@ -75,9 +84,11 @@ class ImageBuilder(ImageDraft):
         )
 
     def apply_chunk(self, chunk: bytes, *, until: int | None = None, verify: bool = False) -> None:
-        """Fold the batches of a chunk, up to the offset ``until`` (exclusive, a batch boundary) if given.
+        """Fold the batches of a chunk, up to the offset ``until`` (exclusive, a batch boundary) if
+        given.
 
-        Batches at or below the image's offset are skipped. Raises FoldError, UnknownRecordError, CorruptLogError.
+        Batches at or below the image's offset are skipped. Raises FoldError, UnknownRecordError,
+        CorruptLogError.
         """
         for header in batch.headers(chunk, verify=verify):
             if header.last_offset <= self.offset:
@@ -87,7 +98,10 @@ class ImageBuilder(ImageDraft):
             self.apply_encoded(chunk, header)
 
     def apply_encoded(self, chunk: bytes, header: batch.BatchHeader) -> None:
-        """Fold one batch of a chunk. The hot path of every node that did not make the records itself."""
+        """Fold one batch of a chunk.
+
+        The hot path of every node that did not make the records itself.
+        """
         offset = header.base_offset
         if offset != self.offset + 1:
             raise FoldError(f"batch at offset {offset} does not follow the image at {self.offset}")
@@ -97,11 +111,16 @@ class ImageBuilder(ImageDraft):
             offset += 1
         self.offset, self.epoch = offset - 1, epoch
         if header.client_id:
-            fold_identity(self, header.client_id, header.sequence, header.all_below_done, offset - 1, epoch)
+            fold_identity(
+                self, header.client_id, header.sequence, header.all_below_done, offset - 1, epoch
+            )
 
 
 def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) -> None:
-    """Fold one record; ``image.timestamp_ms`` is its batch's. Raises FoldError if it does not fit the state, UnknownRecordError."""
+    """Fold one record; ``image.timestamp_ms`` is its batch's.
+
+    Raises FoldError if it does not fit the state, UnknownRecordError.
+    """
     handler = _HANDLERS.get(type_)
     if handler is None:
         raise UnknownRecordError(f"record type {type_} at offset {offset} is unknown to this build")
@@ -113,13 +132,17 @@ def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) 
         ) from error
 
 
-def _register_broker(image: ImageDraft, message: pb.RegisterBrokerRecord, offset: int, epoch: int) -> None:
+def _register_broker(
+    image: ImageDraft, message: pb.RegisterBrokerRecord, offset: int, epoch: int
+) -> None:
     broker = Broker(
         id=message.broker_id,
         epoch=message.broker_epoch,
         incarnation_id=message.incarnation_id,
         listeners=tuple(Listener(end.name, end.host, end.port) for end in message.end_points),
-        features=tuple((f.name, f.min_supported_version, f.max_supported_version) for f in message.features),
+        features=tuple(
+            (f.name, f.min_supported_version, f.max_supported_version) for f in message.features
+        ),
         rack=message.rack,
         fenced=message.fenced,
         in_controlled_shutdown=message.in_controlled_shutdown,
@@ -137,7 +160,9 @@ def _register_broker(image: ImageDraft, message: pb.RegisterBrokerRecord, offset
     image.brokers[broker.id] = broker
 
 
-def _unregister_broker(image: ImageDraft, message: pb.UnregisterBrokerRecord, offset: int, epoch: int) -> None:
+def _unregister_broker(
+    image: ImageDraft, message: pb.UnregisterBrokerRecord, offset: int, epoch: int
+) -> None:
     old = image.brokers[message.broker_id]
     image.replace("broker", (old.id,), old, None)
     del image.brokers[old.id]
@@ -149,10 +174,13 @@ def _change_registration(
     old = image.brokers[message.broker_id]
     if old.epoch != message.broker_epoch:
         raise FoldError(
-            f"registration change at offset {offset} is for epoch {message.broker_epoch} of broker {old.id}, not {old.epoch}"
+            f"registration change at offset {offset} is for epoch {message.broker_epoch} of broker"
+            f" {old.id}, not {old.epoch}"
         )
     if message.cause and int(message.cause) not in _CAUSES:
-        raise UnknownRecordError(f"the cause {message.cause} at offset {offset} is unknown to this build")
+        raise UnknownRecordError(
+            f"the cause {message.cause} at offset {offset} is unknown to this build"
+        )
     new = with_cause(
         replace(
             old,
@@ -184,7 +212,8 @@ def _partition(image: ImageDraft, message: pb.PartitionRecord, offset: int, epoc
     key = (message.topic_id, message.partition_id)
     if message.partition_id != topic.partition_count:
         raise FoldError(
-            f"partition {message.partition_id} of {topic.name!r} at offset {offset} is not the next one, {topic.partition_count}"
+            f"partition {message.partition_id} of {topic.name!r} at offset {offset} is not the next"
+            f" one, {topic.partition_count}"
         )
     partition = Partition(
         message.topic_id,
@@ -209,9 +238,14 @@ def changed_partition(old: Partition, message: pb.PartitionChangeRecord) -> Part
     """What a PartitionChangeRecord makes of a partition."""
     has = message.HasField
     replicas = tuple(message.replicas.ids) if has("replicas") else old.replicas
-    # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a replica goes.
-    new_leadership = has("leader") or (replicas is not old.replicas and not set(old.replicas) <= set(replicas))
-    leader_epoch = message.leader_epoch if has("leader_epoch") else old.leader_epoch + new_leadership
+    # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a
+    # replica goes.
+    new_leadership = has("leader") or (
+        replicas is not old.replicas and not set(old.replicas) <= set(replicas)
+    )
+    leader_epoch = (
+        message.leader_epoch if has("leader_epoch") else old.leader_epoch + new_leadership
+    )
     return Partition(
         old.topic_id,
         old.index,
@@ -220,13 +254,19 @@ def changed_partition(old: Partition, message: pb.PartitionChangeRecord) -> Part
         tuple(message.removing_replicas.ids) if has("removing_replicas") else old.removing_replicas,
         tuple(message.adding_replicas.ids) if has("adding_replicas") else old.adding_replicas,
         message.leader if has("leader") else old.leader,
-        message.leader_recovery_state if has("leader_recovery_state") else old.leader_recovery_state,
+        (
+            message.leader_recovery_state
+            if has("leader_recovery_state")
+            else old.leader_recovery_state
+        ),
         leader_epoch,
         old.partition_epoch + 1,
     )
 
 
-def _partition_change(image: ImageDraft, message: pb.PartitionChangeRecord, offset: int, epoch: int) -> None:
+def _partition_change(
+    image: ImageDraft, message: pb.PartitionChangeRecord, offset: int, epoch: int
+) -> None:
     key = (message.topic_id, message.partition_id)
     old = image.partitions[key]
     new = changed_partition(old, message)
@@ -248,7 +288,9 @@ def _index(image: ImageDraft, broker_id: int, key: tuple[bytes, int], *, present
     image.replicas_of[broker_id] = held.finish()
 
 
-def _remove_topic(image: ImageDraft, message: pb.RemoveTopicRecord, offset: int, epoch: int) -> None:
+def _remove_topic(
+    image: ImageDraft, message: pb.RemoveTopicRecord, offset: int, epoch: int
+) -> None:
     topic = image.topics[message.topic_id]
     held: dict[int, pmap.Mutation[PartitionKey, None]] = {}
     for index in range(topic.partition_count):
@@ -285,9 +327,14 @@ def _config(image: ImageDraft, message: pb.ConfigRecord, offset: int, epoch: int
     image.replace("config", (*resource, name), old, new)
 
 
-def _feature_level(image: ImageDraft, message: pb.FeatureLevelRecord, offset: int, epoch: int) -> None:
+def _feature_level(
+    image: ImageDraft, message: pb.FeatureLevelRecord, offset: int, epoch: int
+) -> None:
     old = image.features.get(message.name)
-    if message.name == versions.METADATA_VERSION and message.feature_level > versions.LATEST_METADATA_VERSION:
+    if (
+        message.name == versions.METADATA_VERSION
+        and message.feature_level > versions.LATEST_METADATA_VERSION
+    ):
         raise UnknownRecordError(
             f"the record at offset {offset} raises {message.name} to {message.feature_level}: "
             f"this build knows {versions.LATEST_METADATA_VERSION} at most"
@@ -299,7 +346,9 @@ def _feature_level(image: ImageDraft, message: pb.FeatureLevelRecord, offset: in
     image.replace("feature", (message.name,), old, message.feature_level or None)
 
 
-def _leader_change(image: ImageDraft, message: pb.LeaderChangeRecord, offset: int, epoch: int) -> None:
+def _leader_change(
+    image: ImageDraft, message: pb.LeaderChangeRecord, offset: int, epoch: int
+) -> None:
     new = Leader(epoch, message.leader_id, tuple(message.voters))
     image.replace("leader", (), image.leader, new)
     image.leader = new
@@ -316,7 +365,9 @@ def _progress(image: ImageDraft, message: pb.ProgressRecord, offset: int, epoch:
 
 
 def _voters(image: ImageDraft, message: pb.VotersRecord, offset: int, epoch: int) -> None:
-    entries = tuple(VoterEntry(v.voter_id, v.voter_directory_id, v.endpoint) for v in message.voters)
+    entries = tuple(
+        VoterEntry(v.voter_id, v.voter_directory_id, v.endpoint) for v in message.voters
+    )
     new = Voters(offset, entries) if entries else None
     image.replace("voters", (), image.voters, new)
     image.voters = new

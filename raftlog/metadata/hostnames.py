@@ -1,4 +1,6 @@
-"""Hostnames in the image: which broker runs on a host (KIP-426), so that a new disk in an old host need not mean a new broker id."""
+"""Hostnames in the image: which broker runs on a host (KIP-426), so that a new disk in an old host
+need not mean a new broker id.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _CAUSES: frozenset[int] = frozenset(HostnameCause)
 
 
 def hostname_key(host: str) -> str:
-    """The name that a host is mapped under: hostnames differ neither by case nor by the dot at the end."""
+    """The name that a host is mapped under: hostnames differ neither by case nor by the dot at the
+    end.
+    """
     return host.lower().rstrip(".")
 
 
@@ -29,12 +33,23 @@ def mapping_to_dict(mapping: Hostname) -> dict[str, int]:
 
 
 def takes_cause_back(said: int, old_broker_id: int | None, message: pb.HostnameRecord) -> bool:
-    """Whether a record does nothing but take back the cause that is ``said`` by a mapping to this broker (None: the host is not mapped)."""
-    return bool(said) and not message.cause and message.HasField("broker_id") and message.broker_id == old_broker_id
+    """Whether a record does nothing but take back the cause that is ``said`` by a mapping to this
+    broker (None: the host is not mapped).
+    """
+    return (
+        bool(said)
+        and not message.cause
+        and message.HasField("broker_id")
+        and message.broker_id == old_broker_id
+    )
 
 
 def fold_hostname(image: ImageDraft, message: pb.HostnameRecord, offset: int, epoch: int) -> None:
-    """Fold a HostnameRecord. Raises KeyError for the deletion of a mapping that is not there, UnknownRecordError for an unknown cause."""
+    """Fold a HostnameRecord.
+
+    Raises KeyError for the deletion of a mapping that is not there, UnknownRecordError for an
+    unknown cause.
+    """
     name, said = message.hostname, int(message.cause)
     if said and said not in _CAUSES:
         raise UnknownRecordError(f"the cause {said} at offset {offset} is unknown to this build")
@@ -42,7 +57,9 @@ def fold_hostname(image: ImageDraft, message: pb.HostnameRecord, offset: int, ep
     if message.HasField("broker_id"):
         if old is not None and takes_cause_back(said_cause(old), old.broker_id, message):
             offset = old.offset
-        new = mapping_with_cause(Hostname(name, message.version, message.broker_id, offset, message.reason), said)
+        new = mapping_with_cause(
+            Hostname(name, message.version, message.broker_id, offset, message.reason), said
+        )
         image.hostnames[name] = new
     else:
         new = None

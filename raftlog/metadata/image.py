@@ -1,8 +1,9 @@
 """The image: all metadata at one offset, immutable; and the draft of the next one.
 
-An image costs a handful of references, so a pending one, a committed one and one at LAO live side by side for the price of
-their difference. ``Image`` and ``ImageDraft`` both offer the maps below for look-ups
-(:class:`ImageView`); only an ``Image`` may be iterated, and iteration order means nothing.
+An image costs a handful of references, so a pending one, a committed one and one at LAO live side
+by side for the price of their difference. ``Image`` and ``ImageDraft`` both offer the maps below
+for look-ups (:class:`ImageView`); only an ``Image`` may be iterated, and iteration order means
+nothing.
 """
 
 from __future__ import annotations
@@ -35,12 +36,17 @@ ClientResultKey = tuple[int, int]
 
 
 class FoldError(FatalError):
-    """A committed record does not fit the state it is applied to. The same on every node: stop, never skip."""
+    """A committed record does not fit the state it is applied to.
+
+    The same on every node: stop, never skip.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """All metadata after the record at ``offset`` (inclusive; -1: nothing yet), which is always the end of a log batch."""
+    """All metadata after the record at ``offset`` (inclusive; -1: nothing yet), which is always the
+    end of a log batch.
+    """
 
     offset: int = -1
     epoch: int = 0
@@ -125,7 +131,10 @@ class ImageView(Protocol):
 
 
 class ImageDraft:
-    """An image in the making: mutable maps over those of ``base``. Usable again after ``snapshot``."""
+    """An image in the making: mutable maps over those of ``base``.
+
+    Usable again after ``snapshot``.
+    """
 
     __slots__ = (
         "applied",
@@ -197,7 +206,9 @@ class ImageDraft:
         self._reset(image)
         return image
 
-    def replace(self, kind: str, key: tuple[object, ...], old: object | None, new: object | None) -> None:
+    def replace(
+        self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
+    ) -> None:
         """Account an entity's change in the state hash and in the size of the state."""
         if old is not None:
             content = entity_bytes((kind, *key, old))

@@ -1,10 +1,13 @@
-"""The persistent map under the image: an immutable map whose next version shares almost everything with the last.
+"""The persistent map under the image: an immutable map whose next version shares almost everything
+with the last.
 
-``Map`` is a mapping with get, ``in``, len and iteration; ``mutate()`` gives a mutable copy for O(1), whose ``finish()`` is the
-next version. Order of iteration means nothing and may differ between processes: sort by key before showing anything.
+``Map`` is a mapping with get, ``in``, len and iteration; ``mutate()`` gives a mutable copy for
+O(1), whose ``finish()`` is the next version. Order of iteration means nothing and may differ
+between processes: sort by key before showing anything.
 
-Two libraries do the work. immutables is three times faster to write and has no wheel beyond Python 3.13; rpds-py is slower
-and built for every Python. Both must install without a compiler, hence the choice; the tests run both.
+Two libraries do the work. immutables is three times faster to write and has no wheel beyond Python
+3.13; rpds-py is slower and built for every Python. Both must install without a compiler, hence the
+choice; the tests run both.
 """
 
 from __future__ import annotations
@@ -115,7 +118,9 @@ class RpdsMap(Generic[K, V]):
 
 
 class RpdsMutation(Generic[K, V]):
-    """``Mutation`` for rpds, which has none of its own: the next trie is kept, each write is a new version."""
+    """``Mutation`` for rpds, which has none of its own: the next trie is kept, each write is a new
+    version.
+    """
 
     __slots__ = ("_trie",)
 

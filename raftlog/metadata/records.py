@@ -1,7 +1,8 @@
 """The record types: their numbers, their messages, and the entity group that each one changes.
 
-Numbers are Kafka's apiKeys where Kafka has the record. A record changes exactly one *entity group*; folding a log group by
-group gives the same entities as folding it in order, which is what lets an engine like Spark do it in parallel.
+Numbers are Kafka's apiKeys where Kafka has the record. A record changes exactly one *entity group*;
+folding a log group by group gives the same entities as folding it in order, which is what lets an
+engine like Spark do it in parallel.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ RECORD_VERSION = 0
 
 
 class UnknownRecordError(FatalError):
-    """A record type or version that this build does not know: it must not be skipped, so the node stops."""
+    """A record type or version that this build does not know: it must not be skipped, so the node
+    stops.
+    """
 
 
 class RecordType(IntEnum):
@@ -79,11 +82,15 @@ MESSAGES: dict[int, type[Message]] = {
     RecordType.HOSTNAME: pb.HostnameRecord,
     RecordType.EXPORT_CURSOR: pb.ExportCursorRecord,
 }
-TYPE_OF: dict[type[Message], RecordType] = {message: RecordType(number) for number, message in MESSAGES.items()}
+TYPE_OF: dict[type[Message], RecordType] = {
+    message: RecordType(number) for number, message in MESSAGES.items()
+}
 
 
 class Record(NamedTuple):
-    """A record in both forms: the bytes, encoded once, for the log (as in RecordData), and the message, for the fold."""
+    """A record in both forms: the bytes, encoded once, for the log (as in RecordData), and the
+    message, for the fold.
+    """
 
     type: int
     version: int
@@ -117,12 +124,15 @@ def parse_body(type_: int, version: int, body: bytes) -> Any:
     message_type = MESSAGES.get(type_)
     if message_type is None or version != RECORD_VERSION:
         raise UnknownRecordError(
-            f"record type {type_} version {version} is unknown to this build: the log was written by a newer one"
+            f"record type {type_} version {version} is unknown to this build: the log was written"
+            " by a newer one"
         )
     try:
         return message_type.FromString(body)
     except DecodeError as error:
-        raise UnknownRecordError(f"record type {RecordType(type_).name} does not parse: {error}") from error
+        raise UnknownRecordError(
+            f"record type {RecordType(type_).name} does not parse: {error}"
+        ) from error
 
 
 def _topic(message: Any) -> GroupKey:
@@ -141,7 +151,9 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     RecordType.PARTITION: _topic,
     RecordType.PARTITION_CHANGE: _topic,
     RecordType.REMOVE_TOPIC: _topic,
-    RecordType.CONFIG: lambda message: GroupKey("config", f"{message.resource_type}:{message.resource_name}"),
+    RecordType.CONFIG: lambda message: GroupKey(
+        "config", f"{message.resource_type}:{message.resource_name}"
+    ),
     RecordType.FEATURE_LEVEL: lambda message: GroupKey("feature", message.name),
     RecordType.LEADER_CHANGE: lambda _: GroupKey("leader", ""),
     RecordType.PROGRESS: lambda _: GroupKey("progress", ""),
@@ -152,7 +164,9 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     RecordType.HOSTNAME: lambda message: GroupKey("hostname", message.hostname),
     RecordType.EXPORT_CURSOR: lambda message: GroupKey("export_cursor", message.name),
 }
-ONLY_IN_SNAPSHOTS = frozenset({RecordType.SNAPSHOT_HEADER, RecordType.SNAPSHOT_FOOTER, RecordType.SNAPSHOT_ENTITIES})
+ONLY_IN_SNAPSHOTS = frozenset(
+    {RecordType.SNAPSHOT_HEADER, RecordType.SNAPSHOT_FOOTER, RecordType.SNAPSHOT_ENTITIES}
+)
 """Types that never stand in the log: they have no group."""
 
 

@@ -1,11 +1,13 @@
 """An image as the content of a snapshot, and back (KIP-630).
 
-Between a snapshot's header and footer (``raftlog.metadata.snapshot_file``) lie the image's entities, kind by kind and sorted by key, as
-the canonical bytes that the state hash is made of. Offset, epoch and timestamp stand in the header; what an image derives
-from its entities (indexes, counts) is derived again. The hash is summed up anew on both sides: a state that does not have
-the hash it claims is neither written nor taken.
+Between a snapshot's header and footer (``raftlog.metadata.snapshot_file``) lie the image's
+entities, kind by kind and sorted by key, as the canonical bytes that the state hash is made of.
+Offset, epoch and timestamp stand in the header; what an image derives from its entities (indexes,
+counts) is derived again. The hash is summed up anew on both sides: a state that does not have the
+hash it claims is neither written nor taken.
 
-``KINDS`` names every kind of entity and the fields of ``Image`` it fills; an entity that gets a place in the image gets a line there.
+``KINDS`` names every kind of entity and the fields of ``Image`` it fills; an entity that gets a
+place in the image gets a line there.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -43,25 +45,36 @@ from raftlog.metadata.entities import (
 )
 from raftlog.metadata.image import Image, ImageDraft
 from raftlog.metadata.records import RecordType, parse, record
-from raftlog.metadata.snapshot_file import SnapshotHeader, SnapshotVerifier, encode_footer, encode_header
+from raftlog.metadata.snapshot_file import (
+    SnapshotHeader,
+    SnapshotVerifier,
+    encode_footer,
+    encode_header,
+)
 from raftlog.metadata.versions import metadata_version
 from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 BATCH_BYTES = 16 << 10
-"""A batch is also what a loader takes in one step: one to two milliseconds of decoding, hashing and putting into maps."""
+"""A batch is also what a loader takes in one step: one to two milliseconds of decoding, hashing and
+putting into maps.
+"""
 SLICE_ENTITIES = 256
 """Encoded in one step of the writer: well below a millisecond."""
 SLICE_KEYS = 2048
 """Collected and sorted in one step of the writer."""
 MERGE_RUNS, MERGE_KEYS = 32, 32
-"""So many sorted runs are merged at once, and at most so many keys of each in one step of the writer."""
+"""So many sorted runs are merged at once, and at most so many keys of each in one step of the
+writer.
+"""
 Content = tuple[Any, ...]
 """An entity as its hash takes it: the key, and the value at the end."""
 
 
 class Parts(ImageDraft):
-    """An image put together from entities: the draft, and the indexes that would cost too much if kept as the fold keeps them."""
+    """An image put together from entities: the draft, and the indexes that would cost too much if
+    kept as the fold keeps them.
+    """
 
     __slots__ = ("held",)
 
@@ -73,12 +86,19 @@ class Parts(ImageDraft):
         """The image."""
         for broker_id, keys in self.held.items():
             self.replicas_of[broker_id] = keys.finish()
-        self.offset, self.epoch, self.timestamp_ms = header.end_offset - 1, header.epoch, header.last_timestamp_ms
+        self.offset, self.epoch, self.timestamp_ms = (
+            header.end_offset - 1,
+            header.epoch,
+            header.last_timestamp_ms,
+        )
         return self.snapshot()
 
 
 class Kind(NamedTuple):
-    """One kind of entity. ``name``: as in the state hash; ``fields``: what of ``Image`` it fills."""
+    """One kind of entity.
+
+    ``name``: as in the state hash; ``fields``: what of ``Image`` it fills.
+    """
 
     name: str
     fields: tuple[str, ...]
@@ -89,9 +109,15 @@ class Kind(NamedTuple):
     type: Any
     """Of a content."""
     add: Callable[[Parts, Content], None]
-    """Put an entity in its place. Raises KeyError, ValueError if it does not fit those before it."""
+    """Put an entity in its place.
+
+    Raises KeyError, ValueError if it does not fit those before it.
+    """
     canonical: Callable[[Content], Content] = tuple
-    """A content as it was decoded -> as the image holds it. Raises ValueError if it holds what this build does not know."""
+    """A content as it was decoded -> as the image holds it.
+
+    Raises ValueError if it holds what this build does not know.
+    """
 
 
 def _sole(name: str, type_: Any) -> Kind:
@@ -140,7 +166,10 @@ def _add_partition(parts: Parts, content: Content) -> None:
     partition: Partition = content[0]
     topic = parts.topics[partition.topic_id]
     if partition.index != topic.partition_count:
-        raise ValueError(f"partition {partition.index} of {topic.name!r} is not the next one, {topic.partition_count}")
+        raise ValueError(
+            f"partition {partition.index} of {topic.name!r} is not the next one,"
+            f" {topic.partition_count}"
+        )
     key = (partition.topic_id, partition.index)
     parts.topics[topic.id] = Topic(topic.id, topic.name, topic.partition_count + 1)
     parts.partitions[key] = partition
@@ -192,52 +221,92 @@ def _add_export_cursor(parts: Parts, content: Content) -> None:
 
 KINDS: tuple[Kind, ...] = (
     Kind(
-        "feature", ("features",), lambda image: image.features,
-        lambda image, name: ((name, image.features[name]),), tuple[str, int], _add_feature,
+        "feature",
+        ("features",),
+        lambda image: image.features,
+        lambda image, name: ((name, image.features[name]),),
+        tuple[str, int],
+        _add_feature,
     ),
     _sole("leader", Leader),
     _sole("voters", Voters),
     _sole("progress", Progress),
     Kind(
-        "broker", ("brokers",), lambda image: image.brokers,
-        lambda image, id_: ((id_, image.brokers[id_]),), tuple[int, CausedBroker], _add_broker,
+        "broker",
+        ("brokers",),
+        lambda image: image.brokers,
+        lambda image, id_: ((id_, image.brokers[id_]),),
+        tuple[int, CausedBroker],
+        _add_broker,
         _canonical_broker,
     ),
     Kind(
-        "applied", ("applied",), lambda image: image.applied,
-        lambda image, id_: ((image.applied[id_],),), tuple[Applied], _add_applied,
+        "applied",
+        ("applied",),
+        lambda image: image.applied,
+        lambda image, id_: ((image.applied[id_],),),
+        tuple[Applied],
+        _add_applied,
     ),
     Kind(
-        "topic", ("topics", "topic_ids"), lambda image: image.topics,
-        lambda image, id_: ((id_, image.topics[id_].name),), tuple[bytes, str], _add_topic,
+        "topic",
+        ("topics", "topic_ids"),
+        lambda image: image.topics,
+        lambda image, id_: ((id_, image.topics[id_].name),),
+        tuple[bytes, str],
+        _add_topic,
     ),
     # Behind the topics, which they belong to; in order, as their counts grow with them.
     Kind(
-        "partition", ("partitions", "replicas_of"), lambda image: image.partitions,
-        lambda image, key: ((image.partitions[key],),), tuple[Partition], _add_partition,
+        "partition",
+        ("partitions", "replicas_of"),
+        lambda image: image.partitions,
+        lambda image, key: ((image.partitions[key],),),
+        tuple[Partition],
+        _add_partition,
     ),
     Kind(
-        "config", ("configs",), lambda image: image.configs,
-        _configs_of, tuple[int, str, str, str], _add_config,
+        "config",
+        ("configs",),
+        lambda image: image.configs,
+        _configs_of,
+        tuple[int, str, str, str],
+        _add_config,
     ),
     Kind(
-        "client", ("clients",), lambda image: image.clients,
-        lambda image, id_: ((image.clients[id_],),), tuple[Client], _add_client,
+        "client",
+        ("clients",),
+        lambda image: image.clients,
+        lambda image, id_: ((image.clients[id_],),),
+        tuple[Client],
+        _add_client,
     ),
     Kind(
-        "client_result", ("client_results",), lambda image: image.client_results,
-        lambda image, key: ((image.client_results[key],),), tuple[ClientResult], _add_client_result,
+        "client_result",
+        ("client_results",),
+        lambda image: image.client_results,
+        lambda image, key: ((image.client_results[key],),),
+        tuple[ClientResult],
+        _add_client_result,
     ),
     Kind(
-        "hostname", ("hostnames",), lambda image: image.hostnames,
-        lambda image, name: ((image.hostnames[name],),), tuple[CausedHostname], _add_hostname,
+        "hostname",
+        ("hostnames",),
+        lambda image: image.hostnames,
+        lambda image, name: ((image.hostnames[name],),),
+        tuple[CausedHostname],
+        _add_hostname,
         _canonical_hostname,
     ),
     Kind(
-        "export_cursor", ("export_cursors",), lambda image: image.export_cursors,
-        lambda image, name: ((image.export_cursors[name],),), tuple[ExportCursor], _add_export_cursor,
+        "export_cursor",
+        ("export_cursors",),
+        lambda image: image.export_cursors,
+        lambda image, name: ((image.export_cursors[name],),),
+        tuple[ExportCursor],
+        _add_export_cursor,
     ),
-)  # fmt: skip
+)
 IN_HEADER = ("offset", "epoch", "timestamp_ms", "state_hash")
 """Fields of ``Image`` that stand in the header and the footer."""
 DERIVED = ("state_bytes",)
@@ -259,7 +328,9 @@ def header_of(image: Image, *, cluster_id: str, generation: int) -> SnapshotHead
 
 
 def content_hash(image: Image) -> int:
-    """The state hash, from the entities themselves: what ``state_hash`` is if every change was accounted for."""
+    """The state hash, from the entities themselves: what ``state_hash`` is if every change was
+    accounted for.
+    """
     total = 0
     for kind in KINDS:
         for key in kind.keys(image):
@@ -269,12 +340,16 @@ def content_hash(image: Image) -> int:
 
 
 def pieces(image: Image, header: SnapshotHeader) -> Iterator[bytes]:
-    """The bytes of a snapshot, piece by piece. Each step is a bounded piece of work; an empty piece is work without bytes yet.
+    """The bytes of a snapshot, piece by piece.
+
+    Each step is a bounded piece of work; an empty piece is work without bytes yet.
 
     Raises FatalError at the end if the image is not what its state hash says.
     """
     if header.end_offset != image.offset + 1:
-        raise ValueError(f"a header for {header.end_offset} with an image that ends at {image.offset + 1}")
+        raise ValueError(
+            f"a header for {header.end_offset} with an image that ends at {image.offset + 1}"
+        )
     yield encode_header(header)
     next_offset, state_hash = 1, 0
     for kind in KINDS:
@@ -299,13 +374,16 @@ def pieces(image: Image, header: SnapshotHeader) -> Iterator[bytes]:
             next_offset += 1
     if state_hash & HASH_MASK != image.state_hash:
         raise FatalError(
-            f"the image at offset {image.offset} has the state hash {image.state_hash:032x}, its entities {state_hash & HASH_MASK:032x}"
+            f"the image at offset {image.offset} has the state hash {image.state_hash:032x}, its"
+            f" entities {state_hash & HASH_MASK:032x}"
         )
     yield encode_footer(header, next_offset, image.state_hash)
 
 
 def _sorted_slowly(keys: Iterable[Any]) -> Generator[bytes, None, Iterable[Any]]:
-    """Sort without ever working for long: runs first, one a step, then merged as they are asked for. Returns the iterator."""
+    """Sort without ever working for long: runs first, one a step, then merged as they are asked
+    for. Returns the iterator.
+    """
     runs: list[list[Any]] = []
     iterator = iter(keys)
     while run := list(islice(iterator, SLICE_KEYS)):
@@ -326,7 +404,8 @@ def _sorted_slowly(keys: Iterable[Any]) -> Generator[bytes, None, Iterable[Any]]
 
 
 def _merge(runs: list[list[Any]]) -> Iterator[list[Any]]:
-    """Merge sorted runs into sorted blocks: of each run what is not above the lowest of their next ends, sorted at once.
+    """Merge sorted runs into sorted blocks: of each run what is not above the lowest of their next
+    ends, sorted at once.
 
     The sort finds the runs again and only merges them, faster than a heap would.
     """
@@ -351,7 +430,10 @@ def _merge(runs: list[list[Any]]) -> Iterator[list[Any]]:
 def _batch(kind: Kind, entities: list[bytes], base_offset: int, header: SnapshotHeader) -> bytes:
     message = pb.SnapshotEntitiesRecord(kind=kind.name, entities=entities)
     return batch.encode(
-        [record(message).data], base_offset=base_offset, epoch=header.epoch, timestamp_ms=header.last_timestamp_ms
+        [record(message).data],
+        base_offset=base_offset,
+        epoch=header.epoch,
+        timestamp_ms=header.last_timestamp_ms,
     )
 
 
@@ -375,12 +457,15 @@ class SnapshotLoader:
     def _content(self, data: bytes, header: batch.BatchHeader) -> None:
         for found in batch.records(data, header):
             if found.type != RecordType.SNAPSHOT_ENTITIES:
-                raise CorruptLogError(f"record {header.base_offset} of the snapshot holds no entities")
+                raise CorruptLogError(
+                    f"record {header.base_offset} of the snapshot holds no entities"
+                )
             message = parse(found)
             known = self._kinds.get(message.kind)
             if known is None:
                 raise CorruptLogError(
-                    f"record {header.base_offset} of the snapshot holds entities of the unknown kind {message.kind!r}"
+                    f"record {header.base_offset} of the snapshot holds entities of the unknown"
+                    f" kind {message.kind!r}"
                 )
             kind, decoder = known
             try:
@@ -390,17 +475,21 @@ class SnapshotLoader:
                     self._parts.replace(kind.name, content[:-1], None, content[-1])
             except (msgspec.MsgspecError, KeyError, ValueError) as error:
                 raise CorruptLogError(
-                    f"record {header.base_offset} of the snapshot: a {kind.name} does not fit: {error}"
+                    f"record {header.base_offset} of the snapshot: a {kind.name} does not fit:"
+                    f" {error}"
                 ) from error
 
     def finish(self) -> Image:
-        """The image. Raises CorruptLogError if the snapshot is cut, or is not the state that its footer names."""
+        """The image.
+
+        Raises CorruptLogError if the snapshot is cut, or is not the state that its footer names.
+        """
         header = self._verifier.finish()
         image = self._parts.finish(header)
         if image.state_hash != self._verifier.state_hash:
             raise CorruptLogError(
-                f"the snapshot at {header.end_offset} holds a state with the hash {image.state_hash:032x},"
-                f" its footer says {self._verifier.state_hash:032x}"
+                f"the snapshot at {header.end_offset} holds a state with the hash"
+                f" {image.state_hash:032x}, its footer says {self._verifier.state_hash:032x}"
             )
         return image
 

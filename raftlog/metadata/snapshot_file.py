@@ -1,7 +1,9 @@
-"""What a snapshot is made of: a header batch, batches of content, a footer batch; all of them as in the log, with offsets from 0.
+"""What a snapshot is made of: a header batch, batches of content, a footer batch; all of them as in
+the log, with offsets from 0.
 
-Every batch has its CRC32C, offsets are contiguous, and the footer counts what lies before it: a snapshot that was cut, or of
-which a byte has changed, is found before it is used. What the content means is ``raftlog.metadata.snapshot``'s affair.
+Every batch has its CRC32C, offsets are contiguous, and the footer counts what lies before it: a
+snapshot that was cut, or of which a byte has changed, is found before it is used. What the content
+means is ``raftlog.metadata.snapshot``'s affair.
 """
 
 from __future__ import annotations
@@ -19,12 +21,16 @@ from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_BATCH_BYTES = 16 << 20
-"""No writer makes larger ones: a length that says so is damaged, and not worth waiting for that many bytes."""
+"""No writer makes larger ones: a length that says so is damaged, and not worth waiting for that
+many bytes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """What a snapshot says of itself. ``end_offset`` exclusive; ``epoch`` and ``last_timestamp_ms`` of the batch before it.
+    """What a snapshot says of itself.
+
+    ``end_offset`` exclusive; ``epoch`` and ``last_timestamp_ms`` of the batch before it.
 
     ``voters`` empty: the log had not named any.
     """
@@ -53,8 +59,12 @@ def encode_header(header: SnapshotHeader) -> bytes:
 
 
 def encode_footer(header: SnapshotHeader, base_offset: int, state_hash: int) -> bytes:
-    """The last batch of a snapshot; ``base_offset`` is where the content ended, counted from the header's 0."""
-    message = pb.SnapshotFooterRecord(record_count=base_offset - 1, state_hash=state_hash.to_bytes(16, "big"))
+    """The last batch of a snapshot; ``base_offset`` is where the content ended, counted from the
+    header's 0.
+    """
+    message = pb.SnapshotFooterRecord(
+        record_count=base_offset - 1, state_hash=state_hash.to_bytes(16, "big")
+    )
     return _control(message, base_offset, header)
 
 
@@ -69,7 +79,10 @@ def _control(message: object, base_offset: int, header: SnapshotHeader) -> bytes
 
 
 def read_header(start: bytes) -> SnapshotHeader:
-    """The header, from the first bytes of a snapshot (the whole first batch at least). Raises CorruptLogError."""
+    """The header, from the first bytes of a snapshot (the whole first batch at least).
+
+    Raises CorruptLogError.
+    """
     first = next(batch.headers(start, expect_offset=0), None)
     if first is None:
         raise CorruptLogError("the snapshot is empty")
@@ -86,23 +99,33 @@ def read_header(start: bytes) -> SnapshotHeader:
 
 
 def read_footer(tail: bytes) -> int | None:
-    """The state hash that the footer at the end of ``tail``, a snapshot's last bytes, names; None if no sound footer ends there."""
+    """The state hash that the footer at the end of ``tail``, a snapshot's last bytes, names; None
+    if no sound footer ends there.
+    """
     for position in range(len(tail)):
         with suppress(CorruptLogError):
             if batch.size_at(tail, position) == len(tail) - position:
                 (found,) = batch.headers(tail[position:])
                 message = _sole_record(tail[position:], found, RecordType.SNAPSHOT_FOOTER)
-                return int.from_bytes(message.state_hash, "big") if len(message.state_hash) == 16 else None
+                return (
+                    int.from_bytes(message.state_hash, "big")
+                    if len(message.state_hash) == 16
+                    else None
+                )
     return None
 
 
 class SnapshotVerifier:
-    """Checks a snapshot from its first byte to its last, fed in pieces of any size; keeps no more than one batch of them.
+    """Checks a snapshot from its first byte to its last, fed in pieces of any size; keeps no more
+    than one batch of them.
 
-    ``on_content`` is called with each batch between header and footer, checked: its bytes and its header.
+    ``on_content`` is called with each batch between header and footer, checked: its bytes and its
+    header.
     """
 
-    def __init__(self, on_content: Callable[[bytes, batch.BatchHeader], None] | None = None) -> None:
+    def __init__(
+        self, on_content: Callable[[bytes, batch.BatchHeader], None] | None = None
+    ) -> None:
         self._on_content = on_content
         self.header: SnapshotHeader | None = None
         self.state_hash: int | None = None
@@ -132,7 +155,9 @@ class SnapshotVerifier:
         elif found.control:
             footer = _sole_record(content, found, RecordType.SNAPSHOT_FOOTER)
             if footer.record_count != found.base_offset - 1 or len(footer.state_hash) != 16:
-                raise CorruptLogError(f"the footer counts {footer.record_count} records, not {found.base_offset - 1}")
+                raise CorruptLogError(
+                    f"the footer counts {footer.record_count} records, not {found.base_offset - 1}"
+                )
             self.state_hash = int.from_bytes(footer.state_hash, "big")
         elif self._on_content is not None:
             self._on_content(content, found)

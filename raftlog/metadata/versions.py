@@ -1,7 +1,8 @@
-"""The levels of the feature ``metadata.version``: what may stand in the log, and what this build knows.
+"""The levels of the feature ``metadata.version``: what may stand in the log, and what this build
+knows.
 
-A level is raised by UpdateFeatures only when every voter and every broker knows it (KIP-584); what a level brings is not used
-below it, so that until then each node can go back to the build before.
+A level is raised by UpdateFeatures only when every voter and every broker knows it (KIP-584); what
+a level brings is not used below it, so that until then each node can go back to the build before.
 
 Why: docs/decisions/018-feature-levels.md
 """
@@ -16,15 +17,18 @@ METADATA_VERSION = "metadata.version"
 LAO_VERSION = "lao.version"
 """1: brokers report what they have applied, and LAO is made of it."""
 BROKER_HEARTBEAT_VERSION = "broker.heartbeat.version"
-"""1: brokers heartbeat, are fenced for silence, and fence themselves (KIP-343). See :func:`heartbeats_in_force`."""
+"""1: brokers heartbeat, are fenced for silence, and fence themselves (KIP-343).
+
+See :func:`heartbeats_in_force`.
+"""
 MIN_METADATA_VERSION = 1
 """The lowest level this build can work at."""
 LATEST_METADATA_VERSION = 6
 """The highest level this build knows.
 
-2: snapshots and the log start, voter sets in the log, exactly-once clients. 3: hostnames. 4: export cursors. 5: leader epochs that are
-raised by more than one, after a restore or an unsafe recovery. 6: the causes of brokers' changes
-and of hosts' mappings, beside their words.
+2: snapshots and the log start, voter sets in the log, exactly-once clients. 3: hostnames. 4: export
+cursors. 5: leader epochs that are raised by more than one, after a restore or an unsafe recovery.
+6: the causes of brokers' changes and of hosts' mappings, beside their words.
 """
 
 _SNAPSHOTS = 2
@@ -35,7 +39,9 @@ _REPLICA_EPOCHS = 3
 _EXPORT_CURSORS = 4
 _LEADER_EPOCH_RANGES = 5
 CAUSES = 6
-"""The level from which on the records of brokers' changes and of hosts' mappings say their cause."""
+"""The level from which on the records of brokers' changes and of hosts' mappings say their
+cause.
+"""
 _HEARTBEAT_LEVELS = 3
 STRICT_READS = 3
 """The level from which on there are leases for strict reads."""
@@ -71,14 +77,18 @@ def supports_hostnames(features: Features) -> bool:
 
 
 def supports_heartbeat_levels(features: Features) -> bool:
-    """Whether ``broker.heartbeat.version`` may be finalized: builds before would refuse their own brokers under it."""
+    """Whether ``broker.heartbeat.version`` may be finalized: builds before would refuse their own
+    brokers under it.
+    """
     return metadata_version(features) >= _HEARTBEAT_LEVELS
 
 
 def heartbeats_in_force(features: Features) -> bool:
-    """Whether brokers heartbeat, and are fenced for silence: always below metadata.version 3, which did not know otherwise.
+    """Whether brokers heartbeat, and are fenced for silence: always below metadata.version 3, which
+    did not know otherwise.
 
-    LAO rests on what brokers report, so ``lao.version`` 1 implies it: a log that was raised from a level before goes on as it was.
+    LAO rests on what brokers report, so ``lao.version`` 1 implies it: a log that was raised from a
+    level before goes on as it was.
     """
     if features.get(BROKER_HEARTBEAT_VERSION, 0) >= 1 or features.get(LAO_VERSION, 0) >= 1:
         return True
@@ -86,12 +96,16 @@ def heartbeats_in_force(features: Features) -> bool:
 
 
 def supports_strict_reads(features: Features) -> bool:
-    """Whether leases for strict reads may be given: below, a controller of the build before may take over, which knows of none."""
+    """Whether leases for strict reads may be given: below, a controller of the build before may
+    take over, which knows of none.
+    """
     return metadata_version(features) >= STRICT_READS
 
 
 def supports_replica_epochs(features: Features) -> bool:
-    """Whether every broker names its epoch in fetches, and every leader those of an ISR it proposes (KIP-903): -1 is no epoch then."""
+    """Whether every broker names its epoch in fetches, and every leader those of an ISR it proposes
+    (KIP-903): -1 is no epoch then.
+    """
     return metadata_version(features) >= _REPLICA_EPOCHS
 
 
@@ -101,10 +115,14 @@ def supports_export_cursors(features: Features) -> bool:
 
 
 def supports_leader_epoch_ranges(features: Features) -> bool:
-    """Whether a PartitionChangeRecord may say the leader epoch: builds before would count on from the old one."""
+    """Whether a PartitionChangeRecord may say the leader epoch: builds before would count on from
+    the old one.
+    """
     return metadata_version(features) >= _LEADER_EPOCH_RANGES
 
 
 def supports_causes(features: Features) -> bool:
-    """Whether the records that have a cause may say it: builds before would forget it, and have another state hash."""
+    """Whether the records that have a cause may say it: builds before would forget it, and have
+    another state hash.
+    """
     return metadata_version(features) >= CAUSES

@@ -1,1 +1,4 @@
-"""Logs, metrics, health. Logs are everybody's; metrics and health need what the extra ``server`` brings."""
+"""Logs, metrics, health.
+
+Logs are everybody's; metrics and health need what the extra ``server`` brings.
+"""

@@ -1,4 +1,6 @@
-"""Bounds of the HTTP server: a health check always gets a connection, however many others hold theirs open and say nothing."""
+"""Bounds of the HTTP server: a health check always gets a connection, however many others hold
+theirs open and say nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 def bounded_protocol(max_connections: int, request_timeout_ms: int) -> type[H11Protocol]:
     """Uvicorn's protocol for one server, which itself knows neither bound.
 
-    The newest connection is always taken, and the oldest one cut for it: a probe speaks at once and is served before it is old.
+    The newest connection is always taken, and the oldest one cut for it: a probe speaks at once and
+    is served before it is old.
     """
     # In the order in which they came.
     open_connections: dict[H11Protocol, None] = {}

@@ -1,4 +1,6 @@
-"""The HTTP side of a node, in its event loop: /metrics, /livez, /readyz with its reason, and a page for people."""
+"""The HTTP side of a node, in its event loop: /metrics, /livez, /readyz with its reason, and a page
+for people.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="view
 th{{text-align:left;padding-right:2rem;font-weight:500}}td{{font-family:ui-monospace,monospace}}</style>
 <h1>{title}</h1><p><strong>{state}</strong>: {reason}</p><table>{rows}</table>
 <p><a href="metrics">metrics</a> · <a href="readyz">readyz</a> · <a href="livez">livez</a></p></html>
-"""
+"""  # noqa: E501
 
 
 class _Server(uvicorn.Server):
@@ -112,7 +114,9 @@ class HttpServer:
             )[0]
             bound = socket.socket(family, kind, protocol)
         except OSError as error:
-            raise ConfigError(f"http.listener: {self._host}:{self._port}: {error.strerror}") from error
+            raise ConfigError(
+                f"http.listener: {self._host}:{self._port}: {error.strerror}"
+            ) from error
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
@@ -120,12 +124,15 @@ class HttpServer:
             bound.listen(128)
         except OSError as error:
             bound.close()
-            raise ConfigError(f"http.listener: {self._host}:{self._port}: {error.strerror}") from error
+            raise ConfigError(
+                f"http.listener: {self._host}:{self._port}: {error.strerror}"
+            ) from error
         return bound
 
     async def _metrics(self, request: Request) -> Response:
-        # Made on the loop, not in a thread: the callables read the node's state, which belongs to the loop.
-        # One after the other, and each followed by as long a pause: a flood of scrapes leaves half of the loop to everybody else.
+        # Made on the loop, not in a thread: the callables read the node's state, which belongs to
+        # the loop. One after the other, and each followed by as long a pause: a flood of scrapes
+        # leaves half of the loop to everybody else.
         async with self._rendering:
             begun = perf_counter()
             body = generate_latest(self._registry.registry)
@@ -142,10 +149,14 @@ class HttpServer:
     async def _page(self, request: Request) -> Response:
         ready, reason = self._ready()
         rows = "".join(
-            f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in self._status().items()
+            f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
+            for name, value in self._status().items()
         )
         page = _PAGE.format(
-            title=escape(self._title), state="ready" if ready else "not ready", reason=escape(reason), rows=rows
+            title=escape(self._title),
+            state="ready" if ready else "not ready",
+            reason=escape(reason),
+            rows=rows,
         )
         return HTMLResponse(page)
 

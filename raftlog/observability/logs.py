@@ -1,4 +1,7 @@
-"""Structured logs on stderr: for people on a terminal, JSON otherwise. Libraries' own log lines take the same way."""
+"""Structured logs on stderr: for people on a terminal, JSON otherwise.
+
+Libraries' own log lines take the same way.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,12 @@ _SHARED: tuple[Any, ...] = (
 def setup_logging(
     level: str = "info", log_format: str = "auto", *, stream: TextIO | None = None, **bound: object
 ) -> None:
-    """Log at ``level`` and above to ``stream`` (default: stderr). ``bound`` (for instance node_id=1) goes into each line.
+    """Log at ``level`` and above to ``stream`` (default: stderr).
 
-    ``log_format``: "console", "json", or "auto": console if the stream is a terminal. May be called again.
+    ``bound`` (for instance node_id=1) goes into each line.
+
+    ``log_format``: "console", "json", or "auto": console if the stream is a terminal. May be called
+    again.
     """
     out = stream if stream is not None else sys.stderr
     console = log_format == "console" or (log_format == "auto" and out.isatty())
@@ -56,9 +62,9 @@ def setup_logging(
 def _is_news(record: logging.LogRecord) -> bool:
     """False for what gRPC logs with a traceback and nobody can act on.
 
-    A peer has gone while a call of its was being answered: gRPC's server logs the failed batch if it learns of that first.
-    The poller of a process that has, or had, several event loops: two woke for one byte and one found it gone; or an event was
-    left for a loop that has been closed.
+    A peer has gone while a call of its was being answered: gRPC's server logs the failed batch if
+    it learns of that first. The poller of a process that has, or had, several event loops: two woke
+    for one byte and one found it gone; or an event was left for a loop that has been closed.
     """
     if record.exc_info is None:
         return True
@@ -70,7 +76,9 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not (isinstance(error, BlockingIOError) or str(error) == "Event loop is closed")
 
 
-def _harmless(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _harmless(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
     """Text of a stranger reaches no terminal as it is. JSON escapes by itself."""
     for name, value in event.items():
         if isinstance(value, str):
@@ -83,6 +91,8 @@ def _renderers(*, console: bool, out: TextIO) -> list[Any]:
         return [
             structlog.processors.format_exc_info,
             _harmless,
-            structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback),
+            structlog.dev.ConsoleRenderer(
+                colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
         ]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

@@ -1,4 +1,6 @@
-"""What a node of each role shows, made from the very messages with which it describes itself to others."""
+"""What a node of each role shows, made from the very messages with which it describes itself to
+others.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 ROLES = ("unattached", "prospective", "candidate", "leader", "follower", "resigned", "observer")
 
 
-def add_quorum_metrics(metrics: MetricsRegistry, describe: Callable[[], quorum_pb2.DescribeQuorumResponse]) -> None:
+def add_quorum_metrics(
+    metrics: MetricsRegistry, describe: Callable[[], quorum_pb2.DescribeQuorumResponse]
+) -> None:
     """Kafka's ``raft-metrics``, from what DescribeQuorum answers."""
     metrics.collect(lambda: _quorum(describe()))
 
 
-def add_refusal_metrics(metrics: MetricsRegistry, refused: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+def add_refusal_metrics(
+    metrics: MetricsRegistry, refused: Callable[[], Mapping[tuple[str, str], int]]
+) -> None:
     """Messages of the quorum that this node does not believe, by type and field."""
 
     def collect() -> Iterator[Metric]:
@@ -40,18 +46,40 @@ def add_refusal_metrics(metrics: MetricsRegistry, refused: Callable[[], Mapping[
 
 def _quorum(now: Any) -> Iterator[Metric]:
     states = (((role,), float(role == now.role)) for role in ROLES)
-    yield gauge("raft_metrics_current_state", "1 for the role this node is in.", *states, labels=("state",))
-    yield gauge("raft_metrics_current_epoch", "The epoch of the quorum.", now.leader_epoch)
-    yield gauge("raft_metrics_current_leader", "The leader's id, -1 if none is known.", now.leader_id)
-    yield gauge("raft_metrics_current_vote", "Whom this node voted for in this epoch, -1: nobody.", now.voted_id)
-    yield gauge("raft_metrics_high_watermark", "The first offset not committed, -1 if unknown.", now.high_watermark)
-    yield gauge("raft_metrics_log_end_offset", "The offset after the last record.", now.log_end_offset)
-    yield gauge("raft_metrics_log_start_offset", "The first offset in the log.", now.log_start_offset)
     yield gauge(
-        "raftlog_durable_end_offset", "The offset after the last record that is on disk.", now.durable_end_offset
+        "raft_metrics_current_state", "1 for the role this node is in.", *states, labels=("state",)
+    )
+    yield gauge("raft_metrics_current_epoch", "The epoch of the quorum.", now.leader_epoch)
+    yield gauge(
+        "raft_metrics_current_leader", "The leader's id, -1 if none is known.", now.leader_id
+    )
+    yield gauge(
+        "raft_metrics_current_vote",
+        "Whom this node voted for in this epoch, -1: nobody.",
+        now.voted_id,
+    )
+    yield gauge(
+        "raft_metrics_high_watermark",
+        "The first offset not committed, -1 if unknown.",
+        now.high_watermark,
+    )
+    yield gauge(
+        "raft_metrics_log_end_offset", "The offset after the last record.", now.log_end_offset
+    )
+    yield gauge(
+        "raft_metrics_log_start_offset", "The first offset in the log.", now.log_start_offset
+    )
+    yield gauge(
+        "raftlog_durable_end_offset",
+        "The offset after the last record that is on disk.",
+        now.durable_end_offset,
     )
     yield gauge("raft_metrics_number_of_voters", "How many voters there are.", len(now.voters))
-    yield gauge("raft_metrics_number_of_observers", "How many observers replicate from here.", len(now.observers))
+    yield gauge(
+        "raft_metrics_number_of_observers",
+        "How many observers replicate from here.",
+        len(now.observers),
+    )
     if now.role == "leader":
         followers = [state for state in now.voters if state.replica_id != now.node_id]
         lags = (
@@ -60,7 +88,10 @@ def _quorum(now: Any) -> Iterator[Metric]:
             if state.log_end_offset >= 0
         )
         yield gauge(
-            "raftlog_replica_lag_records", "Records a replica lacks of the leader's log.", *lags, labels=("replica",)
+            "raftlog_replica_lag_records",
+            "Records a replica lacks of the leader's log.",
+            *lags,
+            labels=("replica",),
         )
 
 
@@ -78,7 +109,11 @@ def add_controller_metrics(
 
     def collect() -> Iterable[Metric]:
         leads = active()
-        yield gauge("kafka_controller_active_controller_count", "1 if this is the active controller.", float(leads))
+        yield gauge(
+            "kafka_controller_active_controller_count",
+            "1 if this is the active controller.",
+            float(leads),
+        )
         yield from _controller_image(image())
         if leads:
             yield from _brokers(describe_brokers())
@@ -89,15 +124,27 @@ def add_controller_metrics(
 def _controller_image(now: Image) -> Iterator[Metric]:
     brokers = list(now.brokers.values())
     fenced = sum(broker.fenced for broker in brokers)
-    yield gauge("kafka_controller_fenced_broker_count", "Registered brokers that are fenced.", fenced)
     yield gauge(
-        "kafka_controller_active_broker_count", "Registered brokers that are not fenced.", len(brokers) - fenced
+        "kafka_controller_fenced_broker_count", "Registered brokers that are fenced.", fenced
+    )
+    yield gauge(
+        "kafka_controller_active_broker_count",
+        "Registered brokers that are not fenced.",
+        len(brokers) - fenced,
     )
     stopping = sum(broker.in_controlled_shutdown for broker in brokers)
-    yield gauge("kafka_controller_controlled_shutdown_broker_count", "Brokers in controlled shutdown.", stopping)
+    yield gauge(
+        "kafka_controller_controlled_shutdown_broker_count",
+        "Brokers in controlled shutdown.",
+        stopping,
+    )
     yield gauge("kafka_controller_global_topic_count", "Topics.", len(now.topics))
     yield gauge("kafka_controller_global_partition_count", "Partitions.", len(now.partitions))
-    yield gauge("kafka_controller_last_applied_record_offset", "The last committed offset folded here.", now.offset)
+    yield gauge(
+        "kafka_controller_last_applied_record_offset",
+        "The last committed offset folded here.",
+        now.offset,
+    )
     yield gauge(
         "kafka_controller_last_applied_record_timestamp",
         "Time of the last batch folded here, milliseconds since 1970.",
@@ -126,22 +173,32 @@ def _brokers(now: Any) -> Iterator[Metric]:
     yield gauge(
         "raftlog_broker_acknowledged_offset_lag",
         "Committed records that a broker has not acknowledged as applied.",
-        *(((str(broker.broker_id),), max(0, newest - broker.applied_offset)) for broker in reported),
+        *(
+            ((str(broker.broker_id),), max(0, newest - broker.applied_offset))
+            for broker in reported
+        ),
         labels=label,
     )
     yield gauge(
         "kafka_controller_time_since_last_heartbeat_received_ms",
         "Milliseconds since a broker was last heard of.",
-        *(((str(b.broker_id),), b.last_contact_age_ms) for b in now.brokers if b.last_contact_age_ms >= 0),
+        *(
+            ((str(b.broker_id),), b.last_contact_age_ms)
+            for b in now.brokers
+            if b.last_contact_age_ms >= 0
+        ),
         labels=label,
     )
     yield gauge(
         "raftlog_lowest_acknowledged_offset_held_back_ms",
-        "Milliseconds that the lowest acknowledged offset has stood still behind the high watermark, or been unknown.",
+        "Milliseconds that the lowest acknowledged offset has stood still behind the high"
+        " watermark, or been unknown.",
         now.held_back_ms,
     )
     counts = now.partitions
-    yield gauge("kafka_controller_offline_partitions_count", "Partitions without a leader.", counts.offline)
+    yield gauge(
+        "kafka_controller_offline_partitions_count", "Partitions without a leader.", counts.offline
+    )
     yield gauge(
         "kafka_controller_preferred_replica_imbalance_count",
         "Partitions that their preferred leader does not lead.",
@@ -149,43 +206,73 @@ def _brokers(now: Any) -> Iterator[Metric]:
     )
     yield gauge("raftlog_reassigning_partitions", "Reassignments under way.", counts.reassigning)
     yield gauge(
-        "raftlog_recovering_partitions", "Partitions whose unclean leader has not recovered yet.", counts.recovering
+        "raftlog_recovering_partitions",
+        "Partitions whose unclean leader has not recovered yet.",
+        counts.recovering,
     )
     held_back = set(now.held_back_by)
     yield gauge(
         "raftlog_broker_holds_lowest_acknowledged_offset",
         "1 for the brokers that hold the lowest acknowledged offset back.",
-        *(((str(broker.broker_id),), float(broker.broker_id in held_back)) for broker in now.brokers),
+        *(
+            ((str(broker.broker_id),), float(broker.broker_id in held_back))
+            for broker in now.brokers
+        ),
         labels=label,
     )
 
 
-def add_broker_metrics(metrics: MetricsRegistry, describe: Callable[[], broker_pb2.DescribeBrokerResponse]) -> None:
-    """Kafka's ``broker-metadata-metrics`` and what this broker knows of the others, from what DescribeBroker answers."""
+def add_broker_metrics(
+    metrics: MetricsRegistry, describe: Callable[[], broker_pb2.DescribeBrokerResponse]
+) -> None:
+    """Kafka's ``broker-metadata-metrics`` and what this broker knows of the others, from what
+    DescribeBroker answers.
+    """
     metrics.collect(lambda: _broker(describe()))
 
 
 def _broker(now: Any) -> Iterator[Metric]:
     names = controller_pb2.BrokerLifecycleState
-    states = (((name.lower(),), float(names.Value(name) == now.state)) for name in map(str, names.keys()))
-    yield gauge("kafka_server_broker_state", "1 for the state this broker is in.", *states, labels=("state",))
+    states = (
+        ((name.lower(),), float(names.Value(name) == now.state)) for name in map(str, names.keys())
+    )
     yield gauge(
-        "raftlog_broker_epoch", "The offset of this broker's registration, -1 if it has none.", now.broker_epoch
+        "kafka_server_broker_state",
+        "1 for the state this broker is in.",
+        *states,
+        labels=("state",),
+    )
+    yield gauge(
+        "raftlog_broker_epoch",
+        "The offset of this broker's registration, -1 if it has none.",
+        now.broker_epoch,
     )
     yield gauge(
         "broker_metadata_metrics_last_applied_record_offset",
         "The last offset applied and readable.",
         now.applied_offset,
     )
-    yield gauge("raft_metrics_current_leader", "The active controller's id, -1 if unknown.", now.controller_id)
-    yield gauge("raft_metrics_current_epoch", "The active controller's epoch.", now.controller_epoch)
-    yield gauge("raft_metrics_high_watermark", "The first offset not committed, as last told.", now.high_watermark)
+    yield gauge(
+        "raft_metrics_current_leader",
+        "The active controller's id, -1 if unknown.",
+        now.controller_id,
+    )
+    yield gauge(
+        "raft_metrics_current_epoch", "The active controller's epoch.", now.controller_epoch
+    )
+    yield gauge(
+        "raft_metrics_high_watermark",
+        "The first offset not committed, as last told.",
+        now.high_watermark,
+    )
     yield gauge(
         "raftlog_lowest_acknowledged_offset",
         "The lowest acknowledged offset this broker was told, -1 if unknown.",
         now.lowest_acknowledged_offset,
     )
-    yield gauge("raftlog_broker_self_fenced", "1 if this broker has fenced itself.", float(now.self_fenced))
+    yield gauge(
+        "raftlog_broker_self_fenced", "1 if this broker has fenced itself.", float(now.self_fenced)
+    )
     yield gauge(
         "raftlog_image_kept_bytes",
         "Bytes kept so that reads at the lowest acknowledged offset work.",
@@ -194,19 +281,32 @@ def _broker(now: Any) -> Iterator[Metric]:
 
 
 def add_space_metrics(metrics: MetricsRegistry, measured: Callable[[], tuple[int, bool]]) -> None:
-    """The disk of the node's log directory. ``measured``: bytes free, -1 if not known; whether that is below the reserve."""
+    """The disk of the node's log directory.
+
+    ``measured``: bytes free, -1 if not known; whether that is below the reserve.
+    """
 
     def collect() -> Iterator[Metric]:
         free_bytes, low = measured()
         if free_bytes >= 0:
-            yield gauge("raftlog_log_dir_free_bytes", "Bytes free on the disk of the log directory.", free_bytes)
-        yield gauge("raftlog_low_on_space", "1 if the disk is below its free-space reserve: writes are refused.", low)
+            yield gauge(
+                "raftlog_log_dir_free_bytes",
+                "Bytes free on the disk of the log directory.",
+                free_bytes,
+            )
+        yield gauge(
+            "raftlog_low_on_space",
+            "1 if the disk is below its free-space reserve: writes are refused.",
+            low,
+        )
 
     metrics.collect(collect)
 
 
 def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], SnapshotFigures]) -> None:
-    """Kafka's ``SnapshotEmitter`` and ``MetadataLoader`` metrics, and what lies on this node's disk."""
+    """Kafka's ``SnapshotEmitter`` and ``MetadataLoader`` metrics, and what lies on this node's
+    disk.
+    """
     metrics.collect(lambda: _snapshots(describe()))
     metrics.counter(
         "kafka_server_metadata_loader_handle_load_snapshot_count",
@@ -215,14 +315,18 @@ def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], Snapsh
     )
     metrics.counter(
         "raftlog_export_cursors_passed",
-        "Export cursors beyond which this process has dropped its log: those exports have a gap here.",
+        "Export cursors beyond which this process has dropped its log: those exports have a gap"
+        " here.",
         lambda: describe().cursors_passed,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFigures:
-    """What a node says of its snapshots. ``generated_age_ms``: since the last one was taken here, or since the start."""
+    """What a node says of its snapshots.
+
+    ``generated_age_ms``: since the last one was taken here, or since the start.
+    """
 
     count: int
     newest_bytes: int
@@ -242,7 +346,11 @@ def _snapshots(now: SnapshotFigures) -> Iterator[Metric]:
         now.cursors_holding,
     )
     yield gauge("raftlog_snapshots", "Complete snapshots on this node.", now.count)
-    yield gauge("raftlog_snapshot_size_bytes", "Size of the newest snapshot, 0 if there is none.", now.newest_bytes)
+    yield gauge(
+        "raftlog_snapshot_size_bytes",
+        "Size of the newest snapshot, 0 if there is none.",
+        now.newest_bytes,
+    )
     yield gauge(
         "kafka_server_snapshot_emitter_latest_snapshot_generated_bytes",
         "Size of the last snapshot that this process took, 0 if none.",

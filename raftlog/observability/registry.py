@@ -1,7 +1,8 @@
-"""One node's metrics, read when somebody scrapes them: nothing on a hot path but :meth:`Latency.observe`.
+"""One node's metrics, read when somebody scrapes them: nothing on a hot path but
+:meth:`Latency.observe`.
 
-Names are Kafka's (its MBean's type, then the metric, in snake case), so that dashboards and habits carry over; what Kafka
-does not have begins with ``raftlog_``.
+Names are Kafka's (its MBean's type, then the metric, in snake case), so that dashboards and habits
+carry over; what Kafka does not have begins with ``raftlog_``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 LATENCY_BOUNDS_S = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
-)  # fmt: skip
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    10.0,
+)
 """Upper bounds of latency buckets, seconds: fine where a commit lies, coarse where trouble does."""
 
 Sample = tuple[Sequence[str], float]
@@ -24,7 +44,9 @@ Sample = tuple[Sequence[str], float]
 
 
 class Latency:
-    """A histogram of seconds that costs one bisection an observation, no lock: one thread observes."""
+    """A histogram of seconds that costs one bisection an observation, no lock: one thread
+    observes.
+    """
 
     __slots__ = ("counts", "total_s")
 
@@ -61,13 +83,18 @@ class _Collected(Collector):
 
 
 class MetricsRegistry:
-    """The metrics of one node; one process may hold several. Not thread-safe: scrapes run on the node's event loop.
+    """The metrics of one node; one process may hold several.
 
-    A callable that raises spoils the whole scrape, loudly: it is an error in the node, and half a page would hide it.
+    Not thread-safe: scrapes run on the node's event loop.
+
+    A callable that raises spoils the whole scrape, loudly: it is an error in the node, and half a
+    page would hide it.
     """
 
     def __init__(self, *, process: bool = True) -> None:
-        """``process``: add the process's own metrics (CPU, memory, file descriptors, garbage collection)."""
+        """``process``: add the process's own metrics (CPU, memory, file descriptors, garbage
+        collection).
+        """
         self.registry = CollectorRegistry(auto_describe=False)
         if process:
             ProcessCollector(registry=self.registry)
@@ -82,7 +109,9 @@ class MetricsRegistry:
         """Add a value that goes up and down."""
         self.collect(lambda: [gauge(name, doc, read())])
 
-    def gauges(self, name: str, doc: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]) -> None:
+    def gauges(
+        self, name: str, doc: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]
+    ) -> None:
         """Add values that go up and down, one a set of label values."""
         self.collect(lambda: [gauge(name, doc, *read(), labels=labels)])
 
@@ -91,9 +120,16 @@ class MetricsRegistry:
         self.collect(lambda: [CounterMetricFamily(name, doc, value=read())])
 
     def latency(self, name: str, doc: str, latency: Latency | None = None) -> Latency:
-        """Add a histogram of seconds; by convention ``name`` ends in ``_seconds``. Returns what to observe on."""
+        """Add a histogram of seconds; by convention ``name`` ends in ``_seconds``.
+
+        Returns what to observe on.
+        """
         kept = latency if latency is not None else Latency()
-        self.collect(lambda: [HistogramMetricFamily(name, doc, buckets=kept.buckets(), sum_value=kept.total_s)])
+        self.collect(
+            lambda: [
+                HistogramMetricFamily(name, doc, buckets=kept.buckets(), sum_value=kept.total_s)
+            ]
+        )
         return kept
 
 

@@ -3,14 +3,15 @@
 Theory of operation. Messages are not signed, so a message is a claim. Two kinds of evidence differ:
 
 * A *request* can come from anybody who reaches the port.
-* A *response* comes on a link that this node dialed. Where the address is the one that the voter set or the configuration has for that
-  node, the response is *proven* to be from there.
+* A *response* comes on a link that this node dialed. Where the address is the one that the voter
+  set or the configuration has for that node, the response is *proven* to be from there.
 
-An epoch is a counter of 31 bits that never goes down, and it is durable. One claim of the highest epoch would end every election for
-good, so no claim above ``MAX_EPOCH`` is taken, proven or not. Below it a proven epoch is taken however far it is ahead: a node that
-was away for a year has to catch up. Unproven ones may raise the epoch by ``EpochAllowance`` in all. Honest elections need one epoch
-each, and with pre-vote (KIP-996) they are rare; a node that is refused for the allowance loses nothing, because it soon asks for
-pre-votes itself, and the answers are proven.
+An epoch is a counter of 31 bits that never goes down, and it is durable. One claim of the highest
+epoch would end every election for good, so no claim above ``MAX_EPOCH`` is taken, proven or not.
+Below it a proven epoch is taken however far it is ahead: a node that was away for a year has to
+catch up. Unproven ones may raise the epoch by ``EpochAllowance`` in all. Honest elections need one
+epoch each, and with pre-vote (KIP-996) they are rare; a node that is refused for the allowance
+loses nothing, because it soon asks for pre-votes itself, and the answers are proven.
 
 A refused message changes nothing.
 
@@ -27,12 +28,18 @@ from raftlog.limits.hosts import endpoint_error
 EPOCH_LIMIT = 2**31 - 1
 """What the wire and the batch header can carry."""
 MAX_EPOCH = EPOCH_LIMIT - 2**20
-"""The highest epoch that a node enters. The rest is left to offline recovery, and keeps sums with epochs inside 31 bits."""
+"""The highest epoch that a node enters.
+
+The rest is left to offline recovery, and keeps sums with epochs inside 31 bits.
+"""
 MAX_OFFSET = 2**62
 """No log ends above this: at 10^9 records per second it takes 146 years."""
 ALLOWANCE_EPOCHS = 2**20
 ALLOWANCE_EPOCHS_PER_S = 10
-"""Elections fail and are repeated at this rate at most for long. At this rate the epochs last for six years."""
+"""Elections fail and are repeated at this rate at most for long.
+
+At this rate the epochs last for six years.
+"""
 MAX_DIRECTORY_ID_CHARS = 64
 MAX_PREFERRED_CANDIDATES = 1000
 
@@ -41,7 +48,8 @@ MAX_PREFERRED_CANDIDATES = 1000
 class Refusal:
     """Why a message is refused: Kafka's code, the offending field, and a sentence.
 
-    ``contradiction``: no node that keeps the rules sends this, so either somebody forges messages or a promise was broken.
+    ``contradiction``: no node that keeps the rules sends this, so either somebody forges messages
+    or a promise was broken.
     """
 
     code: ErrorCode
@@ -75,12 +83,18 @@ def epoch_refusal(epoch: int, field: str) -> Refusal | None:
     if epoch <= MAX_EPOCH:
         return None
     return Refusal(
-        ErrorCode.INVALID_REQUEST, field, f"epoch {epoch} is above {MAX_EPOCH}, the highest there may be", True
+        ErrorCode.INVALID_REQUEST,
+        field,
+        f"epoch {epoch} is above {MAX_EPOCH}, the highest there may be",
+        True,
     )
 
 
 def is_directory_id(directory_id: str) -> bool:
-    """Whether this may name a directory: it is kept, and printed where people read it. Empty: not known."""
+    """Whether this may name a directory: it is kept, and printed where people read it.
+
+    Empty: not known.
+    """
     return len(directory_id) <= MAX_DIRECTORY_ID_CHARS and directory_id.isprintable()
 
 

@@ -22,8 +22,9 @@ ROUND_TRIPS = 2
 class Campaign(Role, ABC):
     """Sends VoteRequests to all other voters and counts the answers.
 
-    A round ends when it is won, when a majority can no longer say yes, or when the silent have had their time. ``silent_id`` is the
-    leader that fell silent: it counts as refusing, so that a round without it is lost at once and not after a whole timeout.
+    A round ends when it is won, when a majority can no longer say yes, or when the silent have had
+    their time. ``silent_id`` is the leader that fell silent: it counts as refusing, so that a round
+    without it is lost at once and not after a whole timeout.
     """
 
     pre_vote: ClassVar[bool]
@@ -112,7 +113,8 @@ class Campaign(Role, ABC):
     def against(self) -> set[int]:
         """Who said no, or can say nothing."""
         node = self.node
-        # One that has resigned answers, and is known by that: the hurry. Of two voters both have to.
+        # One that has resigned answers, and is known by that: the hurry. Of two voters both have
+        # to.
         counts_silent = self._silent_id in node.peers and not node.hurry and len(node.voters) > 2
         silent = {self._silent_id} if counts_silent else set()
         return (self._refused | self._failed | silent) - self.supporters()
@@ -132,14 +134,20 @@ class Campaign(Role, ABC):
     @override
     def on_response(self, event: ResponseReceived) -> None:
         response = event.response
-        if self._awaited.get(event.peer_id) != event.correlation_id or not isinstance(response, pb.VoteResponse):
+        if self._awaited.get(event.peer_id) != event.correlation_id or not isinstance(
+            response, pb.VoteResponse
+        ):
             return
         del self._awaited[event.peer_id]
         if not self.node.heed(response, event.peer_id):
             return
         self.node.hints.note_answer(event.peer_id, self.node.now - self.asked_at)
         self._bound_round()
-        sound = not response.error_code and response.leader_epoch == self.epoch and response.pre_vote == self.pre_vote
+        sound = (
+            not response.error_code
+            and response.leader_epoch == self.epoch
+            and response.pre_vote == self.pre_vote
+        )
         if sound and response.vote_granted:
             self.granted.add(event.peer_id)
             self.on_granted(event.peer_id)
@@ -153,7 +161,8 @@ class Campaign(Role, ABC):
     def _bound_round(self) -> None:
         """An answer came: whoever is to answer still does so within twice as long, or is silent.
 
-        Half the election timeout at least: one that answers at once says nothing of another that is far away.
+        Half the election timeout at least: one that answers at once says nothing of another that is
+        far away.
         """
         config, took_s = self.node.config, self.node.now - self.asked_at
         self.slowest_answer_s = max(self.slowest_answer_s, took_s)

@@ -38,15 +38,15 @@ class Candidate(Campaign):
 
     @override
     def won(self) -> None:
-        # Others may have answered while the own vote is still on its way to the disk: shells hold the requests back, but
-        # the majority must not depend on that.
+        # Others may have answered while the own vote is still on its way to the disk: shells hold
+        # the requests back, but the majority must not depend on that.
         if self._vote_durable:
             self.node.become_leader(tuple(sorted(self.granted)))
 
     @override
     def lost(self) -> None:
-        # Another has the votes, or nobody has: a leader would have said so within the time that the slowest answer took.
-        # A rival that goes first gets two round trips more.
+        # Another has the votes, or nobody has: a leader would have said so within the time that the
+        # slowest answer took. A rival that goes first gets two round trips more.
         trips = 3 if self.node.hints.yields_until() >= self.node.now else 1
         self.retry_soon(trips * self.slowest_answer_s + self.node.backoff_s())
         if self.retry_at < NEVER:

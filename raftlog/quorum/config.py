@@ -14,14 +14,16 @@ __all__ = ["QuorumConfig", "Voter"]
 class QuorumConfig:
     """Identity and timing of one node.
 
-    ``voters`` is the set to begin with: it counts until the log or a snapshot names one (VotersRecord), and tells
-    where to look for the quorum. It may be empty: then this node is an observer, until the log names it.
-    ``bootstrap_servers`` (host:port) are where to look besides; who they are is not known. As peers their ids are -2, -3, ...
-    in this order (``bootstrap_peers``).
+    ``voters`` is the set to begin with: it counts until the log or a snapshot names one
+    (VotersRecord), and tells where to look for the quorum. It may be empty: then this node is an
+    observer, until the log names it. ``bootstrap_servers`` (host:port) are where to look besides;
+    who they are is not known. As peers their ids are -2, -3, ... in this order
+    (``bootstrap_peers``).
 
-    The election timer is drawn uniformly from [election_timeout_ms, election_timeout_ms + election_jitter_max_ms); it serves
-    cold starts and failed elections. A follower that hears nothing from its leader for fetch_timeout_ms starts a pre-vote;
-    half the jitter on top keeps two followers from doing so in the same instant. A leader that a majority has not fetched from for
+    The election timer is drawn uniformly from [election_timeout_ms, election_timeout_ms +
+    election_jitter_max_ms); it serves cold starts and failed elections. A follower that hears
+    nothing from its leader for fetch_timeout_ms starts a pre-vote; half the jitter on top keeps two
+    followers from doing so in the same instant. A leader that a majority has not fetched from for
     1.5 x fetch_timeout_ms resigns (check-quorum), so that a leader cut off stops claiming success.
     """
 
@@ -36,9 +38,11 @@ class QuorumConfig:
     """A refused or split election is tried again after 10 ms to this, spread by node rank."""
     fetch_max_wait_ms: int = Settings.controller_quorum_fetch_max_wait_ms
     high_watermark_linger_ms: int = 20
-    """How long a replica's fetch stays parked when the only news for it is the high watermark. Nobody waits for that: commits
-    need the replica's next acknowledgement, brokers ask the leader. It rides on the next data or round, or comes after this; at
-    once, as KIP-1166 has it, it would double the messages of every write. 0: at once."""
+    """How long a replica's fetch stays parked when the only news for it is the high watermark.
+
+    Nobody waits for that: commits need the replica's next acknowledgement, brokers ask the leader.
+    It rides on the next data or round, or comes after this; at once, as KIP-1166 has it, it would
+    double the messages of every write. 0: at once."""
     fetch_max_bytes: int = Settings.controller_quorum_fetch_max_bytes
     fetch_snapshot_max_bytes: int = 1 << 20
     """What a part of a snapshot is asked to have at the most."""
@@ -53,4 +57,6 @@ class QuorumConfig:
     @property
     def bootstrap_peers(self) -> tuple[Voter, ...]:
         """The bootstrap servers as peers to fetch from while no voter is known."""
-        return tuple(Voter(-2 - number, endpoint) for number, endpoint in enumerate(self.bootstrap_servers))
+        return tuple(
+            Voter(-2 - number, endpoint) for number, endpoint in enumerate(self.bootstrap_servers)
+        )

@@ -1,6 +1,7 @@
 """The quorum's state machine as the shell sees it: events and the time in, effects out.
 
-The theory of operation is in ``node.py``; one module for each role; what peers ask is in ``requests.py``.
+The theory of operation is in ``node.py``; one module for each role; what peers ask is in
+``requests.py``.
 
 Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 """
@@ -39,17 +40,24 @@ from raftlog.storage.api import RecoveredLog
 
 
 class QuorumCore:
-    """One node of the quorum, voter or observer. Deterministic: the same events, times and rng give the same effects.
+    """One node of the quorum, voter or observer.
 
-    ``now`` is seconds of a monotonic clock. After a Fatal effect every step returns nothing. Raises ConfigError if a
-    voter set names a node twice.
+    Deterministic: the same events, times and rng give the same effects.
+
+    ``now`` is seconds of a monotonic clock. After a Fatal effect every step returns nothing. Raises
+    ConfigError if a voter set names a node twice.
     """
 
-    def __init__(self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float) -> None:
+    def __init__(
+        self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float
+    ) -> None:
         self._node = Node(config, recovered, rng, now)
         self._invariants = Invariants(self._node)
         self.validate_each_step = False
-        """Check after every step also what takes longer with a longer log. For tests and simulations."""
+        """Check after every step also what takes longer with a longer log.
+
+        For tests and simulations.
+        """
         self._handlers: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             RequestReceived: self._request_received,
@@ -69,9 +77,12 @@ class QuorumCore:
         }
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """React to one event; the effects are to be carried out in order. Effects of starting up come with the first step.
+        """React to one event; the effects are to be carried out in order.
 
-        Raises InvariantError if this node contradicts itself: no effect of the step may be carried out then.
+        Effects of starting up come with the first step.
+
+        Raises InvariantError if this node contradicts itself: no effect of the step may be carried
+        out then.
         """
         node = self._node
         if node.halted:
@@ -87,7 +98,10 @@ class QuorumCore:
         return node.finish_step()
 
     def next_deadline(self) -> float:
-        """When to step Tick, at the latest; math.inf if never. May be early: then the Tick does nothing."""
+        """When to step Tick, at the latest; math.inf if never.
+
+        May be early: then the Tick does nothing.
+        """
         node = self._node
         if node.out:
             return node.now
@@ -102,7 +116,7 @@ class QuorumCore:
         """A picture of this node, and if it leads, of all replicas."""
         return describe(self._node, now)
 
-    # --- what the shell may read ----------------------------------------------------------------------------------------
+    # --- what the shell may read -----------------------------------------------------------------
 
     @property
     def role(self) -> str:
@@ -156,7 +170,9 @@ class QuorumCore:
 
     @property
     def voters_offset(self) -> int:
-        """Of the VotersRecord in force, or the end of the snapshot it came in; -1: the configured set."""
+        """Of the VotersRecord in force, or the end of the snapshot it came in; -1: the configured
+        set.
+        """
         return self._node.history.offset
 
     @property
@@ -168,7 +184,7 @@ class QuorumCore:
         """Why this node may not propose another voter set now; empty if it may."""
         return membership.obstacle(self._node)
 
-    # --- events -------------------------------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def _tick(self, event: Tick) -> None:
         self._node.disk_busy_s = event.disk_busy_s

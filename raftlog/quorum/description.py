@@ -31,10 +31,13 @@ class ReplicaDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumDescription:
-    """One node. Offsets of ends are exclusive, -1 is unknown or none; replicas are known to a leader alone, itself included.
+    """One node.
 
-    ``voters`` and ``observers`` are their progress; ``voter_set`` is the set in force here, since ``voters_offset`` (as in
-    VotersAt; -1: the configured set).
+    Offsets of ends are exclusive, -1 is unknown or none; replicas are known to a leader alone,
+    itself included.
+
+    ``voters`` and ``observers`` are their progress; ``voter_set`` is the set in force here, since
+    ``voters_offset`` (as in VotersAt; -1: the configured set).
     """
 
     role: str
@@ -60,7 +63,9 @@ def describe(node: Node, now: float) -> QuorumDescription:
     if isinstance(role, Leader):
         progress = role.progress
         voters = tuple(_replica(replica, now) for replica in progress.voters.values())
-        observers = tuple(_replica(replica, now) for _, replica in sorted(progress.observers.items()))
+        observers = tuple(
+            _replica(replica, now) for _, replica in sorted(progress.observers.items())
+        )
         if progress.counts_leader:
             voters = tuple(sorted([_myself(node), *voters], key=lambda replica: replica.node_id))
         else:

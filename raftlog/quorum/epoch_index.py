@@ -13,7 +13,10 @@ class EpochIndex:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.last_epoch = 0
-        """The epoch of the last record; 0, which never has a leader, if there is none. Read in each step: no property."""
+        """The epoch of the last record; 0, which never has a leader, if there is none.
+
+        Read in each step: no property.
+        """
         for epoch, start in entries:
             self.append(epoch, start)
 
@@ -28,12 +31,17 @@ class EpochIndex:
         return tuple(zip(self._epochs, self._starts, strict=True))
 
     def append(self, epoch: int, start: int) -> None:
-        """Records of ``epoch`` follow from ``start`` on. Raises ValueError if an epoch or an offset would go back."""
+        """Records of ``epoch`` follow from ``start`` on.
+
+        Raises ValueError if an epoch or an offset would go back.
+        """
         if self._epochs:
             if epoch == self._epochs[-1]:
                 return
             if epoch < self._epochs[-1] or start <= self._starts[-1]:
-                raise ValueError(f"epoch {epoch} at {start} after epoch {self._epochs[-1]} at {self._starts[-1]}")
+                raise ValueError(
+                    f"epoch {epoch} at {start} after epoch {self._epochs[-1]} at {self._starts[-1]}"
+                )
         self._epochs.append(epoch)
         self._starts.append(start)
         self.last_epoch = epoch
@@ -47,7 +55,11 @@ class EpochIndex:
 
     def drop_before(self, offset: int, log_end: int) -> None:
         """The log below ``offset`` was dropped."""
-        keep_from = max(0, bisect_right(self._starts, offset) - 1) if offset < log_end else len(self._starts)
+        keep_from = (
+            max(0, bisect_right(self._starts, offset) - 1)
+            if offset < log_end
+            else len(self._starts)
+        )
         del self._starts[:keep_from], self._epochs[:keep_from]
         if self._starts:
             self._starts[0] = max(offset, self._starts[0])
@@ -61,10 +73,12 @@ class EpochIndex:
     ) -> tuple[int, int]:
         """The highest epoch here that is not above ``epoch``, and where it ends (exclusive).
 
-        ``start_epoch`` is that of the record before the log start. (0, ``log_start``) if every epoch here is above ``epoch``: the
-        two logs have nothing in common.
+        ``start_epoch`` is that of the record before the log start. (0, ``log_start``) if every
+        epoch here is above ``epoch``: the two logs have nothing in common.
         """
         at = bisect_right(self._epochs, epoch)
         if at == 0:
-            return (start_epoch if start_epoch <= epoch else 0), (log_start if self._epochs else log_end)
+            return (start_epoch if start_epoch <= epoch else 0), (
+                log_start if self._epochs else log_end
+            )
         return self._epochs[at - 1], self._starts[at] if at < len(self._starts) else log_end

@@ -1,14 +1,17 @@
 """What goes into the quorum's state machine and what comes out of it.
 
-Theory of operation: the shell (``raftlog.replica``) calls ``step(event, now)`` and carries out the effects **in order**.
-Two rules carry the safety of it all:
+Theory of operation: the shell (``raftlog.replica``) calls ``step(event, now)`` and carries out the
+effects **in order**. Two rules carry the safety of it all:
 
-* *persist before send*: every Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch and ReplySnapshot that follows a PersistVote
-  waits until the vote is durable (and the shell has stepped VotePersisted); nothing else is reordered.
-* *flush before acknowledge*: Append and Truncate make nothing durable. A Flush effect asks for it; Flushed reports how
-  far. The core counts itself, and sends a fetch that acknowledges, only up to the flushed offset.
+* *persist before send*: every Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch and
+  ReplySnapshot that follows a PersistVote waits until the vote is durable (and the shell has
+  stepped VotePersisted); nothing else is reordered.
+* *flush before acknowledge*: Append and Truncate make nothing durable. A Flush effect asks for it;
+  Flushed reports how far. The core counts itself, and sends a fetch that acknowledges, only up to
+  the flushed offset.
 
-``now`` is seconds of a monotonic clock. Offsets of ends and high watermarks are exclusive. Node id -1 means none.
+``now`` is seconds of a monotonic clock. Offsets of ends and high watermarks are exclusive. Node id
+-1 means none.
 
 Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 """
@@ -25,10 +28,12 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """A chunk about to be appended: verified, contiguous. ``epochs``: (epoch, first offset) of each run of equal epochs.
+    """A chunk about to be appended: verified, contiguous.
 
-    ``voters``: the VotersRecords in it, by offset; each takes effect when it is appended (KIP-853). ``generation``: the one that a
-    RecoveryRecord in it begins; 0: there is none.
+    ``epochs``: (epoch, first offset) of each run of equal epochs.
+
+    ``voters``: the VotersRecords in it, by offset; each takes effect when it is appended (KIP-853).
+    ``generation``: the one that a RecoveryRecord in it begins; 0: there is none.
     """
 
     base_offset: int
@@ -39,19 +44,24 @@ class LogSpan:
     generation: int = 0
 
 
-# --- events -----------------------------------------------------------------------------------------------------------
+# --- events -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A deadline may have passed. ``disk_busy_s``: how long the disk has been at the call under way, 0 if none is; None: nobody knows."""
+    """A deadline may have passed.
+
+    ``disk_busy_s``: how long the disk has been at the call under way, 0 if none is; None: nobody
+    knows.
+    """
 
     disk_busy_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A peer asks: VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, FetchRequest or FetchSnapshotRequest.
+    """A peer asks: VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, FetchRequest or
+    FetchSnapshotRequest.
 
     ``reply_to`` is opaque.
     """
@@ -62,7 +72,9 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
-    """A peer answers a Send, SendFetch or SendFetchSnapshot. ``span`` is the checked content of a FetchResponse, None if it has none.
+    """A peer answers a Send, SendFetch or SendFetchSnapshot.
+
+    ``span`` is the checked content of a FetchResponse, None if it has none.
 
     The shell drops answers that come on another link than the request went out on.
     """
@@ -75,7 +87,9 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """A Send, SendFetch or SendFetchSnapshot certainly gets no answer: no link, or its link closed."""
+    """A Send, SendFetch or SendFetchSnapshot certainly gets no answer: no link, or its link
+    closed.
+    """
 
     peer_id: int
     correlation_id: int
@@ -97,7 +111,10 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """The leader's own batches, made for this epoch at the log end. Dropped by the core if it does not lead ``epoch``."""
+    """The leader's own batches, made for this epoch at the log end.
+
+    Dropped by the core if it does not lead ``epoch``.
+    """
 
     epoch: int
     span: LogSpan
@@ -105,7 +122,9 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """Everything below ``end_offset`` is durable here (as the log is now: the shell drops reports from before a Truncate)."""
+    """Everything below ``end_offset`` is durable here (as the log is now: the shell drops reports
+    from before a Truncate).
+    """
 
     end_offset: int
 
@@ -119,12 +138,16 @@ class VotePersisted:
 
 @dataclass(frozen=True, slots=True)
 class RoundRequested:
-    """Somebody waits for proof that this node leads *now*: a round begun at or after this event must be confirmed."""
+    """Somebody waits for proof that this node leads *now*: a round begun at or after this event
+    must be confirmed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ResignRequested:
-    """Stop leading: shutdown, the controller's wish, a transfer. A node that does not lead ignores it.
+    """Stop leading: shutdown, the controller's wish, a transfer.
+
+    A node that does not lead ignores it.
 
     ``successor``: who is to campaign first (-1: the most complete voter).
     """
@@ -135,7 +158,9 @@ class ResignRequested:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFrozen:
-    """This node made a snapshot of what it has committed: complete and durable, it may be served."""
+    """This node made a snapshot of what it has committed: complete and durable, it may be
+    served.
+    """
 
     snapshot_id: SnapshotId
 
@@ -149,9 +174,11 @@ class LogStartAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStored:
-    """The last StoreSnapshot was carried out: the snapshot is verified and durable, the log is empty and begins at its end.
+    """The last StoreSnapshot was carried out: the snapshot is verified and durable, the log is
+    empty and begins at its end.
 
-    ``error`` not empty: its content is not sound, nothing has changed, fetch it again. ``voters``: the set it holds, empty if none.
+    ``error`` not empty: its content is not sound, nothing has changed, fetch it again. ``voters``:
+    the set it holds, empty if none.
     """
 
     snapshot_id: SnapshotId
@@ -184,7 +211,7 @@ Event = (
     | SpaceChanged
 )
 
-# --- effects ----------------------------------------------------------------------------------------------------------
+# --- effects -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +241,9 @@ class SendFetch:
 
 @dataclass(frozen=True, slots=True)
 class SendFetchSnapshot:
-    """A FetchSnapshot to the leader on a link of its own: bulk, behind nothing and before nothing."""
+    """A FetchSnapshot to the leader on a link of its own: bulk, behind nothing and before
+    nothing.
+    """
 
     peer_id: int
     correlation_id: int
@@ -231,7 +260,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFetch:
-    """An answer to a FetchRequest. If ``max_bytes`` > 0 the shell adds that much from ``offset`` on, whole batches, at least one."""
+    """An answer to a FetchRequest.
+
+    If ``max_bytes`` > 0 the shell adds that much from ``offset`` on, whole batches, at least one.
+    """
 
     reply_to: Any
     response: pb.FetchResponse
@@ -241,9 +273,11 @@ class ReplyFetch:
 
 @dataclass(frozen=True, slots=True)
 class ReplySnapshot:
-    """An answer to a FetchSnapshotRequest: the shell adds ``size`` and up to ``max_bytes`` from ``position`` on.
+    """An answer to a FetchSnapshotRequest: the shell adds ``size`` and up to ``max_bytes`` from
+    ``position`` on.
 
-    A position beyond the end becomes POSITION_OUT_OF_RANGE, a snapshot that is gone meanwhile SNAPSHOT_NOT_FOUND.
+    A position beyond the end becomes POSITION_OUT_OF_RANGE, a snapshot that is gone meanwhile
+    SNAPSHOT_NOT_FOUND.
     """
 
     reply_to: Any
@@ -274,7 +308,8 @@ class DropSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LoadSnapshot:
-    """What is committed begins with this snapshot, at the start and when one was installed: the state machine takes it for what it had.
+    """What is committed begins with this snapshot, at the start and when one was installed: the
+    state machine takes it for what it had.
 
     HighWatermarkAdvanced to its end follows at once.
     """
@@ -284,7 +319,8 @@ class LoadSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class VotersChanged:
-    """Another voter set is in force, by appending, truncating, or loading; at the start it says which one.
+    """Another voter set is in force, by appending, truncating, or loading; at the start it says
+    which one.
 
     ``offset``: as in VotersAt; -1: the configured set.
     """
@@ -295,9 +331,11 @@ class VotersChanged:
 
 @dataclass(frozen=True, slots=True)
 class PeersChanged:
-    """Whom this node talks to, itself not included, by id: all voters, and the leader if it is none.
+    """Whom this node talks to, itself not included, by id: all voters, and the leader if it is
+    none.
 
-    While this node observes, the bootstrap servers too, by the ids of ``QuorumConfig.bootstrap_peers``. The shell dials accordingly.
+    While this node observes, the bootstrap servers too, by the ids of
+    ``QuorumConfig.bootstrap_peers``. The shell dials accordingly.
     """
 
     peers: tuple[Voter, ...]
@@ -305,7 +343,10 @@ class PeersChanged:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Add a span at the log end. A ReplyFetch behind it may need its bytes, and does not wait for the disk."""
+    """Add a span at the log end.
+
+    A ReplyFetch behind it may need its bytes, and does not wait for the disk.
+    """
 
     span: LogSpan
 
@@ -339,7 +380,10 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class BecameLeader:
-    """This node leads ``epoch``. The shell at once builds the LeaderChange batch at the log end and steps Proposed with it."""
+    """This node leads ``epoch``.
+
+    The shell at once builds the LeaderChange batch at the log end and steps Proposed with it.
+    """
 
     epoch: int
     granting_voters: tuple[int, ...]
@@ -355,7 +399,9 @@ class LostLeadership:
 
 @dataclass(frozen=True, slots=True)
 class RoundStarted:
-    """The answer to RoundRequested: wait for RoundConfirmed of this number or a higher one, in this epoch."""
+    """The answer to RoundRequested: wait for RoundConfirmed of this number or a higher one, in this
+    epoch.
+    """
 
     round: int
 
@@ -369,7 +415,8 @@ class RoundConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A message claims what this node does not believe, see ``admission``: count it, and say so at a bounded rate.
+    """A message claims what this node does not believe, see ``admission``: count it, and say so at
+    a bounded rate.
 
     ``message`` is its type. ``contradiction``: no node that keeps the rules sends it.
     """

@@ -34,9 +34,11 @@ class Verdict(Enum):
 
 
 class Fetcher:
-    """Sends the next Fetch when, and only when, all of the log is flushed: then its offset acknowledges what is durable.
+    """Sends the next Fetch when, and only when, all of the log is flushed: then its offset
+    acknowledges what is durable.
 
-    Where the leader's log begins too late it names a snapshot instead: then that is fetched, and the log goes on behind it.
+    Where the leader's log begins too late it names a snapshot instead: then that is fetched, and
+    the log goes on behind it.
     """
 
     def __init__(self, node: Node, peer_id: int) -> None:
@@ -72,7 +74,8 @@ class Fetcher:
         return (
             node.log.flushed_end < node.log.end
             or node.installing is not None
-            # The truncation must not be lost once the snapshot is there: it would stand beside a log that has another past.
+            # The truncation must not be lost once the snapshot is there: it would stand beside a
+            # log that has another past.
             or (self._snapshot is not None and node.truncation_unflushed)
         )
 
@@ -83,7 +86,12 @@ class Fetcher:
     def pump(self) -> None:
         """Send the next Fetch if it is time."""
         node = self.node
-        if self._awaited is not None or node.now < self._not_before or self._blocked() or node.role_stale:
+        if (
+            self._awaited is not None
+            or node.now < self._not_before
+            or self._blocked()
+            or node.role_stale
+        ):
             # If the role is stale another one is about to ask.
             return
         self._awaited = correlation_id = node.next_correlation_id()
@@ -140,10 +148,18 @@ class Fetcher:
             self._snapshot.drop()
             self._snapshot = None
 
-    def take(self, response: pb.FetchResponse | pb.FetchSnapshotResponse, span: LogSpan | None) -> Verdict:
-        """Use the awaited answer. The caller has heeded what it says about leaders, and is still in the same role."""
+    def take(
+        self, response: pb.FetchResponse | pb.FetchSnapshotResponse, span: LogSpan | None
+    ) -> Verdict:
+        """Use the awaited answer.
+
+        The caller has heeded what it says about leaders, and is still in the same role.
+        """
         self._awaited, self._request_deadline = None, NEVER
-        if response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and response.leader_epoch == self._epoch:
+        if (
+            response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            and response.leader_epoch == self._epoch
+        ):
             return Verdict.NOT_LEADER
         if response.leader_epoch != self._epoch or response.leader_id != self.peer_id:
             return Verdict.REFUSED
@@ -153,11 +169,14 @@ class Fetcher:
         if verdict is Verdict.ACCEPTED:
             self.node.leader_confirmed = True
         elif response.error_code == ErrorCode.INVALID_REQUEST:
-            # The leader may have named a round that it does not know itself. An echo too low promises too little, never too much.
+            # The leader may have named a round that it does not know itself. An echo too low
+            # promises too little, never too much.
             self._round = 0
         return verdict
 
-    def _use(self, response: pb.FetchResponse | pb.FetchSnapshotResponse, span: LogSpan | None) -> Verdict:
+    def _use(
+        self, response: pb.FetchResponse | pb.FetchSnapshotResponse, span: LogSpan | None
+    ) -> Verdict:
         if isinstance(response, pb.FetchSnapshotResponse):
             return self._take_part(response)
         if response.error_code or self._snapshot is not None:
@@ -165,9 +184,13 @@ class Fetcher:
         if span is not None:
             sound = self._append(response, span)
         elif response.HasField("snapshot_id"):
-            sound = self._begin_snapshot(SnapshotId(response.snapshot_id.end_offset, response.snapshot_id.epoch))
+            sound = self._begin_snapshot(
+                SnapshotId(response.snapshot_id.end_offset, response.snapshot_id.epoch)
+            )
         elif response.HasField("diverging_epoch"):
-            sound = self._truncate(response.diverging_epoch.epoch, response.diverging_epoch.end_offset)
+            sound = self._truncate(
+                response.diverging_epoch.epoch, response.diverging_epoch.end_offset
+            )
         else:
             sound = self._append(response, span)
         if not sound:
@@ -176,7 +199,10 @@ class Fetcher:
         return Verdict.ACCEPTED
 
     def _append(self, response: pb.FetchResponse, span: LogSpan | None) -> bool:
-        """Append what came and move the high watermark. False if the data is not what continues this log."""
+        """Append what came and move the high watermark.
+
+        False if the data is not what continues this log.
+        """
         node, log = self.node, self.node.log
         if span is not None:
             if not log.accepts(span, self._epoch):
@@ -184,7 +210,9 @@ class Fetcher:
             for entry in span.voters:
                 flaw = VoterSet.flaw(entry.voters)
                 if flaw:
-                    self._refuse("records", f"the VotersRecord at {entry.offset} makes no sense: {flaw}")
+                    self._refuse(
+                        "records", f"the VotersRecord at {entry.offset} makes no sense: {flaw}"
+                    )
                     return False
             log.append(span)
             node.out.append(Append(span))
@@ -197,15 +225,19 @@ class Fetcher:
         return True
 
     def _begin_snapshot(self, snapshot_id: SnapshotId) -> bool:
-        """The leader's log begins too late for this one. False for a snapshot that would take back what is committed here."""
+        """The leader's log begins too late for this one.
+
+        False for a snapshot that would take back what is committed here.
+        """
         node = self.node
         if (
             not max(0, node.high_watermark) < snapshot_id.end_offset <= MAX_OFFSET
             or not 0 < snapshot_id.epoch <= self._epoch
         ):
             return False
-        # The log stays as it is until the snapshot is durable. It may be another history, longer than the snapshot; but what of
-        # it is committed, and counted on here, this node cannot tell.
+        # The log stays as it is until the snapshot is durable. It may be another history, longer
+        # than the snapshot; but what of it is committed, and counted on here, this node cannot
+        # tell.
         self._snapshot = SnapshotFetcher(node, snapshot_id)
         return True
 
@@ -228,7 +260,10 @@ class Fetcher:
         return Verdict.ACCEPTED
 
     def _truncate(self, epoch: int, end_offset: int) -> bool:
-        """Drop what the leader does not have. False if that would drop nothing, or what is committed: no leader asks for it."""
+        """Drop what the leader does not have.
+
+        False if that would drop nothing, or what is committed: no leader asks for it.
+        """
         node, log = self.node, self.node.log
         target = log.truncation_point(epoch, end_offset)
         if target is None:

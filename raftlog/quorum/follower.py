@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 
 class Follower(Role):
-    """Fetches. Asks for pre-votes when the leader is silent for the fetch timeout, resigns, or is proven gone.
+    """Fetches.
 
-    Only what the leader *answers* resets the fetch timer: one that can send but not be reached must be replaced.
+    Asks for pre-votes when the leader is silent for the fetch timeout, resigns, or is proven gone.
+
+    Only what the leader *answers* resets the fetch timer: one that can send but not be reached must
+    be replaced.
     """
 
     name = "follower"
@@ -77,7 +80,9 @@ class Follower(Role):
     @override
     def on_response(self, event: ResponseReceived) -> None:
         response = event.response
-        if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(response, FETCHED):
+        if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(
+            response, FETCHED
+        ):
             return
         if not self.node.heed(response, event.peer_id):
             return
@@ -136,6 +141,8 @@ class Follower(Role):
         self._expect_end(min(longest_ms, slot_ms) / 1000)
 
     def _expect_end(self, delay_s: float) -> None:
-        """The leader is gone: whoever asks next gets the pre-vote, and this node asks itself after ``delay_s``."""
+        """The leader is gone: whoever asks next gets the pre-vote, and this node asks itself after
+        ``delay_s``.
+        """
         self._hears_leader = False
         self._fetch_deadline = min(self._fetch_deadline, self.node.now + delay_s)

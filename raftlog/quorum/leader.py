@@ -1,4 +1,6 @@
-"""The leader role: appends proposals, serves fetches, moves the high watermark, and confirms rounds."""
+"""The leader role: appends proposals, serves fetches, moves the high watermark, and confirms
+rounds.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from raftlog.quorum.node import Node
 
 CHECK_QUORUM_FACTOR = 1.5
-"""The check-quorum timeout in fetch timeouts: followers must notice a silent leader before it resigns (KAFKA-15489)."""
+"""The check-quorum timeout in fetch timeouts: followers must notice a silent leader before it
+resigns (KAFKA-15489).
+"""
 
 MAX_PARKED = 1024
 """Fetches parked at once; more are answered empty."""
@@ -57,7 +61,9 @@ class Leader(Role):
     def __init__(self, node: Node, granting_voters: tuple[int, ...]) -> None:
         super().__init__(node)
         self.start_offset = node.log.end
-        self.progress = Progress(node.voters, node.config.node_id, node.now, counts_leader=node.is_voter)
+        self.progress = Progress(
+            node.voters, node.config.node_id, node.now, counts_leader=node.is_voter
+        )
         self.rounds = Rounds()
         self._granting_voters = granting_voters
         self._parked: dict[tuple[int, str], ParkedFetch] = {}
@@ -84,9 +90,11 @@ class Leader(Role):
         self.node.out.append(LostLeadership(self.epoch, self._lost_reason))
         parked, self._parked = self._parked, {}
         for fetch in parked.values():
-            self.refuse_fetch(fetch.correlation_id, fetch.reply_to, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.refuse_fetch(
+                fetch.correlation_id, fetch.reply_to, ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
 
-    # --- time: tell silent voters, check for a majority, let parked fetches go -----------------------------------------
+    # --- time: tell silent voters, check for a majority, let parked fetches go -------------------
 
     @override
     def deadline(self) -> float:
@@ -101,24 +109,33 @@ class Leader(Role):
             # Computed only when the timer ends, not at each Fetch.
             self._check_at = self.progress.majority_heard_at(now) + self._check_interval_s
             if now >= self._check_at:
-                self._resign("no majority of the voters has fetched within the check-quorum timeout")
+                self._resign(
+                    "no majority of the voters has fetched within the check-quorum timeout"
+                )
                 return
         if now >= self._begin_at:
             if self._disk_hangs():
                 self.node.disk_hangs = True
-                self._resign("the disk hangs: a flush has made no progress within the fetch timeout")
+                self._resign(
+                    "the disk hangs: a flush has made no progress within the fetch timeout"
+                )
                 return
             self._begin_at = now + self._begin_interval_s
             self._begin_epoch(self.progress.silent_voters(now - self._begin_interval_s))
             self.progress.forget_silent_observers(now)
 
     def _disk_hangs(self) -> bool:
-        """Whether an append has waited too long for this node's disk: a leader with a working disk could commit.
+        """Whether an append has waited too long for this node's disk: a leader with a working disk
+        could commit.
 
-        An append that waits because the process is busy does not count: then no single disk call takes that long.
+        An append that waits because the process is busy does not count: then no single disk call
+        takes that long.
         """
         log, busy_s = self.node.log, self.node.disk_busy_s
-        waits = log.flushed_end < log.end and self.node.now - self._flush_awaited_since >= self._flush_timeout_s
+        waits = (
+            log.flushed_end < log.end
+            and self.node.now - self._flush_awaited_since >= self._flush_timeout_s
+        )
         return waits and (busy_s is None or busy_s >= self._flush_timeout_s)
 
     def _begin_epoch(self, peers: tuple[int, ...] | list[int]) -> None:
@@ -136,7 +153,8 @@ class Leader(Role):
 
     @override
     def on_peer_connected(self, peer_id: int) -> None:
-        # A voter has reconnected, perhaps after a restart: tell it who leads now, without waiting for the timer.
+        # A voter has reconnected, perhaps after a restart: tell it who leads now, without waiting
+        # for the timer.
         if peer_id in self.progress.voters:
             self._begin_epoch([peer_id])
 
@@ -160,11 +178,16 @@ class Leader(Role):
 
     def _resign(self, reason: str, successor: int = -1) -> None:
         self._lost_reason = reason
-        # A chosen successor is alone on the list: it campaigns at once, and all others wait for the longest pause.
-        chosen = (successor,) if successor in self.progress.voters else self.progress.preferred_candidates()
+        # A chosen successor is alone on the list: it campaigns at once, and all others wait for the
+        # longest pause.
+        chosen = (
+            (successor,)
+            if successor in self.progress.voters
+            else self.progress.preferred_candidates()
+        )
         self.node.become_resigned(chosen)
 
-    # --- fetches ------------------------------------------------------------------------------------------------------
+    # --- fetches ---------------------------------------------------------------------------------
 
     @override
     def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
@@ -175,7 +198,8 @@ class Leader(Role):
             return
         key = (request.replica_id, request.replica_directory_id)
         if key in self._parked:
-            # One parked fetch for each replica. Answer the older one: it may be the newer one (this one is a duplicate, or late).
+            # One parked fetch for each replica. Answer the older one: it may be the newer one (this
+            # one is a duplicate, or late).
             self._release(self._parked.pop(key))
         replica = self.progress.heard_from(*key)
         if offset <= log.start or request.last_fetched_epoch < log.start_epoch:
@@ -201,7 +225,9 @@ class Leader(Role):
         self._answer(request, reply_to, replica)
 
     def _answer(self, request: pb.FetchRequest, reply_to: Any, replica: ReplicaProgress) -> None:
-        """Answer at once if there is data or a round, after a short time if there is only a new high watermark (KIP-1166), else park."""
+        """Answer at once if there is data or a round, after a short time if there is only a new
+        high watermark (KIP-1166), else park.
+        """
         node = self.node
         wait_ms = min(request.max_wait_ms, node.config.fetch_max_wait_ms)
         if node.high_watermark > request.high_watermark:
@@ -228,7 +254,8 @@ class Leader(Role):
     def _release(self, fetch: ParkedFetch) -> None:
         node, number = self.node, 0
         if fetch.is_voter:
-            # Observers do not see round numbers: if one became a voter, its echo of a round that requests can still join proves nothing.
+            # Observers do not see round numbers: if one became a voter, its echo of a round that
+            # requests can still join proves nothing.
             self.rounds.shown()
             number = self.rounds.current
         response = pb.FetchResponse(
@@ -261,7 +288,10 @@ class Leader(Role):
             self._parked_until = min(self._parked_until, fetch.expires)
 
     def _release_expired(self) -> None:
-        """Answer the fetches whose wait is over. ``_parked_until`` may be too early, never too late: other releases do not change it."""
+        """Answer the fetches whose wait is over.
+
+        ``_parked_until`` may be too early, never too late: other releases do not change it.
+        """
         now = self.node.now
         for key, fetch in list(self._parked.items()):
             if fetch.expires <= now:
@@ -269,14 +299,22 @@ class Leader(Role):
                 self._release(fetch)
         self._parked_until = min((fetch.expires for fetch in self._parked.values()), default=NEVER)
 
-    def _reply_diverging(self, request: pb.FetchRequest, reply_to: Any, diverging: tuple[int, int]) -> None:
+    def _reply_diverging(
+        self, request: pb.FetchRequest, reply_to: Any, diverging: tuple[int, int]
+    ) -> None:
         self._reply_without_data(
-            request, reply_to, diverging_epoch=pb.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+            request,
+            reply_to,
+            diverging_epoch=pb.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1]),
         )
 
-    def _reply_snapshot(self, request: pb.FetchRequest, reply_to: Any, snapshot_id: SnapshotId) -> None:
+    def _reply_snapshot(
+        self, request: pb.FetchRequest, reply_to: Any, snapshot_id: SnapshotId
+    ) -> None:
         self._reply_without_data(
-            request, reply_to, snapshot_id=pb.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
+            request,
+            reply_to,
+            snapshot_id=pb.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch),
         )
 
     def _reply_without_data(self, request: pb.FetchRequest, reply_to: Any, **where: Any) -> None:
@@ -296,7 +334,7 @@ class Leader(Role):
     def on_snapshot_fetch(self, replica_id: int, directory_id: str) -> None:
         self.progress.heard_from(replica_id, directory_id).fetched_at = self.node.now
 
-    # --- proposals and commits ----------------------------------------------------------------------------------------
+    # --- proposals and commits -------------------------------------------------------------------
 
     @override
     def on_proposed(self, span: LogSpan) -> None:
@@ -341,14 +379,16 @@ class Leader(Role):
         self._commit()
 
     def _commit(self) -> None:
-        """Advance the high watermark to what a majority has flushed, once that includes a record of this epoch (Raft 5.4.2)."""
+        """Advance the high watermark to what a majority has flushed, once that includes a record of
+        this epoch (Raft 5.4.2).
+        """
         node = self.node
         offset = self.progress.majority_offset(node.log.flushed_end)
         if offset > node.high_watermark and offset > self.start_offset:
             node.advance_high_watermark(offset)
             self._release_soon()
 
-    # --- confirmed rounds ---------------------------------------------------------------------------------------------
+    # --- confirmed rounds ------------------------------------------------------------------------
 
     @override
     def on_round_requested(self) -> None:

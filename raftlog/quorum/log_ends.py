@@ -1,4 +1,6 @@
-"""The ends and epochs of a replicated log, of metadata or of a partition: what continues it, and where two of them part."""
+"""The ends and epochs of a replicated log, of metadata or of a partition: what continues it, and
+where two of them part.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ class LogEnds:
     first_epoch = 1
     """The lowest epoch that writes records: 0 is primordial in the quorum."""
 
-    def __init__(self, start: int, end: int, epochs: Iterable[tuple[int, int]], *, start_epoch: int = 0) -> None:
+    def __init__(
+        self, start: int, end: int, epochs: Iterable[tuple[int, int]], *, start_epoch: int = 0
+    ) -> None:
         self.start = start
         self.start_epoch = start_epoch
         """The epoch of the record before the start; 0 if there is none."""
@@ -24,7 +28,9 @@ class LogEnds:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, that of the snapshot if the log behind it is empty, 0 if there never was one."""
+        """The epoch of the last record, that of the snapshot if the log behind it is empty, 0 if
+        there never was one.
+        """
         return self.epochs.last_epoch or self.start_epoch
 
     def append(self, span: LogSpan) -> None:
@@ -50,22 +56,26 @@ class LogEnds:
         )
 
     def divergence(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
-        """None if a log that ends at ``offset`` in ``last_epoch`` is a prefix of this one; else where to look next.
+        """None if a log that ends at ``offset`` in ``last_epoch`` is a prefix of this one; else
+        where to look next.
 
-        The answer is (epoch, end offset) as of :meth:`end_offset_for_epoch`: the other side truncates to it and asks again.
+        The answer is (epoch, end offset) as of :meth:`end_offset_for_epoch`: the other side
+        truncates to it and asks again.
         """
-        if (last_epoch == self.epochs.last_epoch and self.epochs.last_start < offset <= self.end) or (
-            offset == self.start == 0
-        ):
+        if (
+            last_epoch == self.epochs.last_epoch and self.epochs.last_start < offset <= self.end
+        ) or (offset == self.start == 0):
             return None
         epoch, end = self.end_offset_for_epoch(last_epoch)
         return None if epoch == last_epoch and offset <= end else (epoch, end)
 
     def truncation_point(self, epoch: int, end_offset: int) -> int | None:
-        """Where to cut this log when the leader's has ``epoch`` last, of those not above this one's, and that ends at ``end_offset``.
+        """Where to cut this log when the leader's has ``epoch`` last, of those not above this
+        one's, and that ends at ``end_offset``.
 
-        None if that would drop nothing: no leader asks for it. The leader's end of an epoch that this log does not have may lie
-        inside a batch of an older one: that one's end is what the leader is asked about next.
+        None if that would drop nothing: no leader asks for it. The leader's end of an epoch that
+        this log does not have may lie inside a batch of an older one: that one's end is what the
+        leader is asked about next.
         """
         if epoch < 0 or end_offset < 0 or epoch > self.last_epoch:
             return None
@@ -74,11 +84,15 @@ class LogEnds:
         return target if target < self.end else None
 
     def is_covered_by(self, last_epoch: int, end_offset: int) -> bool:
-        """Whether a log with this last epoch and end is at least as complete as this one (Raft 5.4.1)."""
+        """Whether a log with this last epoch and end is at least as complete as this one (Raft
+        5.4.1).
+        """
         return (last_epoch, end_offset) >= (self.last_epoch, self.end)
 
     def accepts(self, span: LogSpan, max_epoch: int) -> bool:
-        """Whether a span continues this log exactly, with epochs that neither go back nor pass ``max_epoch``."""
+        """Whether a span continues this log exactly, with epochs that neither go back nor pass
+        ``max_epoch``.
+        """
         if span.base_offset != self.end or span.end_offset <= span.base_offset or not span.epochs:
             return False
         if span.epochs[0][1] != span.base_offset:

@@ -1,4 +1,7 @@
-"""What the core knows of the local log: its ends, its epochs, and the snapshots beside it. The bytes are the shell's."""
+"""What the core knows of the local log: its ends, its epochs, and the snapshots beside it.
+
+The bytes are the shell's.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ class LogState(LogEnds):
 
     def __init__(self, recovered: RecoveredLog) -> None:
         super().__init__(
-            recovered.start_offset, recovered.end_offset, recovered.epochs, start_epoch=recovered.start_epoch
+            recovered.start_offset,
+            recovered.end_offset,
+            recovered.epochs,
+            start_epoch=recovered.start_epoch,
         )
         self.snapshots = list(recovered.snapshots)
         """Complete ones, ascending."""
@@ -37,9 +43,11 @@ class LogState(LogEnds):
         self.snapshots = [snapshot_id]
 
     def snapshot_for(self, offset: int, last_epoch: int) -> SnapshotId | None:
-        """The newest snapshot, if a log that ends at ``offset`` in ``last_epoch`` can go on only from one; else None.
+        """The newest snapshot, if a log that ends at ``offset`` in ``last_epoch`` can go on only
+        from one; else None.
 
-        That is: from nothing, from below the log start, or from a history that parted before the log start.
+        That is: from nothing, from below the log start, or from a history that parted before the
+        log start.
         """
         if not self.snapshots:
             return None

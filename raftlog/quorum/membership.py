@@ -1,4 +1,5 @@
-"""When the voter set may change, and by how much (KIP-853): one replica at a time, each change committed before the next.
+"""When the voter set may change, and by how much (KIP-853): one replica at a time, each change
+committed before the next.
 
 Why: docs/decisions/005-voters-in-the-log.md
 """
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 def obstacle(node: Node) -> str:
     """Why this node may not propose another voter set now; empty if it may.
 
-    A leader that has committed nothing of its own epoch may have a change in its log, or lack one, that another leader still
-    has to undo or finish: two sets without a common voter could follow.
+    A leader that has committed nothing of its own epoch may have a change in its log, or lack one,
+    that another leader still has to undo or finish: two sets without a common voter could follow.
     """
     start_offset = node.role.start_offset
     if start_offset == -1:
@@ -47,7 +48,8 @@ def refusal(node: Node, span: LogSpan) -> str:
         proposed = VoterSet(entry.voters)
     except ConfigError as error:
         return str(error)
-    # A configured set names no directories for certain: the first set of the log may differ from it.
+    # A configured set names no directories for certain: the first set of the log may differ from
+    # it.
     if node.history.offset != -1 and node.voters.replicas_changed(proposed) > 1:
         return "it differs from the set in force by more than one replica"
     return ""

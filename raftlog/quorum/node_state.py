@@ -43,12 +43,17 @@ MIN_BACKOFF_S = 0.010
 
 
 class NodeState:
-    """State common to all roles. ``now`` is that of the step being made; ``out`` collects the step's effects."""
+    """State common to all roles.
+
+    ``now`` is that of the step being made; ``out`` collects the step's effects.
+    """
 
     disk_busy_s: float | None = None
     """For how long the disk has been at one call, as of the last tick. None: not known."""
 
-    def __init__(self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float) -> None:
+    def __init__(
+        self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float
+    ) -> None:
         self.config = config
         self.log = LogState(recovered)
         self.history = VoterHistory(config.voters, recovered)
@@ -57,21 +62,30 @@ class NodeState:
         self.is_voter: bool
         """Whether this replica is of the set in force."""
         self.takes_part: bool
-        """Whether it votes and campaigns: a voter, or one whose removal is not known to be committed. Else it observes."""
+        """Whether it votes and campaigns: a voter, or one whose removal is not known to be
+        committed. Else it observes.
+        """
         self.peers: tuple[int, ...]
         """The other voters, by id."""
         self.endpoint = ""
         """Where this node listens: as it knows itself, else as the last set that had it says."""
         self.role_stale = False
-        """The voter set has changed, or its change is committed: the role is to be looked at when the step ends."""
+        """The voter set has changed, or its change is committed: the role is to be looked at when
+        the step ends.
+        """
         self.vote = recovered.vote
         """As last handed out to be persisted: what this node acts on."""
         self.durable_vote = recovered.vote
         """As last reported durable."""
         self.leader_id = -1
-        """The leader of this epoch as far as known. ``vote.leader_id`` is who ever led it, itself included."""
+        """The leader of this epoch as far as known.
+
+        ``vote.leader_id`` is who ever led it, itself included.
+        """
         self.leader_confirmed = False
-        """The leader of this epoch has answered a Fetch as such, or is this node: no other is believed to lead it."""
+        """The leader of this epoch has answered a Fetch as such, or is this node: no other is
+        believed to lead it.
+        """
         self.allowance = EpochAllowance(now)
         """What unproven claims may still raise the epoch by."""
         self.high_watermark = -1
@@ -79,13 +93,19 @@ class NodeState:
         self.disk_hangs = False
         """It led, and its disk made no progress; until a flush is done it does not campaign."""
         self.wished_at: float | None = None
-        """Since when it would campaign, but leaves it to others, which have more space; None: it does not."""
+        """Since when it would campaign, but leaves it to others, which have more space; None: it
+        does not.
+        """
         self.installing: SnapshotId | None = None
-        """All of it was handed to the shell, which is about to replace the log by it: until then nothing is fetched, nor led."""
+        """All of it was handed to the shell, which is about to replace the log by it: until then
+        nothing is fetched, nor led.
+        """
         self.connected: set[int] = set()
         self.lost: set[int] = set()
         self.hurry = False
-        """The epoch's leader is proven gone, or there never was one: ask for pre-votes soon, not after a timeout."""
+        """The epoch's leader is proven gone, or there never was one: ask for pre-votes soon, not
+        after a timeout.
+        """
         self.lost_leader = -1
         """The peer whose return ends the hurry; -1 if none does."""
         self.now = now
@@ -111,7 +131,7 @@ class NodeState:
         """The epoch this node is in."""
         return self.vote.epoch
 
-    # --- durable state ------------------------------------------------------------------------------------------------
+    # --- durable state ---------------------------------------------------------------------------
 
     def set_vote(self, vote: VoteState) -> None:
         """Change epoch or vote: whatever is sent from here on waits until that is durable."""
@@ -124,7 +144,9 @@ class NodeState:
         self.out.append(PersistVote(vote))
 
     def _drop_superseded_vote(self) -> None:
-        """One write is enough for an epoch and the vote given in it, if nothing is sent between the two."""
+        """One write is enough for an epoch and the vote given in it, if nothing is sent between the
+        two.
+        """
         for at in range(len(self.out) - 1, -1, -1):
             if isinstance(self.out[at], SENDS):
                 return
@@ -135,8 +157,9 @@ class NodeState:
     def set_leader(self, leader_id: int, endpoint: str = "") -> None:
         """Note who leads this epoch, and where it listens if the voter set may not know.
 
-        Saved at the end of the step, behind its sends: no promise rests on it. A restarted node that voted for itself
-        keeps silent in that epoch anyway, and two leaders in one epoch are excluded by the votes alone.
+        Saved at the end of the step, behind its sends: no promise rests on it. A restarted node
+        that voted for itself keeps silent in that epoch anyway, and two leaders in one epoch are
+        excluded by the votes alone.
         """
         if leader_id != self.leader_id:
             # Who asked did so before this one was elected.
@@ -165,7 +188,7 @@ class NodeState:
             del out[next(i for i, effect in enumerate(out) if isinstance(effect, Fatal)) + 1 :]
         return out
 
-    # --- who votes ----------------------------------------------------------------------------------------------------
+    # --- who votes -------------------------------------------------------------------------------
 
     def append_voters(self, entries: tuple[VotersAt, ...]) -> None:
         """VotersRecords were appended: the last one is in force from now on (KIP-853)."""
@@ -191,12 +214,15 @@ class NodeState:
         self.voters = history.voters
         self.is_voter = self.voters.includes(config.node_id, config.directory_id)
         was_voter = history.before.includes(config.node_id, config.directory_id)
-        # Who is removed must be able to lead on until that is committed: perhaps it alone has the record, and nobody who
-        # lacks it gets the vote of those who do (Raft, dissertation 4.2.2).
-        self.takes_part = self.is_voter or (was_voter and history.record_offset >= self.high_watermark)
+        # Who is removed must be able to lead on until that is committed: perhaps it alone has the
+        # record, and nobody who lacks it gets the vote of those who do (Raft, dissertation 4.2.2).
+        self.takes_part = self.is_voter or (
+            was_voter and history.record_offset >= self.high_watermark
+        )
         self.peers = tuple(node_id for node_id in self.voters.ids if node_id != config.node_id)
         if config.endpoint:
-            # What the set says may be where it was before: the others could not fetch from it, and so never commit where it is.
+            # What the set says may be where it was before: the others could not fetch from it, and
+            # so never commit where it is.
             self.endpoint = config.endpoint
         elif self.is_voter:
             self.endpoint = self.voters.endpoint_of(config.node_id)
@@ -209,7 +235,11 @@ class NodeState:
 
     def announce_peers(self) -> None:
         """Tell the shell if it should talk to others than before."""
-        dialed = {voter.node_id: voter for voter in self.voters.all if voter.node_id != self.config.node_id}
+        dialed = {
+            voter.node_id: voter
+            for voter in self.voters.all
+            if voter.node_id != self.config.node_id
+        }
         if not self.takes_part:
             # Who observes may know voters that are all gone.
             dialed |= {peer.node_id: peer for peer in self.config.bootstrap_peers}
@@ -217,7 +247,8 @@ class NodeState:
         if leader_id not in (-1, self.config.node_id):
             known = dialed.get(leader_id)
             if endpoint and (known is None or self.history.offset != -1):
-                # A log that lags may not know the leader, or may know it by an endpoint it has left.
+                # A log that lags may not know the leader, or may know it by an endpoint it has
+                # left.
                 dialed[leader_id] = Voter(leader_id, endpoint, known.directory_id if known else "")
             elif known is None and self._dialed is not None and leader_id in self._dialed:
                 # Removed, but it leads until that is committed.
@@ -233,7 +264,9 @@ class NodeState:
         return self._dialed is not None and node_id in self._dialed
 
     def is_proven(self, peer_id: int) -> bool:
-        """Whether an answer of this peer comes from where the voter set in force, or the configuration, has it."""
+        """Whether an answer of this peer comes from where the voter set in force, or the
+        configuration, has it.
+        """
         dialed = self._dialed.get(peer_id) if self._dialed is not None else None
         if dialed is None:
             return False
@@ -250,7 +283,7 @@ class NodeState:
             return ""
         return self._dialed[self.leader_id].endpoint
 
-    # --- effects ------------------------------------------------------------------------------------------------------
+    # --- effects ---------------------------------------------------------------------------------
 
     def send(self, peer_id: int, request: ControlRequest) -> int:
         """Send a request on the control link; returns its correlation id."""
@@ -277,11 +310,14 @@ class NodeState:
         self.out.append(Refused(message, refusal.field, refusal.reason, refusal.contradiction))
 
     def fail(self, reason: str) -> None:
-        """This node or its shell contradicts itself: nothing more leaves this node. Never because of what a message says."""
+        """This node or its shell contradicts itself: nothing more leaves this node.
+
+        Never because of what a message says.
+        """
         self.halted = True
         self.out.append(Fatal(reason))
 
-    # --- time ---------------------------------------------------------------------------------------------------------
+    # --- time ------------------------------------------------------------------------------------
 
     def jitter_s(self) -> float:
         """What two nodes' timers are apart by."""
@@ -292,7 +328,9 @@ class NodeState:
         return self.now + self.config.election_timeout_ms / 1000 + self.jitter_s()
 
     def backoff_s(self) -> float:
-        """A short pause before the next try: each voter has its slot between 10 ms and election_backoff_max_ms, by rank."""
+        """A short pause before the next try: each voter has its slot between 10 ms and
+        election_backoff_max_ms, by rank.
+        """
         width = max(0.0, self.config.election_backoff_max_ms / 1000 - MIN_BACKOFF_S)
         rank = self.voters.rank(self.config.node_id) if self.is_voter else 0
         return MIN_BACKOFF_S + width * (rank + self._rng.random()) / len(self.voters)
@@ -311,7 +349,7 @@ class NodeState:
             self.wished_at = self.now
         return self.wished_at + 2 * self.config.election_timeout_ms / 1000
 
-    # --- peers --------------------------------------------------------------------------------------------------------
+    # --- peers -----------------------------------------------------------------------------------
 
     def majority_connected(self) -> bool:
         """Whether there are links to enough other voters for a majority."""
@@ -319,7 +357,9 @@ class NodeState:
         return reachable + self.is_voter >= self.voters.majority
 
     def begin_hurry(self, lost_leader: int = -1) -> None:
-        """The leader is gone: ``lost_leader`` is the peer that may yet come back, -1 if it leads no more for certain."""
+        """The leader is gone: ``lost_leader`` is the peer that may yet come back, -1 if it leads no
+        more for certain.
+        """
         self.hurry = True
         self.lost_leader = lost_leader
 

@@ -1,4 +1,6 @@
-"""A node that is no voter, as far as its log says: it keeps a log like a follower's, and counts for nothing."""
+"""A node that is no voter, as far as its log says: it keeps a log like a follower's, and counts for
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ if TYPE_CHECKING:
 
 
 class Observer(Role):
-    """Fetches from the leader; while it knows none, from one voter after the other, and follows what their refusals say.
+    """Fetches from the leader; while it knows none, from one voter after the other, and follows
+    what their refusals say.
 
-    It never asks for votes. It grants one if asked: who asks it knows from a longer log that it is a voter.
+    It never asks for votes. It grants one if asked: who asks it knows from a longer log that it is
+    a voter.
     """
 
     name = "observer"
@@ -36,7 +40,10 @@ class Observer(Role):
         self._fetcher = Fetcher(node, peer_id)
 
     def _next_voter(self) -> int:
-        """Round robin over voters and bootstrap servers. A voter may have this node's id, on another disk: not to be asked."""
+        """Round robin over voters and bootstrap servers.
+
+        A voter may have this node's id, on another disk: not to be asked.
+        """
         node = self.node
         ids = [*node.peers, *(peer.node_id for peer in node.config.bootstrap_peers)]
         self._asked += 1
@@ -81,7 +88,9 @@ class Observer(Role):
     @override
     def on_response(self, event: ResponseReceived) -> None:
         response = event.response
-        if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(response, FETCHED):
+        if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(
+            response, FETCHED
+        ):
             return
         if not self.node.heed(response, event.peer_id):
             return

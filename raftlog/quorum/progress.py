@@ -10,7 +10,10 @@ MAX_OBSERVERS = 1000
 
 
 class ReplicaProgress:
-    """One replica. ``end_offset``: durable there, exclusive; -1 unknown. Times are monotonic seconds; None: never."""
+    """One replica.
+
+    ``end_offset``: durable there, exclusive; -1 unknown. Times are monotonic seconds; None: never.
+    """
 
     __slots__ = (
         "caught_up_at",
@@ -56,34 +59,48 @@ class ReplicaProgress:
 class Progress:
     """All replicas of one leader in one epoch.
 
-    A voter is matched by id and directory id. Where the set does not know the directory, the first one that fetches in this
-    epoch is it, and the same id on another disk is just an observer: it promised nothing. The leader counts if it is a voter.
+    A voter is matched by id and directory id. Where the set does not know the directory, the first
+    one that fetches in this epoch is it, and the same id on another disk is just an observer: it
+    promised nothing. The leader counts if it is a voter.
     """
 
-    def __init__(self, voters: VoterSet, leader_id: int, now: float, *, counts_leader: bool = True) -> None:
+    def __init__(
+        self, voters: VoterSet, leader_id: int, now: float, *, counts_leader: bool = True
+    ) -> None:
         self._leader_id = leader_id
         self.voters: dict[int, ReplicaProgress] = {}
         self.observers: dict[tuple[int, str], ReplicaProgress] = {}
         self.take(voters, now, counts_leader=counts_leader)
 
     def take(self, voters: VoterSet, now: float, *, counts_leader: bool) -> None:
-        """``voters`` count from now on. What is known of a replica stays, whether it was a voter or an observer before."""
+        """``voters`` count from now on.
+
+        What is known of a replica stays, whether it was a voter or an observer before.
+        """
         old, self.voters = self.voters, {}
         self._majority, self._since, self.counts_leader = voters.majority, now, counts_leader
         for node_id in voters.ids:
             if node_id != self._leader_id:
-                self.voters[node_id] = self._known(old.get(node_id), node_id, voters.directory_of(node_id) or None)
+                self.voters[node_id] = self._known(
+                    old.get(node_id), node_id, voters.directory_of(node_id) or None
+                )
         for node_id, replica in old.items():
             if self.voters.get(node_id) is not replica and replica.directory_id is not None:
                 replica.is_voter = False
                 self.observers[(node_id, replica.directory_id)] = replica
         self._voter_list = list(self.voters.values())
 
-    def _known(self, voter: ReplicaProgress | None, node_id: int, directory_id: str | None) -> ReplicaProgress:
-        if voter is not None and (None in (directory_id, voter.directory_id) or voter.directory_id == directory_id):
+    def _known(
+        self, voter: ReplicaProgress | None, node_id: int, directory_id: str | None
+    ) -> ReplicaProgress:
+        if voter is not None and (
+            None in (directory_id, voter.directory_id) or voter.directory_id == directory_id
+        ):
             voter.directory_id = voter.directory_id or directory_id
             return voter
-        replica = self.observers.pop((node_id, directory_id), None) if directory_id is not None else None
+        replica = (
+            self.observers.pop((node_id, directory_id), None) if directory_id is not None else None
+        )
         if replica is None:
             replica = ReplicaProgress(node_id, directory_id, is_voter=True)
         replica.is_voter = True
@@ -100,7 +117,11 @@ class Progress:
         observer = self.observers.get((node_id, directory_id))
         if observer is None:
             if len(self.observers) >= MAX_OBSERVERS:
-                del self.observers[min(self.observers, key=lambda key: (self.observers[key].fetched_at or 0.0, key))]
+                del self.observers[
+                    min(
+                        self.observers, key=lambda key: (self.observers[key].fetched_at or 0.0, key)
+                    )
+                ]
             observer = ReplicaProgress(node_id, directory_id, is_voter=False)
             self.observers[(node_id, directory_id)] = observer
         return observer
@@ -112,7 +133,9 @@ class Progress:
                 del self.observers[key]
 
     def majority_offset(self, own_flushed_end: int) -> int:
-        """The highest offset that a majority has durable, the leader counted at its flushed end. -1 if unknown."""
+        """The highest offset that a majority has durable, the leader counted at its flushed end. -1
+        if unknown.
+        """
         offsets = [replica.end_offset for replica in self._voter_list]
         if self.counts_leader:
             offsets.append(own_flushed_end)
@@ -128,8 +151,13 @@ class Progress:
         return rounds[-self._majority]
 
     def majority_heard_at(self, now: float) -> float:
-        """Since when a majority, the leader included, has fetched: the latest time t such that a majority did so at t or later."""
-        times = [self._since if replica.fetched_at is None else replica.fetched_at for replica in self._voter_list]
+        """Since when a majority, the leader included, has fetched: the latest time t such that a
+        majority did so at t or later.
+        """
+        times = [
+            self._since if replica.fetched_at is None else replica.fetched_at
+            for replica in self._voter_list
+        ]
         if self.counts_leader:
             times.append(now)
         times.sort()
@@ -141,4 +169,6 @@ class Progress:
 
     def preferred_candidates(self) -> tuple[int, ...]:
         """The other voters, the most complete first."""
-        return tuple(sorted(self.voters, key=lambda node_id: (-self.voters[node_id].end_offset, node_id)))
+        return tuple(
+            sorted(self.voters, key=lambda node_id: (-self.voters[node_id].end_offset, node_id))
+        )

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from raftlog.quorum.node import Node
 
 SPREAD = 1.5
-"""Of the election jitter: within this all that lose their leader together have said so, however far they are."""
+"""Of the election jitter: within this all that lose their leader together have said so, however far
+they are.
+"""
 
 
 class Prospective(Campaign):
-    """Keeps the leader and the vote of its epoch; a majority of pre-votes makes it a candidate of the next one."""
+    """Keeps the leader and the vote of its epoch; a majority of pre-votes makes it a candidate of
+    the next one.
+    """
 
     name = "prospective"
     pre_vote = True
@@ -44,7 +48,11 @@ class Prospective(Campaign):
     @override
     def supporters(self) -> set[int]:
         node = self.node
-        return self.granted | node.hints.doubters(node.now) | ({node.config.node_id} if node.is_voter else set())
+        return (
+            self.granted
+            | node.hints.doubters(node.now)
+            | ({node.config.node_id} if node.is_voter else set())
+        )
 
     @override
     def on_granted(self, peer_id: int) -> None:
@@ -57,8 +65,9 @@ class Prospective(Campaign):
 
     @override
     def outranks(self, candidate_id: int, last_epoch: int, end_offset: int) -> bool:
-        # Of two that ask each other one must go, or they split the vote: the one with the longer log, the lower id. It counts the
-        # other's question as a yes. Not for ever: it may be cut off from a third that the other reaches.
+        # Of two that ask each other one must go, or they split the vote: the one with the longer
+        # log, the lower id. It counts the other's question as a yes. Not for ever: it may be cut
+        # off from a third that the other reaches.
         node = self.node
         return (
             node.is_voter
@@ -86,18 +95,24 @@ class Prospective(Campaign):
             self.timer, self.retry_at = max(self.timer, self._go_at), NEVER
 
     def _may_go_at(self) -> float:
-        """Of those that lose their leader in the same instant all would win the pre-vote, and then split the vote.
+        """Of those that lose their leader in the same instant all would win the pre-vote, and then
+        split the vote.
 
-        So one yields to those that go before it. With more than three voters some of these may not have been heard yet: then answers
-        count at once, what was said before not.
+        So one yields to those that go before it. With more than three voters some of these may not
+        have been heard yet: then answers count at once, what was said before not.
         """
         node = self.node
         heard = self.supporters() | self.against() | node.hints.rivals(node.now)
-        if node.hurry or len(self.granted) + node.is_voter >= node.voters.majority or heard.issuperset(node.peers):
+        if (
+            node.hurry
+            or len(self.granted) + node.is_voter >= node.voters.majority
+            or heard.issuperset(node.peers)
+        ):
             wait_until = node.now
         else:
             wait_until = self.asked_at + SPREAD * node.config.election_jitter_max_ms / 1000
-        # Not for ever: one that goes before this node may be cut off from a third that this one reaches, or be a stranger's invention.
+        # Not for ever: one that goes before this node may be cut off from a third that this one
+        # reaches, or be a stranger's invention.
         return min(max(node.hints.yields_until(), wait_until), self._outranks_until)
 
     def _go(self) -> None:

@@ -1,6 +1,9 @@
-"""What peers ask: checks in Kafka's order, then the answer. Nothing here raises, whatever a request says.
+"""What peers ask: checks in Kafka's order, then the answer.
 
-A request is a claim by anybody who reaches the port, see ``admission``: one that is refused changes nothing.
+Nothing here raises, whatever a request says.
+
+A request is a claim by anybody who reaches the port, see ``admission``: one that is refused changes
+nothing.
 
 Why: docs/decisions/004-messages-are-claims.md
 """
@@ -57,7 +60,10 @@ def handle_fetch(node: Node, request: pb.FetchRequest, reply_to: Any) -> None:
         or request.round < 0
         or request.max_metadata_version < 0
         or not is_directory_id(request.replica_directory_id)
-        or (request.replica_id == node.config.node_id and request.replica_directory_id == node.config.directory_id)
+        or (
+            request.replica_id == node.config.node_id
+            and request.replica_directory_id == node.config.directory_id
+        )
     ):
         error = ErrorCode.INVALID_REQUEST
     elif epoch < node.epoch:
@@ -71,7 +77,10 @@ def handle_fetch(node: Node, request: pb.FetchRequest, reply_to: Any) -> None:
 
 
 def handle_fetch_snapshot(node: Node, request: pb.FetchSnapshotRequest, reply_to: Any) -> None:
-    """Serve a snapshot by position (KIP-630); in epoch -1 any node does. The shell checks the position against the size."""
+    """Serve a snapshot by position (KIP-630); in epoch -1 any node does.
+
+    The shell checks the position against the size.
+    """
     error = _fetch_snapshot_error(node, request)
     foreign = error == ErrorCode.INCONSISTENT_CLUSTER_ID
     response = pb.FetchSnapshotResponse(
@@ -142,14 +151,19 @@ def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
     theirs = (request.last_offset_epoch, request.last_offset, -peer_id)
     if granted or theirs > (log.last_epoch, log.end, -node.config.node_id):
         # With proof that the leader is gone nobody waits for longer than the others are far.
-        node.hints.note_rival(peer_id, node.now, node.backoff_s() if node.hurry else node.hints.remembered_s)
+        node.hints.note_rival(
+            peer_id, node.now, node.backoff_s() if node.hurry else node.hints.remembered_s
+        )
     elif request.pre_vote:
         node.hints.note_doubter(peer_id, node.now)
         node.role.on_doubter(peer_id)
 
 
 def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
-    """Why a request for a vote is not looked at, in Kafka's order; None if it is. Changes nothing."""
+    """Why a request for a vote is not looked at, in Kafka's order; None if it is.
+
+    Changes nothing.
+    """
     epoch, candidate = request.replica_epoch, request.replica_id
     if request.cluster_id != node.config.cluster_id:
         return _foreign(node)
@@ -176,11 +190,13 @@ def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
 
 
 def _may_lead(node: Node, node_id: int, my_directory_id: str, *, newer: bool) -> bool:
-    """Whether this node may be one that opens epochs: a voter of a set that is known here, or of one that may be newer.
+    """Whether this node may be one that opens epochs: a voter of a set that is known here, or of
+    one that may be newer.
 
-    KIP-853: this log may lag behind the record that made the other a voter. Then the other's log is as complete as this one, its set
-    names this replica by id and directory, and nobody leads here that this node hears. If it hears a leader it asks that one, and
-    a higher epoch reaches it by an answer, which is proven.
+    KIP-853: this log may lag behind the record that made the other a voter. Then the other's log is
+    as complete as this one, its set names this replica by id and directory, and nobody leads here
+    that this node hears. If it hears a leader it asks that one, and a higher epoch reaches it by an
+    answer, which is proven.
     """
     if node_id in node.voters or node.history.names(node_id):
         return True
@@ -188,7 +204,9 @@ def _may_lead(node: Node, node_id: int, my_directory_id: str, *, newer: bool) ->
 
 
 def _foreign(node: Node) -> Refusal:
-    return Refusal(ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id", f"this is cluster {node.config.cluster_id}")
+    return Refusal(
+        ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id", f"this is cluster {node.config.cluster_id}"
+    )
 
 
 def _invalid(field: str, reason: str) -> Refusal:
@@ -196,7 +214,9 @@ def _invalid(field: str, reason: str) -> Refusal:
 
 
 def _over(field: str, epoch: int, node: Node) -> Refusal:
-    return Refusal(ErrorCode.FENCED_LEADER_EPOCH, field, f"epoch {epoch} is over, this is {node.epoch}")
+    return Refusal(
+        ErrorCode.FENCED_LEADER_EPOCH, field, f"epoch {epoch} is over, this is {node.epoch}"
+    )
 
 
 def _not_me(node: Node) -> Refusal:
@@ -206,28 +226,37 @@ def _not_me(node: Node) -> Refusal:
 
 def _stranger(field: str, node_id: int) -> Refusal:
     return Refusal(
-        ErrorCode.INVALID_REQUEST, field, f"node {node_id} is no voter that is known here, nor provably a newer one"
+        ErrorCode.INVALID_REQUEST,
+        field,
+        f"node {node_id} is no voter that is known here, nor provably a newer one",
     )
 
 
 def _note(node: Node, request: Any, refusal: Refusal | None) -> bool:
-    """Tell the shell of what is not believed. Whether the request is from another cluster, which is told nothing."""
-    if refusal is not None and (refusal.contradiction or refusal.code is ErrorCode.UNKNOWN_LEADER_EPOCH):
+    """Tell the shell of what is not believed.
+
+    Whether the request is from another cluster, which is told nothing.
+    """
+    if refusal is not None and (
+        refusal.contradiction or refusal.code is ErrorCode.UNKNOWN_LEADER_EPOCH
+    ):
         node.refuse(type(request).__name__, refusal)
     return refusal is not None and refusal.code is ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
 def _grants(node: Node, request: pb.VoteRequest) -> bool:
-    # The candidate need not be of this node's voter set, nor this node: the log may lag behind that which made them voters.
-    # Safe, since the candidate counts by its own set, which is as new if its log is as complete. Where no log has named a set
-    # there is none newer: another disk than the configured one is none of ours.
+    # The candidate need not be of this node's voter set, nor this node: the log may lag behind that
+    # which made them voters. Safe, since the candidate counts by its own set, which is as new if
+    # its log is as complete. Where no log has named a set there is none newer: another disk than
+    # the configured one is none of ours.
     candidate, directory_id = request.replica_id, request.replica_directory_id
     configured = node.history.offset == -1 and candidate in node.voters
     if configured and not node.voters.includes(candidate, directory_id):
         return False
     if not node.is_voter and not request.voter_directory_id:
-        # The candidate counts by a set without directories: for it this node is the voter of that id, on whatever disk. It is not, by
-        # all it knows: perhaps its disk is new, and the vote would be that of a replica whose promises are lost.
+        # The candidate counts by a set without directories: for it this node is the voter of that
+        # id, on whatever disk. It is not, by all it knows: perhaps its disk is new, and the vote
+        # would be that of a replica whose promises are lost.
         return False
     complete = node.log.is_covered_by(request.last_offset_epoch, request.last_offset)
     if request.pre_vote:
@@ -246,7 +275,9 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
     return True
 
 
-def handle_begin_quorum_epoch(node: Node, request: pb.BeginQuorumEpochRequest, reply_to: Any) -> None:
+def handle_begin_quorum_epoch(
+    node: Node, request: pb.BeginQuorumEpochRequest, reply_to: Any
+) -> None:
     """Somebody was elected."""
     refusal = _begin_refusal(node, request) or node.learn(
         request.leader_epoch, request.leader_id, request.leader_endpoint
@@ -269,7 +300,9 @@ def _begin_refusal(node: Node, request: pb.BeginQuorumEpochRequest) -> Refusal |
         return refusal
     # A leader outside this node's voter set can be followed if it says where it listens.
     newer = endpoint != ""
-    if leader_id != node.leader_id and not _may_lead(node, leader_id, request.voter_directory_id, newer=newer):
+    if leader_id != node.leader_id and not _may_lead(
+        node, leader_id, request.voter_directory_id, newer=newer
+    ):
         return _stranger("leader_id", leader_id)
     if endpoint and not is_endpoint(endpoint):
         return _invalid("leader_endpoint", "host:port is wanted")
@@ -291,7 +324,9 @@ def handle_end_quorum_epoch(node: Node, request: pb.EndQuorumEpochRequest, reply
     if refusal is None and node.leader_id == request.leader_id:
         candidates = [candidate.candidate_id for candidate in request.preferred_candidates]
         me = node.config.node_id
-        node.role.on_end_quorum_epoch(candidates.index(me) if me in candidates else None, len(candidates))
+        node.role.on_end_quorum_epoch(
+            candidates.index(me) if me in candidates else None, len(candidates)
+        )
 
 
 def _end_refusal(node: Node, request: pb.EndQuorumEpochRequest) -> Refusal | None:
@@ -304,7 +339,9 @@ def _end_refusal(node: Node, request: pb.EndQuorumEpochRequest) -> Refusal | Non
     return refusal
 
 
-def _leader_refusal(node: Node, request: pb.BeginQuorumEpochRequest | pb.EndQuorumEpochRequest) -> Refusal | None:
+def _leader_refusal(
+    node: Node, request: pb.BeginQuorumEpochRequest | pb.EndQuorumEpochRequest
+) -> Refusal | None:
     """What a leader's requests have in common."""
     leader_id, epoch = request.leader_id, request.leader_epoch
     if request.cluster_id != node.config.cluster_id:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class Resigned(Role):
-    """Tells the others that it leads no more, and waits for a new epoch; after the election timeout it asks for one."""
+    """Tells the others that it leads no more, and waits for a new epoch; after the election timeout
+    it asks for one.
+    """
 
     name = "resigned"
 
@@ -35,7 +37,9 @@ class Resigned(Role):
             leader_id=node.config.node_id,
             leader_epoch=node.epoch,
             preferred_candidates=[
-                pb.PreferredCandidate(candidate_id=node_id, candidate_directory_id=node.voters.directory_of(node_id))
+                pb.PreferredCandidate(
+                    candidate_id=node_id, candidate_directory_id=node.voters.directory_of(node_id)
+                )
                 for node_id in self._preferred
             ],
         )

@@ -1,4 +1,6 @@
-"""What all roles have in common: each reacts to the events that concern it, and ignores the rest."""
+"""What all roles have in common: each reacts to the events that concern it, and ignores the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class Role:
-    """One role in one epoch. A new object for every transition, so that what was in flight before finds nobody.
+    """One role in one epoch.
+
+    A new object for every transition, so that what was in flight before finds nobody.
 
     The time is ``node.now``. A handler that makes a transition must not touch ``self`` afterwards.
     """
@@ -39,11 +43,16 @@ class Role:
 
     @property
     def election_timer(self) -> float | None:
-        """When this node would next have asked for votes: a higher epoch must not postpone that. None: start afresh."""
+        """When this node would next have asked for votes: a higher epoch must not postpone that.
+
+        None: start afresh.
+        """
         return None
 
     def postpone_election(self, until: float) -> None:
-        """This node would ask for votes now, but leaves it to others until then; they get its pre-vote."""
+        """This node would ask for votes now, but leaves it to others until then; they get its
+        pre-vote.
+        """
 
     def grants_pre_vote(self) -> bool:
         """Whether a pre-vote is granted to a candidate whose log is good enough."""
@@ -91,13 +100,19 @@ class Role:
         """This node has just given its vote of this epoch to another."""
 
     def on_doubter(self, peer_id: int) -> None:
-        """A voter hears no leader, and may not lead itself: its log is shorter than this one, or this node outranks it."""
+        """A voter hears no leader, and may not lead itself: its log is shorter than this one, or
+        this node outranks it.
+        """
 
     def on_end_quorum_epoch(self, place: int | None, candidates: int) -> None:
-        """The leader resigned; ``place`` is this node's among the preferred candidates, None if it is not one."""
+        """The leader resigned; ``place`` is this node's among the preferred candidates, None if it
+        is not one.
+        """
 
     def on_snapshot_stored(self, *, sound: bool) -> None:
-        """The disk has the snapshot that was fetched, and no log before it; or it found that the snapshot is not sound."""
+        """The disk has the snapshot that was fetched, and no log before it; or it found that the
+        snapshot is not sound.
+        """
 
     def on_snapshot_fetch(self, replica_id: int, directory_id: str) -> None:
         """A replica of this epoch fetches a snapshot here; only a leader counts with it."""

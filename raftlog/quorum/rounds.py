@@ -1,8 +1,9 @@
 """Confirmed rounds: proof that this node leads *now*, without clocks.
 
-The leader hands out a number in its replies; a follower echoes the highest it has seen in its next Fetch. A majority of echoes of n
-means: a majority was still in this epoch after round n began, so nobody was elected before it began. Counting
-Fetches would not do: a delayed one was sent before its sender voted for another.
+The leader hands out a number in its replies; a follower echoes the highest it has seen in its next
+Fetch. A majority of echoes of n means: a majority was still in this epoch after round n began, so
+nobody was elected before it began. Counting Fetches would not do: a delayed one was sent before its
+sender voted for another.
 
 Why: docs/decisions/003-confirmed-rounds.md
 """
@@ -19,7 +20,9 @@ class Rounds:
         self._shown = 0
 
     def request(self) -> int:
-        """A round that begins now: the last one if no voter has been shown it yet, else a new one."""
+        """A round that begins now: the last one if no voter has been shown it yet, else a new
+        one.
+        """
         if self._shown >= self.current:
             self.current += 1
         return self.current

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from raftlog.quorum.node import Node
 
 MIN_PART_BYTES = 64 << 10
-"""A part that does not come in time is asked for in smaller pieces, down to this: on a slow link the same part would never
-come within the timeout, and the leader would seem silent (KIP-1219)."""
+"""A part that does not come in time is asked for in smaller pieces, down to this: on a slow link
+the same part would never come within the timeout, and the leader would seem silent (KIP-1219)."""
 
 
 class SnapshotFetcher:
@@ -42,7 +42,9 @@ class SnapshotFetcher:
             replica_id=config.node_id,
             replica_directory_id=config.directory_id,
             current_leader_epoch=epoch,
-            snapshot_id=pb.SnapshotId(end_offset=self.snapshot_id.end_offset, epoch=self.snapshot_id.epoch),
+            snapshot_id=pb.SnapshotId(
+                end_offset=self.snapshot_id.end_offset, epoch=self.snapshot_id.epoch
+            ),
             position=self._position,
             max_bytes=self._part_bytes,
             correlation_id=correlation_id,
@@ -65,7 +67,9 @@ class SnapshotFetcher:
         ):
             return False
         self._size = response.size
-        self._node.out.append(StoreSnapshot(self.snapshot_id, self._position, data, last=end == response.size))
+        self._node.out.append(
+            StoreSnapshot(self.snapshot_id, self._position, data, last=end == response.size)
+        )
         self._position = end
         return True
 

@@ -55,6 +55,7 @@ class Unattached(Role):
 
     @override
     def on_peer_connected(self, peer_id: int) -> None:
-        # A cold start: whoever can be asked is there, so why wait. But for a candidate, which is about to lead.
+        # A cold start: whoever can be asked is there, so why wait. But for a candidate, which is
+        # about to lead.
         if self.node.hurry and not self._has_granted and self.node.majority_connected():
             self.node.become_prospective()

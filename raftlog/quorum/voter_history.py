@@ -1,4 +1,5 @@
-"""The voter sets of the log, by offset: each is in force as soon as it is appended, and no more when it is truncated (KIP-853).
+"""The voter sets of the log, by offset: each is in force as soon as it is appended, and no more
+when it is truncated (KIP-853).
 
 Why: docs/decisions/005-voters-in-the-log.md
 """
@@ -14,8 +15,9 @@ from raftlog.voter import VotersAt
 class VoterHistory:
     """A base, which no truncation reaches, and the VotersRecords above it.
 
-    The base is the set of the newest snapshot or of the log that was dropped, else the configured one. A set without voters
-    stands for the configured one. Raises ConfigError for a set that names a node twice.
+    The base is the set of the newest snapshot or of the log that was dropped, else the configured
+    one. A set without voters stands for the configured one. Raises ConfigError for a set that names
+    a node twice.
     """
 
     def __init__(self, configured: tuple[Voter, ...], recovered: RecoveredLog) -> None:
@@ -24,7 +26,8 @@ class VoterHistory:
         self._records: list[VotersAt] = []
         snapshot_end = recovered.snapshots[-1].end_offset if recovered.snapshots else -1
         for at, entry in enumerate(recovered.voters):
-            # The snapshot's set has the offset of its end; a record may stand at that very offset, behind it.
+            # The snapshot's set has the offset of its end; a record may stand at that very offset,
+            # behind it.
             if at == 0 and entry.offset == snapshot_end:
                 self._base = entry
             else:
@@ -35,7 +38,9 @@ class VoterHistory:
         self.voters = self._set_of(self._records[-1] if self._records else self._base)
         """The set in force."""
         self.before = self._set_of(self._before())
-        """The set in force before the newest record; the same as ``voters`` if there is no record."""
+        """The set in force before the newest record; the same as ``voters`` if there is no
+        record.
+        """
 
     def _before(self) -> VotersAt:
         return self._records[-2] if len(self._records) > 1 else self._base
@@ -45,7 +50,9 @@ class VoterHistory:
 
     @property
     def offset(self) -> int:
-        """Of the VotersRecord in force, or the end of the snapshot it came in; -1: the configured set."""
+        """Of the VotersRecord in force, or the end of the snapshot it came in; -1: the configured
+        set.
+        """
         entry = self._records[-1] if self._records else self._base
         return entry.offset if entry.voters else -1
 
@@ -56,7 +63,9 @@ class VoterHistory:
 
     @property
     def record_offset(self) -> int:
-        """Of the newest VotersRecord in the log; -1 if there is none above what is certainly committed."""
+        """Of the newest VotersRecord in the log; -1 if there is none above what is certainly
+        committed.
+        """
         return self._records[-1].offset if self._records else -1
 
     def names(self, node_id: int) -> bool:
@@ -84,7 +93,10 @@ class VoterHistory:
         return True
 
     def advance(self, end_offset: int) -> None:
-        """The log below ``end_offset`` was dropped: the set in force there is the base. Changes no set in force."""
+        """The log below ``end_offset`` was dropped: the set in force there is the base.
+
+        Changes no set in force.
+        """
         while self._records and self._records[0].offset < end_offset:
             self._base = self._records.pop(0)
         self.before = self._set_of(self._before())

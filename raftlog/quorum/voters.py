@@ -13,7 +13,9 @@ class VoterSet:
     """
 
     def __init__(self, voters: tuple[Voter, ...]) -> None:
-        self._by_id = {voter.node_id: voter for voter in sorted(voters, key=lambda voter: voter.node_id)}
+        self._by_id = {
+            voter.node_id: voter for voter in sorted(voters, key=lambda voter: voter.node_id)
+        }
         if len(self._by_id) != len(voters):
             raise ConfigError("the voter set must name each node once")
         if any(node_id < 0 for node_id in self._by_id):
@@ -42,7 +44,10 @@ class VoterSet:
         return ""
 
     def includes(self, node_id: int, directory_id: str) -> bool:
-        """Whether this replica is a voter. An unknown directory id in the set matches any (kraft.version 0)."""
+        """Whether this replica is a voter.
+
+        An unknown directory id in the set matches any (kraft.version 0).
+        """
         voter = self._by_id.get(node_id)
         return voter is not None and voter.directory_id in ("", directory_id)
 
@@ -61,8 +66,9 @@ class VoterSet:
     def replicas_changed(self, other: VoterSet) -> int:
         """How many replicas joined or left between this set and ``other``.
 
-        At most one keeps every majority of the one in touch with every majority of the other. A directory that becomes known
-        changes nothing; another directory is another replica, so it is one that left and one that joined.
+        At most one keeps every majority of the one in touch with every majority of the other. A
+        directory that becomes known changes nothing; another directory is another replica, so it is
+        one that left and one that joined.
         """
         changed = 0
         for node_id in sorted({*self.ids, *other.ids}):

@@ -1,6 +1,8 @@
-"""The records with which a log goes on after what no vote decided: a recovery by hand, or a restore from a backup.
+"""The records with which a log goes on after what no vote decided: a recovery by hand, or a restore
+from a backup.
 
-Two control batches in one chunk: a RecoveryRecord, which says what happened, and a VotersRecord, which says who votes from here on.
+Two control batches in one chunk: a RecoveryRecord, which says what happened, and a VotersRecord,
+which says who votes from here on.
 """
 
 from __future__ import annotations
@@ -17,9 +19,17 @@ RECORDS = 2
 
 
 def beginning_chunk(
-    what: pb.RecoveryRecord, voters: tuple[Voter, ...], *, base_offset: int, epoch: int, timestamp_ms: int
+    what: pb.RecoveryRecord,
+    voters: tuple[Voter, ...],
+    *,
+    base_offset: int,
+    epoch: int,
+    timestamp_ms: int,
 ) -> bytes:
-    """The chunk, durable all or nothing as it is one write. The same arguments give the same bytes."""
+    """The chunk, durable all or nothing as it is one write.
+
+    The same arguments give the same bytes.
+    """
     messages = (what, pb.VotersRecord(voters=to_entries(voters)))
     return b"".join(
         batch.encode(

@@ -1,7 +1,9 @@
-"""A new cluster from a backup: a data directory that begins with a snapshot, under another cluster id.
+"""A new cluster from a backup: a data directory that begins with a snapshot, under another cluster
+id.
 
-Everything of the log is made from the file alone, so that all nodes restored from one file have equal logs, and any majority of
-them may lead. The identity gets its name last, as when formatting: an interrupted restore is none, and can be run again.
+Everything of the log is made from the file alone, so that all nodes restored from one file have
+equal logs, and any majority of them may lead. The identity gets its name last, as when formatting:
+an interrupted restore is none, and can be run again.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was made, and of what: ``source`` is what the file says of itself, ``state_hash`` that of the image in it."""
+    """What was made, and of what: ``source`` is what the file says of itself, ``state_hash`` that
+    of the image in it.
+    """
 
     identity: NodeIdentity
     source: SnapshotHeader
@@ -48,16 +52,21 @@ def restore(
     directory_id: str,
     bootstrap: Bootstrap = NO_BOOTSTRAP,
 ) -> Restored:
-    """Make ``directory`` the data directory of a node of a new cluster that begins with the state in ``snapshot``.
+    """Make ``directory`` the data directory of a node of a new cluster that begins with the state
+    in ``snapshot``.
 
-    Raises ConfigError (also if the directory is not empty, or ``cluster_id`` is the old one), CorruptLogError (the file), StorageError.
+    Raises ConfigError (also if the directory is not empty, or ``cluster_id`` is the old one),
+    CorruptLogError (the file), StorageError.
     """
     source, state_hash = _checked(snapshot)
     if cluster_id == source.cluster_id:
         raise ConfigError(
-            f"{snapshot} is of cluster {cluster_id!r}: give a restored cluster an id of its own, nodes of both must not meet"
+            f"{snapshot} is of cluster {cluster_id!r}: give a restored cluster an id of its own,"
+            " nodes of both must not meet"
         )
-    identity = NodeIdentity(cluster_id, node_id, directory_id, source.generation + 1, FORMAT_VERSION)
+    identity = NodeIdentity(
+        cluster_id, node_id, directory_id, source.generation + 1, FORMAT_VERSION
+    )
     epoch, end = source.epoch + 1, source.end_offset + RECORDS
     header = replace(source, cluster_id=cluster_id, generation=identity.generation, voters=())
 
@@ -65,7 +74,10 @@ def restore(
         _write_snapshot(where, snapshot, header)
         _write_log(where / LOG_DIRECTORY, source, identity.generation, epoch)
         return VoteState(epoch=epoch), LogState(
-            clean=True, end_offset_at_least=end, start_offset=source.end_offset, start_epoch=source.epoch
+            clean=True,
+            end_offset_at_least=end,
+            start_offset=source.end_offset,
+            start_epoch=source.epoch,
         )
 
     format_storage(directory, identity, bootstrap=bootstrap, fill=fill)
@@ -94,7 +106,10 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _write_snapshot(directory: Path, snapshot: Path, header: SnapshotHeader) -> None:
-    """The file, with another header: content and footer stay as they are. Verified whole, and durable, when this returns."""
+    """The file, with another header: content and footer stay as they are.
+
+    Verified whole, and durable, when this returns.
+    """
     snapshot_id = SnapshotId(header.end_offset, header.epoch)
     files = SnapshotFiles(directory)
     first = encode_header(header)
@@ -122,7 +137,9 @@ def _write_log(path: Path, source: SnapshotHeader, generation: int, epoch: int) 
         previous_voters=to_entries(source.voters),
         reason=f"restored from the state before offset {source.end_offset}",
     )
-    chunk = beginning_chunk(what, (), base_offset=source.end_offset, epoch=epoch, timestamp_ms=source.last_timestamp_ms)
+    chunk = beginning_chunk(
+        what, (), base_offset=source.end_offset, epoch=epoch, timestamp_ms=source.last_timestamp_ms
+    )
     rocks = RocksLog(path)
     try:
         rocks.put(source.end_offset, chunk)

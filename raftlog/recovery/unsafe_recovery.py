@@ -1,9 +1,10 @@
 """A quorum that is lost for good, led on by one of its directories, whatever the others held.
 
-Offline, and by an operator's word alone: no rule of Raft allows it. What was committed and is not in this directory is lost; what is
-in it and was never committed becomes committed. The generation of the log grows, so that everybody who has seen the old history
-is told. The order of writes makes an interrupted recovery harmless: until the last of them the directory has its old voters, and
-leads nothing; recovering again is right.
+Offline, and by an operator's word alone: no rule of Raft allows it. What was committed and is not
+in this directory is lost; what is in it and was never committed becomes committed. The generation
+of the log grows, so that everybody who has seen the old history is told. The order of writes makes
+an interrupted recovery harmless: until the last of them the directory has its old voters, and leads
+nothing; recovering again is right.
 
 Why: docs/decisions/016-leader-epoch-ranges.md
 """
@@ -35,7 +36,9 @@ EPOCHS_SKIPPED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """What a directory has: compare (``last_epoch``, ``end_offset``) between all that are left, and recover the highest."""
+    """What a directory has: compare (``last_epoch``, ``end_offset``) between all that are left, and
+    recover the highest.
+    """
 
     identity: NodeIdentity
     epoch: int
@@ -45,11 +48,15 @@ class Survivor:
     start_offset: int
     end_offset: int
     voters: tuple[Voter, ...]
-    """The set in force at the log's end, as far as the directory says; empty: the configured one."""
+    """The set in force at the log's end, as far as the directory says; empty: the configured
+    one.
+    """
 
     def endpoint(self) -> str:
         """Where this node listens, by the voter set; empty if it does not name the node."""
-        return next((voter.endpoint for voter in self.voters if voter.node_id == self.identity.node_id), "")
+        return next(
+            (voter.endpoint for voter in self.voters if voter.node_id == self.identity.node_id), ""
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,10 @@ class Recovery:
 
 
 async def examine(directory: Path) -> Survivor:
-    """Open and check a stopped node's directory as the node itself would. Raises ConfigError, CorruptLogError, StorageError."""
+    """Open and check a stopped node's directory as the node itself would.
+
+    Raises ConfigError, CorruptLogError, StorageError.
+    """
     async with _opened(directory) as (store, found):
         return _survivor(directory, store.identity, found)
 
@@ -74,8 +84,9 @@ async def recover_unsafely(
 ) -> Recovery:
     """Make the directory a quorum of its own. ``endpoint`` empty: as its voter set has it.
 
-    ``least_generation``: the new generation is this one at least. Two recoveries from directories of one generation would both be the next
-    one, and brokers that followed the first could not tell them apart.
+    ``least_generation``: the new generation is this one at least. Two recoveries from directories
+    of one generation would both be the next one, and brokers that followed the first could not tell
+    them apart.
 
     Raises ConfigError (nothing was changed), CorruptLogError, StorageError.
     """
@@ -95,14 +106,18 @@ async def begin_anew(
     store: LogStore, before: Survivor, keep_identity: Callable[[NodeIdentity], None],
     *, endpoint: str, reason: str, now_ms: int, least_generation: int = 0,
 ) -> Recovery:  # fmt: skip
-    """The recovery of an open store. ``keep_identity`` makes the new identity durable; ``now_ms``: no earlier than the last record.
+    """The recovery of an open store.
+
+    ``keep_identity`` makes the new identity durable; ``now_ms``: no earlier than the last record.
 
     Raises as ``recover_unsafely``.
     """
     identity = before.identity
     endpoint = endpoint or before.endpoint()
     if not endpoint:
-        raise ConfigError(f"the log does not say where node {identity.node_id} listens: give --endpoint HOST:PORT")
+        raise ConfigError(
+            f"the log does not say where node {identity.node_id} listens: give --endpoint HOST:PORT"
+        )
     voter = Voter(identity.node_id, endpoint, identity.directory_id)
     generation = max(identity.generation + 1, least_generation)
     if generation > MAX_GENERATION:
@@ -128,10 +143,11 @@ async def begin_anew(
 
 
 def _next_epoch(before: Survivor) -> int:
-    """Above all epochs that this directory knows; but a vote near the end of the epochs is left behind.
+    """Above all epochs that this directory knows; but a vote near the end of the epochs is left
+    behind.
 
-    Elections alone never come there: it was claimed, and no record here is of it, so nobody led it as far as this directory can tell.
-    Raises ConfigError if the log itself leaves no room.
+    Elections alone never come there: it was claimed, and no record here is of it, so nobody led it
+    as far as this directory can tell. Raises ConfigError if the log itself leaves no room.
     """
     highest = max(before.epoch, before.last_epoch)
     if highest + EPOCHS_SKIPPED > MAX_EPOCH:
@@ -143,7 +159,9 @@ def _next_epoch(before: Survivor) -> int:
 
 @asynccontextmanager
 async def _opened(directory: Path) -> AsyncIterator[tuple[RocksLogStore, RecoveredLog]]:
-    store = open_store(directory, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop())
+    store = open_store(
+        directory, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop()
+    )
     try:
         yield store, store.recover()
     finally:
@@ -154,10 +172,13 @@ def _survivor(directory: Path, identity: NodeIdentity, found: RecoveredLog) -> S
     return survivor_of(identity, found, read_bootstrap(directory).voters or ())
 
 
-def survivor_of(identity: NodeIdentity, found: RecoveredLog, configured: tuple[Voter, ...]) -> Survivor:
+def survivor_of(
+    identity: NodeIdentity, found: RecoveredLog, configured: tuple[Voter, ...]
+) -> Survivor:
     """What a log that was checked has. ``configured``: the voters if it names none."""
     logged = found.voters[-1].voters if found.voters else ()
-    # A directory that joined after a recovery was formatted without its generation: the next one must be higher all the same.
+    # A directory that joined after a recovery was formatted without its generation: the next one
+    # must be higher all the same.
     return Survivor(
         identity=replace(identity, generation=max(identity.generation, found.generation)),
         epoch=found.vote.epoch,

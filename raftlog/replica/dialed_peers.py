@@ -15,15 +15,24 @@ from raftlog.voter import Voter
 class DialedPeers:
     """Links to each of them, by id."""
 
-    def __init__(self, node_id: int, transport: Transport, observer: PeerObserver, answer_s: float) -> None:
+    def __init__(
+        self, node_id: int, transport: Transport, observer: PeerObserver, answer_s: float
+    ) -> None:
         """``node_id``: this node's own. ``answer_s``: how long an answer may take."""
-        self._node_id, self._transport, self._observer, self._answer_s = node_id, transport, observer, answer_s
+        self._node_id, self._transport, self._observer, self._answer_s = (
+            node_id,
+            transport,
+            observer,
+            answer_s,
+        )
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.by_id: dict[int, Peer] = {}
 
     def dial(self, peers: tuple[Voter, ...]) -> None:
-        """Talk to these, and to nobody else: hang up, dial, and dial anew where an address has changed."""
+        """Talk to these, and to nobody else: hang up, dial, and dial anew where an address has
+        changed.
+        """
         wanted = {peer.node_id: peer.endpoint for peer in peers if peer.node_id != self._node_id}
         for node_id, peer in list(self.by_id.items()):
             if wanted.get(node_id) != peer.endpoint:

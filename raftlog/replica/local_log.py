@@ -1,7 +1,9 @@
-"""The log of one node: its end in memory, all of it in the store, the newest chunks on their way there.
+"""The log of one node: its end in memory, all of it in the store, the newest chunks on their way
+there.
 
-*Overlap*: when the leader appends, the waiting fetches are answered at once, from memory, and its own disk comes after, one turn of
-the loop later, so that the followers' disks work while the leader's does.
+*Overlap*: when the leader appends, the waiting fetches are answered at once, from memory, and its
+own disk comes after, one turn of the loop later, so that the followers' disks work while the
+leader's does.
 """
 
 from __future__ import annotations
@@ -23,9 +25,18 @@ TAIL_CACHE_BYTES = 32 << 20
 
 
 class LocalLog:
-    """Offsets: start inclusive, end exclusive. The log is not to be used after an error of the store."""
+    """Offsets: start inclusive, end exclusive.
 
-    def __init__(self, store: LogStore, *, step: Callable[[ev.Event], None], fail: Callable[[Exception], None]) -> None:
+    The log is not to be used after an error of the store.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        step: Callable[[ev.Event], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
         self._store, self._step, self._fail = store, step, fail
         self._loop = asyncio.get_running_loop()
         self._tail = TailCache(0, TAIL_CACHE_BYTES)
@@ -38,7 +49,10 @@ class LocalLog:
         self.durable_end_offset = 0
         """The end of what was synced, as far as the store has reported it."""
         self.generation = store.identity.generation
-        """This directory's, or a later one that the log tells of. A node that joins later was formatted without any."""
+        """This directory's, or a later one that the log tells of.
+
+        A node that joins later was formatted without any.
+        """
         self.last_timestamp_ms = 0
         """The latest of all batches, also of those that were only built or checked."""
         self.sync_latency = Latency()
@@ -62,11 +76,16 @@ class LocalLog:
         return self.last_timestamp_ms
 
     def check(self, chunk: bytes) -> ev.LogSpan:
-        """Fetched batches, as the span that follows the end. Raises CorruptLogError, UnknownRecordError."""
+        """Fetched batches, as the span that follows the end.
+
+        Raises CorruptLogError, UnknownRecordError.
+        """
         checked = batch.scan(chunk, expect_offset=self.end_offset)
         voters = voters_in(chunk, checked.control_at) if checked.control_at else ()
         generation = generation_in(chunk, checked.control_at) if checked.control_at else 0
-        span = ev.LogSpan(self.end_offset, checked.end_offset, checked.epochs, chunk, voters, generation)
+        span = ev.LogSpan(
+            self.end_offset, checked.end_offset, checked.epochs, chunk, voters, generation
+        )
         self.last_timestamp_ms = max(self.last_timestamp_ms, checked.last_timestamp_ms)
         return span
 
@@ -84,7 +103,10 @@ class LocalLog:
         self._tail.reset(end_offset)
 
     def install(self, snapshot_id: SnapshotId, header: SnapshotHeader) -> None:
-        """Replace all of it by a complete snapshot: the log is then empty and begins at its end. Raises StorageError."""
+        """Replace all of it by a complete snapshot: the log is then empty and begins at its end.
+
+        Raises StorageError.
+        """
         self._write()
         self._store.install_snapshot(snapshot_id)
         self._tail.reset(snapshot_id.end_offset)
@@ -93,33 +115,45 @@ class LocalLog:
         self.last_timestamp_ms = max(self.last_timestamp_ms, header.last_timestamp_ms)
 
     def advance_start(self, snapshot_id: SnapshotId) -> None:
-        """Drop what lies below the end of a complete snapshot; it must be durable. Raises StorageError."""
+        """Drop what lies below the end of a complete snapshot; it must be durable.
+
+        Raises StorageError.
+        """
         self._store.advance_log_start(snapshot_id)
         self.start_offset = snapshot_id.end_offset
         self._tail.forget_below(snapshot_id.end_offset)
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Whole batches from ``offset`` to ``until`` (boundaries), at least one, as many as fit. Raises CorruptLogError."""
+        """Whole batches from ``offset`` to ``until`` (boundaries), at least one, as many as fit.
+
+        Raises CorruptLogError.
+        """
         if offset >= until:
             return b""
         cached = self._tail.read(offset, until, max_bytes)
         if cached is not None:
             return cached
         if self._unwritten:
-            # Part of the log, and in memory, but the store does not have it yet: what is asked for lies before it.
+            # Part of the log, and in memory, but the store does not have it yet: what is asked for
+            # lies before it.
             until = min(until, self._unwritten[0].base_offset)
         return self._store.read(offset, until=until, max_bytes=max_bytes)
 
-    # --- the disk -----------------------------------------------------------------------------------------------------
+    # --- the disk --------------------------------------------------------------------------------
 
     def flush_soon(self, *, inline: bool) -> None:
-        """Flush in the next turn of the loop; of several calls until then the last one says whether ``inline``."""
+        """Flush in the next turn of the loop; of several calls until then the last one says whether
+        ``inline``.
+        """
         self._inline = inline
         if self._disk_turn is None:
             self._disk_turn = self._loop.call_soon(self._flush_now)
 
     def flush(self, *, inline: bool) -> None:
-        """Make the log durable, then step Flushed. ``inline``: as in the store. Raises StorageError."""
+        """Make the log durable, then step Flushed.
+
+        ``inline``: as in the store. Raises StorageError.
+        """
         self.cancel_flush()
         self._write()
         self._store.flush(self._flushed, inline=inline)

@@ -1,4 +1,6 @@
-"""Links to the other nodes of the quorum: requests out, their answers back, and the evidence that a peer is gone."""
+"""Links to the other nodes of the quorum: requests out, their answers back, and the evidence that a
+peer is gone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ log = get_logger(__name__)
 PROBE_TIMEOUT_S = 0.2
 PROBE_AGAIN_S = 0.02
 PROBES_MAX = 50
-"""A dying process may still accept for a moment after its streams have broken: the first probe is not the last word."""
+"""A dying process may still accept for a moment after its streams have broken: the first probe is
+not the last word.
+"""
 
 _REQUESTS = frozenset(("vote_request", "begin_quorum_epoch_request", "end_quorum_epoch_request"))
 FIELD_OF: dict[type[Any], str] = {
@@ -58,10 +62,13 @@ _RESPONSE_OF: dict[type[Any], type[Any]] = {
 
 
 class PeerLink:
-    """One conversation with one peer, as its dialing side. Answers of an earlier link cannot reach the replica.
+    """One conversation with one peer, as its dialing side.
 
-    A link that says nothing is replaced: another one is dialed beside it, and takes its place when it is up. Should the first speak
-    before, it stays: no link is given up for one that cannot be had.
+    Answers of an earlier link cannot reach the replica.
+
+    A link that says nothing is replaced: another one is dialed beside it, and takes its place when
+    it is up. Should the first speak before, it stays: no link is given up for one that cannot be
+    had.
     """
 
     def __init__(self, peer: Peer, conversation: Conversation) -> None:
@@ -98,7 +105,11 @@ class PeerLink:
     def opened(self, link: Link) -> None:
         """The link is up, or another one that takes the place of the one that says nothing."""
         if self._other is not None and self._other.link is link:
-            log.info("a link that said nothing is replaced", peer=self._peer.node_id, link=self._conversation.name)
+            log.info(
+                "a link that said nothing is replaced",
+                peer=self._peer.node_id,
+                link=self._conversation.name,
+            )
             silent, self._dialer, self._other = self._dialer, self._other, None
             silent.close()
             self._give_up()
@@ -122,7 +133,10 @@ class PeerLink:
                     self._peer.observer.unanswered(self._peer.node_id, message.correlation_id)
 
     def closed(self, link: Link, reason: str) -> None:
-        """No answer comes any more. One that was replaced, or was to replace another, proves nothing."""
+        """No answer comes any more.
+
+        One that was replaced, or was to replace another, proves nothing.
+        """
         if self._dialer.link is None:
             self._drop_other()
             self._peer.suspect()
@@ -152,7 +166,9 @@ class PeerLink:
 
 
 class Peer:
-    """Another node: a control link for votes, and one for replication, never queued behind each other; one for snapshots at need."""
+    """Another node: a control link for votes, and one for replication, never queued behind each
+    other; one for snapshots at need.
+    """
 
     def __init__(
         self,
@@ -165,7 +181,12 @@ class Peer:
     ) -> None:
         """``answer_s``: how long an answer may take."""
         self.answer_s = answer_s
-        self.node_id, self.endpoint, self.transport, self.observer = node_id, endpoint, transport, observer
+        self.node_id, self.endpoint, self.transport, self.observer = (
+            node_id,
+            endpoint,
+            transport,
+            observer,
+        )
         self._spawn = spawn
         self._probe: asyncio.Task[None] | None = None
         self.hung_up = False
@@ -175,7 +196,9 @@ class Peer:
 
     def send(self, correlation_id: int, request: Any) -> None:
         """Send a control request."""
-        message = pb.QuorumMessage(correlation_id=correlation_id, **{FIELD_OF[type(request)]: request})
+        message = pb.QuorumMessage(
+            correlation_id=correlation_id, **{FIELD_OF[type(request)]: request}
+        )
         self._control.send(correlation_id, message)
 
     def send_fetch(self, correlation_id: int, request: pb.FetchRequest) -> None:
@@ -188,7 +211,9 @@ class Peer:
         self._snapshots.send(correlation_id, request)
 
     def suspect(self) -> None:
-        """A link broke: find out whether the process is gone (mechanism: a dead process's port refuses at once)."""
+        """A link broke: find out whether the process is gone (mechanism: a dead process's port
+        refuses at once).
+        """
         if self.hung_up:
             return
         if self._probe is None or self._probe.done():
@@ -216,7 +241,9 @@ class Peer:
 class PeerAcceptor:
     """The serving side of one link: requests in, with a handle to answer them by."""
 
-    def __init__(self, conversation: Conversation, on_request: Callable[[Any, ReplyTo], None]) -> None:
+    def __init__(
+        self, conversation: Conversation, on_request: Callable[[Any, ReplyTo], None]
+    ) -> None:
         self._control = conversation is Conversation.QUORUM
         self._on_request = on_request
 
@@ -237,14 +264,18 @@ class PeerAcceptor:
         if within_limits(reply_to, request):
             self._on_request(request, reply_to)
         else:
-            reply_to.send(_RESPONSE_OF[type(request)](error_code=ErrorCode.INVALID_REQUEST, leader_id=-1))
+            reply_to.send(
+                _RESPONSE_OF[type(request)](error_code=ErrorCode.INVALID_REQUEST, leader_id=-1)
+            )
 
     def closed(self, link: Link, reason: str) -> None:
         """Nothing to do: a reply to a dead link is dropped."""
 
 
 def within_limits(sender: Link | ReplyTo, message: Any) -> bool:
-    """Whether every text and list of a message is within its limit; a complaint about its sender if not."""
+    """Whether every text and list of a message is within its limit; a complaint about its sender if
+    not.
+    """
     try:
         check_limits(message)
     except ApiError as error:
@@ -272,7 +303,9 @@ class ReplyTo:
             response.correlation_id = self._correlation_id
             message: Any = response
         else:
-            message = pb.QuorumMessage(correlation_id=self._correlation_id, **{FIELD_OF[type(response)]: response})
+            message = pb.QuorumMessage(
+                correlation_id=self._correlation_id, **{FIELD_OF[type(response)]: response}
+            )
         try:
             self._link.send(message)
         except LinkClosedError:

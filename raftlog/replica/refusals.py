@@ -12,7 +12,9 @@ from raftlog.quorum import events as ev
 log = get_logger(__name__)
 
 LOG_INTERVAL_S = 10.0
-"""Of each kind of refused message one line in this time: whoever can reach the port must not fill the disk with log lines."""
+"""Of each kind of refused message one line in this time: whoever can reach the port must not fill
+the disk with log lines.
+"""
 
 
 class Refusals:

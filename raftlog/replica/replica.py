@@ -1,13 +1,16 @@
-"""One node's copy of the log: carries out what the quorum's state machine decides, on a disk and a network.
+"""One node's copy of the log: carries out what the quorum's state machine decides, on a disk and a
+network.
 
-Theory of operation. Everything that happens becomes an event of :class:`QuorumCore`; its effects are carried out in order. Two
-things need care, and are the reason for this class:
+Theory of operation. Everything that happens becomes an event of :class:`QuorumCore`; its effects
+are carried out in order. Two things need care, and are the reason for this class:
 
 * *persist before send*: behind a PersistVote every message waits until the vote is durable.
-* *overlap*: when the leader appends, it answers its parked fetches before its own disk has the chunk, see ``local_log.py``.
+* *overlap*: when the leader appends, it answers its parked fetches before its own disk has the
+  chunk, see ``local_log.py``.
 
-Any error of the disk ends the replica: it resigns nothing, answers nothing, and tells its listener. So does any exception: a state
-machine that stopped half-way through a step is not to be trusted, and a process that lives on with it looks well from outside.
+Any error of the disk ends the replica: it resigns nothing, answers nothing, and tells its listener.
+So does any exception: a state machine that stopped half-way through a step is not to be trusted,
+and a process that lives on with it looks well from outside.
 
 Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 """
@@ -69,9 +72,12 @@ class Replica(PeerObserver):
         self._inbox: deque[ev.Event] = deque()
         self._recovered = self._stepping = self._closed = False
         self._log = LocalLog(store, step=self._step, fail=self._fail)
-        self.snapshots = ReplicaSnapshots(store, self._log, config.cluster_id, step=self._step, fail=self._fail)
+        self.snapshots = ReplicaSnapshots(
+            store, self._log, config.cluster_id, step=self._step, fail=self._fail
+        )
         self._timer = DeadlineTimer(self._loop, self._tick)
-        # Effects that wait for a vote to become durable; each PersistVote in it marks where a wait begins.
+        # Effects that wait for a vote to become durable; each PersistVote in it marks where a wait
+        # begins.
         self._held: deque[Any] = deque()
         self._flush_inline = False
         self._round = 0
@@ -83,10 +89,13 @@ class Replica(PeerObserver):
         self._voters = config.voters
         self._peers = DialedPeers(config.node_id, transport, self, config.request_timeout_ms / 1000)
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Recover the log: requests may come from here on, but nothing is sent yet. Raises StorageError, CorruptLogError."""
+        """Recover the log: requests may come from here on, but nothing is sent yet.
+
+        Raises StorageError, CorruptLogError.
+        """
         recovered = self._store.recover()
         self.core = QuorumCore(self._config, recovered, self._rng, self._loop.time())
         self._log.recovered(recovered)
@@ -94,7 +103,10 @@ class Replica(PeerObserver):
         self._recovered = True
 
     def start(self) -> None:
-        """Join the quorum; the log is recovered first if it was not before. Raises StorageError, CorruptLogError."""
+        """Join the quorum; the log is recovered first if it was not before.
+
+        Raises StorageError, CorruptLogError.
+        """
         if not self._recovered:
             self.recover()
         self._step(ev.Tick())
@@ -105,7 +117,10 @@ class Replica(PeerObserver):
         def serve(conversation: Conversation) -> Acceptor:
             return lambda _link: PeerAcceptor(conversation, self._requested)
 
-        return {c: serve(c) for c in (Conversation.QUORUM, Conversation.REPLICATION, Conversation.SNAPSHOT)}
+        return {
+            c: serve(c)
+            for c in (Conversation.QUORUM, Conversation.REPLICATION, Conversation.SNAPSHOT)
+        }
 
     def close(self) -> None:
         """Stop. Nothing is sent or stored after this; the store stays open."""
@@ -115,7 +130,7 @@ class Replica(PeerObserver):
         self.snapshots.close()
         self._peers.close()
 
-    # --- for the listener ---------------------------------------------------------------------------------------------
+    # --- for the listener ------------------------------------------------------------------------
 
     @property
     def log_start_offset(self) -> int:
@@ -151,16 +166,23 @@ class Replica(PeerObserver):
         idle: bool = False,
         voters: tuple[VotersAt, ...] = (),
     ) -> None:
-        """Append the leader's own batches at the log end. ``idle``: nothing else waits, the disk may sync right away.
+        """Append the leader's own batches at the log end.
+
+        ``idle``: nothing else waits, the disk may sync right away.
 
         ``voters``: the VotersRecords among them.
         """
         self._flush_inline = idle
         self._proposed.append((end_offset, self._loop.time()))
-        self._step(ev.Proposed(epoch, ev.LogSpan(base_offset, end_offset, ((epoch, base_offset),), chunk, voters)))
+        self._step(
+            ev.Proposed(
+                epoch, ev.LogSpan(base_offset, end_offset, ((epoch, base_offset),), chunk, voters)
+            )
+        )
 
     def request_round(self) -> int:
-        """Begin a confirmation round; ``round_confirmed`` of this number or a higher one is the proof of leading now.
+        """Begin a confirmation round; ``round_confirmed`` of this number or a higher one is the
+        proof of leading now.
 
         Not from inside a listener's call: the number would be that of an earlier round.
         """
@@ -169,7 +191,10 @@ class Replica(PeerObserver):
         return self._round
 
     def resign(self, reason: str, successor: int = -1) -> None:
-        """Stop leading, if this node leads. ``successor``: who is to campaign first, -1 for the most complete voter."""
+        """Stop leading, if this node leads.
+
+        ``successor``: who is to campaign first, -1 for the most complete voter.
+        """
         self._step(ev.ResignRequested(reason, successor))
 
     def space_changed(self, *, low: bool) -> None:
@@ -177,7 +202,8 @@ class Replica(PeerObserver):
         self._step(ev.SpaceChanged(low))
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Whole batches from ``offset`` to ``until`` (boundaries; exclusive), at least one, as many as fit.
+        """Whole batches from ``offset`` to ``until`` (boundaries; exclusive), at least one, as many
+        as fit.
 
         Raises CorruptLogError, after which the replica has failed.
         """
@@ -188,7 +214,9 @@ class Replica(PeerObserver):
             raise
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> bool:
-        """Drop the log below the end of a complete snapshot, and the snapshots before it. Not from inside a listener's call.
+        """Drop the log below the end of a complete snapshot, and the snapshots before it.
+
+        Not from inside a listener's call.
 
         False: not now, as this disk is behind; what is dropped must have been durable.
         """
@@ -212,7 +240,7 @@ class Replica(PeerObserver):
         """The wall clock, but never before the last batch's."""
         return self._log.next_timestamp_ms(self._wall_clock_ms())
 
-    # --- events -------------------------------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def _requested(self, request: Any, reply_to: ReplyTo) -> None:
         self._step(ev.RequestReceived(request, reply_to))
@@ -249,7 +277,9 @@ class Replica(PeerObserver):
         self._step(ev.Tick(self._store.busy_s))
 
     def _step(self, event: ev.Event) -> None:
-        """Run an event and all that follow from its effects; an event from inside an effect waits its turn."""
+        """Run an event and all that follow from its effects; an event from inside an effect waits
+        its turn.
+        """
         self._inbox.append(event)
         if self._stepping or self._closed:
             return
@@ -270,15 +300,18 @@ class Replica(PeerObserver):
         if self._stepping:
             raise InvariantError("called from inside a listener's call, whose step has not ended")
 
-    # --- effects ------------------------------------------------------------------------------------------------------
+    # --- effects ---------------------------------------------------------------------------------
 
     def _carry_out(self, effect: ev.Effect) -> None:
         # Compared by type, not isinstance: five effects follow from each write.
         kind: type[ev.Effect] = type(effect)
         if type(effect) is ev.ReplyFetch:
-            # The bytes are read now, also if the reply is held: later they might be another epoch's.
+            # The bytes are read now, also if the reply is held: later they might be another
+            # epoch's.
             if effect.max_bytes > 0 and effect.offset < self._log.end_offset:
-                effect.response.records = self.read(effect.offset, self._log.end_offset, effect.max_bytes)
+                effect.response.records = self.read(
+                    effect.offset, self._log.end_offset, effect.max_bytes
+                )
             effect = ev.Reply(effect.reply_to, effect.response)
             kind = ev.Reply
         elif type(effect) is ev.ReplySnapshot:
@@ -309,8 +342,9 @@ class Replica(PeerObserver):
             self._fail(error)
         if self._closed:
             return
-        # What is sent may fail at once. That is heard of when all of it is sent: in the midst, a vote that it leads to would be taken
-        # for one that is held still, and be written twice; then the second answer would release what waits for yet another vote.
+        # What is sent may fail at once. That is heard of when all of it is sent: in the midst, a
+        # vote that it leads to would be taken for one that is held still, and be written twice;
+        # then the second answer would release what waits for yet another vote.
         self._stepping = True
         try:
             self._held.popleft()
@@ -400,7 +434,10 @@ class Replica(PeerObserver):
         self.refusals.add(effect)
 
     def _fail(self, error: Exception) -> None:
-        """Stop for good. An exception that is none of ours is a defect: nobody knows what state it has left behind."""
+        """Stop for good.
+
+        An exception that is none of ours is a defect: nobody knows what state it has left behind.
+        """
         if self._closed:
             return
         if not isinstance(error, FatalError):

@@ -1,7 +1,9 @@
-"""When a link to a peer is to be replaced: it is up, something was asked on it, and nothing at all has come since.
+"""When a link to a peer is to be replaced: it is up, something was asked on it, and nothing at all
+has come since.
 
-A keepalive tells of a host or a whole connection that is gone. It does not tell of one stream that carries nothing, nor of a process
-that has lost it. Who waits longer than a request may take makes another link.
+A keepalive tells of a host or a whole connection that is gone. It does not tell of one stream that
+carries nothing, nor of a process that has lost it. Who waits longer than a request may take makes
+another link.
 """
 
 from __future__ import annotations
@@ -16,14 +18,18 @@ LONGEST = 8
 
 
 class Silence:
-    """Watches one conversation with one peer. A request costs a comparison; there is one timer, while anything is awaited.
+    """Watches one conversation with one peer.
 
-    The patience doubles with each link that is given up and is at least twice what an answer took: a slow link, or a peer that is
-    away, is not dialed again and again.
+    A request costs a comparison; there is one timer, while anything is awaited.
+
+    The patience doubles with each link that is given up and is at least twice what an answer took:
+    a slow link, or a peer that is away, is not dialed again and again.
     """
 
     def __init__(self, patience_s: float, silent: Callable[[], None]) -> None:
-        """``silent`` is called when patience has ended, and again after twice as long if nothing has come by then."""
+        """``silent`` is called when patience has ended, and again after twice as long if nothing
+        has come by then.
+        """
         self._loop = asyncio.get_running_loop()
         self._shortest_s = self._patience_s = patience_s
         self._silent = silent

@@ -1,4 +1,6 @@
-"""The bulk conversation with one peer: dialed when something is asked, hung up when nothing has been asked for a while."""
+"""The bulk conversation with one peer: dialed when something is asked, hung up when nothing has
+been asked for a while.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,27 @@ class SnapshotAnswers(Protocol):
 
 
 class SnapshotLink:
-    """FetchSnapshot requests to one peer. A link that says nothing is hung up: who asks again gets another one."""
+    """FetchSnapshot requests to one peer.
+
+    A link that says nothing is hung up: who asks again gets another one.
+    """
 
     def __init__(
-        self, peer_id: int, endpoint: str, transport: Transport, answers: SnapshotAnswers, answer_s: float
+        self,
+        peer_id: int,
+        endpoint: str,
+        transport: Transport,
+        answers: SnapshotAnswers,
+        answer_s: float,
     ) -> None:
         """``answer_s``: how long an answer may take."""
         self._loop = asyncio.get_running_loop()
-        self._peer_id, self._endpoint, self._transport, self._answers = peer_id, endpoint, transport, answers
+        self._peer_id, self._endpoint, self._transport, self._answers = (
+            peer_id,
+            endpoint,
+            transport,
+            answers,
+        )
         self._dialer: Dialer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[pb.FetchSnapshotRequest] = []

@@ -10,13 +10,17 @@ from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.storage.api import LogStore, SnapshotId
 
 PAUSE_S = 0.003
-"""Between two slices of a snapshot being written: the loop is everybody else's for at least as long as it was the writer's."""
+"""Between two slices of a snapshot being written: the loop is everybody else's for at least as long
+as it was the writer's.
+"""
 
 
 class SnapshotWriter:
-    """Writes one snapshot: a slice, a pause, a slice; then has the store verify it and make it durable.
+    """Writes one snapshot: a slice, a pause, a slice; then has the store verify it and make it
+    durable.
 
-    ``done`` is called with the error, or None when the snapshot is complete; not after ``cancel``, and not inside ``__init__``.
+    ``done`` is called with the error, or None when the snapshot is complete; not after ``cancel``,
+    and not inside ``__init__``.
     """
 
     def __init__(
@@ -46,7 +50,8 @@ class SnapshotWriter:
         except FatalError as error:
             self._done(error)
             return
-        except Exception as error:  # a defect of ours: a node whose state cannot be written down is not to be trusted
+        # a defect of ours: a node whose state cannot be written down is not to be trusted
+        except Exception as error:
             self._done(FatalError(f"a snapshot could not be made: {type(error).__name__}: {error}"))
             return
         self._handle = self._loop.call_later(PAUSE_S, self._slice)
@@ -56,7 +61,9 @@ class SnapshotWriter:
             self._done(error)
 
     def cancel(self, *, drop: bool = True) -> None:
-        """Give it up. One that is being made durable may appear all the same, and is as good as any.
+        """Give it up.
+
+        One that is being made durable may appear all the same, and is as good as any.
 
         ``drop`` false: without a word to the store.
         """

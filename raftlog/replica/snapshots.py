@@ -1,4 +1,5 @@
-"""The snapshots of one replica: those it has, the one it writes, the one it fetches, and what it gives to its peers.
+"""The snapshots of one replica: those it has, the one it writes, the one it fetches, and what it
+gives to its peers.
 
 When to take one, and which ones stay, is for the listener to decide.
 
@@ -27,7 +28,9 @@ PIECE_MAX_BYTES = 1 << 20
 
 
 class ReplicaSnapshots:
-    """What becomes of a snapshot is stepped as an event; an error of the disk ends the replica, by ``fail``."""
+    """What becomes of a snapshot is stepped as an event; an error of the disk ends the replica, by
+    ``fail``.
+    """
 
     def __init__(
         self,
@@ -54,21 +57,28 @@ class ReplicaSnapshots:
         """Nothing is stored or stepped after this."""
         self._closed = True
         if self._writer is not None:
-            # The store may be broken already: what it holds of the snapshot goes when it is opened the next time.
+            # The store may be broken already: what it holds of the snapshot goes when it is opened
+            # the next time.
             self._writer.cancel(drop=False)
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     def size(self, snapshot_id: SnapshotId) -> int:
         """Bytes. Raises LookupError."""
         return self._store.snapshot_size(snapshot_id)
 
     def header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
-        """What it says of itself. Raises LookupError; CorruptLogError, after which the replica has failed."""
+        """What it says of itself.
+
+        Raises LookupError; CorruptLogError, after which the replica has failed.
+        """
         return self._from_store(lambda: self._store.snapshot_header(snapshot_id))
 
     def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Bytes of a complete one, empty at its end. Raises LookupError; StorageError, after which the replica has failed."""
+        """Bytes of a complete one, empty at its end.
+
+        Raises LookupError; StorageError, after which the replica has failed.
+        """
         return self._from_store(lambda: self._store.read_snapshot(snapshot_id, position, max_bytes))
 
     def _from_store(self, read: Callable[[], T]) -> T:
@@ -79,7 +89,10 @@ class ReplicaSnapshots:
             raise
 
     def reply(self, effect: ev.ReplySnapshot) -> ev.Reply:
-        """The answer to a FetchSnapshotRequest, with its bytes. Raises StorageError, CorruptLogError."""
+        """The answer to a FetchSnapshotRequest, with its bytes.
+
+        Raises StorageError, CorruptLogError.
+        """
         response = effect.response
         snapshot_id = SnapshotId(response.snapshot_id.end_offset, response.snapshot_id.epoch)
         try:
@@ -94,13 +107,18 @@ class ReplicaSnapshots:
             response.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
         return ev.Reply(effect.reply_to, response)
 
-    # --- writing ------------------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------
 
-    def write(self, header: SnapshotHeader, pieces: Iterator[bytes], done: Callable[[SnapshotId, int], None]) -> None:
+    def write(
+        self,
+        header: SnapshotHeader,
+        pieces: Iterator[bytes],
+        done: Callable[[SnapshotId, int], None],
+    ) -> None:
         """Write a snapshot of what is committed, a slice at a time; one at once.
 
-        Each step of ``pieces`` must be short, and may give nothing. ``done`` is called with its id and size when it is complete and
-        durable; never, if it is given up or if the replica fails.
+        Each step of ``pieces`` must be short, and may give nothing. ``done`` is called with its id
+        and size when it is complete and durable; never, if it is given up or if the replica fails.
         """
         if self._writer is not None:
             raise InvariantError("a snapshot is begun while another is being written")
@@ -122,10 +140,13 @@ class ReplicaSnapshots:
         """Those before it went when the log start advanced to its end."""
         self.ids = tuple(one for one in self.ids if one >= snapshot_id)
 
-    # --- fetching and installing --------------------------------------------------------------------------------------
+    # --- fetching and installing -----------------------------------------------------------------
 
     def store(self, effect: ev.StoreSnapshot) -> None:
-        """Write a part of a fetched one; behind the last part, verify it and install it. Raises StorageError."""
+        """Write a part of a fetched one; behind the last part, verify it and install it.
+
+        Raises StorageError.
+        """
         snapshot_id = effect.snapshot_id
         self._store.store_snapshot(snapshot_id, effect.position, effect.data)
         if effect.last:
@@ -142,7 +163,9 @@ class ReplicaSnapshots:
         if self._closed:
             return
         if isinstance(error, CorruptLogError):
-            log.warning("a fetched snapshot is not sound", snapshot=str(snapshot_id), error=str(error))
+            log.warning(
+                "a fetched snapshot is not sound", snapshot=str(snapshot_id), error=str(error)
+            )
             self._step(ev.SnapshotStored(snapshot_id, error=str(error)))
             return
         if error is not None:
@@ -156,13 +179,18 @@ class ReplicaSnapshots:
         self._step(ev.SnapshotStored(snapshot_id, header.voters))
 
     def _accept_header(self, header: SnapshotHeader) -> None:
-        """Raises CorruptLogError for a snapshot that a peer should not have sent. In the disk's thread, before it is under its name.
+        """Raises CorruptLogError for a snapshot that a peer should not have sent.
 
-        What it says is no invariant of this node: to stop for it would let a forged peer stop every follower.
+        In the disk's thread, before it is under its name.
+
+        What it says is no invariant of this node: to stop for it would let a forged peer stop every
+        follower.
         """
         if header.cluster_id != self._cluster_id:
             # The fetches before it named the cluster: this is no matter of a wrong address.
-            raise CorruptLogError(f"a snapshot of cluster {header.cluster_id!r}, in cluster {self._cluster_id!r}")
+            raise CorruptLogError(
+                f"a snapshot of cluster {header.cluster_id!r}, in cluster {self._cluster_id!r}"
+            )
         flaw = VoterSet.flaw(header.voters)
         if flaw:
             raise CorruptLogError(f"the voters of a snapshot make no sense: {flaw}")

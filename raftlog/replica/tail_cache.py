@@ -1,4 +1,6 @@
-"""The end of the log in memory: what was appended lately is served to replicas and observers without touching the disk."""
+"""The end of the log in memory: what was appended lately is served to replicas and observers
+without touching the disk.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ class TailCache:
     def __init__(self, end_offset: int, max_bytes: int) -> None:
         self._bases: list[int] = []
         self._chunks: list[bytes] = []
-        # Chunks before this index were dropped; the lists are compacted now and then, not at each drop.
+        # Chunks before this index were dropped; the lists are compacted now and then, not at each
+        # drop.
         self._first = 0
         self._max_bytes = max_bytes
         self._bytes = 0
@@ -53,9 +56,11 @@ class TailCache:
         self.start_offset = max(self.start_offset, offset)
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes | None:
-        """Whole batches from ``offset`` to ``until``, at least one, as many as fit; None if ``offset`` is not cached.
+        """Whole batches from ``offset`` to ``until``, at least one, as many as fit; None if
+        ``offset`` is not cached.
 
-        Both offsets must be batch boundaries, ``offset`` below ``until``. Raises ValueError if ``offset`` is none.
+        Both offsets must be batch boundaries, ``offset`` below ``until``. Raises ValueError if
+        ``offset`` is none.
         """
         if offset < self.start_offset or offset >= self.end_offset:
             return None
@@ -82,7 +87,8 @@ class TailCache:
 
 
 def cut(chunk: bytes, offset: int, until: int, max_bytes: int) -> bytes:
-    """The whole batches of a chunk from ``offset`` to ``until``: at least one, as many as fit ``max_bytes``.
+    """The whole batches of a chunk from ``offset`` to ``until``: at least one, as many as fit
+    ``max_bytes``.
 
     Raises ValueError if no batch begins at ``offset``.
     """

@@ -1,1 +1,3 @@
-"""Exported logs: raw segments with the log's exact bytes, the same records as typed Parquet, and a manifest over both."""
+"""Exported logs: raw segments with the log's exact bytes, the same records as typed Parquet, and a
+manifest over both.
+"""

@@ -1,18 +1,26 @@
-"""The typed Parquet form: one row a record, readable by any engine without raftlog. This schema is part of the format.
+"""The typed Parquet form: one row a record, readable by any engine without raftlog.
 
-Every row has the batch's columns and the record's own; the columns after ``body`` are filled for the types that have such a
-field, and null elsewhere. ``body`` is the record's exact bytes (a message of ``raftlog.wire.records.v1``).
+This schema is part of the format.
+
+Every row has the batch's columns and the record's own; the columns after ``body`` are filled for
+the types that have such a field, and null elsewhere. ``body`` is the record's exact bytes (a
+message of ``raftlog.wire.records.v1``).
 
 * ``timestamp`` is ``timestamp_ms`` as a UTC timestamp; both are the batch's.
-* ``client_id``, ``sequence``, ``all_below_done``: 0 for none, as in the log. ``batch_last_offset`` is inclusive.
-* ``group_kind``, ``group_id``: the entity group that the record changes; null for a record that changes nothing.
+* ``client_id``, ``sequence``, ``all_below_done``: 0 for none, as in the log. ``batch_last_offset``
+  is inclusive.
+* ``group_kind``, ``group_id``: the entity group that the record changes; null for a record that
+  changes nothing.
 * ``topic_id``: 32 hex digits. ``config_value``: null where the key is deleted.
-* ``leader``, ``isr``, ``replicas``, ``fenced``, ``in_controlled_shutdown``: null where the record leaves them unchanged.
-* ``cause``: the name of a BROKER_REGISTRATION_CHANGE's ``BrokerCause`` or of a HOSTNAME's ``HostnameCause``; null below metadata.version 6,
-  where ``reason`` stands for it.
-* ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for none.
-* ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says a leader epoch only where that
-  leaps (after a restore or an unsafe recovery); else the fold counts.
+* ``leader``, ``isr``, ``replicas``, ``fenced``, ``in_controlled_shutdown``: null where the record
+  leaves them unchanged.
+* ``cause``: the name of a BROKER_REGISTRATION_CHANGE's ``BrokerCause`` or of a HOSTNAME's
+  ``HostnameCause``; null below metadata.version 6, where ``reason`` stands for it.
+* ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for
+  none.
+* ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says
+  a leader epoch only where that leaps (after a restore or an unsafe recovery); else the fold
+  counts.
 
 Columns are added, never changed: a file from before a column was there reads as null.
 """
@@ -29,10 +37,19 @@ from raftlog.metadata.causes import Cause, HostnameCause
 from raftlog.metadata.records import RecordType, group_of, parse
 
 _IDS = pa.list_(pa.field("element", pa.int32()))
-_MEMBERS = pa.list_(pa.field("element", pa.struct([("broker_id", pa.int32()), ("broker_epoch", pa.int64())])))
+_MEMBERS = pa.list_(
+    pa.field("element", pa.struct([("broker_id", pa.int32()), ("broker_epoch", pa.int64())]))
+)
 _APPLIED = pa.list_(
     pa.field(
-        "element", pa.struct([("broker_id", pa.int32()), ("broker_epoch", pa.int64()), ("applied_offset", pa.int64())])
+        "element",
+        pa.struct(
+            [
+                ("broker_id", pa.int32()),
+                ("broker_epoch", pa.int64()),
+                ("applied_offset", pa.int64()),
+            ]
+        ),
     )
 )
 
@@ -120,11 +137,17 @@ def _register(message: Any) -> Typed:
 
 
 def _registration_change(message: Any) -> Typed:
-    typed = {"broker_id": message.broker_id, "broker_epoch": message.broker_epoch, "reason": message.reason}
+    typed = {
+        "broker_id": message.broker_id,
+        "broker_epoch": message.broker_epoch,
+        "reason": message.reason,
+    }
     if message.cause:
         typed["cause"] = _CAUSE_NAMES.get(message.cause, str(message.cause))
     return typed | {
-        name: getattr(message, name) for name in ("fenced", "in_controlled_shutdown") if message.HasField(name)
+        name: getattr(message, name)
+        for name in ("fenced", "in_controlled_shutdown")
+        if message.HasField(name)
     }
 
 
@@ -146,12 +169,16 @@ def _partition_change(message: Any) -> Typed:
         "partition_id": message.partition_id,
         "proposer_id": message.proposer_id,
         "proposer_epoch": message.proposer_epoch,
-        "isr_with_epochs": tuple([(state.broker_id, state.broker_epoch) for state in message.isr_with_epochs]),
+        "isr_with_epochs": tuple(
+            [(state.broker_id, state.broker_epoch) for state in message.isr_with_epochs]
+        ),
     }
     for name in ("leader", "leader_recovery_state", "leader_epoch"):
         if message.HasField(name):
             typed[name] = getattr(message, name)
-    return typed | {name: tuple(getattr(message, name).ids) for name in _ID_LISTS if message.HasField(name)}
+    return typed | {
+        name: tuple(getattr(message, name).ids) for name in _ID_LISTS if message.HasField(name)
+    }
 
 
 def _config(message: Any) -> Typed:
@@ -167,7 +194,9 @@ def _progress(message: Any) -> Typed:
     return {
         "lowest_acknowledged_offset": message.lowest_acknowledged_offset,
         "high_watermark": message.high_watermark,
-        "applied": tuple([(each.broker_id, each.broker_epoch, each.applied_offset) for each in message.applied]),
+        "applied": tuple(
+            [(each.broker_id, each.broker_epoch, each.applied_offset) for each in message.applied]
+        ),
     }
 
 
@@ -184,7 +213,10 @@ def _export_cursor(message: Any) -> Typed:
 
 _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.REGISTER_BROKER: _register,
-    RecordType.UNREGISTER_BROKER: lambda m: {"broker_id": m.broker_id, "broker_epoch": m.broker_epoch},
+    RecordType.UNREGISTER_BROKER: lambda m: {
+        "broker_id": m.broker_id,
+        "broker_epoch": m.broker_epoch,
+    },
     RecordType.BROKER_REGISTRATION_CHANGE: _registration_change,
     RecordType.TOPIC: lambda m: {"topic_id": m.topic_id.hex(), "topic_name": m.name},
     RecordType.PARTITION: _partition,
@@ -208,10 +240,12 @@ _TYPE_NAMES = {int(each): each.name for each in RecordType}
 
 
 class RowBuffer:
-    """Rows in the making. What a batch says once is kept once, and the typed columns are sparse: most records fill few.
+    """Rows in the making.
 
-    Columns of plain values and tuples of them, not rows: a list for each row would be looked at by every garbage collection,
-    which took more than half of the time.
+    What a batch says once is kept once, and the typed columns are sparse: most records fill few.
+
+    Columns of plain values and tuples of them, not rows: a list for each row would be looked at by
+    every garbage collection, which took more than half of the time.
     """
 
     def __init__(self) -> None:
@@ -226,11 +260,16 @@ class RowBuffer:
         self._batches: list[tuple[Any, ...]] = []
         self._batch_of_row: list[int] = []
         self._records: tuple[list[Any], ...] = tuple([] for _ in _RECORD_FIELDS)
-        self._typed: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name, _ in _TYPED_FIELDS}
+        self._typed: dict[str, tuple[list[int], list[Any]]] = {
+            name: ([], []) for name, _ in _TYPED_FIELDS
+        }
         """For each column the rows that fill it, and with what."""
 
     def add(self, chunk: bytes, header: batch.BatchHeader) -> None:
-        """Add the records of one batch, which follows the one before. Raises CorruptLogError, UnknownRecordError."""
+        """Add the records of one batch, which follows the one before.
+
+        Raises CorruptLogError, UnknownRecordError.
+        """
         if not self.rows:
             self._first_offset = header.base_offset
         self._batch_of_row += [len(self._batches)] * header.record_count
@@ -272,7 +311,10 @@ class RowBuffer:
         columns = [pa.array(range(self._first_offset, self._first_offset + self.rows), pa.int64())]
         for (_, kind), values in zip(_BATCH_FIELDS, zip(*self._batches, strict=True), strict=True):
             columns.append(pa.array(values, kind).take(batch_of_row))
-        columns += [pa.array(values, kind) for (_, kind), values in zip(_RECORD_FIELDS, self._records, strict=True)]
+        columns += [
+            pa.array(values, kind)
+            for (_, kind), values in zip(_RECORD_FIELDS, self._records, strict=True)
+        ]
         for name, kind in _TYPED_FIELDS:
             column: list[Any] = [None] * self.rows
             for row, value in zip(*self._typed[name], strict=True):

@@ -1,8 +1,9 @@
 """Merge small files of an export into large ones: it is small files that cost readers time.
 
-Offsets, bytes and rows stay what they are. A merged pair of files is made from the raw segments, and takes the place of the small ones
-in the manifest at once; those stay for a while as *retired*, for readers that are under way. What is being made is named there before,
-too, so that a crash leaves nothing that the next writer does not know to be removable.
+Offsets, bytes and rows stay what they are. A merged pair of files is made from the raw segments,
+and takes the place of the small ones in the manifest at once; those stay for a while as *retired*,
+for readers that are under way. What is being made is named there before, too, so that a crash
+leaves nothing that the next writer does not know to be removable.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ class Pair(NamedTuple):
 
 
 def compact(writer: ExportWriter, *, at_least: int = 2) -> int:
-    """Merge neighbouring small files, ``at_least`` so many ranges into one; how many ranges there are fewer of.
+    """Merge neighbouring small files, ``at_least`` so many ranges into one; how many ranges there
+    are fewer of.
 
-    A range counts as small below half of the writer's bounds, and a merged one stays within them, so that a record is not rewritten
-    again and again. Everything appended must have been published. Raises ExportError and its kinds: damaged files are not merged.
+    A range counts as small below half of the writer's bounds, and a merged one stays within them,
+    so that a record is not rewritten again and again. Everything appended must have been published.
+    Raises ExportError and its kinds: damaged files are not merged.
     """
     merged = 0
     for group in plan(writer.manifest, writer.max_records, writer.max_bytes):
@@ -41,12 +44,24 @@ def compact(writer: ExportWriter, *, at_least: int = 2) -> int:
 
 
 def plan(manifest: Manifest, max_records: int, max_bytes: int) -> Iterator[list[Pair]]:
-    """The groups of neighbouring small ranges that fit into one, by offset. A raw segment's size stands for the range's."""
+    """The groups of neighbouring small ranges that fit into one, by offset.
+
+    A raw segment's size stands for the range's.
+    """
     group: list[Pair] = []
     records = size = 0
     for pair in _pairs(manifest):
-        small = pair is not None and pair.raw.records * 2 <= max_records and pair.raw.bytes * 2 <= max_bytes
-        if pair is None or not small or records + pair.raw.records > max_records or size + pair.raw.bytes > max_bytes:
+        small = (
+            pair is not None
+            and pair.raw.records * 2 <= max_records
+            and pair.raw.bytes * 2 <= max_bytes
+        )
+        if (
+            pair is None
+            or not small
+            or records + pair.raw.records > max_records
+            or size + pair.raw.bytes > max_bytes
+        ):
             if len(group) > 1:
                 yield group
             group, records, size = [], 0, 0
@@ -58,7 +73,9 @@ def plan(manifest: Manifest, max_records: int, max_bytes: int) -> Iterator[list[
 
 
 def _pairs(manifest: Manifest) -> Iterator[Pair | None]:
-    """The ranges that are the same in both forms, as this program writes them; None for one that is not."""
+    """The ranges that are the same in both forms, as this program writes them; None for one that is
+    not.
+    """
     written = {(one.base_offset, one.last_offset): one for one in manifest.of_kind("records")}
     for raw in manifest.of_kind("raw"):
         records = written.get((raw.base_offset, raw.last_offset))
@@ -68,9 +85,14 @@ def _pairs(manifest: Manifest) -> Iterator[Pair | None]:
 def _merge(writer: ExportWriter, group: Sequence[Pair]) -> None:
     place, manifest = writer.place, writer.manifest
     first, last = group[0].raw.base_offset, group[-1].raw.last_offset
-    made = [Retired(file=name, since_ms=0) for name in (raw_name(first, last), records_name(first, last))]
+    made = [
+        Retired(file=name, since_ms=0)
+        for name in (raw_name(first, last), records_name(first, last))
+    ]
     writer.amend(retired=(*manifest.retired, *made))
-    pair = OpenPair(place, RawHeader(manifest.cluster_id, manifest.generation, first), whole_name=True)
+    pair = OpenPair(
+        place, RawHeader(manifest.cluster_id, manifest.generation, first), whole_name=True
+    )
     try:
         for raw, _ in group:
             check_segment(place, raw, manifest.cluster_id, manifest.generation)

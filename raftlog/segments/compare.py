@@ -1,7 +1,9 @@
-"""The two forms of a range of offsets held against each other, against the manifest, and against the rules of a log.
+"""The two forms of a range of offsets held against each other, against the manifest, and against
+the rules of a log.
 
-Every batch of the raw segment is decoded anew (its CRC32C, its place in the chain of offsets, epochs and timestamps), and the rows
-made of it are compared with the Parquet file, column by column. Memory: some thousand rows of each.
+Every batch of the raw segment is decoded anew (its CRC32C, its place in the chain of offsets,
+epochs and timestamps), and the rows made of it are compared with the Parquet file, column by
+column. Memory: some thousand rows of each.
 """
 
 from __future__ import annotations
@@ -25,18 +27,24 @@ ROWS = 16_384
 
 
 class Facts(NamedTuple):
-    """What a raw segment turned out to hold. ``ends``: the epochs of those of the offsets asked about at which a batch ends."""
+    """What a raw segment turned out to hold.
+
+    ``ends``: the epochs of those of the offsets asked about at which a batch ends.
+    """
 
     batches: int
     records: int
     ends: dict[int, int]
 
 
-def check_forms(place: Place, raw: Segment, records: Sequence[Segment], offsets: Collection[int] = ()) -> Facts:
+def check_forms(
+    place: Place, raw: Segment, records: Sequence[Segment], offsets: Collection[int] = ()
+) -> Facts:
     """Check one raw segment, and the Parquet files that cover its offsets.
 
-    ``offsets``: those of which the epoch is wanted. Raises CorruptExportError naming the first fault: its file and offsets, what was
-    expected and what was found. Files are taken to have the manifest's hashes: see ``check_segment``.
+    ``offsets``: those of which the epoch is wanted. Raises CorruptExportError naming the first
+    fault: its file and offsets, what was expected and what was found. Files are taken to have the
+    manifest's hashes: see ``check_segment``.
     """
     asked, ends = frozenset(offsets), {}
     rows, written = RowBuffer(), _ParquetRows(place, raw, records)
@@ -57,7 +65,9 @@ def check_forms(place: Place, raw: Segment, records: Sequence[Segment], offsets:
 
 
 class _Chain:
-    """Offsets follow each other, epochs and timestamps never go back, and the manifest says the same."""
+    """Offsets follow each other, epochs and timestamps never go back, and the manifest says the
+    same.
+    """
 
     def __init__(self, raw: Segment) -> None:
         self._raw = raw
@@ -77,18 +87,32 @@ class _Chain:
         self._next, self._batches = header.end_offset, self._batches + 1
         self._epoch, self._timestamp_ms = header.epoch, header.timestamp_ms
 
-    def _broken(self, header: batch.BatchHeader, what: str, found: int, expected: int) -> CorruptExportError:
-        return corrupt(self._raw, self._next, f"the batch at offset {self._next} has {what} {found} after {expected}")
+    def _broken(
+        self, header: batch.BatchHeader, what: str, found: int, expected: int
+    ) -> CorruptExportError:
+        return corrupt(
+            self._raw,
+            self._next,
+            f"the batch at offset {self._next} has {what} {found} after {expected}",
+        )
 
     def finish(self) -> None:
         """That was all. Raises CorruptExportError."""
         raw = self._raw
-        found = (self._next - 1, self._batches, self._next - raw.base_offset, self._epoch, self._timestamp_ms)
+        found = (
+            self._next - 1,
+            self._batches,
+            self._next - raw.base_offset,
+            self._epoch,
+            self._timestamp_ms,
+        )
         said = (raw.last_offset, raw.batches, raw.records, raw.last_epoch, raw.max_timestamp_ms)
         names = ("last offset", "batches", "records", "last epoch", "last timestamp")
         for name, one, other in zip(names, found, said, strict=True):
             if one != other:
-                raise corrupt(raw, raw.base_offset, f"it has {name} {one}, and the manifest says {other}")
+                raise corrupt(
+                    raw, raw.base_offset, f"it has {name} {one}, and the manifest says {other}"
+                )
 
 
 class _ParquetRows:
@@ -96,21 +120,34 @@ class _ParquetRows:
 
     def __init__(self, place: Place, raw: Segment, records: Sequence[Segment]) -> None:
         self._raw = raw
-        covering = [one for one in records if one.base_offset <= raw.last_offset and one.last_offset >= raw.base_offset]
+        covering = [
+            one
+            for one in records
+            if one.base_offset <= raw.last_offset and one.last_offset >= raw.base_offset
+        ]
         self._coming = self._read(place, covering)
         self._segment: Segment | None = None
         self._rest: pa.Table | None = None
 
-    def _read(self, place: Place, segments: Sequence[Segment]) -> Iterator[tuple[Segment, pa.Table]]:
+    def _read(
+        self, place: Place, segments: Sequence[Segment]
+    ) -> Iterator[tuple[Segment, pa.Table]]:
         for segment in segments:
-            inside = segment.base_offset >= self._raw.base_offset and segment.last_offset <= self._raw.last_offset
+            inside = (
+                segment.base_offset >= self._raw.base_offset
+                and segment.last_offset <= self._raw.last_offset
+            )
             with place.open(segment.file) as file:
                 try:
-                    for rows in pq.ParquetFile(file, page_checksum_verification=True).iter_batches(ROWS):
+                    for rows in pq.ParquetFile(file, page_checksum_verification=True).iter_batches(
+                        ROWS
+                    ):
                         table = pa.table(rows)
                         yield segment, table if inside else self._within(table)
                 except (pa.ArrowException, OSError) as error:
-                    raise corrupt(segment, segment.base_offset, f"it cannot be read: {error}") from error
+                    raise corrupt(
+                        segment, segment.base_offset, f"it cannot be read: {error}"
+                    ) from error
 
     def _within(self, table: pa.Table) -> pa.Table:
         offset = table["offset"]
@@ -138,11 +175,17 @@ class _ParquetRows:
                 return
         assert self._segment is not None
         offset = self._rest["offset"][0].as_py()
-        raise corrupt(self._segment, offset, f"it goes on at offset {offset}, behind the end of {self._raw.file}")
+        raise corrupt(
+            self._segment,
+            offset,
+            f"it goes on at offset {offset}, behind the end of {self._raw.file}",
+        )
 
     def _ended(self, offset: int) -> CorruptExportError:
         segment = self._segment or self._raw
-        return corrupt(segment, offset, f"it ends before offset {offset}, which {self._raw.file} has")
+        return corrupt(
+            segment, offset, f"it ends before offset {offset}, which {self._raw.file} has"
+        )
 
     def _compare(self, expected: pa.Table, found: pa.Table) -> None:
         assert self._segment is not None
@@ -150,19 +193,25 @@ class _ParquetRows:
         for field in SCHEMA:
             name = field.name
             if name not in there:
-                # A nullable column that is newer than the file: whoever reads it gets nulls, and knows from the documents.
+                # A nullable column that is newer than the file: whoever reads it gets nulls, and
+                # knows from the documents.
                 if field.nullable:
                     continue
                 raise corrupt(self._segment, self._segment.base_offset, f"it has no column {name}")
             wanted, column = expected[name], found[name]
             if column.equals(wanted):
                 continue
-            pairs = zip(expected["offset"].to_pylist(), wanted.to_pylist(), column.to_pylist(), strict=True)
-            offset, said, is_there = next((row for row in pairs if row[1] != row[2]), (-1, wanted.type, column.type))
+            pairs = zip(
+                expected["offset"].to_pylist(), wanted.to_pylist(), column.to_pylist(), strict=True
+            )
+            offset, said, is_there = next(
+                (row for row in pairs if row[1] != row[2]), (-1, wanted.type, column.type)
+            )
             raise corrupt(
                 self._segment,
                 offset,
-                f"column {name} has {_brief(is_there)} at offset {offset}, and {self._raw.file} says {_brief(said)}",
+                f"column {name} has {_brief(is_there)} at offset {offset}, and {self._raw.file}"
+                f" says {_brief(said)}",
             )
 
 

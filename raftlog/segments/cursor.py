@@ -1,9 +1,11 @@
-"""Keeps an export's cursor in the cluster where the export is, so that nodes do not drop what it has yet to read.
+"""Keeps an export's cursor in the cluster where the export is, so that nodes do not drop what it
+has yet to read.
 
-The cursor is set before the first record is read, and moved behind each publish: what it lies above is whole and named by the manifest.
-Moving it is a record in the very log that is exported. So records that only say how far exports and brokers have come are no reason to
-move it; else two exports would keep each other busy on an idle cluster for ever. It is moved once an hour all the same, by which one
-tells an export that lives from one that was forgotten.
+The cursor is set before the first record is read, and moved behind each publish: what it lies above
+is whole and named by the manifest. Moving it is a record in the very log that is exported. So
+records that only say how far exports and brokers have come are no reason to move it; else two
+exports would keep each other busy on an idle cluster for ever. It is moved once an hour all the
+same, by which one tells an export that lives from one that was forgotten.
 """
 
 from __future__ import annotations
@@ -23,13 +25,20 @@ LAG_MAX_RECORDS = 1000
 """Behind the export by so much the cursor is moved whatever the records say."""
 STALE_S = 3600.0
 INTERVAL_S = 10.0
-"""The least time between two moves of a cursor by one process: with less of it, every publish would be a record."""
-_REFUSALS = frozenset({ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REQUEST})
+"""The least time between two moves of a cursor by one process: with less of it, every publish would
+be a record.
+"""
+_REFUSALS = frozenset(
+    {ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REQUEST}
+)
 """What does not pass by itself."""
 
 
 class Cursor(NamedTuple):
-    """As the cluster has it. ``end_offset``: exclusive; ``timestamp_ms``: when it was moved last."""
+    """As the cluster has it.
+
+    ``end_offset``: exclusive; ``timestamp_ms``: when it was moved last.
+    """
 
     end_offset: int
     target: str
@@ -49,7 +58,8 @@ class Cursors(Protocol):
 class CursorKeeper:
     """The cursor ``name`` of the export at ``target``.
 
-    ``failed`` is told why the cursor could not be moved, when that may pass: the export goes on, and keeps more of the log than it needs.
+    ``failed`` is told why the cursor could not be moved, when that may pass: the export goes on,
+    and keeps more of the log than it needs.
     """
 
     def __init__(
@@ -70,13 +80,17 @@ class CursorKeeper:
         self._news_end = self._published_end = 0
 
     def begin(self, next_offset: int) -> None:
-        """Hold the log from what is read next on. Raises ApiError; ConfigError for a cursor that is another export's."""
+        """Hold the log from what is read next on.
+
+        Raises ApiError; ConfigError for a cursor that is another export's.
+        """
         found = self._cursors.get(self._name)
         self._published_end = next_offset
         if found is not None and found.target not in ("", self._target):
             raise ConfigError(
-                f"the cursor {self._name} is that of the export {found.target}, not of {self._target}: take another name, or remove it"
-                f" (`raftlog cursors delete {self._name}`) if that export is no more"
+                f"the cursor {self._name} is that of the export {found.target}, not of"
+                f" {self._target}: take another name, or remove it (`raftlog cursors delete"
+                f" {self._name}`) if that export is no more"
             )
         if found is not None and found.end_offset <= next_offset:
             self._end_offset, self._moved_at = found.end_offset, found.timestamp_ms / 1000
@@ -90,12 +104,17 @@ class CursorKeeper:
         news, end = False, 0
         for header in batch.headers(chunk, verify=False):
             end = header.end_offset
-            news = news or any(type_ not in BOOKKEEPING for type_, _, _ in batch.bodies(chunk, header))
+            news = news or any(
+                type_ not in BOOKKEEPING for type_, _, _ in batch.bodies(chunk, header)
+            )
         if news:
             self._news_end = end
 
     def published(self, manifest: Manifest) -> None:
-        """The export reaches to the manifest's end now. Raises ApiError for what does not pass: somebody else has the cursor."""
+        """The export reaches to the manifest's end now.
+
+        Raises ApiError for what does not pass: somebody else has the cursor.
+        """
         self._published_end = manifest.end_offset
         if self._clock() - self._tried_at >= INTERVAL_S:
             self._move()
@@ -108,7 +127,9 @@ class CursorKeeper:
         end_offset, now = self._published_end, self._clock()
         behind = end_offset - self._end_offset
         news = self._news_end > self._end_offset
-        if behind <= 0 or not (news or behind >= LAG_MAX_RECORDS or now - self._moved_at >= STALE_S):
+        if behind <= 0 or not (
+            news or behind >= LAG_MAX_RECORDS or now - self._moved_at >= STALE_S
+        ):
             return
         self._tried_at = now
         try:

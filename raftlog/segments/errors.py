@@ -1,4 +1,6 @@
-"""What can be wrong with an export; each message names the file, the offsets, and what was expected."""
+"""What can be wrong with an export; each message names the file, the offsets, and what was
+expected.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,14 @@ class UnsupportedExportError(ExportError):
 
 
 class CorruptExportError(ExportError):
-    """A file of the export is not what was written. Offsets are inclusive, -1 if the file is not part of the log."""
+    """A file of the export is not what was written.
 
-    def __init__(self, message: str, *, file: str, base_offset: int = -1, last_offset: int = -1) -> None:
+    Offsets are inclusive, -1 if the file is not part of the log.
+    """
+
+    def __init__(
+        self, message: str, *, file: str, base_offset: int = -1, last_offset: int = -1
+    ) -> None:
         super().__init__(message)
         self.file = file
         self.base_offset = base_offset

@@ -17,7 +17,10 @@ READ_BYTES = 1 << 20
 
 
 class ChunkSource(Protocol):
-    """A log to export: a running node as seen by an observer, or a data directory at rest. Only committed offsets."""
+    """A log to export: a running node as seen by an observer, or a data directory at rest.
+
+    Only committed offsets.
+    """
 
     @property
     def cluster_id(self) -> str:
@@ -36,12 +39,17 @@ class ChunkSource(Protocol):
         """Exclusive. May grow while the export runs; it is read once, at the start."""
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that begins at ``offset``: at least one, then as many as fit; none above the high watermark."""
+        """Whole batches from the one that begins at ``offset``: at least one, then as many as fit;
+        none above the high watermark.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class ExportSummary:
-    """What an export did. Offsets: first inclusive, end exclusive; equal if there was nothing new."""
+    """What an export did.
+
+    Offsets: first inclusive, end exclusive; equal if there was nothing new.
+    """
 
     cluster_id: str
     generation: int
@@ -63,7 +71,10 @@ Progress = Callable[[int, int], None]
 
 
 Witnesses = Callable[[], Sequence[StateHash]]
-"""Asks the nodes what state they have, as far as they answer. The offsets may lie beyond what was exported."""
+"""Asks the nodes what state they have, as far as they answer.
+
+The offsets may lie beyond what was exported.
+"""
 
 
 def export(
@@ -74,23 +85,32 @@ def export(
     witnesses: Witnesses | None = None,
     published: Published | None = None,
 ) -> ExportSummary:
-    """Export what is new in ``source`` since the manifest. Memory is bounded; an export that was broken off goes on.
+    """Export what is new in ``source`` since the manifest.
 
-    ``target``: a directory or a URI. ``published`` is called after each publish of the manifest. Raises ExportGapError if the log
-    no longer holds what comes next, ExportMismatchError for another cluster or generation, CorruptLogError naming the offset,
-    ExportError if the target can't be used.
+    Memory is bounded; an export that was broken off goes on.
+
+    ``target``: a directory or a URI. ``published`` is called after each publish of the manifest.
+    Raises ExportGapError if the log no longer holds what comes next, ExportMismatchError for
+    another cluster or generation, CorruptLogError naming the offset, ExportError if the target
+    can't be used.
     """
     place = open_place(target)
     high_watermark = source.high_watermark
     with ExportWriter(
-        place, source.cluster_id, source.generation, start_offset=source.start_offset, published=published
+        place,
+        source.cluster_id,
+        source.generation,
+        start_offset=source.start_offset,
+        published=published,
     ) as writer:
         require_no_gap(source, writer, place)
         first = writer.next_offset
         while writer.next_offset < high_watermark:
             writer.append_chunk(_next_chunk(source, writer.next_offset))
             if progress is not None:
-                progress(writer.next_offset - first, max(high_watermark, writer.next_offset) - first)
+                progress(
+                    writer.next_offset - first, max(high_watermark, writer.next_offset) - first
+                )
         publish(source, writer, witnesses)
         return summary_of(first, writer)
 
@@ -99,13 +119,16 @@ def require_no_gap(source: ChunkSource, writer: ExportWriter, place: Place) -> N
     """The log must still hold what comes next. Raises ExportGapError."""
     if source.start_offset > writer.next_offset:
         raise ExportGapError(
-            f"a gap: the export in {place} ends before offset {writer.next_offset}, and the log begins at offset"
-            f" {source.start_offset}: it was dropped before that, after a snapshot. Begin another export in an empty directory"
+            f"a gap: the export in {place} ends before offset {writer.next_offset}, and the log"
+            f" begins at offset {source.start_offset}: it was dropped before that, after a"
+            " snapshot. Begin another export in an empty directory"
         )
 
 
 def publish(source: ChunkSource, writer: ExportWriter, witnesses: Witnesses | None) -> None:
-    """Publish what was appended, up to an offset at which a node has said its state, if one can be had: then the end can be checked."""
+    """Publish what was appended, up to an offset at which a node has said its state, if one can be
+    had: then the end can be checked.
+    """
     if witnesses is not None:
         said = witnesses()
         writer.record(said)
@@ -121,7 +144,10 @@ def publish(source: ChunkSource, writer: ExportWriter, witnesses: Witnesses | No
 def _next_chunk(source: ChunkSource, offset: int) -> bytes:
     chunk = source.read(offset, READ_BYTES)
     if not chunk:
-        raise ExportError(f"the log gave nothing at offset {offset}, below its high watermark {source.high_watermark}")
+        raise ExportError(
+            f"the log gave nothing at offset {offset}, below its high watermark"
+            f" {source.high_watermark}"
+        )
     return chunk
 
 

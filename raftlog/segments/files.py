@@ -1,7 +1,8 @@
 """How files of an export come into being: whole, or not at all.
 
-A file is written under a temporary name, synced, and renamed; the directory is synced after the rename. Readers (Spark
-among them) ignore names that begin with a dot, so nobody sees a file in the making.
+A file is written under a temporary name, synced, and renamed; the directory is synced after the
+rename. Readers (Spark among them) ignore names that begin with a dot, so nobody sees a file in the
+making.
 """
 
 from __future__ import annotations

@@ -41,12 +41,16 @@ class GrowingSource(ChunkSource, Protocol):
     """A log that is being written."""
 
     def poll(self, offset: int, max_bytes: int, wait_s: float) -> bytes:
-        """As ``read``, at the log's end, too: empty if nothing new comes in time. Raises ApiError."""
+        """As ``read``, at the log's end, too: empty if nothing new comes in time.
+
+        Raises ApiError.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class PublishPolicy:
-    """When what was read is published: ``interval_s`` after the first record that is not, or at either bound of a segment's size.
+    """When what was read is published: ``interval_s`` after the first record that is not, or at
+    either bound of a segment's size.
 
     ``compact_at``: so many small ranges are merged into one; 0: never.
     """
@@ -70,8 +74,9 @@ def follow(
 ) -> ExportSummary:
     """Export what is new as it comes, until ``stop()``; then publish what was read, and return.
 
-    A cluster without a leader is waited for: ``waiting`` is told why, and the empty string when it goes on. Raises as
-    :func:`raftlog.segments.export.export` does, and ApiError for what does not pass (another cluster, another generation).
+    A cluster without a leader is waited for: ``waiting`` is told why, and the empty string when it
+    goes on. Raises as :func:`raftlog.segments.export.export` does, and ApiError for what does not
+    pass (another cluster, another generation).
     """
     place = open_place(target)
     with ExportWriter(

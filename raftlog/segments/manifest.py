@@ -1,7 +1,9 @@
-"""The manifest: what an export holds. It is written last, so a file that it does not name does not count.
+"""The manifest: what an export holds.
 
-JSON, for people and for programs without raftlog. ``checksum`` is the SHA-256 of the document without that field, keys sorted
-and no spaces. All offsets are inclusive except ``high_watermark``.
+It is written last, so a file that it does not name does not count.
+
+JSON, for people and for programs without raftlog. ``checksum`` is the SHA-256 of the document
+without that field, keys sorted and no spaces. All offsets are inclusive except ``high_watermark``.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ KINDS = (RAW, RECORDS)
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """One file: a run of whole batches. ``file`` is relative to the export, with slashes; ``bytes`` is its size."""
+    """One file: a run of whole batches.
+
+    ``file`` is relative to the export, with slashes; ``bytes`` is its size.
+    """
 
     kind: str
     file: str
@@ -52,10 +57,12 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """What a node has said of the state behind the batch that ends at ``offset`` (inclusive), in ``epoch``.
+    """What a node has said of the state behind the batch that ends at ``offset`` (inclusive), in
+    ``epoch``.
 
-    ``state_hash``: 32 hex digits. ``source``: ``image`` (the committed image in its memory) or ``snapshot`` (the footer of a
-    snapshot of its). ``node_id`` -1: a snapshot of a node that is not known.
+    ``state_hash``: 32 hex digits. ``source``: ``image`` (the committed image in its memory) or
+    ``snapshot`` (the footer of a snapshot of its). ``node_id`` -1: a snapshot of a node that is not
+    known.
     """
 
     offset: int
@@ -71,7 +78,10 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class Retired(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that does not count (any more); ``since_ms``: since then, in ms since 1970. 0: it never did."""
+    """A file that does not count (any more); ``since_ms``: since then, in ms since 1970.
+
+    0: it never did.
+    """
 
     file: str
     since_ms: int
@@ -80,10 +90,12 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What an export holds.
 
-    ``history_begin`` is the first offset of the export: history before it is not there. ``high_watermark`` (exclusive) is the log's
-    at the time of the export, ``metadata_version`` the level of that feature at the end (None: never set), ``exported_at`` UTC.
-    ``features``: the levels of all features at the end (None: written by a raftlog that did not say). ``state_hashes``: what nodes
-    have said of the state, by offset. ``retired``: files that were merged into others, and are removed after a while.
+    ``history_begin`` is the first offset of the export: history before it is not there.
+    ``high_watermark`` (exclusive) is the log's at the time of the export, ``metadata_version`` the
+    level of that feature at the end (None: never set), ``exported_at`` UTC. ``features``: the
+    levels of all features at the end (None: written by a raftlog that did not say).
+    ``state_hashes``: what nodes have said of the state, by offset. ``retired``: files that were
+    merged into others, and are removed after a while.
     """
 
     format_version: int = FORMAT_VERSION
@@ -120,7 +132,10 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def read_manifest(target: Path | str | Place) -> Manifest:
-    """Read and check the manifest of the export at a path or a URI. Raises ExportError or one of its kinds; reads no segment."""
+    """Read and check the manifest of the export at a path or a URI.
+
+    Raises ExportError or one of its kinds; reads no segment.
+    """
     place = open_place(target)
     path = f"{place}/{MANIFEST_NAME}"
     try:
@@ -144,13 +159,15 @@ def _decode(data: bytes, path: str) -> Manifest:
     # Before the checksum, whose rule a later format may change.
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise UnsupportedExportError(
-            f"{path} has format version {version}, and this build reads up to {FORMAT_VERSION}: use a newer raftlog"
+            f"{path} has format version {version}, and this build reads up to {FORMAT_VERSION}: use"
+            " a newer raftlog"
         )
     expected = document.pop("checksum", None)
     actual = _checksum(document)
     if expected != actual:
         raise CorruptExportError(
-            f"{path} is corrupt: its checksum is {actual}, and it says {expected}", file=MANIFEST_NAME
+            f"{path} is corrupt: its checksum is {actual}, and it says {expected}",
+            file=MANIFEST_NAME,
         )
     return msgspec.convert(document, Manifest)
 
@@ -165,7 +182,9 @@ def _check_ranges(manifest: Manifest, path: str) -> None:
     """Every kind covers history_begin to the end without a gap and without an overlap."""
     for segment in manifest.segments:
         if segment.kind not in KINDS or not _is_inside(segment.file):
-            raise CorruptExportError(f"{path} names {segment.file} of kind {segment.kind}", file=MANIFEST_NAME)
+            raise CorruptExportError(
+                f"{path} names {segment.file} of kind {segment.kind}", file=MANIFEST_NAME
+            )
     for one in manifest.retired:
         if not _is_inside(one.file):
             raise CorruptExportError(f"{path} names {one.file}", file=MANIFEST_NAME)
@@ -173,18 +192,23 @@ def _check_ranges(manifest: Manifest, path: str) -> None:
         segments = manifest.of_kind(kind)
         if segments and segments[0].base_offset != manifest.history_begin:
             raise ExportGapError(
-                f"{path}: history begins at {manifest.history_begin}, {segments[0].describe()} does not"
+                f"{path}: history begins at {manifest.history_begin}, {segments[0].describe()}"
+                " does not"
             )
         for left, right in pairwise(segments):
             if right.base_offset != left.last_offset + 1:
                 what = "a gap" if right.base_offset > left.last_offset else "an overlap"
-                raise ExportGapError(f"{path}: {what} between {left.describe()} and {right.describe()}")
+                raise ExportGapError(
+                    f"{path}: {what} between {left.describe()} and {right.describe()}"
+                )
         end = segments[-1].last_offset + 1 if segments else manifest.history_begin
         if end != manifest.end_offset:
             raise ExportGapError(
-                f"{path}: {kind} files end before offset {end}, the others before {manifest.end_offset}"
+                f"{path}: {kind} files end before offset {end}, the others before"
+                f" {manifest.end_offset}"
             )
     if manifest.high_watermark < manifest.end_offset:
         raise ExportError(
-            f"{path}: exported up to {manifest.end_offset}, above the high watermark {manifest.high_watermark}"
+            f"{path}: exported up to {manifest.end_offset}, above the high watermark"
+            f" {manifest.high_watermark}"
         )

@@ -1,4 +1,6 @@
-"""One range of offsets in the making: its raw file and its Parquet file, written side by side under temporary names."""
+"""One range of offsets in the making: its raw file and its Parquet file, written side by side under
+temporary names.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,31 @@ ROW_GROUP_RECORDS = 131_072
 ROW_GROUP_BYTES = 64 << 20
 """A row group is written when it reaches either: it bounds the memory of writer and reader."""
 _DICTIONARY_COLUMNS = [
-    "principal", "type_name", "group_kind", "group_id", "topic_id", "topic_name", "resource_name", "config_name",
-    "reason", "rack", "feature_name", "incarnation_id",
-]  # fmt: skip
+    "principal",
+    "type_name",
+    "group_kind",
+    "group_id",
+    "topic_id",
+    "topic_name",
+    "resource_name",
+    "config_name",
+    "reason",
+    "rack",
+    "feature_name",
+    "incarnation_id",
+]
 _CLUSTER_KEY = b"raftlog.cluster_id"
 _GENERATION_KEY = b"raftlog.generation"
 
 
 def raw_name(base_offset: int, last_offset: int | None = None) -> str:
-    """A raw segment's path within the export; ``last_offset`` is in the names of those that were merged."""
+    """A raw segment's path within the export; ``last_offset`` is in the names of those that were
+    merged.
+    """
     return (
-        f"{RAW}/{base_offset:020d}.rls" if last_offset is None else f"{RAW}/{base_offset:020d}-{last_offset:020d}.rls"
+        f"{RAW}/{base_offset:020d}.rls"
+        if last_offset is None
+        else f"{RAW}/{base_offset:020d}-{last_offset:020d}.rls"
     )
 
 
@@ -55,7 +71,9 @@ class OpenPair:
     """A pair of segments that still grows. Blocking; one thread."""
 
     def __init__(self, place: Place, header: RawHeader, *, whole_name: bool = False) -> None:
-        """``whole_name``: the raw file's name says where it ends, too: there may be another one that begins here."""
+        """``whole_name``: the raw file's name says where it ends, too: there may be another one
+        that begins here.
+        """
         self.base_offset = self.end_offset = header.base_offset
         self.features: dict[str, int] = {}
         """Levels of the features that records in here have set (0: removed)."""
@@ -69,7 +87,10 @@ class OpenPair:
         self._raw_temp = place.temporary(raw_name(header.base_offset))
         self._records_temp = place.temporary(f"{RECORDS}/{header.base_offset:020d}.parquet")
         self._raw = RawWriter(self._raw_temp, header)
-        identity = {_CLUSTER_KEY: header.cluster_id.encode(), _GENERATION_KEY: str(header.generation).encode()}
+        identity = {
+            _CLUSTER_KEY: header.cluster_id.encode(),
+            _GENERATION_KEY: str(header.generation).encode(),
+        }
         self._parquet = pq.ParquetWriter(
             self._records_temp,
             SCHEMA,
@@ -86,10 +107,15 @@ class OpenPair:
         return self.end_offset - self.base_offset
 
     def append(self, chunk: bytes, header: batch.BatchHeader) -> None:
-        """Add one verified batch of a chunk. Raises UnknownRecordError, CorruptLogError, OSError."""
+        """Add one verified batch of a chunk.
+
+        Raises UnknownRecordError, CorruptLogError, OSError.
+        """
         self._rows.add(chunk, header)
         self._raw.append(
-            chunk[header.position : header.position + header.size], batches=1, end_offset=header.end_offset
+            chunk[header.position : header.position + header.size],
+            batches=1,
+            end_offset=header.end_offset,
         )
         self.features.update(self._rows.features)
         self._first = self._first or header
@@ -104,7 +130,10 @@ class OpenPair:
         self._parquet.write_table(self._rows.take(), row_group_size=ROW_GROUP_RECORDS)
 
     def finish(self) -> tuple[Segment, Segment]:
-        """Complete both files, durably and under their names: the caller writes the manifest next. Not for an empty pair."""
+        """Complete both files, durably and under their names: the caller writes the manifest next.
+
+        Not for an empty pair.
+        """
         if self._rows.rows:
             self._write_rows()
         self._parquet.close()
@@ -112,7 +141,9 @@ class OpenPair:
         raw_file = raw_name(self.base_offset, self.end_offset - 1 if self._whole_name else None)
         raw = self._publish(RAW, self._raw_temp, raw_file, raw_sha256)
         name = records_name(self.base_offset, self.end_offset - 1)
-        return raw, self._publish(RECORDS, self._records_temp, name, files.sha256_of(self._records_temp))
+        return raw, self._publish(
+            RECORDS, self._records_temp, name, files.sha256_of(self._records_temp)
+        )
 
     def _publish(self, kind: str, temp: Path, name: str, sha256: str) -> Segment:
         size = temp.stat().st_size

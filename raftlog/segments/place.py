@@ -1,7 +1,9 @@
-"""Where an export lies: a directory, or anything that fsspec has a file system for (``s3://bucket/export``, ``memory://export``).
+"""Where an export lies: a directory, or anything that fsspec has a file system for
+(``s3://bucket/export``, ``memory://export``).
 
-A place holds files by name, relative to the export and with slashes. Who writes puts whole files only: into a directory by
-renaming what was synced, elsewhere by one upload a file (raftlog/segments/remote.py).
+A place holds files by name, relative to the export and with slashes. Who writes puts whole files
+only: into a directory by renaming what was synced, elsewhere by one upload a file
+(raftlog/segments/remote.py).
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from raftlog.segments import files
 
 
 class Place(Protocol):
-    """The files of one export. ``str()`` of it is what the operator called it. Every method raises OSError."""
+    """The files of one export.
+
+    ``str()`` of it is what the operator called it. Every method raises OSError.
+    """
 
     def open(self, name: str) -> BinaryIO:
         """A file to read, seekable. FileNotFoundError, NotADirectoryError if it is not there."""
@@ -26,13 +31,18 @@ class Place(Protocol):
         """Become the one writer that a place may have. Raises ExportError if there is another."""
 
     def renew(self) -> None:
-        """Say that the writer lives; before each publish. Raises ExportError if another has taken over."""
+        """Say that the writer lives; before each publish.
+
+        Raises ExportError if another has taken over.
+        """
 
     def end(self) -> None:
         """Let the next writer in. May be called twice."""
 
     def names(self, kind: str) -> list[str]:
-        """What is in the directory of one kind, sorted, a crashed writer's files included; "": what is at the top."""
+        """What is in the directory of one kind, sorted, a crashed writer's files included; "": what
+        is at the top.
+        """
 
     def temporary(self, name: str) -> Path:
         """A local path at which to write the file ``name`` until it is whole."""
@@ -44,7 +54,9 @@ class Place(Protocol):
         """Replace a small file: afterwards it holds either what it held before, or ``data``."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, durably: what is published next may not know it any more, and would refuse it if it came back."""
+        """Remove a file, durably: what is published next may not know it any more, and would refuse
+        it if it came back.
+        """
 
 
 class LocalPlace:
@@ -112,12 +124,17 @@ class LocalPlace:
 def is_uri(target: Path | str) -> bool:
     """Whether this names a place for fsspec. A path, and a ``file:`` URI, name a directory."""
     return (
-        isinstance(target, str) and not target.startswith("file:") and ("://" in target or target.startswith("memory:"))
+        isinstance(target, str)
+        and not target.startswith("file:")
+        and ("://" in target or target.startswith("memory:"))
     )
 
 
 def open_place(target: Path | str | Place) -> Place:
-    """The place that a path or a URI names; nothing is touched yet. Raises ExportError for a URI that nothing here can open."""
+    """The place that a path or a URI names; nothing is touched yet.
+
+    Raises ExportError for a URI that nothing here can open.
+    """
     if isinstance(target, Path):
         return LocalPlace(target)
     if not isinstance(target, str):

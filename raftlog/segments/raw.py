@@ -2,9 +2,11 @@ r"""Raw segments: the log's exact bytes in one file, for audits and for reading 
 
 Layout, big-endian::
 
-    magic "RAFTLOG\0", u16 format version 1, u16 length of the cluster id, i64 generation, i64 base offset
+    magic "RAFTLOG\0", u16 format version 1, u16 length of the cluster id, i64 generation,
+    i64 base offset
     cluster id, UTF-8;  u32 crc32c of all above
-    batches, as the log has them (raftlog.batch: each is framed by its length and carries its own CRC32C)
+    batches, as the log has them (raftlog.batch: each is framed by its length and carries its
+    own CRC32C)
     u32 zero, where the next batch's length would be;  u32 batches;  i64 end offset (exclusive)
     32 bytes SHA-256 of all above
 
@@ -51,7 +53,10 @@ class RawWriter:
         self._batches = 0
         self._end_offset = header.base_offset
         name = header.cluster_id.encode()
-        head = _HEADER.pack(MAGIC, FORMAT_VERSION, len(name), header.generation, header.base_offset) + name
+        head = (
+            _HEADER.pack(MAGIC, FORMAT_VERSION, len(name), header.generation, header.base_offset)
+            + name
+        )
         self._write(head + _LENGTH.pack(google_crc32c.value(head)))
 
     def _write(self, data: bytes) -> None:
@@ -81,15 +86,21 @@ def read_header(file: BinaryIO, name: str) -> RawHeader:
     """Read a raw segment's header from its beginning. Raises CorruptExportError."""
     fixed = file.read(_HEADER.size)
     if len(fixed) < _HEADER.size or not fixed.startswith(MAGIC):
-        raise CorruptExportError(f"{name} is corrupt: it does not begin like a raw segment", file=name)
+        raise CorruptExportError(
+            f"{name} is corrupt: it does not begin like a raw segment", file=name
+        )
     _, version, length, generation, base_offset = _HEADER.unpack(fixed)
     rest = file.read(length + _LENGTH.size)
-    if len(rest) != length + _LENGTH.size or _LENGTH.unpack(rest[length:])[0] != google_crc32c.value(
-        fixed + rest[:length]
-    ):
-        raise CorruptExportError(f"{name} is corrupt: the CRC32C of its header does not match", file=name)
+    if len(rest) != length + _LENGTH.size or _LENGTH.unpack(rest[length:])[
+        0
+    ] != google_crc32c.value(fixed + rest[:length]):
+        raise CorruptExportError(
+            f"{name} is corrupt: the CRC32C of its header does not match", file=name
+        )
     if version != FORMAT_VERSION:
-        raise CorruptExportError(f"{name} has format version {version}, not {FORMAT_VERSION}", file=name)
+        raise CorruptExportError(
+            f"{name} has format version {version}, not {FORMAT_VERSION}", file=name
+        )
     return RawHeader(rest[:length].decode(), generation, base_offset)
 
 
@@ -99,11 +110,14 @@ def read_batches(path: Path, name: str = "") -> Iterator[bytes]:
         yield from read_stream(file, path.stat().st_size, name or str(path))
 
 
-def read_stream(file: BinaryIO, size: int, name: str, *, end_offset: int | None = None) -> Iterator[bytes]:
-    """Yield each batch's exact bytes, verified (CRC32C, contiguity, the file's own hash at the end, and ``end_offset`` if given).
+def read_stream(
+    file: BinaryIO, size: int, name: str, *, end_offset: int | None = None
+) -> Iterator[bytes]:
+    """Yield each batch's exact bytes, verified (CRC32C, contiguity, the file's own hash at the end,
+    and ``end_offset`` if given).
 
-    ``file`` is at its beginning and has ``size`` bytes. Memory: one batch. Raises CorruptExportError naming the first offset that
-    can't be trusted.
+    ``file`` is at its beginning and has ``size`` bytes. Memory: one batch. Raises
+    CorruptExportError naming the first offset that can't be trusted.
     """
     digest = hashlib.sha256()
     header = read_header(file, name)
@@ -133,8 +147,12 @@ def read_stream(file: BinaryIO, size: int, name: str, *, end_offset: int | None 
     if footer != _FOOTER.pack(0, batches, offset, digest.digest()):
         raise _corrupt(name, offset, "its footer does not match what it holds")
     if end_offset is not None and offset != end_offset:
-        raise _corrupt(name, offset, f"it has last offset {offset - 1}, and the manifest says {end_offset - 1}")
+        raise _corrupt(
+            name, offset, f"it has last offset {offset - 1}, and the manifest says {end_offset - 1}"
+        )
 
 
 def _corrupt(name: str, offset: int, why: str) -> CorruptExportError:
-    return CorruptExportError(f"{name} is corrupt from offset {offset} on: {why}", file=name, base_offset=offset)
+    return CorruptExportError(
+        f"{name} is corrupt from offset {offset} on: {why}", file=name, base_offset=offset
+    )

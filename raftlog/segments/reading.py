@@ -12,7 +12,9 @@ from raftlog.segments.place import Place, open_place
 from raftlog.segments.raw import read_header, read_stream
 
 
-def foreign(segment: Segment, found: tuple[str, int], owner: tuple[str, int]) -> ExportMismatchError:
+def foreign(
+    segment: Segment, found: tuple[str, int], owner: tuple[str, int]
+) -> ExportMismatchError:
     """The error of a file that is another log's."""
     return ExportMismatchError(
         f"{segment.describe()} belongs to cluster {found[0]} generation {found[1]}, "
@@ -35,8 +37,9 @@ def read_segment(
 ) -> Iterator[bytes]:
     """Each batch of a raw segment, as :func:`raftlog.segments.raw.read_stream` gives them.
 
-    A sound file may still be the wrong one: it must have the offsets that the manifest gives it, and be of the cluster and the
-    generation of ``owner``. Raises CorruptExportError, ExportMismatchError, ExportError.
+    A sound file may still be the wrong one: it must have the offsets that the manifest gives it,
+    and be of the cluster and the generation of ``owner``. Raises CorruptExportError,
+    ExportMismatchError, ExportError.
     """
     place = open_place(target)
     with files.named_errors("read", f"{place}/{segment.file}"), place.open(segment.file) as file:

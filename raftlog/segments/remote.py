@@ -1,7 +1,8 @@
 """An export in an object store, or wherever fsspec has a file system for.
 
-There is no rename to rely on, and none is needed: a file is written in a local directory first and uploaded whole under its name,
-and what the manifest does not name does not count. The manifest is one small object, replaced by one put.
+There is no rename to rely on, and none is needed: a file is written in a local directory first and
+uploaded whole under its name, and what the manifest does not name does not count. The manifest is
+one small object, replaced by one put.
 """
 
 from __future__ import annotations
@@ -21,18 +22,31 @@ from typing import Any, BinaryIO
 from raftlog.segments.errors import ExportError
 
 LOCK_NAME = ".lock"
-_WITHOUT_DIRECTORIES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"})
-"""Where a name with slashes needs nothing above it. To ask for a directory there may make a bucket of a name mistyped."""
+_WITHOUT_DIRECTORIES = frozenset(
+    {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
+)
+"""Where a name with slashes needs nothing above it.
+
+To ask for a directory there may make a bucket of a name mistyped.
+"""
 LOCK_EXPIRES_S = 300.0
-"""So long after its last sign of life a writer counts as dead. It says that it lives before each upload and each publish."""
+"""So long after its last sign of life a writer counts as dead.
+
+It says that it lives before each upload and each publish.
+"""
 
 
 def open_remote(uri: str) -> RemotePlace:
-    """The place of a URI. Raises ExportError if fsspec, or its plugin for the URI's scheme, is not installed."""
+    """The place of a URI.
+
+    Raises ExportError if fsspec, or its plugin for the URI's scheme, is not installed.
+    """
     try:
         import fsspec
     except ImportError as error:
-        raise ExportError(f"{uri}: to export to a URI, install fsspec: pip install 'raftlog[remote]'") from error
+        raise ExportError(
+            f"{uri}: to export to a URI, install fsspec: pip install 'raftlog[remote]'"
+        ) from error
     try:
         # Listings are never taken from a cache: other processes write, too.
         file_system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False)
@@ -43,7 +57,9 @@ def open_remote(uri: str) -> RemotePlace:
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Plugins raise what their libraries do (no credentials, no such bucket): to us all of it is the file system's refusal."""
+    """Plugins raise what their libraries do (no credentials, no such bucket): to us all of it is
+    the file system's refusal.
+    """
     try:
         yield
     except (OSError, ExportError):
@@ -55,7 +71,9 @@ def _as_os_error() -> Iterator[None]:
 class RemotePlace:
     """Files below ``root`` of an fsspec file system. Blocking; one thread."""
 
-    def __init__(self, uri: str, file_system: Any, root: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, uri: str, file_system: Any, root: str, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self._uri, self._fs, self._root, self._clock = uri, file_system, root, clock
         self._spool: Path | None = None
         self._lock: RemoteLock | None = None
@@ -87,7 +105,9 @@ class RemotePlace:
 
     def _make_directory(self, path: str) -> None:
         protocols = self._fs.protocol
-        if _WITHOUT_DIRECTORIES.isdisjoint([protocols] if isinstance(protocols, str) else protocols):
+        if _WITHOUT_DIRECTORIES.isdisjoint(
+            [protocols] if isinstance(protocols, str) else protocols
+        ):
             self._fs.makedirs(path, exist_ok=True)
 
     def renew(self) -> None:
@@ -145,9 +165,12 @@ class RemotePlace:
 
 
 class RemoteLock:
-    """An object that says who writes and until when that counts. No more than a courtesy where clocks disagree by minutes.
+    """An object that says who writes and until when that counts.
 
-    A writer that died on this machine is known to be dead; one elsewhere counts for ``LOCK_EXPIRES_S`` after its last sign of life.
+    No more than a courtesy where clocks disagree by minutes.
+
+    A writer that died on this machine is known to be dead; one elsewhere counts for
+    ``LOCK_EXPIRES_S`` after its last sign of life.
     """
 
     def __init__(self, file_system: Any, path: str, uri: str, clock: Callable[[], float]) -> None:
@@ -156,8 +179,9 @@ class RemoteLock:
         holder = self._read()
         if holder is not None and self._lives(holder):
             raise ExportError(
-                f"another export is writing to {uri}: process {holder.get('pid')} on {holder.get('host')}."
-                f" If it is gone, remove {LOCK_NAME} there, or wait {LOCK_EXPIRES_S / 60:.0f} minutes"
+                f"another export is writing to {uri}: process {holder.get('pid')} on"
+                f" {holder.get('host')}. If it is gone, remove {LOCK_NAME} there, or wait"
+                f" {LOCK_EXPIRES_S / 60:.0f} minutes"
             )
         self._write()
         # Of two that began at once, the later one holds it.
@@ -190,7 +214,9 @@ class RemoteLock:
     def _require_mine(self) -> None:
         holder = self._read()
         if holder is None or holder.get("token") != self._token:
-            raise ExportError(f"another export has begun to write to {self._uri}, and this one has stopped")
+            raise ExportError(
+                f"another export has begun to write to {self._uri}, and this one has stopped"
+            )
 
     def renew(self) -> None:
         """Put the end off. Raises ExportError if another has taken over."""
@@ -205,7 +231,9 @@ class RemoteLock:
 
 
 def _runs(pid: object) -> bool:
-    """Whether a process of this machine runs; one of the same number may be another by now, and counts."""
+    """Whether a process of this machine runs; one of the same number may be another by now, and
+    counts.
+    """
     if not isinstance(pid, int):
         return False
     try:

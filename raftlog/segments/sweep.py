@@ -1,4 +1,6 @@
-"""Files that an export does not count: what a writer that died left behind, and what was merged into other files."""
+"""Files that an export does not count: what a writer that died left behind, and what was merged
+into other files.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ _OURS = re.compile(r"(\d{20})(-\d{20})?\.(rls|parquet)")
 
 
 def remove_leftovers(place: Place, manifest: Manifest) -> None:
-    """Remove what a writer that crashed left behind. Raises ExportError for a file that is not ours, OSError."""
+    """Remove what a writer that crashed left behind.
+
+    Raises ExportError for a file that is not ours, OSError.
+    """
     known = {segment.file for segment in manifest.segments} | {one.file for one in manifest.retired}
     for kind in KINDS:
         for name in place.names(kind):
@@ -37,8 +42,14 @@ def remove_retired(place: Place, manifest: Manifest, now_ms: int) -> Manifest:
     counted = {segment.file for segment in manifest.segments}
     for one in over:
         if one.file in counted:
-            raise ExportError(f"{place}: the manifest names {one.file} both as part of the export and as retired")
+            raise ExportError(
+                f"{place}: the manifest names {one.file} both as part of the export and as retired"
+            )
         # Gone already, if a writer crashed between this and its manifest.
         with suppress(FileNotFoundError):
             place.remove(one.file)
-    return replace(manifest, retired=tuple(one for one in manifest.retired if one not in over)) if over else manifest
+    return (
+        replace(manifest, retired=tuple(one for one in manifest.retired if one not in over))
+        if over
+        else manifest
+    )

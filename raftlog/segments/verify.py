@@ -1,4 +1,6 @@
-"""Check an export: every file that the manifest names is there, is whole, and belongs to this log."""
+"""Check an export: every file that the manifest names is there, is whole, and belongs to this
+log.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,13 @@ from raftlog.segments.raw import read_header
 from raftlog.segments.reading import corrupt, foreign, read_segment
 
 
-def check_segment(target: Path | str | Place, segment: Segment, cluster_id: str, generation: int) -> None:
-    """Check one file against the manifest: owner, size and hash. Raises ExportMismatchError, CorruptExportError, ExportError."""
+def check_segment(
+    target: Path | str | Place, segment: Segment, cluster_id: str, generation: int
+) -> None:
+    """Check one file against the manifest: owner, size and hash.
+
+    Raises ExportMismatchError, CorruptExportError, ExportError.
+    """
     place = open_place(target)
     try:
         with files.named_errors("read", f"{place}/{segment.file}"):
@@ -37,10 +44,14 @@ def check_segment(target: Path | str | Place, segment: Segment, cluster_id: str,
         file.seek(0)
         actual = files.sha256_of_stream(file)
         if actual != segment.sha256:
-            raise corrupt(segment, f"its SHA-256 is {actual}, and the manifest says {segment.sha256}")
+            raise corrupt(
+                segment, f"its SHA-256 is {actual}, and the manifest says {segment.sha256}"
+            )
         # What was written may be wrong, too: a record that is there twice would be folded twice.
         if segment.kind == RECORDS and (rows := pair.rows_of(file)) != segment.records:
-            raise corrupt(segment, f"it has {rows} rows, and the manifest says {segment.records} records")
+            raise corrupt(
+                segment, f"it has {rows} rows, and the manifest says {segment.records} records"
+            )
 
 
 def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:
@@ -54,10 +65,14 @@ def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:
         return None
 
 
-def verify_export(target: Path | str | Place, progress: Callable[[Segment], None] | None = None) -> Manifest:
-    """Check the manifest, every file's owner, size and hash, and every batch of the raw segments (CRC32C, offsets, counts).
+def verify_export(
+    target: Path | str | Place, progress: Callable[[Segment], None] | None = None
+) -> Manifest:
+    """Check the manifest, every file's owner, size and hash, and every batch of the raw segments
+    (CRC32C, offsets, counts).
 
-    ``progress`` is called after each good segment. Raises ExportError or one of its kinds, at the first fault.
+    ``progress`` is called after each good segment. Raises ExportError or one of its kinds, at the
+    first fault.
     """
     place = open_place(target)
     manifest = read_manifest(place)
@@ -71,12 +86,16 @@ def verify_export(target: Path | str | Place, progress: Callable[[Segment], None
 
 
 def _check_batches(place: Place, segment: Segment) -> None:
-    """The hash says that the file is what was written; this says that what was written is the log."""
+    """The hash says that the file is what was written; this says that what was written is the
+    log.
+    """
     batches, offset = 0, segment.base_offset
     for data in read_segment(place, segment):
         for header in batch.headers(data, verify=False):
             if header.base_offset != offset:
-                raise corrupt(segment, f"it holds offset {header.base_offset} where {offset} is due")
+                raise corrupt(
+                    segment, f"it holds offset {header.base_offset} where {offset} is due"
+                )
             batches, offset = batches + 1, header.end_offset
     if (batches, offset) != (segment.batches, segment.last_offset + 1):
         raise corrupt(segment, f"it holds {batches} batches up to offset {offset - 1}")

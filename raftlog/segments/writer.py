@@ -1,7 +1,8 @@
 """Writes an export: chunks of the log in, segments and a manifest out.
 
-The order is temporary file → sync → hash → rename → manifest. A crash at any point leaves the export as the manifest last said; what
-it left behind beyond that is removed by the next writer. An export is append-only: its next chunk begins where it ends.
+The order is temporary file → sync → hash → rename → manifest. A crash at any point leaves the
+export as the manifest last said; what it left behind beyond that is removed by the next writer. An
+export is append-only: its next chunk begins where it ends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from raftlog import batch
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.segments import files
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
-from raftlog.segments.manifest import MANIFEST_NAME, Manifest, Segment, StateHash, encode, read_manifest
+from raftlog.segments.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    Segment,
+    StateHash,
+    encode,
+    read_manifest,
+)
 from raftlog.segments.pair import OpenPair
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.raw import RawHeader
@@ -32,11 +40,16 @@ MAX_SEGMENT_BYTES = 256 << 20
 """Bounds of one segment (bytes: of the log); the last batch may pass them."""
 
 Published = Callable[[Manifest], None]
-"""Called after each publish, on the writer's thread, with what is published. What it raises ends the export; the publish stays."""
+"""Called after each publish, on the writer's thread, with what is published.
+
+What it raises ends the export; the publish stays.
+"""
 
 
 class Added(NamedTuple):
-    """What a writer has added to an export; ``batches`` once, ``files`` and ``bytes`` in both forms."""
+    """What a writer has added to an export; ``batches`` once, ``files`` and ``bytes`` in both
+    forms.
+    """
 
     batches: int = 0
     files: int = 0
@@ -44,14 +57,19 @@ class Added(NamedTuple):
 
     def with_pair(self, raw: Segment, records: Segment) -> Added:
         """And these two files."""
-        return Added(self.batches + raw.batches, self.files + 2, self.bytes + raw.bytes + records.bytes)
+        return Added(
+            self.batches + raw.batches, self.files + 2, self.bytes + raw.bytes + records.bytes
+        )
 
 
 class ExportWriter:
-    """The one writer of an export. Blocking; one thread; after an error nothing more can be appended.
+    """The one writer of an export.
 
-    ``start_offset`` is where a new export begins; one that is there goes on where it ends (``next_offset``). Raises ExportError
-    and its kinds when the place is no export, belongs to another log, or is being written.
+    Blocking; one thread; after an error nothing more can be appended.
+
+    ``start_offset`` is where a new export begins; one that is there goes on where it ends
+    (``next_offset``). Raises ExportError and its kinds when the place is no export, belongs to
+    another log, or is being written.
     """
 
     def __init__(
@@ -109,19 +127,24 @@ class ExportWriter:
         return self._next_offset - self._manifest.end_offset
 
     def _begin(self, cluster_id: str, generation: int, start_offset: int) -> Manifest:
-        """The manifest that is there, or a first one: from then on the place is known to be an export."""
+        """The manifest that is there, or a first one: from then on the place is known to be an
+        export.
+        """
         top = self._place.names("")
         if MANIFEST_NAME in top:
             manifest = read_manifest(self._place)
             if (manifest.cluster_id, manifest.generation) != (cluster_id, generation):
                 raise ExportMismatchError(
-                    f"{self._place} holds cluster {manifest.cluster_id} generation {manifest.generation}, "
-                    f"not cluster {cluster_id} generation {generation}"
+                    f"{self._place} holds cluster {manifest.cluster_id} generation"
+                    f" {manifest.generation}, not cluster {cluster_id} generation {generation}"
                 )
             return manifest
         foreign = [name for name in top if not name.startswith(".")]
         if foreign:
-            raise ExportError(f"{self._place} is not empty ({foreign[0]}) and has no {MANIFEST_NAME}: not an export")
+            raise ExportError(
+                f"{self._place} is not empty ({foreign[0]}) and has no {MANIFEST_NAME}: not an"
+                " export"
+            )
         manifest = Manifest(
             cluster_id=cluster_id,
             generation=generation,
@@ -134,7 +157,8 @@ class ExportWriter:
         return manifest
 
     def append_chunk(self, chunk: bytes) -> None:
-        """Add whole committed batches, from ``next_offset`` on, after verifying their checksums and offsets.
+        """Add whole committed batches, from ``next_offset`` on, after verifying their checksums and
+        offsets.
 
         Raises ExportGapError, CorruptLogError, UnknownRecordError, ExportError.
         """
@@ -154,30 +178,40 @@ class ExportWriter:
         if base != expected:
             what = "a gap" if base > expected else "an overlap"
             raise ExportGapError(
-                f"{what}: the export in {self._place} ends before offset {expected}, and the next batch is at offset {base}"
+                f"{what}: the export in {self._place} ends before offset {expected}, and the next"
+                f" batch is at offset {base}"
             )
         if header.epoch < self._last_epoch or header.timestamp_ms < self._last_timestamp_ms:
             raise ExportMismatchError(
-                f"the batch at offset {base} (epoch {header.epoch}, {header.timestamp_ms} ms) goes back behind the one before "
-                f"(epoch {self._last_epoch}, {self._last_timestamp_ms} ms): it is from another log"
+                f"the batch at offset {base} (epoch {header.epoch}, {header.timestamp_ms} ms) goes"
+                f" back behind the one before (epoch {self._last_epoch}, {self._last_timestamp_ms}"
+                " ms): it is from another log"
             )
 
     def _pair(self) -> OpenPair:
         if self._open is None:
-            header = RawHeader(self._manifest.cluster_id, self._manifest.generation, self._next_offset)
+            header = RawHeader(
+                self._manifest.cluster_id, self._manifest.generation, self._next_offset
+            )
             self._open = OpenPair(self._place, header)
         return self._open
 
     def record(self, said: Iterable[StateHash]) -> None:
-        """Note what nodes have said of the state; published with the offsets it is about, whenever they are."""
+        """Note what nodes have said of the state; published with the offsets it is about, whenever
+        they are.
+        """
         self._said += said
 
     def commit(self, high_watermark: int) -> Manifest:
-        """Publish what was appended. ``high_watermark`` (exclusive) is the log's; what is published lies below it."""
+        """Publish what was appended.
+
+        ``high_watermark`` (exclusive) is the log's; what is published lies below it.
+        """
         with self._guarded():
             if high_watermark < self._next_offset:
                 raise ExportError(
-                    f"offset {self._next_offset - 1} was exported above the high watermark {high_watermark}"
+                    f"offset {self._next_offset - 1} was exported above the high watermark"
+                    f" {high_watermark}"
                 )
             self._publish(high_watermark)
         return self._manifest
@@ -186,13 +220,21 @@ class ExportWriter:
         pair = self._open
         self._place.renew()
         manifest = remove_retired(self._place, self._manifest, self.now_ms())
-        segments, version, features = manifest.segments, manifest.metadata_version, manifest.features
+        segments, version, features = (
+            manifest.segments,
+            manifest.metadata_version,
+            manifest.features,
+        )
         if pair is not None:
             new = pair.finish()
             segments = (*segments, *new)
             self.added = self.added.with_pair(*new)
             version = pair.features.get(METADATA_VERSION, version) or None
-            features = None if features is None else {k: v for k, v in (features | pair.features).items() if v}
+            features = (
+                None
+                if features is None
+                else {k: v for k, v in (features | pair.features).items() if v}
+            )
         self._open = None
         grown = replace(
             manifest,
@@ -210,7 +252,10 @@ class ExportWriter:
             self._published(self._manifest)
 
     def amend(self, **fields: Any) -> None:
-        """Publish a manifest with other fields, for the same offsets. Everything appended must have been published."""
+        """Publish a manifest with other fields, for the same offsets.
+
+        Everything appended must have been published.
+        """
         with self._guarded():
             if self.unpublished:
                 raise ValueError("there are records that were not published")
@@ -230,9 +275,13 @@ class ExportWriter:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """After an error the files in the making may hold half a batch: they are dropped, and the writer with them."""
+        """After an error the files in the making may hold half a batch: they are dropped, and the
+        writer with them.
+        """
         if self._broken:
-            raise ExportError(f"the export to {self._place} failed earlier or is closed: open it again")
+            raise ExportError(
+                f"the export to {self._place} failed earlier or is closed: open it again"
+            )
         try:
             with files.named_errors("write to", self._place):
                 yield
@@ -252,6 +301,9 @@ class ExportWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()

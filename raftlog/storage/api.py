@@ -1,11 +1,14 @@
-"""The disk seam: what the rest of raftlog asks of a node's storage. The real one is RocksDB, the simulated one a dict.
+"""The disk seam: what the rest of raftlog asks of a node's storage.
+
+The real one is RocksDB, the simulated one a dict.
 
 Rules every implementation keeps (one test suite runs against all of them):
 
-* ``append`` makes bytes readable at once and durable never by itself; only a ``flush`` that reported *done* makes
-  everything appended before it durable. Nothing may be acknowledged before.
+* ``append`` makes bytes readable at once and durable never by itself; only a ``flush`` that
+  reported *done* makes everything appended before it durable. Nothing may be acknowledged before.
 * After any error the store is broken: each later call raises the same StorageError.
-* Reads return whole batches whose CRC32C and contiguity were checked, or raise CorruptLogError naming the offset.
+* Reads return whole batches whose CRC32C and contiguity were checked, or raise CorruptLogError
+  naming the offset.
 
 Why: docs/decisions/021-three-seams-and-simulated-twins.md
 """
@@ -23,14 +26,22 @@ from raftlog.voter import VotersAt
 FORMAT_VERSION = 2
 """The newest format of a data directory that this program knows."""
 NO_NODE_ID = -1
-"""The node id of a broker's directory that was formatted without one: its first start finds it (KIP-426)."""
+"""The node id of a broker's directory that was formatted without one: its first start finds it
+(KIP-426).
+"""
 INITIAL_FORMAT_VERSION = 1
-"""What a directory is formatted as. Version 2 begins when the log start first moves: until then an older program can take it over."""
+"""What a directory is formatted as.
+
+Version 2 begins when the log start first moves: until then an older program can take it over.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who a data directory belongs to; fixed when it is formatted. ``directory_id`` is a UUID: a new disk is a new replica."""
+    """Who a data directory belongs to; fixed when it is formatted.
+
+    ``directory_id`` is a UUID: a new disk is a new replica.
+    """
 
     cluster_id: str
     node_id: int
@@ -42,7 +53,10 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class VoteState:
-    """What an election needs to survive a crash (KIP-595 quorum-state). ``voted_id`` and ``leader_id``: -1 for none."""
+    """What an election needs to survive a crash (KIP-595 quorum-state).
+
+    ``voted_id`` and ``leader_id``: -1 for none.
+    """
 
     epoch: int = 0
     voted_id: int = -1
@@ -52,19 +66,27 @@ class VoteState:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SnapshotId:
-    """Names a snapshot: the state before ``end_offset`` (exclusive), the last record of which is of ``epoch`` (KIP-630)."""
+    """Names a snapshot: the state before ``end_offset`` (exclusive), the last record of which is of
+    ``epoch`` (KIP-630).
+    """
 
     end_offset: int
     epoch: int
 
 
 AcceptHeader = Callable[[SnapshotHeader], None]
-"""Raises CorruptLogError for a snapshot that is whole, but not one for this node. Runs in the disk's thread."""
+"""Raises CorruptLogError for a snapshot that is whole, but not one for this node.
+
+Runs in the disk's thread.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """What the store found when it was opened; every byte of it durable and checked. Offsets: start inclusive, end exclusive."""
+    """What the store found when it was opened; every byte of it durable and checked.
+
+    Offsets: start inclusive, end exclusive.
+    """
 
     vote: VoteState
     start_offset: int
@@ -78,12 +100,16 @@ class RecoveredLog:
     snapshots: tuple[SnapshotId, ...] = ()
     """Complete ones, ascending. If ``start_offset`` is above 0, one ends there or later."""
     voters: tuple[VotersAt, ...] = ()
-    """The voter set of the newest snapshot, if there is one (empty if it names none), and those of the log behind it, ascending.
+    """The voter set of the newest snapshot, if there is one (empty if it names none), and those of
+    the log behind it, ascending.
 
     Empty: never named, the configured set counts.
     """
     generation: int = 0
-    """As the log itself and the newest snapshot say; 0 if they say nothing. The directory's identity may know of a later one."""
+    """As the log itself and the newest snapshot say; 0 if they say nothing.
+
+    The directory's identity may know of a later one.
+    """
 
 
 class LogStore(Protocol):
@@ -95,7 +121,9 @@ class LogStore(Protocol):
 
     @property
     def busy_s(self) -> float:
-        """How long the disk has been at the sync or the vote under way, 0 if none is: measured at the disk, however late the loop is."""
+        """How long the disk has been at the sync or the vote under way, 0 if none is: measured at
+        the disk, however late the loop is.
+        """
 
     @property
     def last_sync_s(self) -> float:
@@ -108,42 +136,56 @@ class LogStore(Protocol):
         """Write a chunk at the log end: readable at once, not durable. Raises StorageError."""
 
     def flush(self, done: Callable[[int | StorageError], None], *, inline: bool) -> None:
-        """Make all that was appended so far durable, then call ``done`` with the durable end offset, or with the error.
+        """Make all that was appended so far durable, then call ``done`` with the durable end
+        offset, or with the error.
 
-        ``inline`` true: the caller is idle, so the sync may run right here and ``done`` before this returns; it is a hint.
-        Otherwise ``done`` comes from the event loop later. Calls that wait for a running sync share the next one, and
-        each ``done`` is called exactly once, in order.
+        ``inline`` true: the caller is idle, so the sync may run right here and ``done`` before this
+        returns; it is a hint. Otherwise ``done`` comes from the event loop later. Calls that wait
+        for a running sync share the next one, and each ``done`` is called exactly once, in order.
         """
 
     def truncate(self, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``, a batch boundary. As durable as an append: flush follows."""
+        """Drop everything at or above ``end_offset``, a batch boundary.
+
+        As durable as an append: flush follows.
+        """
 
     def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that begins at ``offset`` up to ``until`` (exclusive; a batch boundary), verified.
+        """Whole batches from the one that begins at ``offset`` up to ``until`` (exclusive; a batch
+        boundary), verified.
 
-        At least one batch, then as many as fit ``max_bytes``. Empty when ``offset == until``. Raises CorruptLogError, and
-        ValueError if ``offset`` is no batch boundary within the log.
+        At least one batch, then as many as fit ``max_bytes``. Empty when ``offset == until``.
+        Raises CorruptLogError, and ValueError if ``offset`` is no batch boundary within the log.
         """
 
     def write_vote(self, vote: VoteState, done: Callable[[StorageError | None], None]) -> None:
-        """Replace the vote durably (write, fsync, rename, fsync the directory), then call ``done``; may call it at once."""
+        """Replace the vote durably (write, fsync, rename, fsync the directory), then call ``done``;
+        may call it at once.
+        """
 
-    # --- snapshots ----------------------------------------------------------------------------------------------------
+    # --- snapshots -------------------------------------------------------------------------------
 
     def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Write a part of a snapshot in the making; ``position`` 0 begins it anew. Not durable, not visible.
+        """Write a part of a snapshot in the making; ``position`` 0 begins it anew.
 
-        Several may be in the making at once (one fetched, one made here). Raises StorageError, and ValueError if
-        ``position`` is not where the last part ended.
+        Not durable, not visible.
+
+        Several may be in the making at once (one fetched, one made here). Raises StorageError, and
+        ValueError if ``position`` is not where the last part ended.
         """
 
     def freeze_snapshot(
-        self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None], accept: AcceptHeader | None = None
+        self,
+        snapshot_id: SnapshotId,
+        done: Callable[[FatalError | None], None],
+        accept: AcceptHeader | None = None,
     ) -> None:
-        """Verify the snapshot in the making whole, make it durable, and let it appear under its name, all or nothing.
+        """Verify the snapshot in the making whole, make it durable, and let it appear under its
+        name, all or nothing.
 
-        ``done(None)`` from the loop later (or at once) when that is so; CorruptLogError: the content is not sound, or ``accept`` raised
-        this for its header, and is gone, the store lives on; StorageError: the store is broken.
+        ``done(None)`` from the loop later (or at once) when that is so; CorruptLogError: the
+        content is not sound, or ``accept`` raised this for its header, and is gone, the store lives
+        on; StorageError: the store is broken.
         """
 
     def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
@@ -162,16 +204,20 @@ class LogStore(Protocol):
         """
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Replace the whole log by a complete snapshot: the log is then empty and begins at its end.
+        """Replace the whole log by a complete snapshot: the log is then empty and begins at its
+        end.
 
-        Crash-atomic with ``freeze_snapshot``: ``recover`` does it if the newest snapshot is of another log than the one it
-        finds (``log_start.is_part``). As durable as an append: flush follows. Raises LookupError, StorageError.
+        Crash-atomic with ``freeze_snapshot``: ``recover`` does it if the newest snapshot is of
+        another log than the one it finds (``log_start.is_part``). As durable as an append: flush
+        follows. Raises LookupError, StorageError.
         """
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> None:
-        """Drop the log below the end of a complete snapshot, and the snapshots before it; the space comes back.
+        """Drop the log below the end of a complete snapshot, and the snapshots before it; the space
+        comes back.
 
-        The first call raises the format version of the directory: older programs refuse it from then on.
+        The first call raises the format version of the directory: older programs refuse it from
+        then on.
         """
 
     def free_bytes(self) -> int:
@@ -181,4 +227,7 @@ class LogStore(Protocol):
         """Log and snapshots on disk, about."""
 
     def close(self) -> None:
-        """Give the directory back. What was not flushed may or may not stay: it was not acknowledged."""
+        """Give the directory back.
+
+        What was not flushed may or may not stay: it was not acknowledged.
+        """

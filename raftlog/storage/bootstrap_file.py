@@ -1,4 +1,7 @@
-"""What formatting decides about a quorum's beginning: its first voters, and its metadata.version. Read at every start, never changed."""
+"""What formatting decides about a quorum's beginning: its first voters, and its metadata.version.
+
+Read at every start, never changed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ _KIND = "bootstrap"
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """``voters``: the set to begin with, directory ids included; empty: of a node that joins; None: the configured one.
+    """``voters``: the set to begin with, directory ids included; empty: of a node that joins; None:
+    the configured one.
 
     ``metadata_version``: the level a new cluster starts with; 0: the latest that the program knows.
     """
@@ -29,7 +33,10 @@ def write_bootstrap(directory: Path, bootstrap: Bootstrap) -> None:
 
 
 def read_bootstrap(directory: Path) -> Bootstrap:
-    """What the directory was formatted with; the default if by an older program. Raises CorruptLogError, StorageError."""
+    """What the directory was formatted with; the default if by an older program.
+
+    Raises CorruptLogError, StorageError.
+    """
     try:
         return read_checked(directory / BOOTSTRAP_FILE, _KIND, Bootstrap)
     except FileNotFoundError:

@@ -1,8 +1,9 @@
 """Small checksummed JSON files, replaced atomically: what must survive a crash but is no log.
 
-One line of canonical JSON: ``{"content":{...},"crc32c":N,"kind":"..."}``. A reader compares the whole file with what a
-writer would have written, so that *any* changed byte is found. A replacement is written under a temporary name, synced,
-renamed over the old file, and the directory is synced: after a crash the file is the old one or the new one.
+One line of canonical JSON: ``{"content":{...},"crc32c":N,"kind":"..."}``. A reader compares the
+whole file with what a writer would have written, so that *any* changed byte is found. A replacement
+is written under a temporary name, synced, renamed over the old file, and the directory is synced:
+after a crash the file is the old one or the new one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def write_checked(path: Path, kind: str, content: DataclassInstance) -> None:
-    """Replace ``path`` by the dataclass ``content``, durably when this returns. Raises StorageError."""
+    """Replace ``path`` by the dataclass ``content``, durably when this returns.
+
+    Raises StorageError.
+    """
     temporary = stage_checked(path, kind, content)
     try:
         temporary.replace(path)
@@ -38,7 +42,10 @@ def write_checked(path: Path, kind: str, content: DataclassInstance) -> None:
 
 
 def stage_checked(path: Path, kind: str, content: DataclassInstance) -> Path:
-    """Write and sync the temporary file of ``path`` without renaming it; return its name. Raises StorageError."""
+    """Write and sync the temporary file of ``path`` without renaming it; return its name.
+
+    Raises StorageError.
+    """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         with open(temporary, "wb", opener=private_opener) as file:
@@ -51,7 +58,10 @@ def stage_checked(path: Path, kind: str, content: DataclassInstance) -> Path:
 
 
 def read_content(path: Path, kind: str) -> dict[str, Any]:
-    """The checked content of ``path``. Raises FileNotFoundError, StorageError, or CorruptLogError if any byte differs."""
+    """The checked content of ``path``.
+
+    Raises FileNotFoundError, StorageError, or CorruptLogError if any byte differs.
+    """
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -76,7 +86,10 @@ def read_checked(path: Path, kind: str, type_: type[T]) -> T:
 
 
 def convert(path: Path, content: dict[str, Any], type_: type[T]) -> T:
-    """``content`` of ``path`` as the dataclass ``type_``, every field present and no other. Raises CorruptLogError."""
+    """``content`` of ``path`` as the dataclass ``type_``, every field present and no other.
+
+    Raises CorruptLogError.
+    """
     try:
         value = msgspec.convert(content, type_)
     except msgspec.ValidationError as error:

@@ -1,4 +1,6 @@
-"""Walking and cutting chunks: what both stores, the real and the simulated, do with the bytes of the log."""
+"""Walking and cutting chunks: what both stores, the real and the simulated, do with the bytes of
+the log.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,19 @@ from raftlog.metadata.voters_log import voters_in
 from raftlog.voter import VotersAt
 
 _PEEK = struct.Struct(">IIBBHIqi")
-"""The head of a batch up to its epoch: length, crc32c, magic, attributes, principal length, count, base offset, epoch."""
+"""The head of a batch up to its epoch: length, crc32c, magic, attributes, principal length, count,
+base offset, epoch.
+"""
 
 
-def walk(chunk: bytes, expected: int, *, verify_from: int = 0) -> Iterator[tuple[int, int, int, int, int]]:
-    """(base offset, end offset, epoch, position, end position) of each batch, checked: ``batch.headers`` without its price.
+def walk(
+    chunk: bytes, expected: int, *, verify_from: int = 0
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """(base offset, end offset, epoch, position, end position) of each batch, checked:
+    ``batch.headers`` without its price.
 
-    Contiguity from ``expected`` is checked always, CRC32C for batches at or above ``verify_from``. Raises CorruptLogError.
+    Contiguity from ``expected`` is checked always, CRC32C for batches at or above ``verify_from``.
+    Raises CorruptLogError.
     """
     unpack, crc32c = _PEEK.unpack_from, google_crc32c.value
     position, total = 0, len(chunk)
@@ -55,7 +63,9 @@ def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
 
 
 class LogScan(NamedTuple):
-    """A whole log, checked: its end (exclusive), epoch index, last timestamp, the voter sets in it, and its generation if it says so."""
+    """A whole log, checked: its end (exclusive), epoch index, last timestamp, the voter sets in it,
+    and its generation if it says so.
+    """
 
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
@@ -64,8 +74,12 @@ class LogScan(NamedTuple):
     generation: int = 0
 
 
-def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch: int = 0) -> LogScan:
-    """Check a whole log from ``start_offset`` on, which may lie inside the first chunk. Chunks that end at or below it are passed over.
+def scan_log(
+    chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch: int = 0
+) -> LogScan:
+    """Check a whole log from ``start_offset`` on, which may lie inside the first chunk.
+
+    Chunks that end at or below it are passed over.
 
     Raises CorruptLogError naming the first bad offset.
     """
@@ -87,7 +101,9 @@ def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch
         for epoch, base in found.epochs:
             last = runs[-1][0] if runs else start_epoch
             if epoch < last:
-                raise CorruptLogError(f"batch at offset {base}: epoch {epoch} after {last}", offset=base)
+                raise CorruptLogError(
+                    f"batch at offset {base}: epoch {epoch} after {last}", offset=base
+                )
             if not runs or epoch > last:
                 runs.append((epoch, base))
         voters.extend(voters_in(chunk, found.control_at))
@@ -97,11 +113,16 @@ def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch
 
 
 def _gap(offset: int, key: int) -> CorruptLogError:
-    return CorruptLogError(f"the log has a gap: a chunk at {key} follows where offset {offset} is due", offset=offset)
+    return CorruptLogError(
+        f"the log has a gap: a chunk at {key} follows where offset {offset} is due", offset=offset
+    )
 
 
 def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:
-    """The epoch of the record at ``offset``; None if it is not there. ``chunks`` begins with the one that should contain it."""
+    """The epoch of the record at ``offset``; None if it is not there.
+
+    ``chunks`` begins with the one that should contain it.
+    """
     for key, chunk in chunks:
         if key > offset:
             break
@@ -112,7 +133,10 @@ def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:
 
 
 def behind(chunk: bytes, base_offset: int, offset: int) -> bytes:
-    """The batches of a chunk from ``offset`` on, unverified; empty if it ends at or below. Raises ValueError if that is no boundary."""
+    """The batches of a chunk from ``offset`` on, unverified; empty if it ends at or below.
+
+    Raises ValueError if that is no boundary.
+    """
     position = 0
     for base, end, _, _, next_position in walk(chunk, base_offset, verify_from=2**63):
         if base == offset:
@@ -124,23 +148,34 @@ def behind(chunk: bytes, base_offset: int, offset: int) -> bytes:
 
 
 def _next_chunk(source: Iterator[tuple[int, bytes]], end: int) -> tuple[int, bytes] | None:
-    """The next chunk, None at the end. Damage found below the log, where offsets are not known, gets the one that was to come."""
+    """The next chunk, None at the end.
+
+    Damage found below the log, where offsets are not known, gets the one that was to come.
+    """
     try:
         return next(source, None)
     except CorruptLogError as error:
         if error.offset >= 0:
             raise
-        raise CorruptLogError(f"the log can't be read at offset {end}: {error}", offset=end) from error
+        raise CorruptLogError(
+            f"the log can't be read at offset {end}: {error}", offset=end
+        ) from error
 
 
 def read_span(
-    chunks: Iterable[tuple[int, bytes]], offset: int, until: int, max_bytes: int, *, inside: bool = False
+    chunks: Iterable[tuple[int, bytes]],
+    offset: int,
+    until: int,
+    max_bytes: int,
+    *,
+    inside: bool = False,
 ) -> bytes:
     """Whole batches of [offset, until), at least one, then as many as fit ``max_bytes``.
 
-    ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, also if the chunks begin above ``offset``:
-    what lies between is lost, and a reader that went on behind it would not notice. Raises ValueError if ``until``, or ``offset``
-    unless it may lie ``inside`` a batch, which then comes whole, is no boundary.
+    ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, also if the
+    chunks begin above ``offset``: what lies between is lost, and a reader that went on behind it
+    would not notice. Raises ValueError if ``until``, or ``offset`` unless it may lie ``inside`` a
+    batch, which then comes whole, is no boundary.
     """
     parts: list[bytes] = []
     size, expected = 0, -1
@@ -180,7 +215,10 @@ def _joined(parts: list[bytes], chunk: bytes, begin: int, finish: int) -> bytes:
 
 
 def cut(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
-    """The batches of a chunk below ``end_offset``; the chunk itself if it ends there. Raises ValueError if that is no boundary."""
+    """The batches of a chunk below ``end_offset``; the chunk itself if it ends there.
+
+    Raises ValueError if that is no boundary.
+    """
     for _, behind, _, _, position in walk(chunk, base_offset):
         if behind == end_offset:
             return chunk[:position]

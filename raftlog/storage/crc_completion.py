@@ -1,8 +1,9 @@
 """Whether any last bytes give a record its checksum: CRC32C, undone over bytes that nobody knows.
 
-The CRC takes one byte in by ``state = (state >> 8) ^ TABLE[(state ^ byte) & 0xFF]``. The top bytes of TABLE's entries all differ, so
-the top byte of the new state says which entry it was. Without that entry, and shifted back, it is the state before but for the low
-byte, which the unknown byte went into. Each step back makes one more of the low bytes unknown: after four nothing is known.
+The CRC takes one byte in by ``state = (state >> 8) ^ TABLE[(state ^ byte) & 0xFF]``. The top bytes
+of TABLE's entries all differ, so the top byte of the new state says which entry it was. Without
+that entry, and shifted back, it is the state before but for the low byte, which the unknown byte
+went into. Each step back makes one more of the low bytes unknown: after four nothing is known.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _ENTRY_BY_TOP_BYTE = {entry >> 24: entry for entry in map(_entry, range(256))}
 def can_complete(crc: int, known: bytes, missing: int) -> bool:
     """Whether there are ``missing`` bytes such that ``known`` and these have this checksum.
 
-    Where ``known`` has changed since, they exist by chance: with a probability of ``2 ** (8 * missing - 32)``.
+    Where ``known`` has changed since, they exist by chance: with a probability of ``2 ** (8 *
+    missing - 32)``.
     """
     before: int = google_crc32c.value(known) ^ _MASK
     wanted = crc ^ _MASK

@@ -1,4 +1,5 @@
-"""Where blocking disk calls run: on the event loop while they are fast and few, else in one thread of their own.
+"""Where blocking disk calls run: on the event loop while they are fast and few, else in one thread
+of their own.
 
 Why: docs/decisions/006-vote-outside-the-log.md
 """
@@ -17,18 +18,23 @@ Job = Callable[[], None]
 JobDone = Callable[[FatalError | None], None]
 
 SLOW_CALL_S = 0.020
-"""A call on the loop that took longer must not be repeated there: heartbeats and elections would wait for the disk."""
+"""A call on the loop that took longer must not be repeated there: heartbeats and elections would
+wait for the disk.
+"""
 SLOW_PENALTY_S = 10.0
 """So long after a slow call, wherever it ran, nothing runs on the loop."""
 
 
 class DiskThread:
-    """Runs jobs one after the other, in order; reports each exactly once, in order, on the loop; nothing after ``close``.
+    """Runs jobs one after the other, in order; reports each exactly once, in order, on the loop;
+    nothing after ``close``.
 
     A job may raise FatalError, and nothing else.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._loop = loop
         self._clock = clock
         self._queue: SimpleQueue[tuple[Job, JobDone] | None] = SimpleQueue()
@@ -42,7 +48,9 @@ class DiskThread:
         self._closed = False
 
     def run(self, job: Job, done: JobDone, *, inline: bool) -> None:
-        """Run ``job`` and then ``done`` with its error: right here if ``inline`` is asked for, nothing waits and the disk was fast."""
+        """Run ``job`` and then ``done`` with its error: right here if ``inline`` is asked for,
+        nothing waits and the disk was fast.
+        """
         if inline and not self._pending and self._clock() >= self._inline_from_s:
             error, elapsed_s = self._timed(job)
             self._note(elapsed_s)
@@ -56,7 +64,10 @@ class DiskThread:
 
     @property
     def busy_s(self) -> float:
-        """How long the job under way has taken by now; 0: none is. What waits, for the thread or for the loop, is no time of the disk."""
+        """How long the job under way has taken by now; 0: none is.
+
+        What waits, for the thread or for the loop, is no time of the disk.
+        """
         began_s = self._began_s
         return 0.0 if began_s is None else self._clock() - began_s
 

@@ -1,7 +1,10 @@
-"""Group commit: which flushes wait, how far the log is durable, and whether the store is broken. No I/O.
+"""Group commit: which flushes wait, how far the log is durable, and whether the store is broken.
 
-One sync runs at a time; it covers the log end as it was when it began, lowered by every truncation since: what was
-appended behind a truncation is not covered, although its offsets may be. Flushes asked for meanwhile share the next sync.
+No I/O.
+
+One sync runs at a time; it covers the log end as it was when it began, lowered by every truncation
+since: what was appended behind a truncation is not covered, although its offsets may be. Flushes
+asked for meanwhile share the next sync.
 
 Why: docs/decisions/006-vote-outside-the-log.md
 """
@@ -39,7 +42,9 @@ class GroupCommit:
         self._covered_end_offset = min(self._covered_end_offset, end_offset)
 
     def flush(self, done: FlushDone, *, inline: bool) -> None:
-        """Call ``done`` once, after all asked for before it, when what is in the log now is durable, or the store broken."""
+        """Call ``done`` once, after all asked for before it, when what is in the log now is
+        durable, or the store broken.
+        """
         self._waiting.append(done)
         if not self._syncing:
             # Never inline from within a report: this done would overtake those not yet called.

@@ -2,7 +2,7 @@
 
 ::
 
-    meta.json           who the directory belongs to; its presence says that the directory is formatted
+    meta.json           who the directory belongs to; if it is there, the directory is formatted
     quorum-state.json   the vote
     bootstrap.json      how the quorum begins, if formatting said so
     log-state.json      how the log was left: see LogState
@@ -34,8 +34,8 @@ _STATE_KIND = "log-state"
 class LogState:
     """How the log was left. ``clean``: closed in order, so nothing on disk can be torn.
 
-    ``end_offset_at_least``: the log was durable up to here, and was not truncated below since. It finds what no checksum
-    inside the log can: a tail that is missing altogether.
+    ``end_offset_at_least``: the log was durable up to here, and was not truncated below since. It
+    finds what no checksum inside the log can: a tail that is missing altogether.
     """
 
     clean: bool
@@ -70,11 +70,15 @@ def read_log_state(directory: Path) -> LogState:
         old = convert(path, content, _LogStateV1)
         return LogState(old.clean, old.end_offset_at_least)
     except FileNotFoundError:
-        raise CorruptLogError(f"{directory / LOG_STATE_FILE} is missing from a formatted directory") from None
+        raise CorruptLogError(
+            f"{directory / LOG_STATE_FILE} is missing from a formatted directory"
+        ) from None
 
 
 class DirectoryLock:
-    """An exclusive (a node) or shared (readers of a stopped node) hold on a data directory; the kernel drops it with the process."""
+    """An exclusive (a node) or shared (readers of a stopped node) hold on a data directory; the
+    kernel drops it with the process.
+    """
 
     def __init__(self, fd: int, *, exclusive: bool) -> None:
         self._fd = fd
@@ -98,7 +102,10 @@ class DirectoryLock:
 
     @classmethod
     def shared(cls, directory: Path) -> DirectoryLock | None:
-        """Keep nodes out while reading, changing nothing; None if there is no lock file (a copy). Raises ConfigError."""
+        """Keep nodes out while reading, changing nothing; None if there is no lock file (a copy).
+
+        Raises ConfigError.
+        """
         try:
             fd = os.open(directory / LOCK_FILE, os.O_RDONLY)
         except OSError:
@@ -107,7 +114,11 @@ class DirectoryLock:
         return cls(fd, exclusive=False)
 
     def release(self) -> None:
-        """Give the directory back. Idempotent, and never an error: the lock goes with the descriptor, the pid in it is for people."""
+        """Give the directory back.
+
+        Idempotent, and never an error: the lock goes with the descriptor, the pid in it is for
+        people.
+        """
         if self._fd < 0:
             return
         fd, self._fd = self._fd, -1

@@ -1,10 +1,12 @@
-"""Where the log begins, and what that rests on: the rules of a start that is not 0, for the real store and for readers.
+"""Where the log begins, and what that rests on: the rules of a start that is not 0, for the real
+store and for readers.
 
-The start is durable in ``log-state.json`` before anything below it is deleted, and a complete snapshot ends at it or later.
-A log that the newest snapshot is not a part of is one whose replacement by that snapshot a crash cut short, between the rename
-and the emptying of the log: it is done again (KIP-630). Such a log ends below the snapshot, or has another record, of another
-epoch, before its end: by Log Matching, the same epoch at one offset means the same log up to there. A snapshot is of
-what is committed, so nothing that counts is dropped with such a log.
+The start is durable in ``log-state.json`` before anything below it is deleted, and a complete
+snapshot ends at it or later. A log that the newest snapshot is not a part of is one whose
+replacement by that snapshot a crash cut short, between the rename and the emptying of the log: it
+is done again (KIP-630). Such a log ends below the snapshot, or has another record, of another
+epoch, before its end: by Log Matching, the same epoch at one offset means the same log up to there.
+A snapshot is of what is committed, so nothing that counts is dropped with such a log.
 """
 
 from __future__ import annotations
@@ -19,26 +21,35 @@ from raftlog.storage.layout import LogState
 from raftlog.voter import VotersAt
 
 
-def require_snapshot(directory: object, state: LogState, newest: tuple[SnapshotId, SnapshotHeader] | None) -> None:
-    """Raises CorruptLogError if the log begins above 0 and no sound snapshot holds what lies before."""
+def require_snapshot(
+    directory: object, state: LogState, newest: tuple[SnapshotId, SnapshotHeader] | None
+) -> None:
+    """Raises CorruptLogError if the log begins above 0 and no sound snapshot holds what lies
+    before.
+    """
     if state.start_offset and (newest is None or newest[0].end_offset < state.start_offset):
         raise CorruptLogError(
-            f"the log in {directory} begins at offset {state.start_offset}, and no sound snapshot holds what lies before it: "
-            "this node's state is lost; format it anew and let it join as a new one",
+            f"the log in {directory} begins at offset {state.start_offset}, and no sound snapshot"
+            " holds what lies before it: this node's state is lost; format it anew and let it join"
+            " as a new one",
             offset=state.start_offset,
         )
 
 
 def require_vote(where: object, vote: VoteState, last_epoch: int) -> None:
-    """``where``: its file, for the message. Raises CorruptLogError if the log holds an epoch that the vote has not reached.
+    """``where``: its file, for the message.
 
-    Every epoch is durable in the vote before the first record of it is fetched or written: the vote was put back to an older state,
-    and the node might vote twice. One that was put back within the log's last epoch can't be told from a right one.
+    Raises CorruptLogError if the log holds an epoch that the vote has not reached.
+
+    Every epoch is durable in the vote before the first record of it is fetched or written: the vote
+    was put back to an older state, and the node might vote twice. One that was put back within the
+    log's last epoch can't be told from a right one.
     """
     if last_epoch > vote.epoch:
         raise CorruptLogError(
-            f"{where} is too old: the vote is of epoch {vote.epoch}, the log holds records of epoch {last_epoch}: the vote is older "
-            "than the log, and this node might vote twice in one epoch; format it anew and let it join as a new one"
+            f"{where} is too old: the vote is of epoch {vote.epoch}, the log holds records of epoch"
+            f" {last_epoch}: the vote is older than the log, and this node might vote twice in one"
+            " epoch; format it anew and let it join as a new one"
         )
 
 
@@ -69,7 +80,10 @@ def log_start_of(state: LogState) -> SnapshotId:
 
 
 def is_part(snapshot_id: SnapshotId, state: LogState, epoch_before_end: int | None) -> bool:
-    """Whether a snapshot is of this very log. ``epoch_before_end``: of the record before its end in the log, None if it has none."""
+    """Whether a snapshot is of this very log.
+
+    ``epoch_before_end``: of the record before its end in the log, None if it has none.
+    """
     if snapshot_id.end_offset == state.start_offset:
         return snapshot_id.epoch == state.start_epoch
     return snapshot_id.epoch == epoch_before_end
@@ -82,14 +96,20 @@ def recovered(
     snapshots: tuple[SnapshotId, ...],
     newest: tuple[SnapshotId, SnapshotHeader] | None,
 ) -> RecoveredLog:
-    """What a store reports of a log that was scanned from its start on, and of the snapshots beside it."""
+    """What a store reports of a log that was scanned from its start on, and of the snapshots beside
+    it.
+    """
     ends_with_snapshot = newest is not None and newest[0].end_offset >= found.end_offset
     return RecoveredLog(
         vote,
         state.start_offset,
         found.end_offset,
         found.epochs,
-        newest[1].last_timestamp_ms if newest is not None and ends_with_snapshot else found.last_timestamp_ms,
+        (
+            newest[1].last_timestamp_ms
+            if newest is not None and ends_with_snapshot
+            else found.last_timestamp_ms
+        ),
         state.start_epoch,
         snapshots,
         known_voters(newest, found.voters),

@@ -1,4 +1,6 @@
-"""The real LogStore: chunks in RocksDB, the vote in a file beside it, disk calls on the loop while they are fast."""
+"""The real LogStore: chunks in RocksDB, the vote in a file beside it, disk calls on the loop while
+they are fast.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from typing import TypeVar
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader
-from raftlog.storage.api import FORMAT_VERSION, AcceptHeader, NodeIdentity, RecoveredLog, SnapshotId, VoteState
+from raftlog.storage.api import (
+    FORMAT_VERSION,
+    AcceptHeader,
+    NodeIdentity,
+    RecoveredLog,
+    SnapshotId,
+    VoteState,
+)
 from raftlog.storage.chunks import LogScan, behind, cut, epoch_at, read_span, scan_log
 from raftlog.storage.disk_thread import DiskThread
 from raftlog.storage.group_commit import FlushDone, GroupCommit
@@ -80,29 +89,41 @@ class RocksLogStore:
         return self._last_sync_s
 
     def recover(self) -> RecoveredLog:
-        """Check the whole log and the vote. Raises CorruptLogError naming the offset, StorageError."""
+        """Check the whole log and the vote.
+
+        Raises CorruptLogError naming the offset, StorageError.
+        """
         self._check(recovered=False)
         try:
             vote = read_vote_file(self._directory)
-            # RocksDB has made durable what it replayed from its WAL; this covers what it might have kept there.
+            # RocksDB has made durable what it replayed from its WAL; this covers what it might have
+            # kept there.
             self._rocks.sync()
             self._snapshots.find(clean=True)
             newest = self._snapshots.newest_sound()
             self._snapshots.set_aside_unsound()
             require_snapshot(self._directory, self._state, newest)
             found = self._scan()
-            # Before anything is emptied: a log that has lost its end must not pass for one that a snapshot was to replace.
+            # Before anything is emptied: a log that has lost its end must not pass for one that a
+            # snapshot was to replace.
             require_end(found.end_offset, self._state)
-            if newest is not None and not is_part(newest[0], self._state, self._epoch_before(newest[0].end_offset)):
+            if newest is not None and not is_part(
+                newest[0], self._state, self._epoch_before(newest[0].end_offset)
+            ):
                 self._empty_at(newest[0])
                 found = self._scan()
             require_vote(
-                self._directory / VOTE_FILE, vote, found.epochs[-1][0] if found.epochs else self._state.start_epoch
+                self._directory / VOTE_FILE,
+                vote,
+                found.epochs[-1][0] if found.epochs else self._state.start_epoch,
             )
-            self._keep_state(replace(self._state, clean=False, end_offset_at_least=found.end_offset))
+            self._keep_state(
+                replace(self._state, clean=False, end_offset_at_least=found.end_offset)
+            )
             if self._state.start_offset:
-                # A crash may have come between the move of the start and the deletion, or taken an unsynced deletion back; and a
-                # snapshot that was given up while it was being completed may have been completed behind the move.
+                # A crash may have come between the move of the start and the deletion, or taken an
+                # unsynced deletion back; and a snapshot that was given up while it was being
+                # completed may have been completed behind the move.
                 self._snapshots.delete_before(log_start_of(self._state))
                 self._drop_below_start()
         except FatalError as error:
@@ -120,7 +141,10 @@ class RocksLogStore:
             return epoch_at(chunks, offset - 1)
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
-        """Write a chunk at the log end. Raises StorageError; ValueError if it does not begin there."""
+        """Write a chunk at the log end.
+
+        Raises StorageError; ValueError if it does not begin there.
+        """
         self._check()
         end = self._commit.end_offset
         if base_offset != end or end_offset <= base_offset:
@@ -132,7 +156,10 @@ class RocksLogStore:
         self._commit.end_offset = end_offset
 
     def flush(self, done: FlushDone, *, inline: bool) -> None:
-        """Make durable what was appended so far, then call ``done``; see the protocol. Raises what broke the store before."""
+        """Make durable what was appended so far, then call ``done``; see the protocol.
+
+        Raises what broke the store before.
+        """
         self._check()
         self._commit.flush(done, inline=inline)
 
@@ -144,11 +171,16 @@ class RocksLogStore:
         self._commit.sync_finished(error)
 
     def truncate(self, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``. Raises StorageError; ValueError if that is no batch boundary of the log."""
+        """Drop everything at or above ``end_offset``.
+
+        Raises StorageError; ValueError if that is no batch boundary of the log.
+        """
         self._check()
         end = self._commit.end_offset
         if not self._state.start_offset <= end_offset <= end:
-            raise ValueError(f"truncate to {end_offset}: the log is [{self._state.start_offset}, {end})")
+            raise ValueError(
+                f"truncate to {end_offset}: the log is [{self._state.start_offset}, {end})"
+            )
         if end_offset == end:
             return
         try:
@@ -172,10 +204,15 @@ class RocksLogStore:
                 return None if len(kept) == len(chunk) else (base, kept)
         if end_offset == self._state.start_offset:
             return None
-        raise CorruptLogError(f"the log has nothing at offset {end_offset - 1}", offset=end_offset - 1)
+        raise CorruptLogError(
+            f"the log has nothing at offset {end_offset - 1}", offset=end_offset - 1
+        )
 
     def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Whole verified batches; see the protocol. Raises CorruptLogError, StorageError, ValueError."""
+        """Whole verified batches; see the protocol.
+
+        Raises CorruptLogError, StorageError, ValueError.
+        """
         self._check()
         try:
             return read_between(
@@ -200,15 +237,21 @@ class RocksLogStore:
 
         self._disk.run(lambda: write_vote_file(self._directory, vote), written, inline=True)
 
-    # --- snapshots ----------------------------------------------------------------------------------------------------
+    # --- snapshots -------------------------------------------------------------------------------
 
     def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Write a part of a snapshot in the making; see the protocol. Raises StorageError, ValueError."""
+        """Write a part of a snapshot in the making; see the protocol.
+
+        Raises StorageError, ValueError.
+        """
         self._check()
         self._guarded(lambda: self._snapshots.store(snapshot_id, position, data))
 
     def freeze_snapshot(
-        self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None], accept: AcceptHeader | None = None
+        self,
+        snapshot_id: SnapshotId,
+        done: Callable[[FatalError | None], None],
+        accept: AcceptHeader | None = None,
     ) -> None:
         """Verify, sync and rename in the disk's thread, then call ``done``; see the protocol."""
         self._check()
@@ -236,12 +279,18 @@ class RocksLogStore:
         return self._guarded(lambda: self._snapshots.header(snapshot_id))
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Bytes of a complete snapshot; the reader verifies them. Raises LookupError, ValueError, StorageError."""
+        """Bytes of a complete snapshot; the reader verifies them.
+
+        Raises LookupError, ValueError, StorageError.
+        """
         self._check()
         return self._guarded(lambda: self._snapshots.read(snapshot_id, position, max_bytes))
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Empty the log: it begins at the end of ``snapshot_id`` now. Raises LookupError, ValueError, StorageError."""
+        """Empty the log: it begins at the end of ``snapshot_id`` now.
+
+        Raises LookupError, ValueError, StorageError.
+        """
         self._check()
         self._snapshots.size(snapshot_id)
         self._guarded(lambda: self._empty_at(snapshot_id))
@@ -249,22 +298,32 @@ class RocksLogStore:
 
     def _empty_at(self, snapshot_id: SnapshotId) -> None:
         self._raise_format()
-        # From here on nothing of the log counts any more: a crash may leave it whole or empty, and neither is damage.
+        # From here on nothing of the log counts any more: a crash may leave it whole or empty, and
+        # neither is damage.
         self._keep_state(replace(self._state, end_offset_at_least=self._state.start_offset))
-        # Then the log, durably: what came back of it behind the new start would be read as its continuation.
+        # Then the log, durably: what came back of it behind the new start would be read as its
+        # continuation.
         self._rocks.replace_tail(0, None)
         self._rocks.sync()
         self._keep_state(emptied_at(self._state, snapshot_id))
         self._snapshots.delete_before(snapshot_id)
-        self._compaction.run(lambda: self._rocks.compact_below(snapshot_id.end_offset), self._compacted, inline=False)
+        self._compaction.run(
+            lambda: self._rocks.compact_below(snapshot_id.end_offset), self._compacted, inline=False
+        )
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> None:
-        """Drop the log below the end of ``snapshot_id``; see the protocol. Raises LookupError, ValueError, StorageError."""
+        """Drop the log below the end of ``snapshot_id``; see the protocol.
+
+        Raises LookupError, ValueError, StorageError.
+        """
         self._check()
         self._snapshots.size(snapshot_id)
         start = snapshot_id.end_offset
         if not self._state.start_offset <= start <= self._commit.end_offset:
-            raise ValueError(f"start at {start}: the log is [{self._state.start_offset}, {self._commit.end_offset})")
+            raise ValueError(
+                f"start at {start}: the log is [{self._state.start_offset},"
+                f" {self._commit.end_offset})"
+            )
         self._guarded(lambda: self._advance(snapshot_id))
 
     def _advance(self, snapshot_id: SnapshotId) -> None:
@@ -274,7 +333,9 @@ class RocksLogStore:
         self._drop_below_start()
 
     def _drop_below_start(self) -> None:
-        """Delete the chunks that end at or below the log's start, and give their space back, in the background."""
+        """Delete the chunks that end at or below the log's start, and give their space back, in the
+        background.
+        """
         start = self._state.start_offset
         with closing(self._rocks.scan(start)) as chunks:
             base, chunk = next(chunks, (start, b""))
@@ -283,7 +344,9 @@ class RocksLogStore:
         below = min(base, start)
         if self._rocks.first_offset() < below:
             self._rocks.delete_below(below)
-            self._compaction.run(lambda: self._rocks.compact_below(below), self._compacted, inline=False)
+            self._compaction.run(
+                lambda: self._rocks.compact_below(below), self._compacted, inline=False
+            )
 
     def _compacted(self, error: FatalError | None) -> None:
         if error is not None:
@@ -299,7 +362,9 @@ class RocksLogStore:
         try:
             found = os.statvfs(self._directory)
         except OSError as error:
-            raise self._commit.fail(StorageError(f"can't look at {self._directory}: {error}")) from error
+            raise self._commit.fail(
+                StorageError(f"can't look at {self._directory}: {error}")
+            ) from error
         return found.f_bavail * found.f_frsize
 
     def used_bytes(self) -> int:
@@ -313,9 +378,12 @@ class RocksLogStore:
             raise self._commit.fail(error) from None
 
     def close(self) -> None:
-        """Give the directory back, marked clean if nothing failed. Idempotent. Raises StorageError if that goes wrong.
+        """Give the directory back, marked clean if nothing failed.
 
-        RocksDB makes what was appended durable on its way out; that is not reported, and callbacks that wait are dropped.
+        Idempotent. Raises StorageError if that goes wrong.
+
+        RocksDB makes what was appended durable on its way out; that is not reported, and callbacks
+        that wait are dropped.
         """
         if self._closed:
             return
@@ -326,7 +394,9 @@ class RocksLogStore:
             self._snapshots.close()
             self._close_rocks()
             if self._recovered and self._commit.failure is None:
-                self._keep_state(replace(self._state, clean=True, end_offset_at_least=self._commit.end_offset))
+                self._keep_state(
+                    replace(self._state, clean=True, end_offset_at_least=self._commit.end_offset)
+                )
         finally:
             self._lock.release()
 
@@ -334,7 +404,8 @@ class RocksLogStore:
         try:
             self._rocks.close()
         except FatalError:
-            # What broke the store before also keeps RocksDB from closing in order; it has been told.
+            # What broke the store before also keeps RocksDB from closing in order; it has been
+            # told.
             if self._commit.failure is None:
                 raise
 
@@ -356,11 +427,15 @@ def require_end(end_offset: int, state: LogState) -> None:
     """Raise CorruptLogError if the log ends before what is known to have been durable."""
     if end_offset < state.end_offset_at_least:
         raise CorruptLogError(
-            f"the log ends at offset {end_offset}, but was durable up to {state.end_offset_at_least}", offset=end_offset
+            f"the log ends at offset {end_offset}, but was durable up to"
+            f" {state.end_offset_at_least}",
+            offset=end_offset,
         )
 
 
-def read_between(rocks: RocksLog, offset: int, *, until: int, max_bytes: int, start: int, end: int) -> bytes:
+def read_between(
+    rocks: RocksLog, offset: int, *, until: int, max_bytes: int, start: int, end: int
+) -> bytes:
     """``LogStore.read`` on a log of [``start``, ``end``)."""
     if not start <= offset <= until <= end:
         raise ValueError(f"read of [{offset}, {until}): the log is [{start}, {end})")

@@ -17,7 +17,13 @@ from raftlog.storage.checked_file import (
     stage_checked,
     write_checked,
 )
-from raftlog.storage.layout import LOG_DIRECTORY, LOG_STATE_FILE, DirectoryLock, LogState, write_log_state
+from raftlog.storage.layout import (
+    LOG_DIRECTORY,
+    LOG_STATE_FILE,
+    DirectoryLock,
+    LogState,
+    write_log_state,
+)
 from raftlog.storage.partition_files import PARTITIONS_DIRECTORY, PARTITIONS_STATE_FILE
 from raftlog.storage.private import DIRECTORY_MODE, close_to_others, private_files
 from raftlog.storage.rocks_adapter import RocksLog
@@ -28,7 +34,9 @@ META_FILE = "meta.json"
 _KIND = "meta"
 NO_BOOTSTRAP = Bootstrap()
 Fill = Callable[[Path], tuple[VoteState, LogState]]
-"""Puts content into a directory that is being formatted; gives the vote and the state of the log that go with it."""
+"""Puts content into a directory that is being formatted; gives the vote and the state of the log
+that go with it.
+"""
 
 
 def _leave_empty(_: Path) -> tuple[VoteState, LogState]:
@@ -36,14 +44,18 @@ def _leave_empty(_: Path) -> tuple[VoteState, LogState]:
 
 
 def read_identity(directory: Path) -> NodeIdentity:
-    """Who ``directory`` belongs to. Raises ConfigError: not formatted, corrupt, or of a newer version; StorageError."""
+    """Who ``directory`` belongs to.
+
+    Raises ConfigError: not formatted, corrupt, or of a newer version; StorageError.
+    """
     path = directory / META_FILE
     try:
         content = read_content(path, _KIND)
         version = content.get("format_version")
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise ConfigError(
-                f"{path} has format_version {version}, this program knows up to {FORMAT_VERSION}: use a newer raftlog"
+                f"{path} has format_version {version}, this program knows up to {FORMAT_VERSION}:"
+                " use a newer raftlog"
             )
         return convert(path, content, NodeIdentity)
     except FileNotFoundError:
@@ -71,11 +83,13 @@ def format_storage(
     bootstrap: Bootstrap = NO_BOOTSTRAP,
     fill: Fill = _leave_empty,
 ) -> NodeIdentity:
-    """Make ``directory`` (created if need be) the empty data directory of a node; return the identity in force.
+    """Make ``directory`` (created if need be) the empty data directory of a node; return the
+    identity in force.
 
-    A formatted directory is refused with ConfigError; with ``ignore_formatted`` it is left as it is if it belongs to the same
-    cluster and node, or one of the two has no node id. The identity is renamed into place last: until then the directory is not
-    formatted, and formatting can be run again. ``bootstrap``: how its quorum begins. ``fill`` is called while the log is there and
+    A formatted directory is refused with ConfigError; with ``ignore_formatted`` it is left as it is
+    if it belongs to the same cluster and node, or one of the two has no node id. The identity is
+    renamed into place last: until then the directory is not formatted, and formatting can be run
+    again. ``bootstrap``: how its quorum begins. ``fill`` is called while the log is there and
     empty, and closed: what it puts in must be durable when it returns. Raises StorageError.
     """
     if (directory / META_FILE).exists():
@@ -110,9 +124,14 @@ def _format(directory: Path, identity: NodeIdentity, bootstrap: Bootstrap, fill:
         lock.release()
 
 
-def _already_formatted(directory: Path, identity: NodeIdentity, *, ignore_formatted: bool) -> NodeIdentity:
+def _already_formatted(
+    directory: Path, identity: NodeIdentity, *, ignore_formatted: bool
+) -> NodeIdentity:
     present = read_identity(directory)
-    same_id = present.node_id == identity.node_id or NO_NODE_ID in (present.node_id, identity.node_id)
+    same_id = present.node_id == identity.node_id or NO_NODE_ID in (
+        present.node_id,
+        identity.node_id,
+    )
     same = present.cluster_id == identity.cluster_id and same_id
     if ignore_formatted and same:
         return present
@@ -123,19 +142,26 @@ def _already_formatted(directory: Path, identity: NodeIdentity, *, ignore_format
 
 
 def _whose(identity: NodeIdentity) -> str:
-    node = "a broker without an id" if identity.node_id == NO_NODE_ID else f"node {identity.node_id}"
+    node = (
+        "a broker without an id" if identity.node_id == NO_NODE_ID else f"node {identity.node_id}"
+    )
     return f"cluster {identity.cluster_id!r}, {node}"
 
 
 def _clear_interrupted(directory: Path) -> None:
-    """Remove what an interrupted formatting left, known by its staged identity; refuse data of which the identity is lost."""
+    """Remove what an interrupted formatting left, known by its staged identity; refuse data of
+    which the identity is lost.
+    """
     staged = directory / (META_FILE + TEMPORARY_SUFFIX)
     names = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE)
     # Made by a running broker, never by formatting: they are somebody's, whatever lies beside them.
     replicas = (PARTITIONS_DIRECTORY, PARTITIONS_STATE_FILE)
     left = [name for name in (*names, *replicas) if (directory / name).exists()]
     if left and (not staged.exists() or not set(left).isdisjoint(replicas)):
-        raise ConfigError(f"data directory {directory} holds {', '.join(left)} but no {META_FILE}: not touching it")
+        raise ConfigError(
+            f"data directory {directory} holds {', '.join(left)} but no {META_FILE}: not"
+            " touching it"
+        )
     for name in (LOG_DIRECTORY, SNAPSHOT_DIRECTORY):
         shutil.rmtree(directory / name, ignore_errors=True)
     for name in (VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE):

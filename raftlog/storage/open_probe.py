@@ -1,7 +1,10 @@
-"""Can RocksDB be opened at all? Asked in a child process, because a failing open may spin for ever, holding the GIL.
+"""Whether RocksDB can be opened at all.
 
-The child imports rocksdict alone (no site, no environment: about 10 ms) and opens read-only. What it finds does not
-matter, only that it comes back: an error shows again, with its text, when the node opens for itself.
+Asked in a child process, because a failing open may spin for ever, holding the GIL.
+
+The child imports rocksdict alone (no site, no environment: about 10 ms) and opens read-only. What
+it finds does not matter, only that it comes back: an error shows again, with its text, when the
+node opens for itself.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ os._exit(0)
 
 
 def probe_open(rocks: Path, timeout_s: float = PROBE_TIMEOUT_S) -> None:
-    """Return once a child has opened ``rocks``. Raises StorageError if it did not within ``timeout_s``, or died."""
+    """Return once a child has opened ``rocks``.
+
+    Raises StorageError if it did not within ``timeout_s``, or died.
+    """
     spec = importlib.util.find_spec("rocksdict")
     if spec is None or spec.origin is None:
         raise StorageError("rocksdict is not installed")
@@ -48,7 +54,11 @@ def probe_open(rocks: Path, timeout_s: float = PROBE_TIMEOUT_S) -> None:
         )
     except subprocess.TimeoutExpired:
         raise StorageError(
-            f"the log in {rocks} could not be opened within {timeout_s:g} s: it is damaged, or the disk does not answer"
+            f"the log in {rocks} could not be opened within {timeout_s:g} s: it is damaged, or the"
+            " disk does not answer"
         ) from None
     if child.returncode:
-        raise StorageError(f"the log in {rocks} can't be opened: the process that tried ended with {child.returncode}")
+        raise StorageError(
+            f"the log in {rocks} can't be opened: the process that tried ended with"
+            f" {child.returncode}"
+        )

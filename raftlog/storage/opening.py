@@ -31,10 +31,13 @@ def open_store(
     loop: asyncio.AbstractEventLoop,
     probe_timeout_s: float = PROBE_TIMEOUT_S,
 ) -> RocksLogStore:
-    """Open the storage of a node, for this process alone; call ``recover`` next. None expects anything.
+    """Open the storage of a node, for this process alone; call ``recover`` next.
 
-    Raises ConfigError (not formatted, of another cluster or node, in use by another process), CorruptLogError, and StorageError,
-    also if RocksDB does not open within ``probe_timeout_s`` after an unclean end.
+    None expects anything.
+
+    Raises ConfigError (not formatted, of another cluster or node, in use by another process),
+    CorruptLogError, and StorageError, also if RocksDB does not open within ``probe_timeout_s``
+    after an unclean end.
     """
     identity = read_identity(directory)
     _check_identity(directory, identity, expect_cluster_id, expect_node_id)
@@ -57,7 +60,10 @@ def open_store(
 
 
 def open_rocks(path: Path, *, read_only: bool = False) -> RocksLog:
-    """Open RocksDB. Raises CorruptLogError, with the place of the damage if it is in the WAL, and StorageError."""
+    """Open RocksDB.
+
+    Raises CorruptLogError, with the place of the damage if it is in the WAL, and StorageError.
+    """
     try:
         return RocksLog(path, read_only=read_only)
     except CorruptLogError as error:
@@ -72,9 +78,12 @@ def repair_tail(rocks: Path, *, clean: bool) -> None:
 
 
 def check_openable(rocks: Path, probe_timeout_s: float, *, clean: bool) -> tuple[str, ...]:
-    """Find what an open would miss or spin on. The child costs a second replay of the WAL: only after an unclean end.
+    """Find what an open would miss or spin on.
 
-    Returns which files end within a record, which the open drops: as after power loss, or because somebody cut them.
+    The child costs a second replay of the WAL: only after an unclean end.
+
+    Returns which files end within a record, which the open drops: as after power loss, or because
+    somebody cut them.
     """
     torn = check_tails(rocks)
     for one in torn:
@@ -84,10 +93,14 @@ def check_openable(rocks: Path, probe_timeout_s: float, *, clean: bool) -> tuple
     return torn
 
 
-def _check_identity(directory: Path, identity: NodeIdentity, cluster_id: str | None, node_id: int | None) -> None:
+def _check_identity(
+    directory: Path, identity: NodeIdentity, cluster_id: str | None, node_id: int | None
+) -> None:
     wrong: list[str] = []
     if cluster_id is not None and cluster_id != identity.cluster_id:
-        wrong.append(f"it belongs to cluster {identity.cluster_id!r}, the configuration says {cluster_id!r}")
+        wrong.append(
+            f"it belongs to cluster {identity.cluster_id!r}, the configuration says {cluster_id!r}"
+        )
     if node_id is not None and node_id != identity.node_id:
         wrong.append(f"it belongs to node {identity.node_id}, the configuration says {node_id}")
     if wrong:

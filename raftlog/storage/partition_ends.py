@@ -1,4 +1,6 @@
-"""Where each partition replica of a store ends: what both stores, the real and the simulated, know in memory and hold callers to."""
+"""Where each partition replica of a store ends: what both stores, the real and the simulated, know
+in memory and hold callers to.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 
 
 class PartitionEnds:
-    """End offsets (exclusive) by replica. One that holds nothing is not in it: it is as good as new."""
+    """End offsets (exclusive) by replica.
+
+    One that holds nothing is not in it: it is as good as new.
+    """
 
     def __init__(self) -> None:
         self._ends: dict[PartitionKey, int] = {}
@@ -44,10 +49,15 @@ class PartitionEnds:
         """Raises ValueError if [base_offset, end_offset) is not what comes next."""
         end = self._ends.get(key, 0)
         if base_offset != end or end_offset <= base_offset:
-            raise ValueError(f"append of [{base_offset}, {end_offset}) to {named(key)}, which ends at {end}")
+            raise ValueError(
+                f"append of [{base_offset}, {end_offset}) to {named(key)}, which ends at {end}"
+            )
 
     def check_truncate(self, key: PartitionKey, end_offset: int) -> bool:
-        """Whether there is anything to drop. Raises ValueError if the replica does not reach that far."""
+        """Whether there is anything to drop.
+
+        Raises ValueError if the replica does not reach that far.
+        """
         end = self._ends.get(key, 0)
         if not 0 <= end_offset <= end:
             raise ValueError(f"truncate to {end_offset}: {named(key)} is [0, {end})")
@@ -72,7 +82,10 @@ def damage_in(key: PartitionKey, error: CorruptLogError) -> CorruptLogError:
 
 
 def scan_partition(key: PartitionKey, chunks: Iterable[tuple[int, bytes]]) -> RecoveredPartition:
-    """Check a whole replica, which begins at 0. Raises CorruptLogError naming it and the first bad offset."""
+    """Check a whole replica, which begins at 0.
+
+    Raises CorruptLogError naming it and the first bad offset.
+    """
     try:
         found = scan_log(chunks, 0)
     except CorruptLogError as error:

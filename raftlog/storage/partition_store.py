@@ -1,6 +1,8 @@
-"""The real PartitionStore: the chunks of all partition replicas of a broker in one RocksDB, synced together.
+"""The real PartitionStore: the chunks of all partition replicas of a broker in one RocksDB, synced
+together.
 
-The names of RocksDB's keys are topic id and partition index: a replica's chunks are neighbours, the replicas of a topic too.
+The names of RocksDB's keys are topic id and partition index: a replica's chunks are neighbours, the
+replicas of a topic too.
 
 Why: docs/decisions/024-data-plane-group-flush.md
 """
@@ -30,7 +32,10 @@ _INDEX = struct.Struct(">I")
 
 
 class RocksPartitionStore:
-    """See ``raftlog.storage.partition_api.PartitionStore``; made by ``open_partition_store``. Owns ``rocks``."""
+    """See ``raftlog.storage.partition_api.PartitionStore``; made by ``open_partition_store``.
+
+    Owns ``rocks``.
+    """
 
     def __init__(
         self,
@@ -55,10 +60,14 @@ class RocksPartitionStore:
         self._closed = False
 
     def recover(self) -> tuple[RecoveredPartition, ...]:
-        """Check every replica, in one pass over all of them. Raises CorruptLogError naming replica and offset, StorageError."""
+        """Check every replica, in one pass over all of them.
+
+        Raises CorruptLogError naming replica and offset, StorageError.
+        """
         self._check(recovered=False)
         try:
-            # RocksDB has made durable what it replayed from its WAL; this covers what it might have kept there.
+            # RocksDB has made durable what it replayed from its WAL; this covers what it might have
+            # kept there.
             self._rocks.sync()
             found = tuple(self._scan())
             self._ends.recovered(found)
@@ -74,7 +83,10 @@ class RocksPartitionStore:
                 yield scan_partition(_key(name), ((base, chunk) for _, base, chunk in chunks))
 
     def append(self, key: PartitionKey, chunk: bytes, base_offset: int, end_offset: int) -> None:
-        """Write a chunk at a replica's end. Raises StorageError; ValueError if it does not begin there."""
+        """Write a chunk at a replica's end.
+
+        Raises StorageError; ValueError if it does not begin there.
+        """
         self._check()
         self._ends.check_append(key, base_offset, end_offset)
         try:
@@ -84,21 +96,32 @@ class RocksPartitionStore:
         self._ends.appended(key, end_offset)
 
     def flush(self, done: Callable[[StorageError | None], None], *, inline: bool) -> None:
-        """Make durable what was written so far, then call ``done``; see the protocol. Raises what broke the store before."""
+        """Make durable what was written so far, then call ``done``; see the protocol.
+
+        Raises what broke the store before.
+        """
         self._check()
-        self._commit.flush(lambda outcome: done(outcome if isinstance(outcome, StorageError) else None), inline=inline)
+        self._commit.flush(
+            lambda outcome: done(outcome if isinstance(outcome, StorageError) else None),
+            inline=inline,
+        )
 
     def _start_sync(self, inline: bool) -> None:
         self._disk.run(self._rocks.sync, self._commit.sync_finished, inline=inline)
 
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``. Raises StorageError; ValueError if that is no batch boundary of the replica."""
+        """Drop everything at or above ``end_offset``.
+
+        Raises StorageError; ValueError if that is no batch boundary of the replica.
+        """
         self._check()
         if not self._ends.check_truncate(key, end_offset):
             return
         name = _name(key)
         try:
-            self._rocks.replace_tail(name, end_offset, self._shortened(name, end_offset) if end_offset else None)
+            self._rocks.replace_tail(
+                name, end_offset, self._shortened(name, end_offset) if end_offset else None
+            )
         except CorruptLogError as error:
             raise self._commit.fail(damage_in(key, error)) from error
         except FatalError as error:
@@ -116,7 +139,10 @@ class RocksPartitionStore:
         raise CorruptLogError(f"there is nothing at offset {end_offset - 1}", offset=end_offset - 1)
 
     def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Whole verified batches; see the protocol. Raises CorruptLogError, StorageError, ValueError."""
+        """Whole verified batches; see the protocol.
+
+        Raises CorruptLogError, StorageError, ValueError.
+        """
         self._check()
         if not self._ends.check_read(key, offset, until):
             return b""
@@ -149,7 +175,9 @@ class RocksPartitionStore:
             return
         first, last = self._to_compact.pop(next(iter(self._to_compact)))
         self._compacting = True
-        self._compaction.run(lambda: self._rocks.compact(first, last), self._compacted, inline=False)
+        self._compaction.run(
+            lambda: self._rocks.compact(first, last), self._compacted, inline=False
+        )
 
     def _compacted(self, error: FatalError | None) -> None:
         self._compacting = False
@@ -159,23 +187,34 @@ class RocksPartitionStore:
             self._compact_next()
 
     def free_bytes(self) -> int:
-        """What the file system still takes from an unprivileged process. Raises StorageError, also of what failed in the background."""
+        """What the file system still takes from an unprivileged process.
+
+        Raises StorageError, also of what failed in the background.
+        """
         if self._commit.failure is not None:
             raise self._commit.failure
         try:
             found = os.statvfs(self._directory)
         except OSError as error:
-            raise self._commit.fail(StorageError(f"can't look at {self._directory}: {error}")) from error
+            raise self._commit.fail(
+                StorageError(f"can't look at {self._directory}: {error}")
+            ) from error
         return found.f_bavail * found.f_frsize
 
     def used_bytes(self) -> int:
-        """What the replicas' files take, deleted data included until its space is given back. Raises StorageError."""
+        """What the replicas' files take, deleted data included until its space is given back.
+
+        Raises StorageError.
+        """
         return self._rocks.size_bytes()
 
     def close(self) -> None:
-        """Give the files back, marked clean if nothing failed. Idempotent. Raises StorageError if that goes wrong.
+        """Give the files back, marked clean if nothing failed.
 
-        RocksDB makes what was written durable on its way out; that is not reported, and callbacks that wait are dropped.
+        Idempotent. Raises StorageError if that goes wrong.
+
+        RocksDB makes what was written durable on its way out; that is not reported, and callbacks
+        that wait are dropped.
         """
         if self._closed:
             return
@@ -185,11 +224,14 @@ class RocksPartitionStore:
         try:
             self._rocks.close()
         except FatalError:
-            # What broke the store before also keeps RocksDB from closing in order; it has been told.
+            # What broke the store before also keeps RocksDB from closing in order; it has been
+            # told.
             if self._commit.failure is None:
                 raise
         if self._recovered and self._commit.failure is None:
-            left = PartitionsState(clean=True, partitions=len(self._ends), records=self._ends.records())
+            left = PartitionsState(
+                clean=True, partitions=len(self._ends), records=self._ends.records()
+            )
             write_partitions_state(self._directory, left)
 
     def _check(self, *, recovered: bool = True) -> None:

@@ -1,8 +1,10 @@
-"""Who may read a data directory: its owner alone, as principals, configs and partition records lie in it in the clear.
+"""Who may read a data directory: its owner alone, as principals, configs and partition records lie
+in it in the clear.
 
-The directory's mode decides: what it does not let in cannot reach the files, also those that an older program made. A directory
-that is open to others is closed when a node or a command that writes opens it. Where that is not allowed (a mounted volume that
-somebody else owns), a warning says so, and the node goes on: access is then the business of whoever owns the volume.
+The directory's mode decides: what it does not let in cannot reach the files, also those that an
+older program made. A directory that is open to others is closed when a node or a command that
+writes opens it. Where that is not allowed (a mounted volume that somebody else owns), a warning
+says so, and the node goes on: access is then the business of whoever owns the volume.
 """
 
 from __future__ import annotations
@@ -36,7 +38,12 @@ def close_to_others(directory: Path) -> None:
     try:
         directory.chmod(mode & ~_OTHERS)
     except PermissionError as error:
-        log.warning("others can read the data directory", directory=str(directory), mode=oct(mode), error=str(error))
+        log.warning(
+            "others can read the data directory",
+            directory=str(directory),
+            mode=oct(mode),
+            error=str(error),
+        )
     except OSError as error:
         raise StorageError(f"can't change the mode of {directory}: {error}") from error
     else:

@@ -11,7 +11,13 @@ from types import TracebackType
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.chunks import epoch_at, walk
-from raftlog.storage.layout import LOG_DIRECTORY, LOG_STATE_FILE, DirectoryLock, LogState, read_log_state
+from raftlog.storage.layout import (
+    LOG_DIRECTORY,
+    LOG_STATE_FILE,
+    DirectoryLock,
+    LogState,
+    read_log_state,
+)
 from raftlog.storage.log_start import is_part, require_snapshot
 from raftlog.storage.log_store import read_between, require_end
 from raftlog.storage.meta_file import read_identity
@@ -39,7 +45,9 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
         torn = check_openable(Path(mirror.name), probe_timeout_s, clean=state.clean)
         rocks = open_rocks(Path(mirror.name), read_only=True)
         reader = LogReader(directory, identity, state, rocks, lock, mirror)
-        reader.torn = tuple(one.replace(mirror.name, str(directory / LOG_DIRECTORY)) for one in torn)
+        reader.torn = tuple(
+            one.replace(mirror.name, str(directory / LOG_DIRECTORY)) for one in torn
+        )
     except FatalError as error:
         _give_back(lock, mirror)
         raise _of_the_original(error, mirror, directory) from error
@@ -50,7 +58,10 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
 
 
 class LogReader:
-    """A log that nobody writes. What is committed it can't know: ``end_offset`` is where the log ends. A context manager."""
+    """A log that nobody writes.
+
+    What is committed it can't know: ``end_offset`` is where the log ends. A context manager.
+    """
 
     def __init__(
         self,
@@ -75,7 +86,8 @@ class LogReader:
                 for _, end_offset, _, _, _ in walk(last[1], last[0]):
                     self.end_offset = max(self.end_offset, end_offset)
             require_end(self.end_offset, state)
-            # Before the log is compared with its snapshots: one that has lost its beginning must not pass for one that a snapshot replaced.
+            # Before the log is compared with its snapshots: one that has lost its beginning must
+            # not pass for one that a snapshot replaced.
             self._require_start()
             self._snapshots.find(clean=False)
             newest = self._snapshots.newest_sound()
@@ -83,7 +95,9 @@ class LogReader:
             self.was_replaced = newest is not None and not is_part(
                 newest[0], state, self._epoch_before(newest[0].end_offset)
             )
-            """The log is not the one of its newest snapshot, whose installation was cut short: nothing of it counts."""
+            """The log is not the one of its newest snapshot, whose installation was cut short:
+            nothing of it counts.
+            """
             if newest is not None and self.was_replaced:
                 self.start_offset = self.end_offset = newest[0].end_offset
         except BaseException:
@@ -91,13 +105,16 @@ class LogReader:
             raise
 
     def _require_start(self) -> None:
-        """An older log-state.json in place of the right one names a start below which the records are long gone."""
+        """An older log-state.json in place of the right one names a start below which the records
+        are long gone.
+        """
         with closing(self._rocks.scan(self.start_offset)) as chunks:
             first_offset = next((base_offset for base_offset, _ in chunks), self.start_offset)
         if first_offset > self.start_offset:
             raise CorruptLogError(
-                f"{self._directory / LOG_STATE_FILE} says that the log begins at offset {self.start_offset}, its first record is at "
-                f"{first_offset}: the file is an older one, or records are missing",
+                f"{self._directory / LOG_STATE_FILE} says that the log begins at offset"
+                f" {self.start_offset}, its first record is at {first_offset}: the file is an older"
+                " one, or records are missing",
                 offset=self.start_offset,
             )
 
@@ -112,25 +129,40 @@ class LogReader:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What would count, and is damaged: snapshots, and what they prove and hold is missing from all answers; and torn ends."""
+        """What would count, and is damaged: snapshots, and what they prove and hold is missing from
+        all answers; and torn ends.
+        """
         return (*self.torn, *map(str, self._snapshots.unsound))
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Bytes of a snapshot from ``position`` on, empty at its end. Raises LookupError, ValueError, StorageError."""
+        """Bytes of a snapshot from ``position`` on, empty at its end.
+
+        Raises LookupError, ValueError, StorageError.
+        """
         return self._snapshots.read(snapshot_id, position, max_bytes)
 
     @property
     def vote(self) -> VoteState:
-        """The vote. Raises CorruptLogError if it is missing or corrupt; the log can be read all the same."""
+        """The vote.
+
+        Raises CorruptLogError if it is missing or corrupt; the log can be read all the same.
+        """
         return read_vote_file(self._directory)
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Whole verified batches from ``offset`` up to ``until`` (exclusive): at least one, then as many as fit ``max_bytes``.
+        """Whole verified batches from ``offset`` up to ``until`` (exclusive): at least one, then as
+        many as fit ``max_bytes``.
 
-        Raises CorruptLogError naming the offset, StorageError, ValueError if an offset is no batch boundary of the log.
+        Raises CorruptLogError naming the offset, StorageError, ValueError if an offset is no batch
+        boundary of the log.
         """
         return read_between(
-            self._rocks, offset, until=until, max_bytes=max_bytes, start=self.start_offset, end=self.end_offset
+            self._rocks,
+            offset,
+            until=until,
+            max_bytes=max_bytes,
+            start=self.start_offset,
+            end=self.end_offset,
         )
 
     def close(self) -> None:
@@ -145,13 +177,18 @@ class LogReader:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
 
 def _mirror(rocks: Path) -> tempfile.TemporaryDirectory[str]:
-    """A directory of links to RocksDB's files: rocksdict writes its configuration file even when it opens read-only."""
+    """A directory of links to RocksDB's files: rocksdict writes its configuration file even when it
+    opens read-only.
+    """
     mirror = tempfile.TemporaryDirectory(prefix="raftlog-read-")
     try:
         for name in sorted(os.listdir(rocks)):
@@ -166,16 +203,24 @@ def _mirror(rocks: Path) -> tempfile.TemporaryDirectory[str]:
     return mirror
 
 
-def _of_the_original(error: FatalError, mirror: tempfile.TemporaryDirectory[str] | None, directory: Path) -> FatalError:
+def _of_the_original(
+    error: FatalError, mirror: tempfile.TemporaryDirectory[str] | None, directory: Path
+) -> FatalError:
     """The error as one of the directory itself: nobody finds the mirror any more."""
     if mirror is None or mirror.name not in str(error):
         return error
     text = str(error).replace(mirror.name, str(directory / LOG_DIRECTORY))
-    return CorruptLogError(text, offset=error.offset) if isinstance(error, CorruptLogError) else StorageError(text)
+    return (
+        CorruptLogError(text, offset=error.offset)
+        if isinstance(error, CorruptLogError)
+        else StorageError(text)
+    )
 
 
 def _leave_torn_tails_out(mirror: Path) -> None:
-    """Put copies of the files that power loss tore, without their torn tails, in place of the links to them."""
+    """Put copies of the files that power loss tore, without their torn tails, in place of the links
+    to them.
+    """
     for tail in find_torn_tails(mirror):
         try:
             content = tail.path.read_bytes()[: tail.cut_at]

@@ -1,14 +1,18 @@
 """The one file that touches rocksdict, and that knows its traps.
 
-A sorted map from log offset to chunk, for one log or for many. Keys are big-endian, so that RocksDB's order is the log's. The traps:
+A sorted map from log offset to chunk, for one log or for many. Keys are big-endian, so that
+RocksDB's order is the log's. The traps:
 
-* ``set_iterate_lower_bound`` sets the *upper* bound, and the upper bound keeps a raw pointer to a key that Python may have
-  collected: no bounds are used here, only seek.
-* ``items()``, ``keys()`` and ``values()`` stop silently at a corrupt block: only ``iter()`` with ``status()`` at the end.
-* The default WAL recovery (point_in_time) drops everything behind a corrupt record: tolerate_corrupted_tail_records refuses
-  instead. It still takes a record whose length overruns the file for a torn one: see wal_tail.py.
+* ``set_iterate_lower_bound`` sets the *upper* bound, and the upper bound keeps a raw pointer to a
+  key that Python may have collected: no bounds are used here, only seek.
+* ``items()``, ``keys()`` and ``values()`` stop silently at a corrupt block: only ``iter()`` with
+  ``status()`` at the end.
+* The default WAL recovery (point_in_time) drops everything behind a corrupt record:
+  tolerate_corrupted_tail_records refuses instead. It still takes a record whose length overruns the
+  file for a torn one: see wal_tail.py.
 * Opening can spin for ever on a damaged tail, holding the GIL: see open_probe.py.
-* ``close()`` leaves RocksDB open, and its LOCK held, while an iterator lives: no iterator leaves this file.
+* ``close()`` leaves RocksDB open, and its LOCK held, while an iterator lives: no iterator leaves
+  this file.
 * ``put`` and ``write`` hold the GIL, ``flush_wal`` does not: write on the loop, sync in a thread.
 * A read-only open rewrites ``rocksdict-config.json``: see reader.py.
 """
@@ -37,7 +41,9 @@ from raftlog.errors import CorruptLogError, FatalError, StorageError
 _KEY = struct.Struct(">Q")
 _BEHIND_ALL = b"\xff" * 9
 _DAMAGED = ("Corruption", "No such file or directory", "does not exist", "Is a directory")
-"""A file that RocksDB knows of and that is not there, or is none, is damage: the disk does what it is asked."""
+"""A file that RocksDB knows of and that is not there, or is none, is damage: the disk does what it
+is asked.
+"""
 _WRITE_BUFFER_BYTES = 64 << 20
 """Bounds what a restart after a crash replays (measured: 0.25 s for 50 MB)."""
 
@@ -48,7 +54,8 @@ def _options(*, create: bool) -> Options:
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_paranoid_checks(True)
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
-    # Chunks are small and mostly read from the replica's memory; keys only grow, so that compaction moves files whole.
+    # Chunks are small and mostly read from the replica's memory; keys only grow, so that compaction
+    # moves files whole.
     options.set_compression_type(DBCompressionType.none())
     blocks = BlockBasedOptions()
     blocks.set_block_size(32 << 10)
@@ -63,7 +70,10 @@ def _options(*, create: bool) -> Options:
 
 
 class _RocksMap:
-    """One RocksDB. All methods raise StorageError, or CorruptLogError where RocksDB finds damage."""
+    """One RocksDB.
+
+    All methods raise StorageError, or CorruptLogError where RocksDB finds damage.
+    """
 
     def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
@@ -74,7 +84,10 @@ class _RocksMap:
             raise _translated(f"can't open {path}", error, path) from error
 
     def sync(self) -> None:
-        """Make everything written before durable. Releases the GIL; may run in a thread beside writes."""
+        """Make everything written before durable.
+
+        Releases the GIL; may run in a thread beside writes.
+        """
         try:
             self._db.flush_wal(True)
         except Exception as error:
@@ -123,7 +136,9 @@ class _RocksMap:
             raise _translated("compaction failed", error, self._path) from error
 
     def _entries(self, key: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
-        """Keys and values in order, from the last key at or before ``key``; from ``first`` on if that one lies before ``first``."""
+        """Keys and values in order, from the last key at or before ``key``; from ``first`` on if
+        that one lies before ``first``.
+        """
         iterator = self._db.iter()
         try:
             iterator.seek_for_prev(key)
@@ -148,19 +163,29 @@ class RocksLog(_RocksMap):
         self._put(_KEY.pack(base_offset), chunk)
 
     def replace_tail(self, end_offset: int, last: tuple[int, bytes] | None) -> None:
-        """Drop all chunks that begin at or above ``end_offset`` and put ``last`` in, in one atomic write; not durable."""
+        """Drop all chunks that begin at or above ``end_offset`` and put ``last`` in, in one atomic
+        write; not durable.
+        """
         self._cut(b"", end_offset, last)
 
     def delete_below(self, base_offset: int) -> None:
-        """Drop all chunks that begin below ``base_offset``; not durable, and the space comes back by ``compact_below`` only."""
+        """Drop all chunks that begin below ``base_offset``; not durable, and the space comes back
+        by ``compact_below`` only.
+        """
         self._write(_KEY.pack(0), _KEY.pack(base_offset), None, "advance of the log start")
 
     def compact_below(self, base_offset: int) -> None:
-        """Give back the space of what was deleted below ``base_offset``. Takes its time; for a thread."""
+        """Give back the space of what was deleted below ``base_offset``.
+
+        Takes its time; for a thread.
+        """
         self._compact(_KEY.pack(0), _KEY.pack(base_offset))
 
     def scan(self, offset: int) -> Generator[tuple[int, bytes], None, None]:
-        """Chunks in order, from the one that contains ``offset`` (the first of all if none does). Close it or drop it before ``close``."""
+        """Chunks in order, from the one that contains ``offset`` (the first of all if none does).
+
+        Close it or drop it before ``close``.
+        """
         unpack = _KEY.unpack
         with closing(self._entries(_KEY.pack(offset), _KEY.pack(0))) as entries:
             for key, chunk in entries:
@@ -185,11 +210,16 @@ class RocksPartitions(_RocksMap):
         self._put(name + _KEY.pack(base_offset), chunk)
 
     def replace_tail(self, name: bytes, end_offset: int, last: tuple[int, bytes] | None) -> None:
-        """Drop all chunks of one log that begin at or above ``end_offset`` and put ``last`` in, in one atomic write; not durable."""
+        """Drop all chunks of one log that begin at or above ``end_offset`` and put ``last`` in, in
+        one atomic write; not durable.
+        """
         self._cut(name, end_offset, last)
 
     def scan(self, name: bytes, offset: int) -> Generator[tuple[int, bytes], None, None]:
-        """Chunks of one log in order, from the one that contains ``offset``. Close it or drop it before ``close``."""
+        """Chunks of one log in order, from the one that contains ``offset``.
+
+        Close it or drop it before ``close``.
+        """
         unpack, size = _KEY.unpack_from, self.NAME_BYTES
         with closing(self._entries(name + _KEY.pack(offset), name)) as entries:
             for key, chunk in entries:
@@ -198,7 +228,10 @@ class RocksPartitions(_RocksMap):
                 yield unpack(key, size)[0], chunk
 
     def scan_all(self) -> Generator[tuple[bytes, int, bytes], None, None]:
-        """(name, base offset, chunk) of everything, ordered by name. Close it or drop it before ``close``."""
+        """(name, base offset, chunk) of everything, ordered by name.
+
+        Close it or drop it before ``close``.
+        """
         unpack, size = _KEY.unpack_from, self.NAME_BYTES
         with closing(self._entries(b"", b"")) as entries:
             for key, chunk in entries:
@@ -207,12 +240,17 @@ class RocksPartitions(_RocksMap):
                 yield key[:size], unpack(key, size)[0], chunk
 
     def compact(self, first: bytes, last: bytes) -> None:
-        """Give back the space of what was deleted in the logs from ``first`` to ``last``. Takes its time; for a thread."""
+        """Give back the space of what was deleted in the logs from ``first`` to ``last``.
+
+        Takes its time; for a thread.
+        """
         self._compact(first, last + _BEHIND_ALL)
 
 
 def _translated(what: str, error: Exception, path: Path) -> FatalError:
-    """Translate: rocksdict raises bare Exceptions that carry RocksDB's status as text: of several lines, with a file or without."""
+    """Translate: rocksdict raises bare Exceptions that carry RocksDB's status as text: of several
+    lines, with a file or without.
+    """
     status = " ".join(str(error).split())
     where = "" if str(path) in status or str(path) in what else f" in {path}"
     text = f"{what}{where}: {status}"

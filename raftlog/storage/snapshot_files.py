@@ -1,7 +1,9 @@
-"""The snapshot files of a data directory: written under a temporary name, verified, synced, renamed (KIP-630).
+"""The snapshot files of a data directory: written under a temporary name, verified, synced, renamed
+(KIP-630).
 
-``%020d-%010d.checkpoint`` (end offset, epoch) is complete; with ``.part`` behind it, in the making. After a crash a file is
-either complete or a leftover that ``clean`` removes. A complete one that does not verify is set aside as ``.corrupt``, for people.
+``%020d-%010d.checkpoint`` (end offset, epoch) is complete; with ``.part`` behind it, in the making.
+After a crash a file is either complete or a leftover that ``clean`` removes. A complete one that
+does not verify is set aside as ``.corrupt``, for people.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class SnapshotFiles:
         """What ``newest_sound`` has passed over."""
         self._open: tuple[SnapshotId, BinaryIO] | None = None
 
-    # --- complete ones ------------------------------------------------------------------------------------------------
+    # --- complete ones ---------------------------------------------------------------------------
 
     @property
     def complete(self) -> tuple[SnapshotId, ...]:
@@ -67,7 +69,10 @@ class SnapshotFiles:
             raise StorageError(f"can't look through {self._directory}: {error}") from error
 
     def newest_sound(self) -> tuple[SnapshotId, SnapshotHeader] | None:
-        """The newest complete snapshot, verified whole; None if there is none. One that is not sound is forgotten here."""
+        """The newest complete snapshot, verified whole; None if there is none.
+
+        One that is not sound is forgotten here.
+        """
         for snapshot_id in reversed(self.complete):
             try:
                 return snapshot_id, self.verify(snapshot_id)
@@ -82,7 +87,8 @@ class SnapshotFiles:
             for path in sorted(self._directory.glob("*.checkpoint")):
                 if self._id_of(path) not in self._sizes:
                     log.critical(
-                        "a snapshot is corrupt, and set aside; an older one and the log are used", file=str(path)
+                        "a snapshot is corrupt, and set aside; an older one and the log are used",
+                        file=str(path),
                     )
                     path.replace(path.with_name(path.name + _CORRUPT))
         except OSError as error:
@@ -134,10 +140,13 @@ class SnapshotFiles:
         except OSError as error:
             raise StorageError(f"can't delete a snapshot: {error}") from error
 
-    # --- in the making ------------------------------------------------------------------------------------------------
+    # --- in the making ---------------------------------------------------------------------------
 
     def store(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Write a part; position 0 begins anew. Raises ValueError if that is not where the last part ended."""
+        """Write a part; position 0 begins anew.
+
+        Raises ValueError if that is not where the last part ended.
+        """
         try:
             if position == 0:
                 self.drop(snapshot_id)
@@ -149,18 +158,22 @@ class SnapshotFiles:
             if file is None or file.tell() != position:
                 at = -1 if file is None else file.tell()
                 raise ValueError(
-                    f"snapshot {file_name(snapshot_id)}: a part for {position}, the last one ended at {at}"
+                    f"snapshot {file_name(snapshot_id)}: a part for {position}, the last one ended"
+                    f" at {at}"
                 )
             while data:
                 data = data[file.write(data) :]
         except OSError as error:
             raise StorageError(f"can't write snapshot {file_name(snapshot_id)}: {error}") from error
 
-    def freezer(self, snapshot_id: SnapshotId, accept: AcceptHeader | None = None) -> Callable[[], None]:
-        """What verifies, syncs and renames: a call that may run in a thread beside everything else, once.
+    def freezer(
+        self, snapshot_id: SnapshotId, accept: AcceptHeader | None = None
+    ) -> Callable[[], None]:
+        """What verifies, syncs and renames: a call that may run in a thread beside everything else,
+        once.
 
-        It raises CorruptLogError (the snapshot is gone then) and StorageError. The part is taken at once: what is dropped or begun anew
-        meanwhile is another one. Raises StorageError.
+        It raises CorruptLogError (the snapshot is gone then) and StorageError. The part is taken at
+        once: what is dropped or begun anew meanwhile is another one. Raises StorageError.
         """
         file, part = self._parts.pop(snapshot_id, None), self._part(snapshot_id)
         self._freezes += 1
@@ -173,7 +186,13 @@ class SnapshotFiles:
                 raise StorageError(f"can't complete snapshot {part.name}: {error}") from error
         return lambda: self._freeze(snapshot_id, file, own, accept)
 
-    def _freeze(self, snapshot_id: SnapshotId, file: BinaryIO | None, part: Path, accept: AcceptHeader | None) -> None:
+    def _freeze(
+        self,
+        snapshot_id: SnapshotId,
+        file: BinaryIO | None,
+        part: Path,
+        accept: AcceptHeader | None,
+    ) -> None:
         if file is None:
             raise CorruptLogError(f"snapshot {file_name(snapshot_id)} was never begun")
         path = self._directory / file_name(snapshot_id)
@@ -203,10 +222,14 @@ class SnapshotFiles:
             try:
                 self._part(snapshot_id).unlink(missing_ok=True)
             except OSError as error:
-                raise StorageError(f"can't drop snapshot {file_name(snapshot_id)}: {error}") from error
+                raise StorageError(
+                    f"can't drop snapshot {file_name(snapshot_id)}: {error}"
+                ) from error
 
     def close(self) -> None:
-        """Give the files back; what is in the making stays behind, and is removed by the next ``find``."""
+        """Give the files back; what is in the making stays behind, and is removed by the next
+        ``find``.
+        """
         self._close_open()
         for file in self._parts.values():
             file.close()
@@ -231,7 +254,8 @@ def _verify(path: Path, snapshot_id: SnapshotId) -> SnapshotHeader:
         raise StorageError(f"can't read snapshot {path}: {error}") from error
     if SnapshotId(header.end_offset, header.epoch) != snapshot_id:
         raise CorruptLogError(
-            f"snapshot {path} is corrupt: it says that it ends at {header.end_offset} in epoch {header.epoch}"
+            f"snapshot {path} is corrupt: it says that it ends at {header.end_offset} in epoch"
+            f" {header.epoch}"
         )
     return header
 

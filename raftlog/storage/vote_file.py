@@ -1,4 +1,5 @@
-"""The vote, in a file of its own: one lost tail of the log must not take the vote with it, undetectably.
+"""The vote, in a file of its own: one lost tail of the log must not take the vote with it,
+undetectably.
 
 Why: docs/decisions/006-vote-outside-the-log.md
 """
@@ -21,10 +22,14 @@ def write_vote_file(directory: Path, vote: VoteState) -> None:
 
 
 def read_vote_file(directory: Path) -> VoteState:
-    """The vote of a formatted directory. Raises CorruptLogError if it is missing or corrupt: this node might vote twice."""
+    """The vote of a formatted directory.
+
+    Raises CorruptLogError if it is missing or corrupt: this node might vote twice.
+    """
     try:
         return read_checked(directory / VOTE_FILE, _KIND, VoteState)
     except FileNotFoundError:
         raise CorruptLogError(
-            f"{directory / VOTE_FILE} is missing: without its vote this node might vote twice in one epoch"
+            f"{directory / VOTE_FILE} is missing: without its vote this node might vote twice in"
+            " one epoch"
         ) from None

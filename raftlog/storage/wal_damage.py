@@ -1,7 +1,9 @@
-"""Where a WAL is damaged, in the log's own terms: RocksDB refuses to open it, and says neither the file nor the offset.
+"""Where a WAL is damaged, in the log's own terms: RocksDB refuses to open it, and says neither the
+file nor the offset.
 
-The format of the file is in :mod:`raftlog.storage.wal_tail`. Whole records are write batches: u64 sequence, u32 count, then
-entries of a tag and length-prefixed key and value; a put of ours is a log offset and the chunk that begins there.
+The format of the file is in :mod:`raftlog.storage.wal_tail`. Whole records are write batches: u64
+sequence, u32 count, then entries of a tag and length-prefixed key and value; a put of ours is a log
+offset and the chunk that begins there.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ _PUT, _DELETE_RANGE = 1, 15
 
 
 def damaged_record(rocks: Path, error: CorruptLogError) -> CorruptLogError:
-    """The error with which RocksDB refused to open, with file and byte of the first damaged WAL record if there is one."""
+    """The error with which RocksDB refused to open, with file and byte of the first damaged WAL
+    record if there is one.
+    """
     for path in sorted(rocks.glob("*.log")):
         for position, _, payload in _records(path.read_bytes()):
             if payload is None:
@@ -28,7 +32,9 @@ def damaged_record(rocks: Path, error: CorruptLogError) -> CorruptLogError:
 
 
 def locate_damage(rocks: Path, error: CorruptLogError) -> CorruptLogError:
-    """The error with which RocksDB refused to open, with the place of the first damaged WAL record if there is one."""
+    """The error with which RocksDB refused to open, with the place of the first damaged WAL record
+    if there is one.
+    """
     end = -1
     for path in sorted(rocks.glob("*.log")):
         parts = b""
@@ -48,7 +54,9 @@ def _mismatch(position: int, path: Path) -> str:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
-    """(position, type, payload, None if damaged) of each physical record, up to the first damaged one."""
+    """(position, type, payload, None if damaged) of each physical record, up to the first damaged
+    one.
+    """
     for start in range(0, len(data), BLOCK):
         position, end = start, min(start + BLOCK, len(data))
         while end - position >= HEADER.size:
@@ -65,7 +73,9 @@ def _records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
 
 
 def _end_of(batch: bytes, end: int) -> int:
-    """The log's end after a write batch: behind the last chunk that it puts, or where it drops all that follows."""
+    """The log's end after a write batch: behind the last chunk that it puts, or where it drops all
+    that follows.
+    """
     position = _BATCH_HEADER_BYTES
     while position < len(batch) and batch[position] in {_PUT, _DELETE_RANGE}:
         puts = batch[position] == _PUT

@@ -1,15 +1,19 @@
-"""A WAL or MANIFEST that power loss left longer than its data: the file had grown, and blocks of it were never written.
+"""A WAL or MANIFEST that power loss left longer than its data: the file had grown, and blocks of it
+were never written.
 
-What was never written reads as zeros, from the boundary of a sector to the end of the file. RocksDB takes zeros for the end of the
-file where a record could begin, and refuses them in the midst of one. That record was never synced, so nothing of it was
-acknowledged, and it is cut off here. Only that: a record that ends before the zeros begin, one with no zeros behind it, and
-anything that something follows is damage, which RocksDB or wal_tail.py refuses.
+What was never written reads as zeros, from the boundary of a sector to the end of the file. RocksDB
+takes zeros for the end of the file where a record could begin, and refuses them in the midst of
+one. That record was never synced, so nothing of it was acknowledged, and it is cut off here. Only
+that: a record that ends before the zeros begin, one with no zeros behind it, and anything that
+something follows is damage, which RocksDB or wal_tail.py refuses.
 
-A few zeros may be the last bytes of a synced record that is damaged elsewhere. Up to three of them are a tear if other bytes in their
-place would give the record its checksum. From four on such bytes always exist, and the count decides: in a WAL four to seven zeros
-are refused, as a record with an empty body ends in four; in a MANIFEST they are a tear, as none of its records ends so.
+A few zeros may be the last bytes of a synced record that is damaged elsewhere. Up to three of them
+are a tear if other bytes in their place would give the record its checksum. From four on such bytes
+always exist, and the count decides: in a WAL four to seven zeros are refused, as a record with an
+empty body ends in four; in a MANIFEST they are a tear, as none of its records ends so.
 
-RocksDB deletes a WAL only after the MANIFEST's record that makes it unnecessary is synced: what is cut off the MANIFEST is in a WAL still.
+RocksDB deletes a WAL only after the MANIFEST's record that makes it unnecessary is synced: what is
+cut off the MANIFEST is in a WAL still.
 
 How far the log was durable at least (log-state.json) is checked later, by ``recover``.
 """
@@ -31,7 +35,9 @@ SECTOR_BYTES = 512
 ZEROS_MIN_BYTES = 8
 """Fewer zeros at the end of a WAL's broken record may be its own."""
 MANIFEST_ZEROS_MIN_BYTES = 4
-"""A VersionEdit ends in a varint, a terminating tag or text: never in so many zeros, unless compaction is round-robin, which it is not."""
+"""A VersionEdit ends in a varint, a terminating tag or text: never in so many zeros, unless
+compaction is round-robin, which it is not.
+"""
 _FULL, _LAST = 1, 4
 _MANIFEST = re.compile(r"MANIFEST-\d+")
 
@@ -46,15 +52,21 @@ class TornTail(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: zeros from byte {self.zeros_from} to the end at {self.size}, as power loss leaves them; "
-            f"the record that they cut in two was never synced, and is cut off at byte {self.cut_at}"
+            f"{self.path}: zeros from byte {self.zeros_from} to the end at {self.size}, as power"
+            " loss leaves them; the record that they cut in two was never synced, and is cut off"
+            f" at byte {self.cut_at}"
         )
 
 
 def find_torn_tails(rocks: Path) -> tuple[TornTail, ...]:
-    """The zeros at the end of the last WAL, and of the MANIFEST in force, that cut a record in two. Raises StorageError."""
+    """The zeros at the end of the last WAL, and of the MANIFEST in force, that cut a record in two.
+
+    Raises StorageError.
+    """
     try:
-        found = (_find(path, path.read_bytes()) for path in _growing(rocks) if _ends_with_zero(path))
+        found = (
+            _find(path, path.read_bytes()) for path in _growing(rocks) if _ends_with_zero(path)
+        )
         return tuple(tail for tail in found if tail is not None)
     except OSError as error:
         raise StorageError(f"can't read the WAL in {rocks}: {error}") from error
@@ -94,7 +106,8 @@ def _find(path: Path, data: bytes) -> TornTail | None:
         return None
     tail = TornTail(path, cut_at, zeros_from, size)
     if zeros_from <= broken_at:
-        # Nothing but zeros, which no header is: harmless at the beginning of a record, and between two fragments of one the same tear.
+        # Nothing but zeros, which no header is: harmless at the beginning of a record, and between
+        # two fragments of one the same tear.
         return tail if cut_at < broken_at else None
     torn_at = -(-zeros_from // SECTOR_BYTES) * SECTOR_BYTES
     behind = broken_at + HEADER.size
@@ -103,27 +116,39 @@ def _find(path: Path, data: bytes) -> TornTail | None:
     if torn_at >= min(behind, size):
         return None
     enough = MANIFEST_ZEROS_MIN_BYTES if _MANIFEST.fullmatch(path.name) else ZEROS_MIN_BYTES
-    if size - torn_at < enough and not _lacks_its_end(data[broken_at:], behind - broken_at, torn_at - broken_at):
+    if size - torn_at < enough and not _lacks_its_end(
+        data[broken_at:], behind - broken_at, torn_at - broken_at
+    ):
         return None
     return None if _something_behind(data, broken_at, behind, zeros_from) else tail
 
 
 def _lacks_its_end(record: bytes, length: int, written: int) -> bool:
-    """Whether all that is wrong with a file's last record may be the few bytes behind those that were written."""
+    """Whether all that is wrong with a file's last record may be the few bytes behind those that
+    were written.
+    """
     if written < HEADER.size or length != len(record) or length - written >= CRC_BYTES:
         return False
-    return can_complete(unmasked(HEADER.unpack_from(record)[0]), record[HEADER.size - 1 : written], length - written)
+    return can_complete(
+        unmasked(HEADER.unpack_from(record)[0]), record[HEADER.size - 1 : written], length - written
+    )
 
 
 def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int) -> bool:
-    """Whether the broken record's length is what is wrong: it overruns its block, or hides a whole record, perhaps its own."""
+    """Whether the broken record's length is what is wrong: it overruns its block, or hides a whole
+    record, perhaps its own.
+    """
     start = broken_at // BLOCK * BLOCK
     ends = [start + BLOCK, zeros_from] if zeros_from - broken_at >= HEADER.size else [start + BLOCK]
-    return behind > start + BLOCK or any(records_behind(data[start:end], broken_at - start) for end in ends)
+    return behind > start + BLOCK or any(
+        records_behind(data[start:end], broken_at - start) for end in ends
+    )
 
 
 def _whole(data: bytes) -> tuple[int, int]:
-    """Where the last whole record ends (its last fragment), and where the first broken fragment begins (-1: none is)."""
+    """Where the last whole record ends (its last fragment), and where the first broken fragment
+    begins (-1: none is).
+    """
     whole_to = 0
     for start in range(0, len(data), BLOCK):
         position, end = start, min(start + BLOCK, len(data))

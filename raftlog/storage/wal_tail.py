@@ -1,13 +1,15 @@
-"""Damage at the end of RocksDB's WAL and MANIFEST that RocksDB itself takes for a crash, or spins on.
+"""Damage at the end of RocksDB's WAL and MANIFEST that RocksDB itself takes for a crash, or spins
+on.
 
-A record whose length runs past the end of the file looks torn, and recovery drops it. One flipped bit in a length makes
-it so for *every* record of the last block, up to 32 KB of them, synced or not. But a torn write has nothing behind it:
-if a whole record with a right checksum lies behind the place where recovery would stop, or the last record's checksum is
-right once its length is ignored, then bytes have changed. Record types that our options never write make RocksDB
-spin or skip (facebook/rocksdb#13333), and are refused here by name.
+A record whose length runs past the end of the file looks torn, and recovery drops it. One flipped
+bit in a length makes it so for *every* record of the last block, up to 32 KB of them, synced or
+not. But a torn write has nothing behind it: if a whole record with a right checksum lies behind the
+place where recovery would stop, or the last record's checksum is right once its length is ignored,
+then bytes have changed. Record types that our options never write make RocksDB spin or skip
+(facebook/rocksdb#13333), and are refused here by name.
 
-The format: blocks of 32 KB; records of u32 masked CRC32C (of type and payload), u16 length (little-endian), u8 type,
-payload; a block's last bytes are zero if a header does not fit.
+The format: blocks of 32 KB; records of u32 masked CRC32C (of type and payload), u16 length
+(little-endian), u8 type, payload; a block's last bytes are zero if a header does not fit.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _IGNORABLE = 0x80
 
 
 def check_tails(rocks: Path) -> tuple[str, ...]:
-    """Check every WAL and MANIFEST of a closed RocksDB. Raises CorruptLogError naming the file, StorageError.
+    """Check every WAL and MANIFEST of a closed RocksDB.
+
+    Raises CorruptLogError naming the file, StorageError.
 
     Returns, for people, which of them end within a record: RocksDB drops that one in silence.
     """
@@ -50,7 +54,8 @@ def _check(path: Path, data: bytes) -> Iterator[str]:
         left = len(block) - position
         if left >= HEADER.size and records_behind(block, position):
             raise CorruptLogError(
-                f"{path} is corrupt: whole records lie behind a broken one at byte {start + position}"
+                f"{path} is corrupt: whole records lie behind a broken one at byte"
+                f" {start + position}"
             )
         # What is left of a full block, and too short for a header, is padding.
         if any(block[position:]) and (left >= HEADER.size or len(block) < BLOCK):
@@ -64,7 +69,9 @@ def _walk(path: Path, block: bytes, start: int) -> int:
     while total - position >= HEADER.size:
         _, length, type_ = unpack(block, position)
         if type_ not in _KNOWN_TYPES and not type_ & _IGNORABLE:
-            raise CorruptLogError(f"{path} is corrupt: unknown record type {type_} at byte {start + position}")
+            raise CorruptLogError(
+                f"{path} is corrupt: unknown record type {type_} at byte {start + position}"
+            )
         behind = position + HEADER.size + length
         if behind > total or (type_ == 0 and length == 0):
             return position
@@ -73,7 +80,9 @@ def _walk(path: Path, block: bytes, start: int) -> int:
 
 
 def records_behind(block: bytes, position: int) -> bool:
-    """Whether a whole record begins behind ``position`` of a block, or at it if its length is ignored."""
+    """Whether a whole record begins behind ``position`` of a block, or at it if its length is
+    ignored.
+    """
     total = len(block)
     crc, _, type_ = HEADER.unpack_from(block, position)
     if type_ in _PLAIN_TYPES and masked_crc(block[position + 6 :]) == crc:

@@ -1,7 +1,8 @@
 """What stands before every call that is no conversation: unary methods, health, reflection.
 
-A call needs a place, and its turn: one is begun in each turn of the loop, however many have come. A request that does not parse is
-the caller's mistake; left to itself, gRPC would make an unknown error of it, and a traceback in our log.
+A call needs a place, and its turn: one is begun in each turn of the loop, however many have come. A
+request that does not parse is the caller's mistake; left to itself, gRPC would make an unknown
+error of it, and a traceback in our log.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._places = bounds.streams[UNARY]
         self._turns = bounds.turns[UNARY]
 
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], details: Any
+    ) -> Any:
         """The handler of one call, guarded."""
         self._bounds.newcomers.count += 1
         handler = await continuation(details)
@@ -45,11 +48,15 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             )
         if handler.unary_stream is not None:
             return grpc.unary_stream_rpc_method_handler(
-                self._stream(handler.unary_stream), self._lenient(handler), handler.response_serializer
+                self._stream(handler.unary_stream),
+                self._lenient(handler),
+                handler.response_serializer,
             )
         if handler.stream_stream is not None:
             return grpc.stream_stream_rpc_method_handler(
-                self._stream(handler.stream_stream), self._lenient(handler), handler.response_serializer
+                self._stream(handler.stream_stream),
+                self._lenient(handler),
+                handler.response_serializer,
             )
         return handler
 
@@ -58,7 +65,9 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """A place among the calls, or why there is none."""
         places = self._places
         if not places.take(peer):
-            message = f"{places.held(peer)} calls are open on this connection, {places.total} in all"
+            message = (
+                f"{places.held(peer)} calls are open on this connection, {places.total} in all"
+            )
             yield self._bounds.throttled(Complaint.TOO_MANY_STREAMS, peer, message)
             return
         try:
@@ -81,7 +90,9 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 await self._turn(peer)
                 try:
                     request = parse(data) if parse is not None else data
-                except Exception as error:  # DecodeError, and whatever else a parser has for strange bytes
+                except (
+                    Exception
+                ) as error:  # DecodeError, and whatever else a parser has for strange bytes
                     message = f"no request of {method}: {error}"
                     self._bounds.complaints.add(Complaint.MALFORMED, peer, message)
                     return await abort(context, ApiError(ErrorCode.INVALID_REQUEST, message))
@@ -112,14 +123,18 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return call
 
     def _lenient(self, handler: Any) -> Callable[[bytes], Any]:
-        """A parser that takes what does not parse for an empty request, which the service answers with its own error."""
+        """A parser that takes what does not parse for an empty request, which the service answers
+        with its own error.
+        """
         parse = handler.request_deserializer
 
         def parse_or_empty(data: bytes) -> Any:
             try:
                 return parse(data)
             except Exception:
-                self._bounds.complaints.add(Complaint.MALFORMED, "", "a request of health or reflection")
+                self._bounds.complaints.add(
+                    Complaint.MALFORMED, "", "a request of health or reflection"
+                )
                 return parse(b"")
 
         return parse_or_empty

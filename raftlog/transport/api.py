@@ -1,9 +1,12 @@
-"""The network seam: ordered links of messages between two processes. The real one is gRPC, the simulated one a queue.
+"""The network seam: ordered links of messages between two processes.
 
-A *conversation* is a kind of link (see :class:`Conversation`). A *link* is one stream of one connection: it lives once,
-and a reconnect makes a new one, so that a late message of an old link can be told by its link and dropped. Messages are
-protobuf objects; nobody changes one after it was sent. Whatever waits when the stream can take a message goes into one.
-All callbacks run on the event loop; none may block or raise.
+The real one is gRPC, the simulated one a queue.
+
+A *conversation* is a kind of link (see :class:`Conversation`). A *link* is one stream of one
+connection: it lives once, and a reconnect makes a new one, so that a late message of an old link
+can be told by its link and dropped. Messages are protobuf objects; nobody changes one after it was
+sent. Whatever waits when the stream can take a message goes into one. All callbacks run on the
+event loop; none may block or raise.
 
 Why: docs/decisions/021-three-seams-and-simulated-twins.md
 """
@@ -34,7 +37,10 @@ __all__ = [
 
 
 class Conversation(Enum):
-    """The kinds of link; the value is the gRPC method. Each has its envelope and item types in conversations.py."""
+    """The kinds of link; the value is the gRPC method.
+
+    Each has its envelope and item types in conversations.py.
+    """
 
     QUORUM = "/raftlog.wire.quorum.v1.Quorum/Converse"
     REPLICATION = "/raftlog.wire.quorum.v1.Quorum/Fetch"
@@ -57,9 +63,12 @@ class Link(Protocol):
         """The other side's address, for logs."""
 
     def send(self, message: Any) -> None:
-        """Queue a message; it leaves in order, sharing an envelope with what else waits. Raises LinkClosedError.
+        """Queue a message; it leaves in order, sharing an envelope with what else waits.
 
-        Also ApiError MESSAGE_TOO_LARGE above max_message_bytes: nothing is sent, and the link stays.
+        Raises LinkClosedError.
+
+        Also ApiError MESSAGE_TOO_LARGE above max_message_bytes: nothing is sent, and the link
+        stays.
         """
 
     def close(self, reason: str = "") -> None:
@@ -90,7 +99,9 @@ class DialHandler(LinkHandler, Protocol):
 
 
 class Dialer(Protocol):
-    """Keeps one link to one address alive, reconnecting with a bounded, spread backoff until it is closed."""
+    """Keeps one link to one address alive, reconnecting with a bounded, spread backoff until it is
+    closed.
+    """
 
     @property
     def link(self) -> Link | None:
@@ -130,7 +141,9 @@ class Transport(Protocol):
     """Makes links: all that a client needs."""
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> Dialer:
-        """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this returns."""
+        """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this
+        returns.
+        """
 
     async def probe(self, address: str, timeout_s: float) -> Probe:
         """Try a raw connect."""
@@ -143,9 +156,14 @@ class ServerTransport(Transport, Protocol):
     """Takes links, too. One per process."""
 
     async def listen(
-        self, address: str, acceptors: dict[Conversation, Acceptor], *, extra_handlers: Sequence[Any] = ()
+        self,
+        address: str,
+        acceptors: dict[Conversation, Acceptor],
+        *,
+        extra_handlers: Sequence[Any] = (),
     ) -> Listener:
         """Serve these conversations. Raises ConfigError if the address cannot be bound.
 
-        ``extra_handlers``: generic gRPC handlers for the same server (raftlog.transport.unary); a simulated one has no use for them.
+        ``extra_handlers``: generic gRPC handlers for the same server (raftlog.transport.unary); a
+        simulated one has no use for them.
         """

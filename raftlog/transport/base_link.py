@@ -1,4 +1,6 @@
-"""What every link does alike: hand messages over, survive a handler that fails, and close exactly once."""
+"""What every link does alike: hand messages over, survive a handler that fails, and close exactly
+once.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,13 @@ class BaseLink(ABC):
         """Why it is closed; None while it is open."""
         return self._reason
 
-    def attach(self, received: Callable[[Link, Sequence[Any]], None], closed: Callable[[Link, str], None]) -> None:
-        """Name what reacts. ``closed`` is called once, from the loop, even if the link has ended before this call."""
+    def attach(
+        self, received: Callable[[Link, Sequence[Any]], None], closed: Callable[[Link, str], None]
+    ) -> None:
+        """Name what reacts.
+
+        ``closed`` is called once, from the loop, even if the link has ended before this call.
+        """
         self._received = received
         self._closed = closed
 
@@ -44,11 +51,15 @@ class BaseLink(ABC):
         """Queue a message."""
 
     def close(self, reason: str = "") -> None:
-        """End the stream; what is queued may be lost. ``closed`` follows on the handler. Idempotent."""
+        """End the stream; what is queued may be lost.
+
+        ``closed`` follows on the handler. Idempotent.
+        """
         if self._reason is not None:
             return
         self._reason = reason or "closed here"
-        # Later, not now: whoever closes is often in the middle of changing what the handler would touch.
+        # Later, not now: whoever closes is often in the middle of changing what the handler would
+        # touch.
         self._schedule(self._report_closed)
         self._shut()
 
@@ -68,7 +79,10 @@ class BaseLink(ABC):
             self._complaints.add(Complaint.MALFORMED, self.peer, what)
 
     def guard(self, callback: Callable[..., None], *args: Any) -> None:
-        """Call a handler. One that raises has lost a message: say so loudly, and end the link so that its peer knows."""
+        """Call a handler.
+
+        One that raises has lost a message: say so loudly, and end the link so that its peer knows.
+        """
         try:
             callback(*args)
         except Exception as error:

@@ -1,4 +1,6 @@
-"""What all links of one transport share: its limits, the turns of the loop, the budgets, and the complaints about peers."""
+"""What all links of one transport share: its limits, the turns of the loop, the budgets, and the
+complaints about peers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Bounds:
         self.waiting = Shares(limits.max_waiting_total_bytes)
         """Bytes of received messages that wait for their turn, by peer."""
         pools = [*(conversation.name for conversation in Conversation), UNARY]
-        # Of each conversation its own: a flood of one kind never takes the time or the places of another.
+        # Of each conversation its own: a flood of one kind never takes the time or the places of
+        # another.
         self.newcomers = Newcomers()
         self.turns = {
             # What only queues its messages has no long turns of its own.
@@ -44,4 +47,6 @@ class Bounds:
     def throttled(self, complaint: Complaint, peer: str, message: str) -> ApiError:
         """Complain about a peer; the refusal that it is told."""
         self.complaints.add(complaint, peer, message)
-        return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS)
+        return ApiError(
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS
+        )

@@ -1,4 +1,5 @@
-"""What peers did that a peer must not do: counted each time, logged now and then, never with a traceback.
+"""What peers did that a peer must not do: counted each time, logged now and then, never with a
+traceback.
 
 A stranger decides how often it happens, so it must not decide how much is written.
 """

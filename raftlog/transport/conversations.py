@@ -1,10 +1,12 @@
 """How the messages of each conversation become the bytes on its stream, and back.
 
-Hot conversations put a list into every envelope: whatever waits shares one gRPC message. Items are serialised one by one when
-they are sent and an envelope is their concatenation, each behind its tag and length. Protobuf defines the encoding of a
-repeated field as just that, so the bytes are those of ``envelope.requests.extend(items)`` at about half the price (0.27
-against 0.5 to 1.0 us an item). Reading goes the other way: one parse of the whole envelope is the cheaper one (0.17
-against 0.30 us). Replication and the observers' log have one message to an envelope: there the bulk is one opaque field.
+Hot conversations put a list into every envelope: whatever waits shares one gRPC message. Items are
+serialised one by one when they are sent and an envelope is their concatenation, each behind its tag
+and length. Protobuf defines the encoding of a repeated field as just that, so the bytes are those
+of ``envelope.requests.extend(items)`` at about half the price (0.27 against 0.5 to 1.0 us an item).
+Reading goes the other way: one parse of the whole envelope is the cheaper one (0.17 against 0.30
+us). Replication and the observers' log have one message to an envelope: there the bulk is one
+opaque field.
 """
 
 from __future__ import annotations
@@ -26,10 +28,14 @@ from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 ENVELOPE_TARGET_BYTES = 1 << 20
-"""An envelope takes no further item beyond this: joining more would hold up the loop and everything behind it."""
+"""An envelope takes no further item beyond this: joining more would hold up the loop and everything
+behind it.
+"""
 
 PART_MAX_ITEMS, PART_MAX_BYTES = 512, 256 << 10
-"""What is parsed in one go of an envelope: parsing 16,000 items at once takes ten milliseconds and more."""
+"""What is parsed in one go of an envelope: parsing 16,000 items at once takes ten milliseconds and
+more.
+"""
 SHORT_BYTES = 8 << 10
 """An envelope that is not longer is parsed as it is."""
 
@@ -55,11 +61,13 @@ def _header(tag: int, length: int) -> bytes:
 
 
 def _has_more_fields(message: bytes, most: int, usual: int) -> bool:
-    """Whether a message has more fields at its top than ``most``. It ends at what is no field: parsing will, too.
+    """Whether a message has more fields at its top than ``most``.
 
-    A field has two bytes at the least, so nothing is looked at where the rest is too short for what is left of ``most``.
-    ``usual``: the tag of nearly all fields, strings that are not long. An honest envelope is done with those in a fraction of the
-    time.
+    It ends at what is no field: parsing will, too.
+
+    A field has two bytes at the least, so nothing is looked at where the rest is too short for what
+    is left of ``most``. ``usual``: the tag of nearly all fields, strings that are not long. An
+    honest envelope is done with those in a fraction of the time.
     """
     position, end, room = 0, len(message), 2 * most
     try:
@@ -92,7 +100,10 @@ def _has_more_fields(message: bytes, most: int, usual: int) -> bool:
 
 
 def _cuts(message: bytes, tag: int, most: int) -> list[int] | None:
-    """Where to cut a message of items into parts: the end of each. None if it has more than ``most``, or is not made of items alone."""
+    """Where to cut a message of items into parts: the end of each.
+
+    None if it has more than ``most``, or is not made of items alone.
+    """
     position, end, count, begin, cuts = 0, len(message), 0, 0, list[int]()
     until = part = PART_MAX_ITEMS
     try:
@@ -122,7 +133,10 @@ def _cuts(message: bytes, tag: int, most: int) -> list[int] | None:
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """The number at a position, and the position behind it. Raises IndexError where there is none."""
+    """The number at a position, and the position behind it.
+
+    Raises IndexError where there is none.
+    """
     value = message[position]
     if value <= 0x7F:
         return value, position + 1
@@ -136,18 +150,27 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
 
 
 class Wire(ABC):
-    """One direction of a conversation: which messages flow, and how they are laid out in envelopes."""
+    """One direction of a conversation: which messages flow, and how they are laid out in
+    envelopes.
+    """
 
     def __init__(self, item_type: type[Message]) -> None:
         self.item_type = item_type
 
     def check(self, message: Any) -> None:
-        """Raise TypeError for a message that has no business in this direction: its bytes would be misread over there."""
+        """Raise TypeError for a message that has no business in this direction: its bytes would be
+        misread over there.
+        """
         if type(message) is not self.item_type:
-            raise TypeError(f"this stream carries {self.item_type.__name__}, not {type(message).__name__}")
+            raise TypeError(
+                f"this stream carries {self.item_type.__name__}, not {type(message).__name__}"
+            )
 
     def encode(self, message: Message, max_bytes: int) -> bytes:
-        """One item's bytes. Raises TypeError, and ApiError MESSAGE_TOO_LARGE if no envelope could take it."""
+        """One item's bytes.
+
+        Raises TypeError, and ApiError MESSAGE_TOO_LARGE if no envelope could take it.
+        """
         if type(message) is not self.item_type:
             self.check(message)
         data = message.SerializeToString()
@@ -171,10 +194,16 @@ class Wire(ABC):
 
     @abstractmethod
     def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
-        """The messages of one envelope, or of a part. Raises MalformedMessageError, and TooManyItemsError before anything is parsed."""
+        """The messages of one envelope, or of a part.
+
+        Raises MalformedMessageError, and TooManyItemsError before anything is parsed.
+        """
 
     def cut(self, envelope: bytes, max_items: int) -> Sequence[int]:
-        """Where parts of an envelope end that can be decoded one by one. Raises TooManyItemsError."""
+        """Where parts of an envelope end that can be decoded one by one.
+
+        Raises TooManyItemsError.
+        """
         return (len(envelope),)
 
 
@@ -217,7 +246,9 @@ class RepeatedWire(Wire):
         size = 0
         for item in items:
             length = len(item)
-            if parts and (size + length > ENVELOPE_TARGET_BYTES or len(parts) >= 2 * ENVELOPE_MAX_ITEMS):
+            if parts and (
+                size + length > ENVELOPE_TARGET_BYTES or len(parts) >= 2 * ENVELOPE_MAX_ITEMS
+            ):
                 done.append(b"".join(parts))
                 parts, size = [], 0
             parts.append(headers[length] if length < known else _header(self._tag, length))
@@ -228,16 +259,23 @@ class RepeatedWire(Wire):
 
     def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
         """All items of one parse; they share its memory."""
-        # An item takes two bytes at the least: only a long envelope is counted. Parsed, a megabyte of empty items takes a hundred.
+        # An item takes two bytes at the least: only a long envelope is counted. Parsed, a megabyte
+        # of empty items takes a hundred.
         if len(envelope) > 2 * max_items and _has_more_fields(envelope, max_items, self._tag):
-            raise TooManyItemsError(f"more than {max_items} items in a message of {len(envelope)} bytes")
+            raise TooManyItemsError(
+                f"more than {max_items} items in a message of {len(envelope)} bytes"
+            )
         try:
             return list(self._items(self._parse(envelope)))
         except DecodeError as error:
             raise MalformedMessageError(str(error)) from error
 
     def cut(self, envelope: bytes, max_items: int) -> Sequence[int]:
-        """See :class:`Wire`. What is not made of items alone is one part: ``decode`` says what is wrong with it, if anything."""
+        """See :class:`Wire`.
+
+        What is not made of items alone is one part: ``decode`` says what is wrong with it, if
+        anything.
+        """
         if len(envelope) <= SHORT_BYTES:
             return (len(envelope),)
         return _cuts(envelope, self._tag, max_items) or (len(envelope),)
@@ -267,7 +305,8 @@ WIRES: dict[Conversation, ConversationWires] = {
         RepeatedWire(controller_pb2.ControllerResponse, controller_pb2.ControllerResponses),
     ),
     Conversation.OBSERVER: ConversationWires(
-        SingleWire(controller_pb2.MetadataFetchRequest), SingleWire(controller_pb2.MetadataFetchResponse)
+        SingleWire(controller_pb2.MetadataFetchRequest),
+        SingleWire(controller_pb2.MetadataFetchResponse),
     ),
     Conversation.BROKER: ConversationWires(
         RepeatedWire(broker_pb2.BrokerRequest, broker_pb2.BrokerRequests),
@@ -280,7 +319,9 @@ WIRES: dict[Conversation, ConversationWires] = {
 
 
 def _body(message: Any) -> str:
-    """Which field of the oneof ``body`` is set, the innermost where a request is carried in another; empty if there is none."""
+    """Which field of the oneof ``body`` is set, the innermost where a request is carried in
+    another; empty if there is none.
+    """
     name = ""
     while "body" in message.DESCRIPTOR.oneofs_by_name:
         field = message.WhichOneof("body")

@@ -15,7 +15,9 @@ log = structlog.get_logger(__name__)
 
 
 def raise_file_limit() -> None:
-    """Use what the system allows: the soft limit is often 1,024 for the sake of programs that use select()."""
+    """Use what the system allows: the soft limit is often 1,024 for the sake of programs that use
+    select().
+    """
     if sys.platform == "win32":
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -23,11 +25,15 @@ def raise_file_limit() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError) as error:
-            log.warning("the limit of open files stays as it is", limit=soft, allowed=hard, error=str(error))
+            log.warning(
+                "the limit of open files stays as it is", limit=soft, allowed=hard, error=str(error)
+            )
 
 
 def connections_allowed(wanted: int) -> int:
-    """How many connections may be open, so that the disk, HTTP and other nodes find descriptors all the same."""
+    """How many connections may be open, so that the disk, HTTP and other nodes find descriptors all
+    the same.
+    """
     if sys.platform == "win32":
         return wanted
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -36,5 +42,9 @@ def connections_allowed(wanted: int) -> int:
     # Of few descriptors half: RocksDB opens files as it needs them.
     allowed = min(wanted, max(soft - RESERVED_DESCRIPTORS, soft // 2))
     if allowed < wanted:
-        log.warning("fewer connections than max.connections are accepted", accepted=allowed, open_files_limit=soft)
+        log.warning(
+            "fewer connections than max.connections are accepted",
+            accepted=allowed,
+            open_files_limit=soft,
+        )
     return allowed

@@ -1,4 +1,6 @@
-"""What the real and the simulated dialer share: one link at a time, and a bounded, spread pause between attempts."""
+"""What the real and the simulated dialer share: one link at a time, and a bounded, spread pause
+between attempts.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ log = get_logger(__name__)
 
 
 class Backoff:
-    """Pauses that double from the minimum to the maximum, each drawn from the upper half of its range.
+    """Pauses that double from the minimum to the maximum, each drawn from the upper half of its
+    range.
 
-    The spread keeps the peers of a node that comes back from all knocking in the same millisecond. The first attempt after
-    :meth:`reset` has no pause before it.
+    The spread keeps the peers of a node that comes back from all knocking in the same millisecond.
+    The first attempt after :meth:`reset` has no pause before it.
     """
 
     def __init__(self, limits: TransportLimits, rng: random.Random) -> None:
@@ -40,8 +43,8 @@ class Backoff:
 class BaseDialer(ABC):
     """Attempt, hold the link, pause, attempt again, until closed. Subclasses know how to connect.
 
-    A subclass begins an attempt in :meth:`_attempt` and ends it with exactly one of :meth:`_opened` and :meth:`_failed`,
-    neither of them from within :meth:`_attempt` itself.
+    A subclass begins an attempt in :meth:`_attempt` and ends it with exactly one of :meth:`_opened`
+    and :meth:`_failed`, neither of them from within :meth:`_attempt` itself.
     """
 
     def __init__(
@@ -117,7 +120,8 @@ class BaseDialer(ABC):
 
     def _link_closed(self, link: Link, reason: str) -> None:
         self._link = None
-        # Not at once when it opened: a server that accepts and hangs up would be dialled as fast as it hangs up.
+        # Not at once when it opened: a server that accepts and hangs up would be dialled as fast as
+        # it hangs up.
         if self._loop.time() - self._opened_at >= self._good_after_s:
             self._backoff.reset()
         try:

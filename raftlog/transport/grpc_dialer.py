@@ -20,13 +20,18 @@ LINK_METADATA_KEY = "raftlog-link"
 
 
 def channel_options(limits: TransportLimits) -> list[tuple[str, int]]:
-    """Options of a link's channel. The transport reconnects by making a new channel: gRPC itself has one attempt."""
+    """Options of a link's channel.
+
+    The transport reconnects by making a new channel: gRPC itself has one attempt.
+    """
     return [
-        # A connection of its own for each dialer: votes and heartbeats never queue behind bulk, and no backoff is shared.
+        # A connection of its own for each dialer: votes and heartbeats never queue behind bulk, and
+        # no backoff is shared.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.initial_reconnect_backoff_ms", limits.reconnect_backoff_min_ms),
         ("grpc.max_reconnect_backoff_ms", limits.reconnect_backoff_max_ms),
-        # In spite of its name also the least time an attempt is given, so not less than what we wait ourselves.
+        # In spite of its name also the least time an attempt is given, so not less than what we
+        # wait ourselves.
         ("grpc.min_reconnect_backoff_ms", limits.connect_timeout_ms),
         ("grpc.keepalive_time_ms", limits.keepalive_time_ms),
         ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_ms),
@@ -34,7 +39,8 @@ def channel_options(limits: TransportLimits) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", limits.max_message_bytes),
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.enable_retries", 0),
-        # A proxy of the environment must not come between the nodes, nor a DNS TXT lookup before each connect.
+        # A proxy of the environment must not come between the nodes, nor a DNS TXT lookup before
+        # each connect.
         ("grpc.enable_http_proxy", 0),
         ("grpc.service_config_disable_resolution", 1),
     ]

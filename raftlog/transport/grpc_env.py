@@ -1,12 +1,16 @@
-"""What gRPC reads from the environment. Every module of ours that imports grpc imports this one first.
+"""What gRPC reads from the environment.
 
-gRPC's EventEngine takes a received message through three threads (its poller, its pool, the completion-queue thread)
-before asyncio sees it. Without it the completion-queue thread does the socket itself: one stream's ping-pong goes from
-about 0.25 ms to 0.15 ms and a node spends a quarter less CPU, more than any other setting inside gRPC yields. The core reads
-the switches once, when it is first used, so they are set before grpc is imported; a value the operator has set is kept.
+Every module of ours that imports grpc imports this one first.
 
-The switches are on borrowed time (grpc/grpc#42150 announces their removal), so grpcio has an upper bound in
-pyproject.toml, :func:`event_engine_state` goes into the start-up log, and :func:`event_engine_cpu_s` measures the truth.
+gRPC's EventEngine takes a received message through three threads (its poller, its pool, the
+completion-queue thread) before asyncio sees it. Without it the completion-queue thread does the
+socket itself: one stream's ping-pong goes from about 0.25 ms to 0.15 ms and a node spends a quarter
+less CPU, more than any other setting inside gRPC yields. The core reads the switches once, when it
+is first used, so they are set before grpc is imported; a value the operator has set is kept.
+
+The switches are on borrowed time (grpc/grpc#42150 announces their removal), so grpcio has an upper
+bound in pyproject.toml, :func:`event_engine_state` goes into the start-up log, and
+:func:`event_engine_cpu_s` measures the truth.
 """
 
 from __future__ import annotations
@@ -20,15 +24,19 @@ EXPERIMENTS = ("-event_engine_client", "-event_engine_listener")
 _IMPORTED_TOO_EARLY = "grpc" in sys.modules
 
 os.environ.setdefault("GRPC_EXPERIMENTS", ",".join(EXPERIMENTS))
-# The core writes to stderr, past our own logs and as often as a stranger likes: orderly shutdowns, compressed messages.
+# The core writes to stderr, past our own logs and as often as a stranger likes: orderly shutdowns,
+# compressed messages.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-# Nothing of ours uses gRPC behind a fork; some of what shares a process with it forks to start a program (PySpark its Java). gRPC's
-# support of forks starts its threads anew in the child, where one of them may find its file closed and abort before the exec.
+# Nothing of ours uses gRPC behind a fork; some of what shares a process with it forks to start a
+# program (PySpark its Java). gRPC's support of forks starts its threads anew in the child, where
+# one of them may find its file closed and abort before the exec.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def event_engine_state() -> str:
-    """``off`` if the switches were in place before grpc was imported; otherwise ``on`` and why, for the start-up log."""
+    """``off`` if the switches were in place before grpc was imported; otherwise ``on`` and why, for
+    the start-up log.
+    """
     asked = os.environ.get("GRPC_EXPERIMENTS", "").replace(" ", "").split(",")
     missing = [switch for switch in EXPERIMENTS if switch not in asked]
     if missing:
@@ -39,7 +47,9 @@ def event_engine_state() -> str:
 
 
 def event_engine_cpu_s() -> float:
-    """CPU seconds that this process's EventEngine threads have burnt: next to none while the switches work. Linux only."""
+    """CPU seconds that this process's EventEngine threads have burnt: next to none while the
+    switches work. Linux only.
+    """
     total_ns = 0
     for task in Path("/proc/self/task").iterdir():
         try:

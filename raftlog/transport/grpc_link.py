@@ -1,8 +1,10 @@
-"""One gRPC stream as a link, the same at both ends: a writer task woken by a future, and a reader loop.
+"""One gRPC stream as a link, the same at both ends: a writer task woken by a future, and a reader
+loop.
 
-No Task and no unary RPC is on a message's way. ``send`` serialises and appends; the first one wakes the writer, which takes
-all that is pending by its next turn, so that calls made in one turn of the loop, or while a write was under way, share an envelope.
-What a served link receives is handed over in turns (:mod:`raftlog.transport.turns`): nobody holds up the loop with one message.
+No Task and no unary RPC is on a message's way. ``send`` serialises and appends; the first one wakes
+the writer, which takes all that is pending by its next turn, so that calls made in one turn of the
+loop, or while a write was under way, share an envelope. What a served link receives is handed over
+in turns (:mod:`raftlog.transport.turns`): nobody holds up the loop with one message.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ import grpc.aio  # isort: skip
 FEW_BYTES = 1024
 """A message of no more is parsed whole, before it is known how many items it has."""
 _CONNECT_PREAMBLE = re.compile(
-    r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?(Failed to connect to remote host: (connect: )?)?"
+    r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?(Failed to connect to"
+    r" remote host: (connect: )?)?"
 )
 
 
@@ -42,9 +45,14 @@ class Stream(Protocol):
 
 
 class GrpcLink(BaseLink):
-    """A link over one stream. ``run`` must be awaited by whoever owns the stream. ``serves``: this is the server's end."""
+    """A link over one stream.
 
-    def __init__(self, stream: Stream, peer: str, conversation: Conversation, bounds: Bounds, *, serves: bool) -> None:
+    ``run`` must be awaited by whoever owns the stream. ``serves``: this is the server's end.
+    """
+
+    def __init__(
+        self, stream: Stream, peer: str, conversation: Conversation, bounds: Bounds, *, serves: bool
+    ) -> None:
         super().__init__(asyncio.get_running_loop(), peer)
         self._stream = stream
         wires, limits = WIRES[conversation], bounds.limits
@@ -70,13 +78,20 @@ class GrpcLink(BaseLink):
         """Why the link was closed, if it was for want of room."""
 
     def send(self, message: Any) -> None:
-        """Queue a message. Raises LinkClosedError, TypeError, and ApiError MESSAGE_TOO_LARGE (nothing sent, link stays)."""
+        """Queue a message.
+
+        Raises LinkClosedError, TypeError, and ApiError MESSAGE_TOO_LARGE (nothing sent, link
+        stays).
+        """
         if self._reason is not None:
             raise self._closed_error()
         data = self._encode(message, self._send_max_bytes)
         pending, length = self._pending, len(data)
         if len(pending) >= self._max_messages or self._unsent_bytes + length > self._max_bytes:
-            self.cut(f"{len(pending)} messages of {self._unsent_bytes} bytes wait unsent: the peer does not keep up")
+            self.cut(
+                f"{len(pending)} messages of {self._unsent_bytes} bytes wait unsent: the peer does"
+                " not keep up"
+            )
             raise self._closed_error()
         pending.append(data)
         self._unsent_bytes += length
@@ -145,7 +160,10 @@ class GrpcLink(BaseLink):
         if turns.busy:
             await self._turn(len(data))
         begun, part_begin = turns.now(), 0
-        if len(data) <= FEW_BYTES and len(few := self._incoming.decode(data, self._max_items)) <= size:
+        if (
+            len(data) <= FEW_BYTES
+            and len(few := self._incoming.decode(data, self._max_items)) <= size
+        ):
             # A fetch, a heartbeat, a write: there is nothing to cut.
             self.deliver(few)
             turns.spent(turns.now() - begun)
@@ -180,7 +198,9 @@ class GrpcLink(BaseLink):
         waiting = self._bounds.waiting
         if not waiting.take(self.peer, cost_bytes):
             raise self._bounds.throttled(
-                Complaint.TOO_MUCH_WAITING, self.peer, f"{waiting.held(self.peer)} bytes wait already"
+                Complaint.TOO_MUCH_WAITING,
+                self.peer,
+                f"{waiting.held(self.peer)} bytes wait already",
             )
         try:
             await self._turns.next(self.peer)
@@ -194,13 +214,18 @@ class GrpcLink(BaseLink):
                 if not self._pending:
                     self._wake = self._loop.create_future()
                     await self._wake
-                # No more at once: a peer that has read nothing for a while may have tens of thousands, and so may many peers together.
+                # No more at once: a peer that has read nothing for a while may have tens of
+                # thousands, and so may many peers together.
                 if len(self._pending) <= ENVELOPE_MAX_ITEMS:
-                    # Nothing is sent between here and the first write: these items are all that is unsent.
+                    # Nothing is sent between here and the first write: these items are all that is
+                    # unsent.
                     left_bytes = self._unsent_bytes
                     items, self._pending = self._pending, []
                 else:
-                    items, self._pending = self._pending[:ENVELOPE_MAX_ITEMS], self._pending[ENVELOPE_MAX_ITEMS:]
+                    items, self._pending = (
+                        self._pending[:ENVELOPE_MAX_ITEMS],
+                        self._pending[ENVELOPE_MAX_ITEMS:],
+                    )
                     left_bytes = sum(map(len, items))
                 *others, last = envelopes(items)
                 for envelope in others:
@@ -230,5 +255,9 @@ def failure_text(error: Exception) -> str:
 
 def status_text(code: Any, details: str | None) -> str:
     """A gRPC status in one line; a failed connect without gRPC's way of telling it."""
-    hint = "; a node of the other kind, or another program, listens there" if details == "Method not found!" else ""
+    hint = (
+        "; a node of the other kind, or another program, listens there"
+        if details == "Method not found!"
+        else ""
+    )
     return f"{code.name}: {_CONNECT_PREAMBLE.sub('', details or '')}{hint}"

@@ -1,4 +1,6 @@
-"""The server's side of gRPC links: one server for conversations, unary methods, health and reflection."""
+"""The server's side of gRPC links: one server for conversations, unary methods, health and
+reflection.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,27 @@ import grpc.aio  # isort: skip
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # isort: skip
 from grpc_reflection.v1alpha import reflection  # isort: skip
 
-
 _IDENTITY_ALONE = 1
-"""A bit set of compression algorithms: a compressed message of kilobytes can hold gigabytes, so none is taken."""
+"""A bit set of compression algorithms: a compressed message of kilobytes can hold gigabytes, so
+none is taken.
+"""
 
 
-def server_options(limits: TransportLimits, conversations: Iterable[Conversation]) -> list[tuple[str, int]]:
+def server_options(
+    limits: TransportLimits, conversations: Iterable[Conversation]
+) -> list[tuple[str, int]]:
     """Options of a server of these conversations."""
-    receive_max_bytes = max((limits.request_max_bytes(one.name) for one in conversations), default=UNARY_MAX_BYTES)
+    receive_max_bytes = max(
+        (limits.request_max_bytes(one.name) for one in conversations), default=UNARY_MAX_BYTES
+    )
     return [
         # Two nodes on one port must not share it silently.
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_time_ms", limits.keepalive_time_ms),
         ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_ms),
         ("grpc.http2.max_pings_without_data", 0),
-        # Clients choose their own keepalive time; the default would throw them out for pinging too often.
+        # Clients choose their own keepalive time; the default would throw them out for pinging too
+        # often.
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_send_message_length", limits.max_message_bytes),
         ("grpc.max_receive_message_length", receive_max_bytes),
@@ -71,12 +79,18 @@ class GrpcListener:
         return self._address
 
     async def set_serving(self, service: str, serving: bool) -> None:
-        """What the health service says about one of the services ("" is the node as a whole). SERVING to begin with."""
+        """What the health service says about one of the services ("" is the node as a whole).
+
+        SERVING to begin with.
+        """
         status = health_pb2.HealthCheckResponse
         await self._health.set(service, status.SERVING if serving else status.NOT_SERVING)
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Stop listening, close all links; unary calls under way have ``grace_s`` to finish. Idempotent."""
+        """Stop listening, close all links; unary calls under way have ``grace_s`` to finish.
+
+        Idempotent.
+        """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(grace_s))
         await asyncio.shield(self._closing)
@@ -88,15 +102,22 @@ class GrpcListener:
             link.close("the server stops")
         await stopped
 
-    def stream_handler(self, conversation: Conversation, acceptor: Acceptor) -> Callable[[Any, Any], Awaitable[None]]:
+    def stream_handler(
+        self, conversation: Conversation, acceptor: Acceptor
+    ) -> Callable[[Any, Any], Awaitable[None]]:
         """The coroutine function that serves one conversation's streams."""
         places = self._bounds.streams[conversation.name]
 
         async def serve(_: Any, context: Any) -> None:
             peer = peer_address(context)
             if not places.take(peer):
-                message = f"{places.held(peer)} streams of {conversation.name} are open on this connection, {places.total} in all"
-                await abort(context, self._bounds.throttled(Complaint.TOO_MANY_STREAMS, peer, message))
+                message = (
+                    f"{places.held(peer)} streams of {conversation.name} are open on this"
+                    f" connection, {places.total} in all"
+                )
+                await abort(
+                    context, self._bounds.throttled(Complaint.TOO_MANY_STREAMS, peer, message)
+                )
             try:
                 await self._converse(conversation, acceptor, peer, context)
             finally:
@@ -104,7 +125,9 @@ class GrpcListener:
 
         return serve
 
-    async def _converse(self, conversation: Conversation, acceptor: Acceptor, peer: str, context: Any) -> None:
+    async def _converse(
+        self, conversation: Conversation, acceptor: Acceptor, peer: str, context: Any
+    ) -> None:
         await context.send_initial_metadata(((LINK_METADATA_KEY, "1"),))
         link = GrpcLink(context, peer, conversation, self._bounds, serves=True)
         try:
@@ -141,38 +164,52 @@ async def listen(
     # Before gRPC tries: it would write a line of its own to stderr.
     if why := _why_not(host, port):
         raise ConfigError(f"cannot listen on {address}: {why}")
-    server = grpc.aio.server(interceptors=(Admission(bounds),), options=server_options(bounds.limits, acceptors))
+    server = grpc.aio.server(
+        interceptors=(Admission(bounds),), options=server_options(bounds.limits, acceptors)
+    )
     health_servicer = health.aio.HealthServicer()
     try:
         bound = (
-            server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
+            server.add_insecure_port(address)
+            if credentials is None
+            else server.add_secure_port(address, credentials)
         )
     except RuntimeError as error:
-        raise ConfigError(f"cannot listen on {address}: {_why_not(host, port) or 'gRPC refuses it'}") from error
+        raise ConfigError(
+            f"cannot listen on {address}: {_why_not(host, port) or 'gRPC refuses it'}"
+        ) from error
     shown_host = f"[{host}]" if ":" in host else host
     listener = GrpcListener(server, f"{shown_host}:{bound}", health_servicer, bounds)
     generic = [*_conversation_handlers(listener, acceptors), *extra_handlers]
     server.add_generic_rpc_handlers(tuple(generic))
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     services = sorted({handler.service_name() for handler in generic})
-    reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    reflection.enable_server_reflection(
+        [*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server
+    )
     for service in ["", *services]:
         await listener.set_serving(service, True)
     await server.start()
     return listener
 
 
-def _conversation_handlers(listener: GrpcListener, acceptors: dict[Conversation, Acceptor]) -> Iterable[Any]:
+def _conversation_handlers(
+    listener: GrpcListener, acceptors: dict[Conversation, Acceptor]
+) -> Iterable[Any]:
     for conversation, acceptor in acceptors.items():
         _, service, method = conversation.value.split("/")
-        handler = grpc.stream_stream_rpc_method_handler(listener.stream_handler(conversation, acceptor))
+        handler = grpc.stream_stream_rpc_method_handler(
+            listener.stream_handler(conversation, acceptor)
+        )
         yield grpc.method_handlers_generic_handler(service, {method: handler})
 
 
 def _why_not(host: str, port: int) -> str:
     """Why an address cannot be bound, empty if it can: gRPC tells that its log, and not us."""
     try:
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+        with socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        ):
             return ""
     except OSError as error:
         if error.errno == errno.EADDRINUSE:

@@ -1,4 +1,7 @@
-"""The real network as a node has it: what a client has, and listeners. Needs what the extra ``server`` brings."""
+"""The real network as a node has it: what a client has, and listeners.
+
+Needs what the extra ``server`` brings.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from raftlog.transport.tls import TlsConfig
 
 
 class GrpcServerTransport(GrpcTransport):
-    """Implements :class:`raftlog.transport.api.ServerTransport`. Made and used on one running event loop."""
+    """Implements :class:`raftlog.transport.api.ServerTransport`.
+
+    Made and used on one running event loop.
+    """
 
     def __init__(
         self,
@@ -28,9 +34,16 @@ class GrpcServerTransport(GrpcTransport):
         self._listeners: list[grpc_server.GrpcListener] = []
 
     async def listen(
-        self, address: str, acceptors: dict[Conversation, Acceptor], *, extra_handlers: Sequence[Any] = ()
+        self,
+        address: str,
+        acceptors: dict[Conversation, Acceptor],
+        *,
+        extra_handlers: Sequence[Any] = (),
     ) -> grpc_server.GrpcListener:
-        """Serve these conversations, these generic gRPC handlers, health and reflection. Raises ConfigError."""
+        """Serve these conversations, these generic gRPC handlers, health and reflection.
+
+        Raises ConfigError.
+        """
         listener = await grpc_server.listen(
             address,
             acceptors,

@@ -1,4 +1,7 @@
-"""The real network as a client has it: links are gRPC streams. Of a server there is grpc_server_transport.py."""
+"""The real network as a client has it: links are gRPC streams.
+
+Of a server there is grpc_server_transport.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ _GRPC_STATUS_TASK = "_AioCall._handle_status_once_received"
 class GrpcTransport:
     """Implements :class:`raftlog.transport.api.Transport`. Made and used on one running event loop.
 
-    ``rng`` spreads the pauses between connection attempts. Raises ConfigError for unreadable TLS files.
+    ``rng`` spreads the pauses between connection attempts. Raises ConfigError for unreadable TLS
+    files.
     """
 
     def __init__(
@@ -37,10 +41,17 @@ class GrpcTransport:
         self._dialers: list[GrpcDialer] = []
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> GrpcDialer:
-        """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this returns."""
+        """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this
+        returns.
+        """
         self._dialers = [dialer for dialer in self._dialers if not dialer.done]
         dialer = GrpcDialer(
-            address, conversation, handler, bounds=self.bounds, rng=self._rng, credentials=self._channel_credentials
+            address,
+            conversation,
+            handler,
+            bounds=self.bounds,
+            rng=self._rng,
+            credentials=self._channel_credentials,
         )
         self._dialers.append(dialer)
         return dialer
@@ -50,7 +61,10 @@ class GrpcTransport:
         return await probe.probe(address, timeout_s)
 
     async def close(self) -> None:
-        """Close everything and wait until it is gone. Idempotent. With calls of another transport alive it takes 50 ms."""
+        """Close everything and wait until it is gone.
+
+        Idempotent. With calls of another transport alive it takes 50 ms.
+        """
         self.bounds.complaints.close()
         dialers, self._dialers = self._dialers, []
         for dialer in dialers:
@@ -64,9 +78,11 @@ class GrpcTransport:
 
 
 async def _let_grpc_confirm() -> None:
-    """Wait for gRPC's own tasks that await the end of a cancelled call, which its thread confirms a moment later.
+    """Wait for gRPC's own tasks that await the end of a cancelled call, which its thread confirms a
+    moment later.
 
-    An event loop that is closed before that would be called when it is dead. There is no telling whose call a task awaits.
+    An event loop that is closed before that would be called when it is dead. There is no telling
+    whose call a task awaits.
     """
     for _ in range(50):
         coroutines = [task.get_coro() for task in asyncio.all_tasks()]

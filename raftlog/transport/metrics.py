@@ -14,7 +14,9 @@ from raftlog.transport.complaints import Complaint
 def transport_metrics(bounds: Bounds) -> Sequence[Metric]:
     """For a node's registry."""
     refused = CounterMetricFamily(
-        "raftlog_transport_complaints", "What peers did that a peer must not do, by kind.", labels=("kind",)
+        "raftlog_transport_complaints",
+        "What peers did that a peer must not do, by kind.",
+        labels=("kind",),
     )
     for kind in Complaint:
         refused.add_metric((str(kind),), bounds.complaints.counts[kind])

@@ -1,4 +1,6 @@
-"""A raw TCP connect: does a process listen there? REFUSED is the evidence of death that lets an election start at once.
+"""A raw TCP connect: whether a process listens there.
+
+REFUSED is the evidence of death that lets an election start at once.
 
 Why: docs/decisions/002-elections-by-proof-of-death.md
 """
@@ -22,10 +24,12 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 async def probe(address: str, timeout_s: float) -> Probe:
-    """Try each address of the host. ACCEPTED if one accepts; REFUSED only if every one of them refuses.
+    """Try each address of the host.
 
-    A name like localhost has two addresses, and one refusing says nothing about the other; anything but a refusal,
-    such as no route or no answer in time, is SILENT: the process may well be alive.
+    ACCEPTED if one accepts; REFUSED only if every one of them refuses.
+
+    A name like localhost has two addresses, and one refusing says nothing about the other; anything
+    but a refusal, such as no route or no answer in time, is SILENT: the process may well be alive.
     """
     host, port = split_address(address)
     found: list[Probe] = []

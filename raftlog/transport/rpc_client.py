@@ -1,7 +1,7 @@
 """Requests and their responses over a dialled link: what clients, brokers and the CLI call through.
 
-A call costs one dict entry and one future: no Task, no timer and no await of its own. Everything called in one turn of the loop
-shares an envelope, and so do the answers.
+A call costs one dict entry and one future: no Task, no timer and no await of its own. Everything
+called in one turn of the loop shares an envelope, and so do the answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Transport
 
 DEADLINE_GRAIN_S = 0.01
-"""Expired calls are looked for at most this often, so many deadlines close together share one pass over the calls."""
+"""Expired calls are looked for at most this often, so many deadlines close together share one pass
+over the calls.
+"""
 
 
 class RpcClient:
@@ -26,23 +28,31 @@ class RpcClient:
 
     * deadline while it waited for a connection: REQUEST_TIMED_OUT, definite: it was never sent;
     * deadline after it was sent: REQUEST_TIMED_OUT, outcome unknown;
-    * the link it was sent on closes: NETWORK_EXCEPTION, outcome unknown. It is not sent again by itself;
+    * the link it was sent on closes: NETWORK_EXCEPTION, outcome unknown. It is not sent again by
+      itself;
     * more than ``max_calls`` unanswered: THROTTLING_QUOTA_EXCEEDED, definite;
     * this is closed: NETWORK_EXCEPTION, outcome unknown if it had been sent.
     """
 
     def __init__(
-        self, transport: Transport, address: str, conversation: Conversation, *, max_calls: int = 65536
+        self,
+        transport: Transport,
+        address: str,
+        conversation: Conversation,
+        *,
+        max_calls: int = 65536,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._address = address
         self._max_calls = max_calls
         self._last_id = 0
-        # Future, deadline and ``_heard`` when it was sent, by correlation id; those that wait for a link keep their request instead.
+        # Future, deadline and ``_heard`` when it was sent, by correlation id; those that wait for a
+        # link keep their request instead.
         self._sent: dict[int, tuple[asyncio.Future[Any], float, int]] = {}
         self._waiting: dict[int, tuple[asyncio.Future[Any], float, Any]] = {}
         self._link: Link | None = None
-        # Counts envelopes and links; equal to ``_silent_at`` as long as nothing was heard since a call that has timed out was sent.
+        # Counts envelopes and links; equal to ``_silent_at`` as long as nothing was heard since a
+        # call that has timed out was sent.
         self._heard = 0
         self._silent_at = -1
         self._closed = False
@@ -72,7 +82,9 @@ class RpcClient:
 
     @property
     def silent(self) -> bool:
-        """Whether a call has timed out and its link has said nothing at all since it was sent: better make another connection."""
+        """Whether a call has timed out and its link has said nothing at all since it was sent:
+        better make another connection.
+        """
         return self._silent_at == self._heard
 
     @property
@@ -81,10 +93,11 @@ class RpcClient:
         return self._dialer.last_failure
 
     def call(self, request: Any, timeout_s: float) -> asyncio.Future[Any]:
-        """Send a request; the future ends with its response or an ApiError, within ``timeout_s`` (to a grain of 10 ms).
+        """Send a request; the future ends with its response or an ApiError, within ``timeout_s``
+        (to a grain of 10 ms).
 
-        The request is given away: its ``correlation_id`` is overwritten here and it must not be changed or called again
-        afterwards. To abandon a call, cancel the future.
+        The request is given away: its ``correlation_id`` is overwritten here and it must not be
+        changed or called again afterwards. To abandon a call, cancel the future.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._closed or len(self._sent) + len(self._waiting) >= self._max_calls:
@@ -93,7 +106,9 @@ class RpcClient:
         correlation_id = self._last_id = self._last_id + 1
         request.correlation_id = correlation_id
         deadline = self._loop.time() + timeout_s
-        if self._link is None or not self._send(self._link, correlation_id, future, deadline, request):
+        if self._link is None or not self._send(
+            self._link, correlation_id, future, deadline, request
+        ):
             self._waiting[correlation_id] = (future, deadline, request)
         self._timer.arm(deadline)
         return future
@@ -110,7 +125,9 @@ class RpcClient:
         waiting, self._waiting = self._waiting, {}
         for future, _, _ in waiting.values():
             if not future.done():
-                future.set_exception(ApiError(ErrorCode.NETWORK_EXCEPTION, f"{self._address}: the caller was closed"))
+                future.set_exception(
+                    ApiError(ErrorCode.NETWORK_EXCEPTION, f"{self._address}: the caller was closed")
+                )
 
     def opened(self, link: Link) -> None:
         """Send what has been waiting, in order."""
@@ -121,11 +138,16 @@ class RpcClient:
         waiting, self._waiting = self._waiting, {}
         for correlation_id, entry in waiting.items():
             future, deadline, request = entry
-            if not future.done() and not self._send(link, correlation_id, future, deadline, request):
+            if not future.done() and not self._send(
+                link, correlation_id, future, deadline, request
+            ):
                 self._waiting[correlation_id] = entry
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Resolve calls. An answer nobody waits for any more changes nothing, nor does one of another link."""
+        """Resolve calls.
+
+        An answer nobody waits for any more changes nothing, nor does one of another link.
+        """
         if link is not self._link:
             return
         self._heard += 1
@@ -144,7 +166,10 @@ class RpcClient:
         """Something that the other side says unasked. To be overridden."""
 
     def retire(self) -> None:
-        """Close when all that is in flight is answered, or can't be. Nothing may be called after this."""
+        """Close when all that is in flight is answered, or can't be.
+
+        Nothing may be called after this.
+        """
         self._retiring = True
         if not self._sent:
             self.close()
@@ -158,9 +183,16 @@ class RpcClient:
                 self.close()
 
     def _send(
-        self, link: Link, correlation_id: int, future: asyncio.Future[Any], deadline: float, request: Any
+        self,
+        link: Link,
+        correlation_id: int,
+        future: asyncio.Future[Any],
+        deadline: float,
+        request: Any,
     ) -> bool:
-        """Whether the call is off our hands; if not, the link is gone and the call waits for the next one."""
+        """Whether the call is off our hands; if not, the link is gone and the call waits for the
+        next one.
+        """
         try:
             link.send(request)
         except LinkClosedError:
@@ -182,19 +214,29 @@ class RpcClient:
         message = f"{self._address}: {reason}"
         for future, _, _ in sent.values():
             if not future.done():
-                future.set_exception(ApiError(ErrorCode.NETWORK_EXCEPTION, message, outcome_unknown=True))
+                future.set_exception(
+                    ApiError(ErrorCode.NETWORK_EXCEPTION, message, outcome_unknown=True)
+                )
 
     def _expire(self) -> None:
-        """One timer for all calls, set to the earliest deadline: answered calls cost it nothing, and it looks at each open one."""
+        """One timer for all calls, set to the earliest deadline: answered calls cost it nothing,
+        and it looks at each open one.
+        """
         now = self._loop.time()
-        for correlation_id in [key for key, call in self._sent.items() if call[1] <= now or call[0].done()]:
+        for correlation_id in [
+            key for key, call in self._sent.items() if call[1] <= now or call[0].done()
+        ]:
             future, _, heard = self._sent.pop(correlation_id)
             if not future.done():
                 if heard == self._heard:
                     self._silent_at = heard
                 message = f"{self._address}: no answer in time"
-                future.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT, message, outcome_unknown=True))
-        for correlation_id in [key for key, call in self._waiting.items() if call[1] <= now or call[0].done()]:
+                future.set_exception(
+                    ApiError(ErrorCode.REQUEST_TIMED_OUT, message, outcome_unknown=True)
+                )
+        for correlation_id in [
+            key for key, call in self._waiting.items() if call[1] <= now or call[0].done()
+        ]:
             future = self._waiting.pop(correlation_id)[0]
             if not future.done():
                 message = f"{self._address}: no connection in time; the request was not sent"

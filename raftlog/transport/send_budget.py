@@ -1,4 +1,7 @@
-"""What all links together may keep unsent. Above it the slowest reader is cut: the link that has got nothing out for the longest."""
+"""What all links together may keep unsent.
+
+Above it the slowest reader is cut: the link that has got nothing out for the longest.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ class SendBudget:
         while self.total_bytes > self._max_total_bytes and self._behind:
             slowest = next(iter(self._behind))
             before = self.total_bytes
-            slowest.cut(f"{before} bytes wait unsent on all links, and this one has read nothing for the longest")
+            slowest.cut(
+                f"{before} bytes wait unsent on all links, and this one has read nothing for the"
+                " longest"
+            )
             self._behind.pop(slowest, None)
             if self.total_bytes == before:
                 return

@@ -1,4 +1,6 @@
-"""Errors as gRPC tells them: a status, and in the trailing metadata the whole error and when to try again."""
+"""Errors as gRPC tells them: a status, and in the trailing metadata the whole error and when to try
+again.
+"""
 
 from __future__ import annotations
 
@@ -73,12 +75,16 @@ STATUS: Mapping[ErrorCode, Any] = {
     _E.ELECTION_NOT_NEEDED: _S.FAILED_PRECONDITION,
     _E.NO_REASSIGNMENT_IN_PROGRESS: _S.FAILED_PRECONDITION,
 }
-"""The status of each error; what is not here finds fault with the request itself: INVALID_ARGUMENT."""
+"""The status of each error; what is not here finds fault with the request itself:
+INVALID_ARGUMENT.
+"""
 
 
 def refusal_metadata(error: ApiError) -> tuple[tuple[str, str | bytes], ...]:
     """The trailing metadata of an error."""
-    metadata: list[tuple[str, str | bytes]] = [(ERROR_METADATA_KEY, error_to_wire(error).SerializeToString())]
+    metadata: list[tuple[str, str | bytes]] = [
+        (ERROR_METADATA_KEY, error_to_wire(error).SerializeToString())
+    ]
     if error.leader_id >= 0 and error.code is ErrorCode.NOT_CONTROLLER:
         metadata.append((LEADER_METADATA_KEY, str(error.leader_id)))
     if error.throttle_time_ms:

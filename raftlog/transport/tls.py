@@ -17,21 +17,30 @@ _KEYS = ("tls.certificate.file", "tls.key.file", "tls.ca.file")
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """PEM files: this node's certificate chain and key, and the authority that signs the peers' certificates."""
+    """PEM files: this node's certificate chain and key, and the authority that signs the peers'
+    certificates.
+    """
 
     certificate_path: Path
     private_key_path: Path
     ca_path: Path
 
     def server_credentials(self) -> Any:
-        """For a server that refuses clients without a certificate. Raises ConfigError naming unreadable files."""
+        """For a server that refuses clients without a certificate.
+
+        Raises ConfigError naming unreadable files.
+        """
         certificate, key, ca = self._read()
-        return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
+        return grpc.ssl_server_credentials(
+            [(key, certificate)], root_certificates=ca, require_client_auth=True
+        )
 
     def channel_credentials(self) -> Any:
         """For a client that shows its certificate. Raises ConfigError naming unreadable files."""
         certificate, key, ca = self._read()
-        return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=certificate)
+        return grpc.ssl_channel_credentials(
+            root_certificates=ca, private_key=key, certificate_chain=certificate
+        )
 
     def _read(self) -> tuple[bytes, bytes, bytes]:
         contents: list[bytes] = []
@@ -48,7 +57,9 @@ class TlsConfig:
         return certificate, private_key, ca
 
     def _unusable(self) -> list[str]:
-        """What is wrong with files that can be read: gRPC takes whatever they hold, and fails each handshake with it."""
+        """What is wrong with files that can be read: gRPC takes whatever they hold, and fails each
+        handshake with it.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         mistakes: list[str] = []
         try:
@@ -56,7 +67,10 @@ class TlsConfig:
             context.load_cert_chain(self.certificate_path, self.private_key_path, password="")
         except (ssl.SSLError, ValueError) as error:
             files = f"{self.certificate_path} and {self.private_key_path}"
-            mistakes.append(f"tls.certificate.file, tls.key.file: {files} are no certificate and its key: {error}")
+            mistakes.append(
+                f"tls.certificate.file, tls.key.file: {files} are no certificate and its key:"
+                f" {error}"
+            )
         try:
             context.load_verify_locations(self.ca_path)
         except (ssl.SSLError, ValueError) as error:

@@ -1,8 +1,9 @@
 """Sharing the loop: what links have received is worked on for a bounded time in each turn of it.
 
-A link whose messages cost more than the turn has left waits and goes on in a later turn; connections take turns, however many links or
-calls of one wait. Between two turns the loop serves everything else: sockets, timers, votes, HTTP. Without it one message of many costly
-requests holds up everybody, and so do many links with one costly request each.
+A link whose messages cost more than the turn has left waits and goes on in a later turn;
+connections take turns, however many links or calls of one wait. Between two turns the loop serves
+everything else: sockets, timers, votes, HTTP. Without it one message of many costly requests holds
+up everybody, and so do many links with one costly request each.
 
 Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
@@ -23,12 +24,18 @@ MEETINGS = 64
 WORTH_MEETING_S = 0.001
 """Work that took less of the CPU keeps no caller waiting."""
 SHORT = 1 / 8
-"""Of a turn's time. What takes less together, in however many turns of the loop, is not worth beginning a turn for: that costs a
-look at the clock of the CPU and a turn of the loop each, more than handing over most messages."""
+"""Of a turn's time.
+
+What takes less together, in however many turns of the loop, is not worth beginning a turn for: that
+costs a look at the clock of the CPU and a turn of the loop each, more than handing over most
+messages."""
 
 
 class Newcomers:
-    """Counts the calls that a server has met, whatever they are. All shares of its loop look at one."""
+    """Counts the calls that a server has met, whatever they are.
+
+    All shares of its loop look at one.
+    """
 
     __slots__ = ("count",)
 
@@ -37,10 +44,12 @@ class Newcomers:
 
 
 class Turns:
-    """One share of the loop's time. ``spent`` is told what was used; while ``over``, ``next`` is to be awaited.
+    """One share of the loop's time.
 
-    Never more than a turn's time is used in one turn of the loop. It may be a little less: what short turns before it have used is
-    given back only when it has become ``SHORT`` of a turn.
+    ``spent`` is told what was used; while ``over``, ``next`` is to be awaited.
+
+    Never more than a turn's time is used in one turn of the loop. It may be a little less: what
+    short turns before it have used is given back only when it has become ``SHORT`` of a turn.
     """
 
     def __init__(
@@ -122,8 +131,9 @@ class Turns:
         # Of the CPU, not of the clock: a busy machine makes every turn look long.
         took_s = thread_time() - self._begun_at
         if took_s > self._long_turn_s and not self._paused:
-            # One message took that long. gRPC hands over one new call in each turn of the loop: without a pause, whoever calls now would
-            # be met only when as many such messages are done as there are calls before its own.
+            # One message took that long. gRPC hands over one new call in each turn of the loop:
+            # without a pause, whoever calls now would be met only when as many such messages are
+            # done as there are calls before its own.
             self._paused = True
             self._loop.call_later(min(took_s, PAUSE_MAX_S), self._begin)
             return
@@ -137,11 +147,16 @@ class Turns:
     def _meets_newcomers(self, took_s: float) -> bool:
         """Put the next turn off while new calls come.
 
-        gRPC hands over one in each turn of the loop, and each share works in each: [a hundred calls for everything on one connection, and
-        as much on streams beside them: whoever calls then is met after a hundred turns of both, and that is two seconds].
+        gRPC hands over one in each turn of the loop, and each share works in each: [a hundred calls
+        for everything on one connection, and as much on streams beside them: whoever calls then is
+        met after a hundred turns of both, and that is two seconds].
         """
         met, self._met = self._met, self._newcomers.count
-        if met == self._met or self._meetings >= MEETINGS or (took_s < WORTH_MEETING_S and not self._meetings):
+        if (
+            met == self._met
+            or self._meetings >= MEETINGS
+            or (took_s < WORTH_MEETING_S and not self._meetings)
+        ):
             self._meetings = 0
             return False
         self._meetings += 1

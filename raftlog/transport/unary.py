@@ -1,7 +1,8 @@
 """The services' unary methods, for foreign clients, on top of the handler of the streams.
 
-A unary method's request is the body of one stream request, and its response the body of the stream's response; an error
-becomes a gRPC status, with the whole common.Error in the trailing metadata.
+A unary method's request is the body of one stream request, and its response the body of the
+stream's response; an error becomes a gRPC status, with the whole common.Error in the trailing
+metadata.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from google.protobuf.message_factory import GetMessageClass
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.logger import get_logger
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.statuses import ERROR_METADATA_KEY, LEADER_METADATA_KEY, STATUS, abort, peer_address
+from raftlog.transport.statuses import (
+    ERROR_METADATA_KEY,
+    LEADER_METADATA_KEY,
+    STATUS,
+    abort,
+    peer_address,
+)
 from raftlog.transport.wire_errors import error_from_wire
 
 import grpc  # isort: skip
@@ -38,11 +45,13 @@ def unary_handler(
     *,
     explicit: Mapping[str, Explicit] | None = None,
 ) -> Any:
-    """One generic handler for all unary methods of a service, for ``Transport.listen(extra_handlers=...)``.
+    """One generic handler for all unary methods of a service, for
+    ``Transport.listen(extra_handlers=...)``.
 
-    A method is served by its entry in ``explicit`` (request message -> response message), or else by ``answer``
-    (``request_item`` -> response item) through the field of the items' oneof ``body`` that has the method's types.
-    Both may raise ApiError. Raises ValueError for a method that neither serves.
+    A method is served by its entry in ``explicit`` (request message -> response message), or else
+    by ``answer`` (``request_item`` -> response item) through the field of the items' oneof ``body``
+    that has the method's types. Both may raise ApiError. Raises ValueError for a method that
+    neither serves.
     """
     explicit = explicit or {}
     handlers: dict[str, Any] = {}
@@ -85,7 +94,10 @@ def _body_call(
         None,
     )
     if body is None:
-        raise ValueError(f"no body of {request_item.DESCRIPTOR.name} is a {method.input_type.name}: {method.full_name}")
+        raise ValueError(
+            f"no body of {request_item.DESCRIPTOR.name} is a {method.input_type.name}:"
+            f" {method.full_name}"
+        )
     takes_timeout = "timeout_ms" in request_item.DESCRIPTOR.fields_by_name
 
     async def call(request: Any, context: Any) -> Any:
@@ -93,13 +105,16 @@ def _body_call(
             item: Any = request_item(**{body: request})
             remaining_s = context.time_remaining()
             if takes_timeout and remaining_s is not None:
-                # At least 1: 0 would mean the server's default, which is longer than what the client has left.
+                # At least 1: 0 would mean the server's default, which is longer than what the
+                # client has left.
                 item.timeout_ms = max(1, math.floor(min(remaining_s, 2**31 / 1000 - 1) * 1000))
             response = await answer(item, peer_address(context))
         except Exception as error:
             return await _abort(context, error)
         if response.error.error_code != ErrorCode.NONE:
-            leader_id = response.leader_id if "leader_id" in response.DESCRIPTOR.fields_by_name else -1
+            leader_id = (
+                response.leader_id if "leader_id" in response.DESCRIPTOR.fields_by_name else -1
+            )
             return await _abort(context, error_from_wire(response.error, leader_id=leader_id))
         return getattr(response, body)
 
@@ -110,5 +125,9 @@ async def _abort(context: Any, error: Exception) -> None:
     if not isinstance(error, ApiError):
         log.error("a unary handler failed", peer=peer_address(context), exc_info=error)
         # Whether it failed before or after it took effect is more than we can tell.
-        error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the server failed on this request", outcome_unknown=True)
+        error = ApiError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            "the server failed on this request",
+            outcome_unknown=True,
+        )
     await abort(context, error)

@@ -1,4 +1,6 @@
-"""A link of one request, for the unary methods: what a handler of streams answers becomes the method's response."""
+"""A link of one request, for the unary methods: what a handler of streams answers becomes the
+method's response.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
 """gRPC's events, all of them in the turn of the loop in which they are there.
 
-gRPC's thread hands each event over in a queue, and wakes the loop with a byte in a socket. The loop takes all events each time, but a
-single byte. Under load bytes are left over, a few hundred fill the socket's buffer, and from then on gRPC's thread waits in its write
-until the loop takes a byte: one event in each turn, of all links together. [A stranger sends 160,000 requests; a turn takes 20 ms, the
-answers' events queue up, and for three seconds nothing that followers send arrives at a leader whose loop is never late.]
+gRPC's thread hands each event over in a queue, and wakes the loop with a byte in a socket. The loop
+takes all events each time, but a single byte. Under load bytes are left over, a few hundred fill
+the socket's buffer, and from then on gRPC's thread waits in its write until the loop takes a byte:
+one event in each turn, of all links together. [A stranger sends 160,000 requests; a turn takes 20
+ms, the answers' events queue up, and for three seconds nothing that followers send arrives at a
+leader whose loop is never late.]
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ TAKEN_BYTES = 4_096
 """More than the socket's buffer has room for, as single bytes."""
 
 SKIPPED = 7
-"""Behind a look that found few bytes, so many wake-ups are not looked at: a look costs a microsecond or two, a quiet wake-up a few."""
+"""Behind a look that found few bytes, so many wake-ups are not looked at: a look costs a
+microsecond or two, a quiet wake-up a few.
+"""
 FEW_BYTES = 16
 """Far from what the socket's buffer has room for, with as many again as come while nobody looks."""
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -42,13 +46,17 @@ class _Readers:
     def add(self, source: Any, callback: Callable[..., Any], *args: Any) -> Any:
         """Register; what is gRPC's finds one byte, however many there are."""
         handler = getattr(callback, "func", callback)
-        if getattr(handler, "__name__", "") == "_handle_events" and isinstance(source, socket.socket):
+        if getattr(handler, "__name__", "") == "_handle_events" and isinstance(
+            source, socket.socket
+        ):
             return self._add_reader(source, _TakesAll(source, callback), *args)
         return self._add_reader(source, callback, *args)
 
 
 class _TakesAll:
-    """Takes all bytes but one, and then calls gRPC, which takes that one, and every event: also those that these bytes stood for."""
+    """Takes all bytes but one, and then calls gRPC, which takes that one, and every event: also
+    those that these bytes stood for.
+    """
 
     __slots__ = ("_callback", "_skip", "_source")
 

@@ -18,7 +18,10 @@ def error_to_wire(error: ApiError) -> common_pb2.Error:
 
 
 def error_from_wire(error: common_pb2.Error, *, leader_id: int = -1) -> ApiError:
-    """The exception of a message. A code that we do not know becomes UNKNOWN_SERVER_ERROR and is named in the text."""
+    """The exception of a message.
+
+    A code that we do not know becomes UNKNOWN_SERVER_ERROR and is named in the text.
+    """
     message = error.error_message
     try:
         code = ErrorCode(error.error_code)

@@ -9,12 +9,30 @@ from types import ModuleType
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from replay.audit import clients, departed, hostnames, members, partitions, progress, quorum, registrations
+from replay.audit import (
+    clients,
+    departed,
+    hostnames,
+    members,
+    partitions,
+    progress,
+    quorum,
+    registrations,
+)
 from replay.audit.history import History
 from replay.audit.rules import RULES, Rule
 from replay.errors import ReplayError
 
-FAMILIES: tuple[ModuleType, ...] = (members, partitions, departed, registrations, progress, hostnames, quorum, clients)
+FAMILIES: tuple[ModuleType, ...] = (
+    members,
+    partitions,
+    departed,
+    registrations,
+    progress,
+    hostnames,
+    quorum,
+    clients,
+)
 """Each has RULES, and ``check``: History -> findings of them, FINDING_DDL, unordered."""
 
 
@@ -23,7 +41,10 @@ def choose(names: Collection[str]) -> tuple[Rule, ...]:
     wanted = {name.strip().upper().replace("-", "_") for name in names}
     unknown = sorted(wanted - {rule.id for rule in RULES})
     if unknown:
-        raise ReplayError(f"there is no rule {', '.join(unknown)}: there are {', '.join(rule.id for rule in RULES)}")
+        raise ReplayError(
+            f"there is no rule {', '.join(unknown)}: there are"
+            f" {', '.join(rule.id for rule in RULES)}"
+        )
     return tuple(rule for rule in RULES if not wanted or rule.id in wanted)
 
 
@@ -33,11 +54,15 @@ def audit(history: History, rules: Collection[Rule] = RULES) -> DataFrame:
 
 
 def by_family(history: History, rules: Collection[Rule] = RULES) -> Iterator[DataFrame]:
-    """The same, one table a family: Spark plans anew after each part of a query, so that one for all costs more than many."""
+    """The same, one table a family: Spark plans anew after each part of a query, so that one for
+    all costs more than many.
+    """
     for family in FAMILIES:
         chosen = [rule for rule in family.RULES if rule in rules]
         if chosen:
             check: Callable[[History], DataFrame] = family.check
             found = check(history).where(sf.col("offset") >= history.since)
             every = len(chosen) == len(family.RULES)
-            yield found if every else found.where(sf.col("rule").isin(*(rule.id for rule in chosen)))
+            yield (
+                found if every else found.where(sf.col("rule").isin(*(rule.id for rule in chosen)))
+            )

@@ -1,7 +1,9 @@
-"""Rules about numbered writes (exactly once): a number of a client is executed once, and never after the client was closed.
+"""Rules about numbered writes (exactly once): a number of a client is executed once, and never
+after the client was closed.
 
-A batch names its client and number in its header; a client's id is the offset of the record that opened it. An id that no record has opened
-is nobody's affair: nothing is remembered of it, and nothing was promised.
+A batch names its client and number in its header; a client's id is the offset of the record that
+opened it. An id that no record has opened is nobody's affair: nothing is remembered of it, and
+nothing was promised.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ def check(history: History) -> DataFrame:
     """Each batch that names a client, by its last record."""
     of_number = Window.partitionBy("client_id", "sequence").orderBy("offset")
     numbered = (
-        (sf.col("client_id") != 0) & (sf.col("sequence") != 0) & (sf.col("offset") == sf.col("batch_last_offset"))
+        (sf.col("client_id") != 0)
+        & (sf.col("sequence") != 0)
+        & (sf.col("offset") == sf.col("batch_last_offset"))
     )
     rows = history.records.where(numbered).select(
         "offset",
@@ -60,12 +64,17 @@ def check(history: History) -> DataFrame:
 
 
 def _clients(history: History) -> DataFrame:
-    """Those that records opened or closed: client_id, opened (whether, as far as is known), closed (at which offset; null: never)."""
+    """Those that records opened or closed: client_id, opened (whether, as far as is known), closed
+    (at which offset; null: never).
+    """
     # try: Spark may look at the ids of other groups, before it leaves their records out.
     rows = history.of(RecordType.OPEN_CLIENT, RecordType.CLOSE_CLIENT).select(
-        sf.col("group_id").try_cast("long").alias("client_id"), "offset", sf.col("type") == int(RecordType.OPEN_CLIENT)
+        sf.col("group_id").try_cast("long").alias("client_id"),
+        "offset",
+        sf.col("type") == int(RecordType.OPEN_CLIENT),
     )
     rows = rows.toDF("client_id", "offset", "opens")
     return rows.groupBy("client_id").agg(
-        sf.max("opens").alias("opened"), sf.min(sf.when(~sf.col("opens"), sf.col("offset"))).alias("closed")
+        sf.max("opens").alias("opened"),
+        sf.min(sf.when(~sf.col("opens"), sf.col("offset"))).alias("closed"),
     )

@@ -1,4 +1,6 @@
-"""A finding: one offence against one rule, in a fixed schema, whether it came from one run or from a stream."""
+"""A finding: one offence against one rule, in a fixed schema, whether it came from one run or from
+a stream.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,34 @@ from pyspark.sql import functions as sf
 from replay.audit.rules import Rule
 
 FINDING_DDL = (
-    "rule string, severity string, offset long, offsets array<long>, epoch int, timestamp_ms long, principal string, subject string, "
-    "topic_id string, topic_name string, partition_id int, broker_id int, found string, expected string, documentation string"
+    "rule string, severity string, offset long, offsets array<long>, epoch int, timestamp_ms long,"
+    " principal string, subject string, topic_id string, topic_name string, partition_id int,"
+    " broker_id int, found string, expected string, documentation string"
 )
 """The schema of all findings. See :class:`Finding`."""
 
-RECORD = ("offset", "epoch", "timestamp_ms", "principal", "topic_id", "topic_name", "partition_id", "subject")
+RECORD = (
+    "offset",
+    "epoch",
+    "timestamp_ms",
+    "principal",
+    "topic_id",
+    "topic_name",
+    "partition_id",
+    "subject",
+)
 """What ``findings`` takes from its rows, as it is; what is not there, is null."""
 _TYPES = {"epoch": "int", "timestamp_ms": "long", "partition_id": "int"}
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One offence. ``offset``: of the record that broke the rule; ``offsets``: the same, then those that show it.
+    """One offence.
 
-    ``subject``: what it is about, for people; the ids after it are those that it has. ``found`` and ``expected``: what the log says, and
-    what it would say if the rule had been kept. ``principal`` and ``epoch`` (the controller's) are the record's; null where they are
-    not known.
+    ``offset``: of the record that broke the rule; ``offsets``: the same, then those that show it.
+
+    ``subject``: what it is about, for people; the ids after it are those that it has. ``found`` and
+    ``expected``: what the log says, and what it would say if the rule had been kept. ``principal``
+    and ``epoch`` (the controller's) are the record's; null where they are not known.
     """
 
     rule: str
@@ -48,9 +62,11 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Charge:
-    """What a row may be guilty of: the first of its conditions that holds gives the verdict, as ``sf.when`` would.
+    """What a row may be guilty of: the first of its conditions that holds gives the verdict, as
+    ``sf.when`` would.
 
-    Apart from it, whether any holds can be asked without a word of the verdicts: see :func:`findings`.
+    Apart from it, whether any holds can be asked without a word of the verdicts: see
+    :func:`findings`.
     """
 
     def __init__(self, *cases: tuple[Column, Column]) -> None:
@@ -78,9 +94,17 @@ def when(condition: Column, given: Column) -> Charge:
 
 
 def verdict(
-    rule: Rule, *, found: Column, expected: Column, broker_id: Column | None = None, also: Column | None = None
+    rule: Rule,
+    *,
+    found: Column,
+    expected: Column,
+    broker_id: Column | None = None,
+    also: Column | None = None,
 ) -> Column:
-    """What is wrong with a row, if something is: to be put into :func:`when`. ``also``: one more offset that shows it."""
+    """What is wrong with a row, if something is: to be put into :func:`when`.
+
+    ``also``: one more offset that shows it.
+    """
     shown = sf.array(also.cast("long")) if also is not None else sf.array().cast("array<long>")
     return sf.struct(
         sf.lit(rule.id).alias("rule"),
@@ -97,11 +121,15 @@ def findings(rows: DataFrame, *charges: Charge) -> DataFrame:
     """One row, FINDING_DDL, for each charge that holds of a row."""
     given = sf.array_compact(sf.array(*(charge.verdict for charge in charges)))
     record = [
-        sf.col(name) if name in rows.columns else sf.lit(None).cast(_TYPES.get(name, "string")).alias(name)
+        (
+            sf.col(name)
+            if name in rows.columns
+            else sf.lit(None).cast(_TYPES.get(name, "string")).alias(name)
+        )
         for name in RECORD
     ]
-    # Almost always there is nothing. So all rows are asked by the bare conditions, which Spark compiles; the texts are made of
-    # the rows that are left.
+    # Almost always there is nothing. So all rows are asked by the bare conditions, which Spark
+    # compiles; the texts are made of the rows that are left.
     guilty = rows.where(reduce(or_, (charge.holds for charge in charges)))
     flat = guilty.select(*record, sf.inline(given))
     offsets = sf.concat(sf.array("offset"), sf.array_compact("also")).alias("offsets")
@@ -115,13 +143,19 @@ def names() -> list[str]:
 
 def partition_subject() -> Column:
     """orders-0, from ``topic_name``, ``topic_id`` and ``partition_id``."""
-    return sf.concat(sf.lit("partition "), sf.coalesce("topic_name", "topic_id"), sf.lit("-"), sf.col("partition_id"))
+    return sf.concat(
+        sf.lit("partition "),
+        sf.coalesce("topic_name", "topic_id"),
+        sf.lit("-"),
+        sf.col("partition_id"),
+    )
 
 
 def ids(column: Column) -> Column:
     """[1, 2] of an array; "nothing" of null."""
     return sf.coalesce(
-        sf.concat(sf.lit("["), sf.array_join(column.cast("array<string>"), ", "), sf.lit("]")), sf.lit("nothing")
+        sf.concat(sf.lit("["), sf.array_join(column.cast("array<string>"), ", "), sf.lit("]")),
+        sf.lit("nothing"),
     )
 
 

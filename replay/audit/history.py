@@ -32,20 +32,39 @@ RARE = frozenset(
 )
 """The types that many rules ask for, and that few records are of."""
 _RARE_COLUMNS = (
-    "offset", "epoch", "timestamp_ms", "principal", "batch_base_offset", "batch_last_offset", "type", "group_id", "broker_id",
-    "broker_epoch", "incarnation_id", "rack", "fenced", "in_controlled_shutdown", "reason", "cause", "topic_id", "topic_name",
-    "feature_name", "feature_level", "leader_id",
-)  # fmt: skip
+    "offset",
+    "epoch",
+    "timestamp_ms",
+    "principal",
+    "batch_base_offset",
+    "batch_last_offset",
+    "type",
+    "group_id",
+    "broker_id",
+    "broker_epoch",
+    "incarnation_id",
+    "rack",
+    "fenced",
+    "in_controlled_shutdown",
+    "reason",
+    "cause",
+    "topic_id",
+    "topic_name",
+    "feature_name",
+    "feature_level",
+    "leader_id",
+)
 
 
 @dataclass(frozen=True)
 class History:
     """A history, or a piece of one.
 
-    ``records``: as :func:`replay.source.records` gives them, all below ``end_offset``. Findings are those at or behind ``since``: below it
-    stands what is there to be remembered (see :mod:`replay.audit.memory`), which has been judged before.
-    ``brokers_before``, ``partitions_before`` and ``topics_before``: the intervals that were open before the records, null for a history
-    that is given from its beginning.
+    ``records``: as :func:`replay.source.records` gives them, all below ``end_offset``. Findings are
+    those at or behind ``since``: below it stands what is there to be remembered (see
+    :mod:`replay.audit.memory`), which has been judged before. ``brokers_before``,
+    ``partitions_before`` and ``topics_before``: the intervals that were open before the records,
+    null for a history that is given from its beginning.
     """
 
     records: DataFrame
@@ -63,11 +82,15 @@ class History:
     @cached_property
     def topics(self) -> DataFrame:
         """See :func:`replay.timelines.topics`."""
-        return timelines.topics(self.of(RecordType.TOPIC, RecordType.REMOVE_TOPIC), self.topics_before)
+        return timelines.topics(
+            self.of(RecordType.TOPIC, RecordType.REMOVE_TOPIC), self.topics_before
+        )
 
     @cached_property
     def steps(self) -> DataFrame:
-        """The timeline of the partitions, each interval beside its neighbours: see :func:`replay.audit.steps.steps`."""
+        """The timeline of the partitions, each interval beside its neighbours: see
+        :func:`replay.audit.steps.steps`.
+        """
         return steps(timelines.partitions(self.records, self.partitions_before, lives=self.topics))
 
     @property
@@ -84,13 +107,15 @@ class History:
     def kept(self) -> Iterator[History]:
         """While it lasts, what many rules are made of is computed once and kept by the executors.
 
-        What is small is computed at once: Spark then knows that it is, and brings it to the large tables instead of sorting them.
+        What is small is computed at once: Spark then knows that it is, and brings it to the large
+        tables instead of sorting them.
         """
         small = (self.rare, self.brokers, self.topics)
         kept = (*small, self.steps)
         for table in small:
             table.persist(StorageLevel.MEMORY_AND_DISK)
-        # On disk alone: what does not fit into memory would be read back into it, a whole partition at a time.
+        # On disk alone: what does not fit into memory would be read back into it, a whole partition
+        # at a time.
         self.steps.persist(StorageLevel.DISK_ONLY)
         try:
             for table in small:

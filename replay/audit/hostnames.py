@@ -1,6 +1,8 @@
-"""Rules about the mapping from hostnames to broker ids (KIP-426): one id a host at a time, and a registration maps its own.
+"""Rules about the mapping from hostnames to broker ids (KIP-426): one id a host at a time, and a
+registration maps its own.
 
-That a host is mapped to another id later is no offence: the last broker that registered from it has it.
+That a host is mapped to another id later is no offence: the last broker that registered from it has
+it.
 """
 
 from __future__ import annotations
@@ -27,13 +29,21 @@ def check(history: History) -> DataFrame:
 
 
 def _mappings(history: History) -> DataFrame:
-    """From when to when a name as it is spelled was mapped to an id; ``host``: the name that it is the same as."""
+    """From when to when a name as it is spelled was mapped to an id; ``host``: the name that it is
+    the same as.
+    """
     of_name = Window.partitionBy("name").orderBy("offset")
     host = sf.lower(sf.regexp_replace("group_id", r"\.+$", ""))
     rows = history.of(RecordType.HOSTNAME).select(
-        *_RECORD, "batch_base_offset", sf.col("group_id").alias("name"), host.alias("host"), "broker_id"
+        *_RECORD,
+        "batch_base_offset",
+        sf.col("group_id").alias("name"),
+        host.alias("host"),
+        "broker_id",
     )
-    return rows.withColumn("ends", sf.lead("offset").over(of_name)).where(sf.col("broker_id").isNotNull())
+    return rows.withColumn("ends", sf.lead("offset").over(of_name)).where(
+        sf.col("broker_id").isNotNull()
+    )
 
 
 def _of_two_ids(mapped: DataFrame) -> DataFrame:
@@ -48,31 +58,43 @@ def _of_two_ids(mapped: DataFrame) -> DataFrame:
                 broker_id=sf.col("broker_id"),
                 also=sf.col("other.offset"),
                 found=text("{} mapped to broker {}", sf.col("name"), sf.col("broker_id")),
-                expected=text("broker {}, as {} is", sf.col("other.broker_id"), sf.col("other.name")),
+                expected=text(
+                    "broker {}, as {} is", sf.col("other.broker_id"), sf.col("other.name")
+                ),
             ),
         ),
     )
 
 
 def _by_batch(mapped: DataFrame) -> DataFrame:
-    """Each mapping with the one before it in its batch: the columns of SIDE, host and ``other``, a struct of the same."""
+    """Each mapping with the one before it in its batch: the columns of SIDE, host and ``other``, a
+    struct of the same.
+    """
     of_batch = Window.partitionBy("host", "batch_base_offset").orderBy("offset")
     return mapped.select("host", *_SIDE, sf.lag(sf.struct(*_SIDE)).over(of_batch).alias("other"))
 
 
 def _by_spelling(mapped: DataFrame) -> DataFrame:
-    """Mappings of one host under two names at a time: the later one, with the earlier as ``other``."""
-    # What a controller maps is spelled in one way: one side of this join is empty, but for forged names.
+    """Mappings of one host under two names at a time: the later one, with the earlier as
+    ``other``.
+    """
+    # What a controller maps is spelled in one way: one side of this join is empty, but for forged
+    # names.
     odd, other = mapped.where(sf.col("name") != sf.col("host")), mapped.withColumnsRenamed(_OTHER)
     differ = (sf.col("host") == sf.col("other_host")) & (sf.col("name") != sf.col("other_name"))
     overlap = _before("offset", "other_ends") & _before("other_offset", "ends")
-    once = (sf.col("other_name") == sf.col("other_host")) | (sf.col("other_offset") < sf.col("offset"))
-    this, that = sf.struct(*_SIDE), sf.struct(*(sf.col(f"other_{name}").alias(name) for name in _SIDE))
+    once = (sf.col("other_name") == sf.col("other_host")) | (
+        sf.col("other_offset") < sf.col("offset")
+    )
+    this, that = (
+        sf.struct(*_SIDE),
+        sf.struct(*(sf.col(f"other_{name}").alias(name) for name in _SIDE)),
+    )
     in_order = sf.array_sort(sf.array(this, that))
     pairs = odd.join(other, differ & overlap & once).select("host", in_order.alias("sides"))
-    return pairs.select("host", sf.col("sides")[1].alias("now"), sf.col("sides")[0].alias("other")).select(
-        "host", "now.*", "other"
-    )
+    return pairs.select(
+        "host", sf.col("sides")[1].alias("now"), sf.col("sides")[0].alias("other")
+    ).select("host", "now.*", "other")
 
 
 def _before(offset: str, ends: str) -> Column:
@@ -92,9 +114,15 @@ def _of_registrations(history: History) -> DataFrame:
     )
     mapped = history.of(RecordType.HOSTNAME).withColumn("takes_back", _takes_cause_back())
     # Null where the cause is: a text that no build has written.
-    registered_ = hostname_cause(sf.col("cause"), sf.col("reason")) == HostnameCause.BY_REGISTRATION.name
-    by_registration = mapped.where(sf.col("broker_id").isNotNull() & registered_ & ~sf.col("takes_back"))
-    rows = by_registration.select(*_RECORD, "batch_base_offset", sf.col("group_id").alias("name"), "broker_id")
+    registered_ = (
+        hostname_cause(sf.col("cause"), sf.col("reason")) == HostnameCause.BY_REGISTRATION.name
+    )
+    by_registration = mapped.where(
+        sf.col("broker_id").isNotNull() & registered_ & ~sf.col("takes_back")
+    )
+    rows = by_registration.select(
+        *_RECORD, "batch_base_offset", sf.col("group_id").alias("name"), "broker_id"
+    )
     # One registration a batch.
     rows = rows.join(registered, "batch_base_offset", "left")
     return findings(
@@ -105,9 +133,9 @@ def _of_registrations(history: History) -> DataFrame:
                 rules.HOSTNAME_NOT_OF_REGISTRATION,
                 broker_id=sf.col("broker_id"),
                 found=text("mapped to broker {}", sf.col("broker_id")),
-                expected=sf.when(sf.col("registers").isNull(), sf.lit("a registration in the same batch")).otherwise(
-                    text("broker {}, which registers", sf.col("registers"))
-                ),
+                expected=sf.when(
+                    sf.col("registers").isNull(), sf.lit("a registration in the same batch")
+                ).otherwise(text("broker {}, which registers", sf.col("registers"))),
             ),
         ),
     )

@@ -1,7 +1,9 @@
-"""What was in force at an offset: points looked up in intervals, columnar and without a join that grows faster than its sides.
+"""What was in force at an offset: points looked up in intervals, columnar and without a join that
+grows faster than its sides.
 
-The log is cut into slices of equal length. An interval stands in each slice that it touches, a point in one, so that a point meets only
-what is near it: however often a broker was fenced, and however many ISRs it was proposed for, no two of its lists meet whole.
+The log is cut into slices of equal length. An interval stands in each slice that it touches, a
+point in one, so that a point meets only what is near it: however often a broker was fenced, and
+however many ISRs it was proposed for, no two of its lists meet whole.
 """
 
 from __future__ import annotations
@@ -25,16 +27,25 @@ def slice_of(offset: Column, length: int) -> Column:
 
 
 def in_force(
-    points: DataFrame, intervals: DataFrame, *, end_offset: int, on: tuple[str, ...] = (), how: str = "left"
+    points: DataFrame,
+    intervals: DataFrame,
+    *,
+    end_offset: int,
+    on: tuple[str, ...] = (),
+    how: str = "left",
 ) -> DataFrame:
-    """Each point with the columns of the interval of the same ``on`` that is in force at its offset ``at`` (at -1: none is).
+    """Each point with the columns of the interval of the same ``on`` that is in force at its offset
+    ``at`` (at -1: none is).
 
-    ``intervals`` have ``begins`` (inclusive) and ``ends`` (exclusive, null: never). Intervals of one ``on`` that do not overlap give one
-    row a point at the most; ``how`` as in a join. The other columns of the two sides must differ in name.
+    ``intervals`` have ``begins`` (inclusive) and ``ends`` (exclusive, null: never). Intervals of
+    one ``on`` that do not overlap give one row a point at the most; ``how`` as in a join. The other
+    columns of the two sides must differ in name.
     """
     length = slice_length(end_offset)
     last = sf.coalesce(sf.col("ends") - 1, sf.lit(end_offset - 1))
-    touched = sf.sequence(slice_of(sf.col("begins"), length), slice_of(sf.greatest(last, sf.col("begins")), length))
+    touched = sf.sequence(
+        slice_of(sf.col("begins"), length), slice_of(sf.greatest(last, sf.col("begins")), length)
+    )
     # Under names of its own: both sides may come from the same records.
     keys = {name: f"interval_{name}" for name in on}
     spread = intervals.withColumnsRenamed(keys).withColumn("interval_slice", sf.explode(touched))

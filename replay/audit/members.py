@@ -1,7 +1,9 @@
-"""Rules about brokers in partitions, each at one moment: who is admitted to an ISR, who proposes it, who is made its leader.
+"""Rules about brokers in partitions, each at one moment: who is admitted to an ISR, who proposes
+it, who is made its leader.
 
-KIP-903: a replica enters an ISR only under the broker epoch that is registered. What a leader proposed is judged by what stood in the
-log below the record; what the controller did by itself, by what stands there behind the whole batch, as a broker may come or go in it.
+KIP-903: a replica enters an ISR only under the broker epoch that is registered. What a leader
+proposed is judged by what stood in the log below the record; what the controller did by itself, by
+what stands there behind the whole batch, as a broker may come or go in it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ RULES = (
     rules.UNCLEAN_ELECTION_TOO_EARLY,
 )
 REPLICA_EPOCHS_LEVEL = 3
-"""The metadata.version from which on -1 is no broker epoch: every leader knows those of its followers."""
+"""The metadata.version from which on -1 is no broker epoch: every leader knows those of its
+followers.
+"""
 _UNKNOWN = -1
 _MEMBER, _PROPOSER, _ENTERED, _LEADER, _SURVIVOR = range(5)
 _RECORD = ("offset", "epoch", "timestamp_ms", "principal", "topic_id", "topic_name", "partition_id")
@@ -37,9 +41,16 @@ _RECORD = ("offset", "epoch", "timestamp_ms", "principal", "topic_id", "topic_na
 
 def check(history: History) -> DataFrame:
     """Ask for each broker that a record relies on what its registration was at that moment."""
-    asked = _questions(history.steps.withColumnsRenamed({"begins": "offset", "begins_ms": "timestamp_ms"}))
+    asked = _questions(
+        history.steps.withColumnsRenamed({"begins": "offset", "begins_ms": "timestamp_ms"})
+    )
     facts = history.brokers.select(
-        "broker_id", "begins", "ends", sf.col("broker_epoch").alias("registered"), "fenced", "in_controlled_shutdown"
+        "broker_id",
+        "begins",
+        "ends",
+        sf.col("broker_epoch").alias("registered"),
+        "fenced",
+        "in_controlled_shutdown",
     )
     rows = in_force(asked, facts, end_offset=history.end_offset, on=("broker_id",))
     judged = findings(rows.withColumn("subject", partition_subject()), _charge())
@@ -47,7 +58,9 @@ def check(history: History) -> DataFrame:
 
 
 def _questions(rows: DataFrame) -> DataFrame:
-    """One row a broker that a record relies on, and why: broker_id, claimed (an epoch or null), ``at`` an offset."""
+    """One row a broker that a record relies on, and why: broker_id, claimed (an epoch or null),
+    ``at`` an offset.
+    """
     here, behind, nothing = sf.col("offset"), sf.col("batch_last_offset"), sf.lit(None)
     claims = rows.where(sf.size("isr_with_epochs") > 0).select(
         *_RECORD, "isr", here.alias("at"), sf.inline("isr_with_epochs")
@@ -55,11 +68,29 @@ def _questions(rows: DataFrame) -> DataFrame:
     unclean = rows.where(sf.col("unclean") & (sf.size("unproposed") > 0))
     # Not one list of all of them a row: Spark compiles neither that nor what comes behind it.
     asked = (
-        _ask(_MEMBER, claims.where(sf.array_contains("isr", sf.col("broker_id"))), "broker_id", "broker_epoch", "at"),
+        _ask(
+            _MEMBER,
+            claims.where(sf.array_contains("isr", sf.col("broker_id"))),
+            "broker_id",
+            "broker_epoch",
+            "at",
+        ),
         _ask(_PROPOSER, rows.where("proposed"), "proposer_id", "proposer_epoch", here),
-        _ask(_ENTERED, rows.where(sf.size("unproposed") > 0), sf.explode("unproposed"), nothing, behind),
+        _ask(
+            _ENTERED,
+            rows.where(sf.size("unproposed") > 0),
+            sf.explode("unproposed"),
+            nothing,
+            behind,
+        ),
         _ask(_LEADER, rows.where(_leads_now()), "leader", nothing, behind),
-        _ask(_SURVIVOR, unclean, sf.explode(sf.array_intersect("before.isr", "replicas")), nothing, behind),
+        _ask(
+            _SURVIVOR,
+            unclean,
+            sf.explode(sf.array_intersect("before.isr", "replicas")),
+            nothing,
+            behind,
+        ),
     )
     return reduce(DataFrame.unionByName, asked)
 
@@ -69,13 +100,18 @@ def _leads_now() -> Column:
     return (sf.col("leader") != NO_LEADER) & ~sf.equal_null("leader", "before.leader")
 
 
-def _ask(why: int, rows: DataFrame, broker_id: Column | str, claimed: Column | str, at: Column | str) -> DataFrame:
+def _ask(
+    why: int, rows: DataFrame, broker_id: Column | str, claimed: Column | str, at: Column | str
+) -> DataFrame:
     def column(value: Column | str) -> Column:
         return sf.col(value) if isinstance(value, str) else value
 
     # explode() stands alone in a select: what is computed of it follows.
     named = rows.select(
-        *_RECORD, column(broker_id).alias("asked"), column(claimed).alias("claimed"), column(at).alias("at")
+        *_RECORD,
+        column(broker_id).alias("asked"),
+        column(claimed).alias("claimed"),
+        column(at).alias("at"),
     )
     return named.select(
         *_RECORD,
@@ -88,7 +124,9 @@ def _ask(why: int, rows: DataFrame, broker_id: Column | str, claimed: Column | s
 
 def _charge() -> Charge:
     """At the most one verdict for each question."""
-    why, claimed, registered, broker = (sf.col(name) for name in ("why", "claimed", "registered", "broker_id"))
+    why, claimed, registered, broker = (
+        sf.col(name) for name in ("why", "claimed", "registered", "broker_id")
+    )
     absent = registered.isNull()
     stale = sf.coalesce((claimed != _UNKNOWN) & (claimed != registered), sf.lit(False))
     inactive = sf.col("fenced") | sf.col("in_controlled_shutdown")
@@ -115,7 +153,11 @@ def _charge() -> Charge:
         .when((why == _MEMBER) & stale, of(rules.STALE_BROKER_EPOCH, under, now))
         .when(
             (why == _MEMBER) & (claimed == _UNKNOWN),
-            of(rules.UNKNOWN_BROKER_EPOCH, sf.lit("epoch -1"), sf.lit("the epoch that it has fetched with")),
+            of(
+                rules.UNKNOWN_BROKER_EPOCH,
+                sf.lit("epoch -1"),
+                sf.lit("the epoch that it has fetched with"),
+            ),
         )
         .when(enters & inactive, of(rules.INELIGIBLE_ISR_MEMBER, now, active))
         .when((why == _LEADER) & (absent | inactive), of(rules.INELIGIBLE_LEADER, now, active))
@@ -132,7 +174,9 @@ def _charge() -> Charge:
 
 def _where_epochs_are_known(found: DataFrame, history: History) -> DataFrame:
     """Findings, without those of epoch -1 where it was allowed."""
-    rows = in_force(found.withColumn("at", sf.col("offset")), _levels(history), end_offset=history.end_offset)
+    rows = in_force(
+        found.withColumn("at", sf.col("offset")), _levels(history), end_offset=history.end_offset
+    )
     known = sf.coalesce(sf.col("feature_level") >= REPLICA_EPOCHS_LEVEL, sf.lit(False))
     return rows.where(known | (sf.col("rule") != rules.UNKNOWN_BROKER_EPOCH.id)).select(*names())
 

@@ -1,7 +1,9 @@
-"""What an audit must remember of a history that it has judged, to judge what comes behind it: some of its records.
+"""What an audit must remember of a history that it has judged, to judge what comes behind it: some
+of its records.
 
-Brokers, partitions and topics are remembered as the open intervals of their timelines; of the other records those are kept that a later
-one is compared with. They are as many as the cluster has brokers, hostnames and features, and one an election.
+Brokers, partitions and topics are remembered as the open intervals of their timelines; of the other
+records those are kept that a later one is compared with. They are as many as the cluster has
+brokers, hostnames and features, and one an election.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ def remember(history: History) -> DataFrame:
     """The records that a History behind this one begins with, all their columns.
 
     * the last level of each feature, and the last mapping of each hostname;
-    * of the progress records the one with the highest LAO, and for each broker the last of the newest epoch that names it;
-    * every election, and the first record of each epoch: if it is of another type than these, as a NO_OP, since the timelines know it.
+    * of the progress records the one with the highest LAO, and for each broker the last of the
+      newest epoch that names it;
+    * every election, and the first record of each epoch: if it is of another type than these, as a
+      NO_OP, since the timelines know it.
     """
     progress = history.of(RecordType.PROGRESS)
     kept = (
@@ -42,7 +46,9 @@ def remember(history: History) -> DataFrame:
     offsets = reduce(DataFrame.union, kept).distinct()
     as_it_is = sf.col("type").isin(*(int(each) for each in _AS_THEY_ARE))
     type_ = sf.when(as_it_is, sf.col("type")).otherwise(int(RecordType.NO_OP))
-    return history.records.join(sf.broadcast(offsets), "offset", "left_semi").withColumn("type", type_)
+    return history.records.join(sf.broadcast(offsets), "offset", "left_semi").withColumn(
+        "type", type_
+    )
 
 
 def _last(rows: DataFrame, key: str) -> DataFrame:
@@ -52,7 +58,9 @@ def _last(rows: DataFrame, key: str) -> DataFrame:
 def highest(progress: DataFrame) -> DataFrame:
     """The newest of those that say the highest LAO: none, or one."""
     standing = sf.struct("lowest_acknowledged_offset", "offset")
-    top = progress.where(sf.col("lowest_acknowledged_offset") >= 0).agg(sf.max(standing).alias("top"))
+    top = progress.where(sf.col("lowest_acknowledged_offset") >= 0).agg(
+        sf.max(standing).alias("top")
+    )
     return top.where(sf.col("top").isNotNull()).select("top.offset")
 
 
@@ -62,4 +70,8 @@ def reports(progress: DataFrame, records: DataFrame) -> DataFrame:
     # One row.
     current = progress.join(sf.broadcast(newest), sf.col("epoch") == sf.col("newest"))
     named = current.select("offset", sf.inline("applied"))
-    return named.groupBy("broker_id", "broker_epoch").agg(sf.max("offset").alias("offset")).select("offset")
+    return (
+        named.groupBy("broker_id", "broker_epoch")
+        .agg(sf.max("offset").alias("offset"))
+        .select("offset")
+    )

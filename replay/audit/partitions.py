@@ -1,4 +1,6 @@
-"""Rules about one partition: who is in its ISR, who leads it, that its epochs grow, and how its reassignments go."""
+"""Rules about one partition: who is in its ISR, who leads it, that its epochs grow, and how its
+reassignments go.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def check(history: History) -> DataFrame:
         ),
         when(
             sf.size("isr") == 0,
-            verdict(rules.ISR_EMPTY, found=sf.lit("ISR []"), expected=sf.lit("at least its last member")),
+            verdict(
+                rules.ISR_EMPTY, found=sf.lit("ISR []"), expected=sf.lit("at least its last member")
+            ),
         ),
         when(
             (leader >= 0) & ~sf.array_contains("isr", leader),
@@ -62,7 +66,9 @@ def check(history: History) -> DataFrame:
                 rules.UNDECLARED_UNCLEAN_ELECTION,
                 broker_id=leader,
                 also=before,
-                found=text("leader {}, ISR {}, behind ISR {}", leader, ids(isr), ids(sf.col("before.isr"))),
+                found=text(
+                    "leader {}, ISR {}, behind ISR {}", leader, ids(isr), ids(sf.col("before.isr"))
+                ),
                 expected=sf.lit("a leader of the ISR, or one alone in it and RECOVERING"),
             ),
         ).when(

@@ -1,9 +1,11 @@
-"""Rules about LowestAcknowledgedOffset, as progress records say it: below the high watermark, never back, and applied by all who count.
+"""Rules about LowestAcknowledgedOffset, as progress records say it: below the high watermark, never
+back, and applied by all who count.
 
-A progress record names the brokers whose applied offset has changed since the one before it in its controller epoch. So what each broker
-had applied when a record was written is its last word in that epoch, under that registration: exactly, as the record was decided
-by the very offsets that it names. Who counts is who is unfenced where the record stands. (LAO counts those too whose fencing is not
-committed yet; which they are does not stand in the log.)
+A progress record names the brokers whose applied offset has changed since the one before it in its
+controller epoch. So what each broker had applied when a record was written is its last word in that
+epoch, under that registration: exactly, as the record was decided by the very offsets that it
+names. Who counts is who is unfenced where the record stands. (LAO counts those too whose fencing is
+not committed yet; which they are does not stand in the log.)
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ def _single(said: DataFrame, known: DataFrame, end_offset: int) -> DataFrame:
         rows.withColumn("subject", sf.lit("LAO")),
         when(
             (lao >= 0) & (lao >= mark),
-            verdict(rules.LAO_NOT_BELOW_HIGH_WATERMARK, found=text("LAO {}", lao), expected=text("less than {}", mark)),
+            verdict(
+                rules.LAO_NOT_BELOW_HIGH_WATERMARK,
+                found=text("LAO {}", lao),
+                expected=text("less than {}", mark),
+            ),
         ),
         when(
             mark > sf.col("offset"),
@@ -66,10 +72,16 @@ def _single(said: DataFrame, known: DataFrame, end_offset: int) -> DataFrame:
 
 
 def _highest_before(known: DataFrame, end_offset: int) -> DataFrame:
-    """For each known LAO the highest one before it: within its slice of the log, and of the slices before. Columns offset, highest."""
+    """For each known LAO the highest one before it: within its slice of the log, and of the slices
+    before. Columns offset, highest.
+    """
     stands = sf.struct("lao", "offset")
-    sliced = known.select("offset", "lao", slice_of(sf.col("offset"), slice_length(end_offset)).alias("slice"))
-    in_slice = Window.partitionBy("slice").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    sliced = known.select(
+        "offset", "lao", slice_of(sf.col("offset"), slice_length(end_offset)).alias("slice")
+    )
+    in_slice = (
+        Window.partitionBy("slice").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    )
     # At the most as many rows as there are slices: one task's work.
     slices_before = Window.orderBy("slice").rowsBetween(Window.unboundedPreceding, -1)
     of_slices = sliced.groupBy("slice").agg(sf.max(stands).alias("top"))
@@ -79,7 +91,9 @@ def _highest_before(known: DataFrame, end_offset: int) -> DataFrame:
 
 
 def _acknowledged(said: DataFrame, known: DataFrame, history: History) -> DataFrame:
-    unfenced = history.brokers.where(~sf.col("fenced")).select("broker_id", "broker_epoch", "begins", "ends")
+    unfenced = history.brokers.where(~sf.col("fenced")).select(
+        "broker_id", "broker_epoch", "begins", "ends"
+    )
     points = known.drop("applied").withColumn("at", sf.col("offset"))
     counting = in_force(points, unfenced, end_offset=history.end_offset, how="inner").drop("at")
     reports = said.select("offset", "epoch", sf.inline("applied"))
@@ -90,9 +104,9 @@ def _acknowledged(said: DataFrame, known: DataFrame, history: History) -> DataFr
         .orderBy("offset", sf.col("lao").isNotNull())
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    last = sf.last(sf.when(sf.col("lao").isNull(), sf.struct("applied_offset", "offset")), ignorenulls=True).over(
-        so_far
-    )
+    last = sf.last(
+        sf.when(sf.col("lao").isNull(), sf.struct("applied_offset", "offset")), ignorenulls=True
+    ).over(so_far)
     asked = rows.withColumn("last", last).where(sf.col("lao").isNotNull())
     broker, lao, applied = sf.col("broker_id"), sf.col("lao"), sf.col("last.applied_offset")
     return findings(
@@ -114,7 +128,9 @@ def _acknowledged(said: DataFrame, known: DataFrame, history: History) -> DataFr
                 broker_id=broker,
                 also=sf.col("begins"),
                 found=text("LAO {}", lao),
-                expected=text("unknown: broker {} has not reported in epoch {}", broker, sf.col("epoch")),
+                expected=text(
+                    "unknown: broker {} has not reported in epoch {}", broker, sf.col("epoch")
+                ),
             ),
         ),
     )

@@ -1,4 +1,6 @@
-"""Rules about controllers: one an epoch, epochs in order, and each begun by the record of its election."""
+"""Rules about controllers: one an epoch, epochs in order, and each begun by the record of its
+election.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,15 @@ from replay.audit import rules
 from replay.audit.finding import findings, text, verdict, when
 from replay.audit.history import History
 
-RULES = (rules.TWO_CONTROLLERS_IN_EPOCH, rules.CONTROLLER_EPOCH_WENT_BACK, rules.EPOCH_WITHOUT_CONTROLLER)
+RULES = (
+    rules.TWO_CONTROLLERS_IN_EPOCH,
+    rules.CONTROLLER_EPOCH_WENT_BACK,
+    rules.EPOCH_WITHOUT_CONTROLLER,
+)
 _BEGINNINGS = (RecordType.LEADER_CHANGE, RecordType.RECOVERY)
-"""What may be the first record of an epoch; a recovery by hand opens one that nobody was elected in."""
+"""What may be the first record of an epoch; a recovery by hand opens one that nobody was elected
+in.
+"""
 
 
 def check(history: History) -> DataFrame:
@@ -22,7 +30,9 @@ def check(history: History) -> DataFrame:
 
 def _elections(history: History) -> DataFrame:
     of_epoch = Window.partitionBy("epoch").orderBy("offset")
-    rows = history.of(RecordType.LEADER_CHANGE).select("offset", "epoch", "timestamp_ms", "principal", "leader_id")
+    rows = history.of(RecordType.LEADER_CHANGE).select(
+        "offset", "epoch", "timestamp_ms", "principal", "leader_id"
+    )
     rows = rows.withColumn("earlier", sf.lag(sf.struct("offset", "leader_id")).over(of_epoch))
     return findings(
         rows.withColumn("subject", text("controller epoch {}", sf.col("epoch"))),
@@ -45,13 +55,19 @@ def _epochs(history: History) -> DataFrame:
         sf.min("timestamp_ms").alias("first_ms"),
         sf.max("timestamp_ms").alias("last_ms"),
     )
-    begun = history.of(*_BEGINNINGS).select(sf.col("offset").alias("first"), sf.lit(True).alias("begun"))
+    begun = history.of(*_BEGINNINGS).select(
+        sf.col("offset").alias("first"), sf.lit(True).alias("begun")
+    )
     # One row an epoch: one task's work.
     later = Window.orderBy(sf.desc("epoch")).rowsBetween(Window.unboundedPreceding, -1)
     rows = ranges.withColumn("later", sf.min("first").over(later)).join(begun, "first", "left")
     # Two looks at each: at its first record, and at its last.
     ends = [
-        sf.struct(sf.lit(end).alias("end"), sf.col(end).alias("offset"), sf.col(f"{end}_ms").alias("timestamp_ms"))
+        sf.struct(
+            sf.lit(end).alias("end"),
+            sf.col(end).alias("offset"),
+            sf.col(f"{end}_ms").alias("timestamp_ms"),
+        )
         for end in ("first", "last")
     ]
     looks = rows.select("*", sf.inline(sf.array(*ends))).withColumn(

@@ -1,6 +1,8 @@
-"""Rules about registrations: a broker epoch is the offset of its registration, so each is of one incarnation; and fenced at first.
+"""Rules about registrations: a broker epoch is the offset of its registration, so each is of one
+incarnation; and fenced at first.
 
-A process that registers again under the incarnation id it is registered by keeps its epoch: that amends a registration, and is none.
+A process that registers again under the incarnation id it is registered by keeps its epoch: that
+amends a registration, and is none.
 """
 
 from __future__ import annotations

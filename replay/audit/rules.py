@@ -1,4 +1,6 @@
-"""The rules by name: how bad it is, in a sentence what is wrong, and which records are looked at."""
+"""The rules by name: how bad it is, in a sentence what is wrong, and which records are looked
+at.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ DOCUMENTATION = "docs/audit.md"
 _PARTITIONS = (RecordType.PARTITION, RecordType.PARTITION_CHANGE)
 _CHANGES = (RecordType.PARTITION_CHANGE,)
 _REGISTRATIONS = (RecordType.REGISTER_BROKER,)
-_STANDINGS = (RecordType.REGISTER_BROKER, RecordType.UNREGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE)
+_STANDINGS = (
+    RecordType.REGISTER_BROKER,
+    RecordType.UNREGISTER_BROKER,
+    RecordType.BROKER_REGISTRATION_CHANGE,
+)
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -45,10 +51,16 @@ UNKNOWN_BROKER_EPOCH = Rule(
     _CHANGES,
 )
 BROKER_NOT_REGISTERED = Rule(
-    "BROKER_NOT_REGISTERED", CRITICAL, "a broker entered an ISR while it was not registered", _PARTITIONS
+    "BROKER_NOT_REGISTERED",
+    CRITICAL,
+    "a broker entered an ISR while it was not registered",
+    _PARTITIONS,
 )
 INELIGIBLE_ISR_MEMBER = Rule(
-    "INELIGIBLE_ISR_MEMBER", CRITICAL, "a broker entered an ISR while it was fenced or shutting down", _PARTITIONS
+    "INELIGIBLE_ISR_MEMBER",
+    CRITICAL,
+    "a broker entered an ISR while it was fenced or shutting down",
+    _PARTITIONS,
 )
 STALE_PROPOSER_EPOCH = Rule(
     "STALE_PROPOSER_EPOCH",
@@ -57,15 +69,29 @@ STALE_PROPOSER_EPOCH = Rule(
     _CHANGES,
 )
 PROPOSER_NOT_LEADER = Rule(
-    "PROPOSER_NOT_LEADER", CRITICAL, "an ISR was changed by a broker that did not lead the partition", _CHANGES
+    "PROPOSER_NOT_LEADER",
+    CRITICAL,
+    "an ISR was changed by a broker that did not lead the partition",
+    _CHANGES,
 )
 ISR_GREW_UNPROPOSED = Rule(
-    "ISR_GREW_UNPROPOSED", CRITICAL, "a broker entered an ISR, and no leader had proposed it", _CHANGES
+    "ISR_GREW_UNPROPOSED",
+    CRITICAL,
+    "a broker entered an ISR, and no leader had proposed it",
+    _CHANGES,
 )
 ISR_NOT_IN_REPLICAS = Rule(
-    "ISR_NOT_IN_REPLICAS", ERROR, "an ISR has a member that is no replica, or names one twice", _PARTITIONS
+    "ISR_NOT_IN_REPLICAS",
+    ERROR,
+    "an ISR has a member that is no replica, or names one twice",
+    _PARTITIONS,
 )
-ISR_EMPTY = Rule("ISR_EMPTY", CRITICAL, "an ISR is empty: nobody is known to hold what was acknowledged", _PARTITIONS)
+ISR_EMPTY = Rule(
+    "ISR_EMPTY",
+    CRITICAL,
+    "an ISR is empty: nobody is known to hold what was acknowledged",
+    _PARTITIONS,
+)
 LEADER_OUTSIDE_ISR = Rule("LEADER_OUTSIDE_ISR", CRITICAL, "a leader is not in its ISR", _PARTITIONS)
 UNDECLARED_UNCLEAN_ELECTION = Rule(
     "UNDECLARED_UNCLEAN_ELECTION",
@@ -88,14 +114,18 @@ INELIGIBLE_LEADER = Rule(
 INACTIVE_IN_ISR = Rule(
     "INACTIVE_IN_ISR",
     CRITICAL,
-    "a broker that was fenced, shut down, replaced or unregistered stayed in an ISR with others, or led on",
+    "a broker that was fenced, shut down, replaced or unregistered stayed in an ISR with others, or"
+    " led on",
     _STANDINGS,
 )
 LEADER_EPOCH_WENT_BACK = Rule(
     "LEADER_EPOCH_WENT_BACK", CRITICAL, "the leader epoch of a partition went back", _PARTITIONS
 )
 PARTITION_EPOCH_WENT_BACK = Rule(
-    "PARTITION_EPOCH_WENT_BACK", CRITICAL, "the partition epoch of a partition did not grow", _PARTITIONS
+    "PARTITION_EPOCH_WENT_BACK",
+    CRITICAL,
+    "the partition epoch of a partition did not grow",
+    _PARTITIONS,
 )
 REASSIGNMENT_INCOMPLETE = Rule(
     "REASSIGNMENT_INCOMPLETE",
@@ -115,14 +145,24 @@ BROKER_EPOCH_REUSED = Rule(
     "another incarnation was registered under an epoch that is not its own",
     _REGISTRATIONS,
 )
-REGISTERED_UNFENCED = Rule("REGISTERED_UNFENCED", ERROR, "a new registration was not fenced at first", _REGISTRATIONS)
+REGISTERED_UNFENCED = Rule(
+    "REGISTERED_UNFENCED", ERROR, "a new registration was not fenced at first", _REGISTRATIONS
+)
 LAO_NOT_BELOW_HIGH_WATERMARK = Rule(
-    "LAO_NOT_BELOW_HIGH_WATERMARK", CRITICAL, "LAO was at or above the high watermark", (RecordType.PROGRESS,)
+    "LAO_NOT_BELOW_HIGH_WATERMARK",
+    CRITICAL,
+    "LAO was at or above the high watermark",
+    (RecordType.PROGRESS,),
 )
 HIGH_WATERMARK_BEYOND_LOG = Rule(
-    "HIGH_WATERMARK_BEYOND_LOG", CRITICAL, "the high watermark was above the end of the log", (RecordType.PROGRESS,)
+    "HIGH_WATERMARK_BEYOND_LOG",
+    CRITICAL,
+    "the high watermark was above the end of the log",
+    (RecordType.PROGRESS,),
 )
-LAO_WENT_BACK = Rule("LAO_WENT_BACK", CRITICAL, "LAO was lower than it had been before", (RecordType.PROGRESS,))
+LAO_WENT_BACK = Rule(
+    "LAO_WENT_BACK", CRITICAL, "LAO was lower than it had been before", (RecordType.PROGRESS,)
+)
 LAO_ABOVE_APPLIED = Rule(
     "LAO_ABOVE_APPLIED",
     CRITICAL,
@@ -136,13 +176,22 @@ LAO_WITHOUT_REPORT = Rule(
     (RecordType.PROGRESS,),
 )
 HOSTNAME_OF_TWO_IDS = Rule(
-    "HOSTNAME_OF_TWO_IDS", ERROR, "a hostname was mapped to two broker ids at a time", (RecordType.HOSTNAME,)
+    "HOSTNAME_OF_TWO_IDS",
+    ERROR,
+    "a hostname was mapped to two broker ids at a time",
+    (RecordType.HOSTNAME,),
 )
 HOSTNAME_NOT_OF_REGISTRATION = Rule(
-    "HOSTNAME_NOT_OF_REGISTRATION", ERROR, "a registration mapped its host to another broker", (RecordType.HOSTNAME,)
+    "HOSTNAME_NOT_OF_REGISTRATION",
+    ERROR,
+    "a registration mapped its host to another broker",
+    (RecordType.HOSTNAME,),
 )
 TWO_CONTROLLERS_IN_EPOCH = Rule(
-    "TWO_CONTROLLERS_IN_EPOCH", CRITICAL, "a controller epoch was begun twice", (RecordType.LEADER_CHANGE,)
+    "TWO_CONTROLLERS_IN_EPOCH",
+    CRITICAL,
+    "a controller epoch was begun twice",
+    (RecordType.LEADER_CHANGE,),
 )
 CONTROLLER_EPOCH_WENT_BACK = Rule(
     "CONTROLLER_EPOCH_WENT_BACK",
@@ -157,10 +206,16 @@ EPOCH_WITHOUT_CONTROLLER = Rule(
     tuple(RecordType),
 )
 NUMBER_EXECUTED_TWICE = Rule(
-    "NUMBER_EXECUTED_TWICE", CRITICAL, "a numbered write of a client was executed twice", tuple(RecordType)
+    "NUMBER_EXECUTED_TWICE",
+    CRITICAL,
+    "a numbered write of a client was executed twice",
+    tuple(RecordType),
 )
 CLOSED_CLIENT_WROTE = Rule(
-    "CLOSED_CLIENT_WROTE", ERROR, "a numbered write was executed after its client was closed", tuple(RecordType)
+    "CLOSED_CLIENT_WROTE",
+    ERROR,
+    "a numbered write was executed after its client was closed",
+    tuple(RecordType),
 )
 
 RULES: tuple[Rule, ...] = tuple(each for each in globals().values() if isinstance(each, Rule))

@@ -14,15 +14,25 @@ _NOBODY = "array<int>"
 
 
 def steps(partitions: DataFrame) -> DataFrame:
-    """One row a record of a partition, from :func:`replay.timelines.partitions`: its state after it, and what is new.
+    """One row a record of a partition, from :func:`replay.timelines.partitions`: its state after
+    it, and what is new.
 
-    All columns of the timeline; ``before``: of the state before (a struct; null for the first); ``next_begins``: of the one behind it.
-    ``entered``: who is in the ISR and was not. ``unproposed``: those of them whom no leader proposed. ``unclean``: the record declares an
-    unclean leader: alone in the ISR, and RECOVERING. In an export without the column ``leader_recovery_state`` the first is enough.
+    All columns of the timeline; ``before``: of the state before (a struct; null for the first);
+    ``next_begins``: of the one behind it. ``entered``: who is in the ISR and was not.
+    ``unproposed``: those of them whom no leader proposed. ``unclean``: the record declares an
+    unclean leader: alone in the ISR, and RECOVERING. In an export without the column
+    ``leader_recovery_state`` the first is enough.
     """
     earlier = (
-        "begins", "ends", "leader", "leader_epoch", "partition_epoch", "replicas", "adding_replicas", "isr",
-    )  # fmt: skip
+        "begins",
+        "ends",
+        "leader",
+        "leader_epoch",
+        "partition_epoch",
+        "replicas",
+        "adding_replicas",
+        "isr",
+    )
     # The order that the timeline was made in: nothing is sorted again.
     of_partition = Window.partitionBy(*PARTITION_KEY).orderBy("begins")
     beside = {
@@ -34,7 +44,9 @@ def steps(partitions: DataFrame) -> DataFrame:
     recovering = sf.coalesce(sf.col("leader_recovery_state") == RECOVERING, sf.lit(True))
     entered = sf.coalesce(sf.array_except("isr", sf.coalesce("before.isr", nobody())), nobody())
     return (
-        rows.withColumns({"entered": entered, "changed": sf.col("type") == int(RecordType.PARTITION_CHANGE)})
+        rows.withColumns(
+            {"entered": entered, "changed": sf.col("type") == int(RecordType.PARTITION_CHANGE)}
+        )
         .withColumns(
             {
                 "unproposed": sf.array_except("entered", proposed),

@@ -11,8 +11,9 @@ from raftlog.metadata.records import RecordType
 def config_churn(records: DataFrame, since_ms: int) -> DataFrame:
     """One row a key of a resource that was set or deleted from ``since_ms`` on.
 
-    resource_type, resource_name, config_name, changes, ``reversals`` (changes to the value before the last one: A, B, A), principals
-    (how many different ones), last_offset, last_ms, last_principal, last_value (null: deleted).
+    resource_type, resource_name, config_name, changes, ``reversals`` (changes to the value before
+    the last one: A, B, A), principals (how many different ones), last_offset, last_ms,
+    last_principal, last_value (null: deleted).
     """
     key = ["resource_type", "resource_name", "config_name"]
     of_key = Window.partitionBy(*key).orderBy("offset")

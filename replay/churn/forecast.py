@@ -23,32 +23,46 @@ class Trend(NamedTuple):
     per_day: float
 
     def after(self, days: float) -> int:
-        """The value so many days after the last point. A falling line is not drawn on: what shrinks for a while does not vanish."""
+        """The value so many days after the last point.
+
+        A falling line is not drawn on: what shrinks for a while does not vanish.
+        """
         return round(self.now + max(0.0, self.per_day) * days)
 
 
 def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
-    """The line of least squares through (time in ms, value), moved so that it goes through the last one. None for fewer than two."""
+    """The line of least squares through (time in ms, value), moved so that it goes through the last
+    one. None for fewer than two.
+    """
     if len(points) < 2:
         return None
     days = [(at - points[-1][0]) / DAY_MS for at, _ in points]
     values = [value for _, value in points]
     middle, mean = sum(days) / len(days), sum(values) / len(values)
     spread = sum((day - middle) ** 2 for day in days)
-    slope = sum((day - middle) * (value - mean) for day, value in zip(days, values, strict=True)) / spread
+    slope = (
+        sum((day - middle) * (value - mean) for day, value in zip(days, values, strict=True))
+        / spread
+    )
     return Trend(values[-1], slope)
 
 
 def load_bytes_per_s() -> float:
-    """How many bytes of a snapshot this machine turns into an image in a second: of one with 5,000 partitions, the best of three."""
+    """How many bytes of a snapshot this machine turns into an image in a second: of one with 5,000
+    partitions, the best of three.
+    """
     topic_id = bytes(16)
     draft = ImageBuilder(Image())
     messages: list[Any] = [pb.TopicRecord(name="measured", topic_id=topic_id)]
     messages += [
-        pb.PartitionRecord(topic_id=topic_id, partition_id=index, replicas=[1, 2, 3], isr=[1, 2, 3], leader=1)
+        pb.PartitionRecord(
+            topic_id=topic_id, partition_id=index, replicas=[1, 2, 3], isr=[1, 2, 3], leader=1
+        )
         for index in range(_PARTITIONS)
     ]
-    draft.apply_batch([record(message) for message in messages], base_offset=0, epoch=1, timestamp_ms=0)
+    draft.apply_batch(
+        [record(message) for message in messages], base_offset=0, epoch=1, timestamp_ms=0
+    )
     image = draft.snapshot()
     content = b"".join(pieces(image, header_of(image, cluster_id="", generation=0)))
     best = min(_seconds(content) for _ in range(3))

@@ -6,9 +6,11 @@ import msgspec
 
 
 class BrokerChurn(msgspec.Struct, frozen=True):
-    """One broker: how often it left ISRs (``leaves_by_leader``: because it lagged), came back, and lost and gained leaderships.
+    """One broker: how often it left ISRs (``leaves_by_leader``: because it lagged), came back, and
+    lost and gained leaderships.
 
-    ``p50_out_ms``, ``max_out_ms``: how long it had been out of an ISR when it came back; None: it never did.
+    ``p50_out_ms``, ``max_out_ms``: how long it had been out of an ISR when it came back; None: it
+    never did.
     """
 
     broker_id: int
@@ -38,7 +40,10 @@ class PartitionChurn(msgspec.Struct, frozen=True):
 
 
 class ConfigChurn(msgspec.Struct, frozen=True):
-    """One key of a resource. ``reversals``: changes back to the value before the last. ``last_value`` None: deleted."""
+    """One key of a resource.
+
+    ``reversals``: changes back to the value before the last. ``last_value`` None: deleted.
+    """
 
     resource_type: int
     resource_name: str
@@ -53,7 +58,11 @@ class ConfigChurn(msgspec.Struct, frozen=True):
 
 
 class TypeGrowth(msgspec.Struct, frozen=True):
-    """One record type. ``bytes``: of the records' bodies, without what a batch adds; ``per_day``: records, at the pace of all the time."""
+    """One record type.
+
+    ``bytes``: of the records' bodies, without what a batch adds; ``per_day``: records, at the pace
+    of all the time.
+    """
 
     type_name: str
     records: int
@@ -62,7 +71,9 @@ class TypeGrowth(msgspec.Struct, frozen=True):
 
 
 class PeriodGrowth(msgspec.Struct, frozen=True):
-    """One hour or day: records written in it; and at its end the state's entities, and about the bytes of a snapshot of it."""
+    """One hour or day: records written in it; and at its end the state's entities, and about the
+    bytes of a snapshot of it.
+    """
 
     period_ms: int
     records: int
@@ -71,7 +82,9 @@ class PeriodGrowth(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """In so many days: the log's bytes if nothing is deleted, the snapshot's, and how long this machine would load it."""
+    """In so many days: the log's bytes if nothing is deleted, the snapshot's, and how long this
+    machine would load it.
+    """
 
     days: int
     log_bytes: int
@@ -80,10 +93,13 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 class ChurnResult(msgspec.Struct, frozen=True):
-    """From ``since_ms`` to ``until_ms``. Lists are the worst first, cut at the limit, of ``…_total``; ``periods``: the last ones.
+    """From ``since_ms`` to ``until_ms``.
 
-    ``log_bytes``, ``snapshot_bytes`` and ``load_ms`` are as of the end; ``forecasts`` is empty if there are fewer than two periods.
-    ``load_bytes_per_s``: how fast the machine that ran this loads a snapshot.
+    Lists are the worst first, cut at the limit, of ``…_total``; ``periods``: the last ones.
+
+    ``log_bytes``, ``snapshot_bytes`` and ``load_ms`` are as of the end; ``forecasts`` is empty if
+    there are fewer than two periods. ``load_bytes_per_s``: how fast the machine that ran this loads
+    a snapshot.
     """
 
     since_ms: int

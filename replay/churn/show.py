@@ -34,17 +34,27 @@ def _broker_table(result: ChurnResult) -> Table:
 
 def _partition_table(result: ChurnResult) -> Table:
     table = Table(
-        "partition", "left the ISR", "of it lagging", "came back", "out p50", "leader moved", title="Partitions"
+        "partition",
+        "left the ISR",
+        "of it lagging",
+        "came back",
+        "out p50",
+        "leader moved",
+        title="Partitions",
     )
     for each in result.partitions:
         out = "-" if each.p50_out_ms is None else duration(each.p50_out_ms)
         counts = (each.leaves, each.leaves_by_leader, each.returns)
-        table.add_row(f"{each.topic_name}-{each.partition_id}", *map(str, counts), out, str(each.leader_moves))
+        table.add_row(
+            f"{each.topic_name}-{each.partition_id}", *map(str, counts), out, str(each.leader_moves)
+        )
     return table
 
 
 def _config_table(result: ChurnResult) -> Table:
-    table = Table("config", "changes", "back again", "by how many", "last", "by", "value", title="Configs")
+    table = Table(
+        "config", "changes", "back again", "by how many", "last", "by", "value", title="Configs"
+    )
     for each in result.configs:
         table.add_row(
             config_key(each.resource_type, each.resource_name, each.config_name),
@@ -63,16 +73,23 @@ def _growth_table(result: ChurnResult) -> Table:
     table = Table("records", "how many", "bytes", "share", "a day", title="The log by record type")
     for each in result.types:
         share = f"{100 * each.bytes / total:.1f} %"
-        table.add_row(each.type_name, str(each.records), size(each.bytes), share, f"{each.per_day:.0f}")
+        table.add_row(
+            each.type_name, str(each.records), size(each.bytes), share, f"{each.per_day:.0f}"
+        )
     return table
 
 
 def _forecast_table(result: ChurnResult) -> Table:
     table = Table("", "log, nothing deleted", "snapshot", "loaded in", title="Forecast")
-    table.add_row("now", size(result.log_bytes), size(result.snapshot_bytes), duration(result.load_ms))
+    table.add_row(
+        "now", size(result.log_bytes), size(result.snapshot_bytes), duration(result.load_ms)
+    )
     for each in result.forecasts:
         table.add_row(
-            f"in {counted(each.days, 'day')}", size(each.log_bytes), size(each.snapshot_bytes), duration(each.load_ms)
+            f"in {counted(each.days, 'day')}",
+            size(each.log_bytes),
+            size(each.snapshot_bytes),
+            duration(each.load_ms),
         )
     return table
 
@@ -91,8 +108,25 @@ def render(result: ChurnResult, console: Console) -> None:
     console.print(_forecast_table(result))
     changed = "whose ISR or leader changed"
     counts = (
-        (result.partitions, result.partitions_total, f"partition {changed}", f"partitions {changed}"),
-        (result.configs, result.configs_total, "config key that changed", "config keys that changed"),
+        (
+            result.partitions,
+            result.partitions_total,
+            f"partition {changed}",
+            f"partitions {changed}",
+        ),
+        (
+            result.configs,
+            result.configs_total,
+            "config key that changed",
+            "config keys that changed",
+        ),
     )
-    console.print("; ".join(counted(total, one, many) + more(len(rows), total) for rows, total, one, many in counts))
-    console.print(f"Loading a snapshot is reckoned at {size(result.load_bytes_per_s)}/s, as this machine does it")
+    console.print(
+        "; ".join(
+            counted(total, one, many) + more(len(rows), total) for rows, total, one, many in counts
+        )
+    )
+    console.print(
+        f"Loading a snapshot is reckoned at {size(result.load_bytes_per_s)}/s, as this machine"
+        " does it"
+    )

@@ -1,6 +1,8 @@
-"""How large the state was, and so a snapshot of it, from the fold itself: what each record adds to it and takes away.
+"""How large the state was, and so a snapshot of it, from the fold itself: what each record adds to
+it and takes away.
 
-Entity by entity, so no state is ever held whole: a task adds up, for each period and kind, what its own groups' changes come to.
+Entity by entity, so no state is ever held whole: a task adds up, for each period and kind, what its
+own groups' changes come to.
 """
 
 from __future__ import annotations
@@ -19,14 +21,23 @@ from replay.fold import FOLD_COLUMNS, apply_row, by_group
 
 _TIMESTAMP = FOLD_COLUMNS.index("timestamp_ms") - 2
 """Where a row has it, behind its group."""
-_GREW = pa.schema([("period_ms", pa.int64()), ("kind", pa.string()), ("entities", pa.int64()), ("bytes", pa.int64())])
+_GREW = pa.schema(
+    [
+        ("period_ms", pa.int64()),
+        ("kind", pa.string()),
+        ("entities", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
 _GREW_DDL = "period_ms long, kind string, entities long, bytes long"
 _BATCH_OVERHEAD = 100
 """Bytes about the entities of each batch of a snapshot, more or less."""
 
 
 class SizeRecorder(ImageBuilder):
-    """A draft that adds up what its changes do to the size of a snapshot: kind -> [entities, bytes]."""
+    """A draft that adds up what its changes do to the size of a snapshot: kind -> [entities,
+    bytes].
+    """
 
     __slots__ = ("grown",)
 
@@ -34,7 +45,9 @@ class SizeRecorder(ImageBuilder):
         super().__init__(base)
         self.grown: dict[str, list[int]] = {}
 
-    def replace(self, kind: str, key: tuple[object, ...], old: object | None, new: object | None) -> None:
+    def replace(
+        self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
+    ) -> None:
         """Account a change by size alone: the hash is not asked for."""
         grown = self.grown.setdefault(kind, [0, 0])
         for value, sign in ((old, -1), (new, 1)):
@@ -49,7 +62,9 @@ def _in_snapshot(length: int) -> int:
 
 
 def state_growth(records: DataFrame, period_ms: int, *, partitions: int | None = None) -> DataFrame:
-    """How many entities and bytes of snapshot each period brought: period_ms (its beginning), kind, entities, bytes; negative if less."""
+    """How many entities and bytes of snapshot each period brought: period_ms (its beginning), kind,
+    entities, bytes; negative if less.
+    """
     grouped = by_group(records, FOLD_COLUMNS, partitions)
     return (
         grouped.mapInArrow(_sizer(period_ms), _GREW_DDL)
@@ -78,17 +93,22 @@ def _sizer(period_ms: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
         rows = [(period, kind, entities, size) for (period, kind), (entities, size) in sums.items()]
         arrays = list(zip(*rows, strict=True)) or [()] * len(_GREW)
         yield pa.record_batch(
-            [pa.array(column, field.type) for column, field in zip(arrays, _GREW, strict=True)], schema=_GREW
+            [pa.array(column, field.type) for column, field in zip(arrays, _GREW, strict=True)],
+            schema=_GREW,
         )
 
     return size_groups
 
 
 def state_sizes(grown: DataFrame) -> DataFrame:
-    """The size at the end of each period in which it changed: period_ms, entities, snapshot_bytes (about)."""
+    """The size at the end of each period in which it changed: period_ms, entities, snapshot_bytes
+    (about).
+    """
     in_order = Window.orderBy("period_ms")
     # A row a period: few enough for one task.
-    sums = grown.groupBy("period_ms").agg(sf.sum("entities").alias("entities"), sf.sum("bytes").alias("bytes"))
+    sums = grown.groupBy("period_ms").agg(
+        sf.sum("entities").alias("entities"), sf.sum("bytes").alias("bytes")
+    )
     total = sf.sum("bytes").over(in_order)
     return sums.select(
         "period_ms",

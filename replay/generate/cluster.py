@@ -1,4 +1,6 @@
-"""The made-up cluster's brokers and partitions: what happens to them, as the controller decides it."""
+"""The made-up cluster's brokers and partitions: what happens to them, as the controller decides
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from controller.decisions.brokers.hostnames import mapping_of
 from controller.decisions.partitions.leader_elections import elect, wants_preferred
 from controller.rules.elections import MAX_REMOVALS, partitions_of, removals
 from controller.rules.fencing import begin_shutdown, fence, take_leave, unfence
-from controller.rules.partition_change import NO_LEADER, RECOVERED, Assignment, Brokers, Election, next_state
+from controller.rules.partition_change import (
+    NO_LEADER,
+    RECOVERED,
+    Assignment,
+    Brokers,
+    Election,
+    next_state,
+)
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import PartitionKey
@@ -41,7 +50,7 @@ class Cluster:
         self.observed = Observation(log, self.broker_ids)
         self.leader_id = 0
 
-    # --- controllers ----------------------------------------------------------------------------------------------
+    # --- controllers -----------------------------------------------------------------------------
 
     def elect(self, at_ms: int) -> None:
         """Another controller begins an epoch."""
@@ -51,15 +60,20 @@ class Cluster:
         log.epoch += 1
         granting = sorted({self.leader_id, log.rng.choice(voters)})
         self.observed.new_epoch(at_ms + log.rng.randrange(5, 60))
-        change = pb.LeaderChangeRecord(leader_id=self.leader_id, voters=voters, granting_voters=granting)
+        change = pb.LeaderChangeRecord(
+            leader_id=self.leader_id, voters=voters, granting_voters=granting
+        )
         log.append([record(change)], at_ms, control=True)
 
     def set_features(self, at_ms: int) -> None:
         """The levels that this build has."""
-        levels = [record(pb.FeatureLevelRecord(name=name, feature_level=level)) for name, level in FEATURES.items()]
+        levels = [
+            record(pb.FeatureLevelRecord(name=name, feature_level=level))
+            for name, level in FEATURES.items()
+        ]
         self.log.append(levels, at_ms)
 
-    # --- brokers --------------------------------------------------------------------------------------------------
+    # --- brokers ---------------------------------------------------------------------------------
 
     def broker(self, broker_id: int) -> Broker | None:
         """The registration, if there is one."""
@@ -85,7 +99,11 @@ class Cluster:
             broker_epoch=log.end_offset,
             end_points=[pb.Listener(name="PLAINTEXT", host=host, port=9092)],
             features=[
-                pb.FeatureRange(name=name, min_supported_version=0 if level == 1 else 1, max_supported_version=level)
+                pb.FeatureRange(
+                    name=name,
+                    min_supported_version=0 if level == 1 else 1,
+                    max_supported_version=level,
+                )
                 for name, level in FEATURES.items()
             ],
             rack=f"rack-{self.rack_of(broker_id)}",
@@ -99,7 +117,11 @@ class Cluster:
             ),
         )
         self.observed.resume(broker_id)
-        gone = removals(log.draft, broker_id, on_purpose=True) if self.broker(broker_id) is not None else []
+        gone = (
+            removals(log.draft, broker_id, on_purpose=True)
+            if self.broker(broker_id) is not None
+            else []
+        )
         log.append([record(registration), *gone, *mapping_of(log.draft, host, broker_id)], at_ms)
 
     def unfence(self, broker_id: int, at_ms: int) -> None:
@@ -116,7 +138,8 @@ class Cluster:
             return
         self.log.append(fence(self.log.draft, broker, cause), at_ms)
         self._in_batches(
-            lambda: removals(self.log.draft, broker_id, on_purpose=True, limit=MAX_REMOVALS), at_ms + _BATCH_MS
+            lambda: removals(self.log.draft, broker_id, on_purpose=True, limit=MAX_REMOVALS),
+            at_ms + _BATCH_MS,
         )
 
     def begin_shutdown(self, broker_id: int, at_ms: int) -> None:
@@ -139,7 +162,7 @@ class Cluster:
             self.log.append(records, at_ms)
             at_ms += _BATCH_MS
 
-    # --- partitions -----------------------------------------------------------------------------------------------
+    # --- partitions ------------------------------------------------------------------------------
 
     def held(self, broker_id: int) -> Iterable[Partition]:
         """Partitions with a replica on the broker, in order."""
@@ -154,11 +177,17 @@ class Cluster:
         """Leaders take a follower that does not keep up out of their ISRs."""
         named = filter(None, map(self.partition, keys))
         followed = [each for each in named if broker_id in each.isr and each.leader != broker_id]
-        wanted = [(each, [member for member in each.isr if member != broker_id]) for each in followed]
+        wanted = [
+            (each, [member for member in each.isr if member != broker_id]) for each in followed
+        ]
         self._propose(wanted, at_ms)
 
-    def expand(self, broker_id: int, at_ms: int, *, keys: Iterable[PartitionKey] | None = None) -> None:
-        """Leaders take a broker that has caught up back into their ISRs; ``keys``: of these partitions, else of all that it holds."""
+    def expand(
+        self, broker_id: int, at_ms: int, *, keys: Iterable[PartitionKey] | None = None
+    ) -> None:
+        """Leaders take a broker that has caught up back into their ISRs; ``keys``: of these
+        partitions, else of all that it holds.
+        """
         broker = self.broker(broker_id)
         if broker is None or not broker.active:
             return
@@ -176,7 +205,9 @@ class Cluster:
         for leader in sorted(by_leader):
             named = by_leader[leader]
             for start in range(0, len(named), _PROPOSED):
-                records = [self._proposal(brokers, *each) for each in named[start : start + _PROPOSED]]
+                records = [
+                    self._proposal(brokers, *each) for each in named[start : start + _PROPOSED]
+                ]
                 self.log.append(records, at_ms)
                 at_ms += self.log.rng.randrange(1, 40)
 
@@ -185,9 +216,13 @@ class Cluster:
         change = next_state(brokers, partition, isr=isr, recovery_state=RECOVERED)
         assert change is not None
         registered = self.log.draft.brokers
-        change.proposer_id, change.proposer_epoch = partition.leader, registered[partition.leader].epoch
+        change.proposer_id, change.proposer_epoch = (
+            partition.leader,
+            registered[partition.leader].epoch,
+        )
         change.isr_with_epochs.extend(
-            pb.BrokerState(broker_id=member, broker_epoch=registered[member].epoch) for member in isr
+            pb.BrokerState(broker_id=member, broker_epoch=registered[member].epoch)
+            for member in isr
         )
         if not change.HasField("isr"):
             change.isr.ids.extend(partition.isr)
@@ -198,18 +233,26 @@ class Cluster:
         brokers = Brokers(self.log.draft)
         wanted = [each for each in self.held(broker_id) if each.replicas[0] == broker_id]
         records = [
-            record(elect(brokers, each, Election.PREFERRED)) for each in wanted if wants_preferred(brokers, each)
+            record(elect(brokers, each, Election.PREFERRED))
+            for each in wanted
+            if wants_preferred(brokers, each)
         ]
         for start in range(0, len(records), 1000):
             self.log.append(records[start : start + 1000], at_ms)
             at_ms += 50
 
     def reassign(self, keys: Sequence[PartitionKey], to: int, at_ms: int) -> None:
-        """Begin to move the last replica of some partitions to another broker; who has caught up is taken in by ``expand``."""
+        """Begin to move the last replica of some partitions to another broker; who has caught up is
+        taken in by ``expand``.
+        """
         brokers = Brokers(self.log.draft)
         records = []
         for partition in filter(None, map(self.partition, keys)):
-            if to in partition.replicas or partition.adding_replicas or len(partition.replicas) == 1:
+            if (
+                to in partition.replicas
+                or partition.adding_replicas
+                or len(partition.replicas) == 1
+            ):
                 continue
             *kept, last = partition.replicas
             moved = Assignment((*kept, to, last), (last,), (to,))

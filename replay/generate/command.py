@@ -32,7 +32,9 @@ def add_generate(app: typer.Typer) -> None:
 
 def _generate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory.")],
-    records: Annotated[int, typer.Option(min=1, help="How many, or a few more: the last batch is whole.")] = 1_000_000,
+    records: Annotated[
+        int, typer.Option(min=1, help="How many, or a few more: the last batch is whole.")
+    ] = 1_000_000,
     seed: Annotated[int, typer.Option(help="The same seed and options give the same bytes.")] = 1,
     brokers: Annotated[int, typer.Option(min=1, max=1000, help="How many brokers.")] = 12,
     racks: Annotated[int, typer.Option(min=1, help="Over which the brokers are spread.")] = 3,
@@ -41,7 +43,10 @@ def _generate(
     skew: Annotated[
         str,
         typer.Option(
-            help=f"One of {', '.join(SKEWS)}: half of the incidents on one broker, or half the partitions in one topic."
+            help=(
+                f"One of {', '.join(SKEWS)}: half of the incidents on one broker, or half the"
+                " partitions in one topic."
+            )
         ),
     ] = "none",
     incidents: Annotated[
@@ -49,32 +54,43 @@ def _generate(
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Generate a cluster's history of any size, and write it as an export: to try the jobs, and to measure them.
+    """Generate a cluster's history of any size, and write it as an export: to try the jobs, and to
+    measure them.
 
     \b
     Examples:
       raftlog replay generate made-up --records 1000000
       raftlog replay generate made-up-large --records 10000000 --brokers 30 --seed 7 --incidents incidents.json
-    """  # noqa: D301
+    """  # noqa: D301, E501
     if skew not in SKEWS:
         raise typer.BadParameter(f"--skew {skew} is none of {', '.join(SKEWS)}")
     from replay.generate.write import write_export
 
-    profile = Profile(seed=seed, brokers=brokers, racks=racks, topics=topics, partitions=partitions, skew=skew)
+    profile = Profile(
+        seed=seed, brokers=brokers, racks=racks, topics=topics, partitions=partitions, skew=skew
+    )
     began = time.monotonic()
     try:
         with _bar(records) as progress:
             history, manifest = write_export(directory, profile, records, progress)
         if incidents is not None:
-            incidents.write_bytes(msgspec.json.format(msgspec.json.encode(history.incidents), indent=1))
+            incidents.write_bytes(
+                msgspec.json.format(msgspec.json.encode(history.incidents), indent=1)
+            )
     except (RaftlogError, OSError) as error:
         print(f"raftlog replay: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_INPUT) from error
     seconds = time.monotonic() - began
-    sizes = {kind: sum(each.bytes for each in manifest.of_kind(kind)) for kind in ("raw", "records")}
+    sizes = {
+        kind: sum(each.bytes for each in manifest.of_kind(kind)) for kind in ("raw", "records")
+    }
     if as_json:
         document = msgspec.to_builtins(history)
-        counted: dict[str, Any] = {"incidents": history.count_incidents(), "bytes": sizes, "seconds": round(seconds, 2)}
+        counted: dict[str, Any] = {
+            "incidents": history.count_incidents(),
+            "bytes": sizes,
+            "seconds": round(seconds, 2),
+        }
         print(msgspec.json.format(msgspec.json.encode(document | counted), indent=2).decode())
     else:
         _show(directory, history, sizes, seconds)
@@ -91,13 +107,21 @@ def _bar(records: int) -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _show(directory: Path, history: GeneratedHistory, sizes: dict[str, int], seconds: float) -> None:
+def _show(
+    directory: Path, history: GeneratedHistory, sizes: dict[str, int], seconds: float
+) -> None:
     table = Table(show_header=False)
     table.add_row("export", str(directory))
     table.add_row("records", f"{history.records:,} of {history.days:.1f} days, in {seconds:.1f} s")
     each = {kind: size / history.records for kind, size in sizes.items()}
-    table.add_row("bytes a record", f"{each['raw']:.1f} as in the log, {each['records']:.1f} as Parquet")
-    sizes_at_end = (("broker", history.brokers), ("topic", history.topics), ("partition", history.partitions))
+    table.add_row(
+        "bytes a record", f"{each['raw']:.1f} as in the log, {each['records']:.1f} as Parquet"
+    )
+    sizes_at_end = (
+        ("broker", history.brokers),
+        ("topic", history.topics),
+        ("partition", history.partitions),
+    )
     parts = [counted(count, what) for what, count in sizes_at_end]
     table.add_row("at the end", ", ".join([*parts, f"epoch {history.epochs}"]))
     table.add_row(f"state hash at {history.records - 1}", history.state_hash)

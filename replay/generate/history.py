@@ -17,7 +17,11 @@ from replay.generate.workload import Workload
 
 
 class GeneratedHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made. ``records`` are the offsets 0 to ``records`` - 1; ``state_hash`` is that of every node at the last."""
+    """What was made.
+
+    ``records`` are the offsets 0 to ``records`` - 1; ``state_hash`` is that of every node at the
+    last.
+    """
 
     seed: int
     records: int
@@ -43,7 +47,9 @@ class GeneratedHistory(msgspec.Struct, frozen=True, kw_only=True):
 def generate(
     profile: Profile, records: int, sink: Callable[[bytes], None], *, rates: Rates | None = None
 ) -> GeneratedHistory:
-    """Make a history of ``records`` records, or as many more as the last batch has; ``sink`` is given its chunks in order."""
+    """Make a history of ``records`` records, or as many more as the last batch has; ``sink`` is
+    given its chunks in order.
+    """
     log = GeneratedLog(profile.seed, profile.begin_ms, sink)
     schedule = Schedule(log.rng)
     cluster = Cluster(log, profile)

@@ -1,4 +1,7 @@
-"""What breaks in the made-up cluster, and what is done about it. Each incident is noted when it is over."""
+"""What breaks in the made-up cluster, and what is done about it.
+
+Each incident is noted when it is over.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,14 @@ class Incidents:
             return _HOT_BROKER if _HOT_BROKER in live else None
         return self._rng.choice(live)
 
-    def _note(self, kind: str, begins_ms: int, first_offset: int, ends_ms: int, brokers: Sequence[int] = ()) -> None:
+    def _note(
+        self,
+        kind: str,
+        begins_ms: int,
+        first_offset: int,
+        ends_ms: int,
+        brokers: Sequence[int] = (),
+    ) -> None:
         self.happened.append(
             Incident(
                 kind=kind,
@@ -63,12 +73,18 @@ class Incidents:
         )
         self._busy.difference_update(brokers)
 
-    # --- controllers ----------------------------------------------------------------------------------------------
+    # --- controllers -----------------------------------------------------------------------------
 
     def _fail_over(self, at_ms: int) -> None:
-        """The controller dies; another one is there after a moment, or after the fetch timeout if it was its host."""
+        """The controller dies; another one is there after a moment, or after the fetch timeout if
+        it was its host.
+        """
         first = self._cluster.log.end_offset
-        pause_ms = self._rng.randrange(1_000, 2_400) if self._rng.random() < 0.2 else self._rng.randrange(15, 60)
+        pause_ms = (
+            self._rng.randrange(1_000, 2_400)
+            if self._rng.random() < 0.2
+            else self._rng.randrange(15, 60)
+        )
         self._cluster.elect(at_ms + pause_ms)
         self._note("controller failover", at_ms, first, at_ms + pause_ms)
 
@@ -77,10 +93,12 @@ class Incidents:
         self._cluster.elect(at_ms + 5)
         self._note("controller hand-over", at_ms, first, at_ms + 5)
 
-    # --- brokers that go and come back ----------------------------------------------------------------------------
+    # --- brokers that go and come back -----------------------------------------------------------
 
     def _come_back(self, broker_id: int, at_ms: int, then: Callable[[int], None]) -> None:
-        """A new process registers, catches up, is unfenced, gets back into its ISRs, and later leads again."""
+        """A new process registers, catches up, is unfenced, gets back into its ISRs, and later
+        leads again.
+        """
         cluster, at, rng = self._cluster, self._schedule.at, self._rng
         at(at_ms, partial(cluster.register, broker_id))
         unfenced_ms = at_ms + rng.randrange(20, 900)
@@ -93,17 +111,27 @@ class Incidents:
     def _crash(self, at_ms: int) -> None:
         broker_id = self._pick()
         if broker_id is not None:
-            self._lose("broker crash", [broker_id], at_ms, self._rng.randrange(10_000, 40 * _MINUTE_MS))
+            self._lose(
+                "broker crash", [broker_id], at_ms, self._rng.randrange(10_000, 40 * _MINUTE_MS)
+            )
 
     def _lose_rack(self, at_ms: int) -> None:
         """All brokers of a rack are gone at once, for minutes."""
         rack = self._rng.randrange(self._cluster.profile.racks)
-        lost = [id_ for id_ in self._cluster.active() if self._cluster.rack_of(id_) == rack and id_ not in self._busy]
+        lost = [
+            id_
+            for id_ in self._cluster.active()
+            if self._cluster.rack_of(id_) == rack and id_ not in self._busy
+        ]
         if lost:
-            self._lose("rack outage", lost, at_ms, self._rng.randrange(2 * _MINUTE_MS, 30 * _MINUTE_MS))
+            self._lose(
+                "rack outage", lost, at_ms, self._rng.randrange(2 * _MINUTE_MS, 30 * _MINUTE_MS)
+            )
 
     def _lose_site(self, at_ms: int) -> None:
-        """All brokers are gone at once: nobody leads until the last members of the ISRs are back."""
+        """All brokers are gone at once: nobody leads until the last members of the ISRs are
+        back.
+        """
         lost = [id_ for id_ in self._cluster.active() if id_ not in self._busy]
         if lost:
             self._lose("site outage", lost, at_ms, self._rng.randrange(_MINUTE_MS, 10 * _MINUTE_MS))
@@ -132,7 +160,9 @@ class Incidents:
         for broker_id in self._cluster.broker_ids:
             self._schedule.at(at_ms, partial(self._restart, broker_id))
             at_ms += rng.randrange(60_000, 120_000)
-        self._schedule.at(at_ms, lambda now_ms: self._note("rolling restart", began_ms, first, now_ms))
+        self._schedule.at(
+            at_ms, lambda now_ms: self._note("rolling restart", began_ms, first, now_ms)
+        )
 
     def _restart(self, broker_id: int, at_ms: int) -> None:
         cluster, at, rng = self._cluster, self._schedule.at, self._rng
@@ -142,9 +172,13 @@ class Incidents:
         cluster.begin_shutdown(broker_id, at_ms)
         left_ms = at_ms + rng.randrange(200, 3_000)
         at(left_ms, partial(cluster.leave, broker_id))
-        self._come_back(broker_id, left_ms + rng.randrange(2_000, 12_000), lambda _: self._busy.discard(broker_id))
+        self._come_back(
+            broker_id,
+            left_ms + rng.randrange(2_000, 12_000),
+            lambda _: self._busy.discard(broker_id),
+        )
 
-    # --- brokers that do not keep up ------------------------------------------------------------------------------
+    # --- brokers that do not keep up -------------------------------------------------------------
 
     def _slow_disk(self, at_ms: int) -> None:
         """A broker falls out of ISRs and comes back, again and again."""
@@ -152,11 +186,20 @@ class Incidents:
         if broker_id is None:
             return
         self._busy.add(broker_id)
-        cluster, at, rng, first = self._cluster, self._schedule.at, self._rng, self._cluster.log.end_offset
+        cluster, at, rng, first = (
+            self._cluster,
+            self._schedule.at,
+            self._rng,
+            self._cluster.log.end_offset,
+        )
         held = [(each.topic_id, each.index) for each in cluster.held(broker_id)]
         began_ms = at_ms
         for _ in range(rng.randrange(2, 9)):
-            keys = sorted(rng.sample(held, max(1, len(held) * rng.randrange(10, 70) // 100))) if held else []
+            keys = (
+                sorted(rng.sample(held, max(1, len(held) * rng.randrange(10, 70) // 100)))
+                if held
+                else []
+            )
             at(at_ms, partial(cluster.shrink, broker_id, keys))
             at_ms += rng.randrange(5_000, 60_000)
             at(at_ms, partial(cluster.expand, broker_id, keys=keys))
@@ -164,12 +207,19 @@ class Incidents:
         at(at_ms, lambda now_ms: self._note("slow disk", began_ms, first, now_ms, [broker_id]))
 
     def _stall(self, at_ms: int) -> None:
-        """A broker heartbeats and applies nothing: LAO waits for it, until it goes on or is fenced for its lag."""
+        """A broker heartbeats and applies nothing: LAO waits for it, until it goes on or is fenced
+        for its lag.
+        """
         broker_id = self._pick()
         if broker_id is None:
             return
         self._busy.add(broker_id)
-        cluster, at, rng, first = self._cluster, self._schedule.at, self._rng, self._cluster.log.end_offset
+        cluster, at, rng, first = (
+            self._cluster,
+            self._schedule.at,
+            self._rng,
+            self._cluster.log.end_offset,
+        )
         cluster.observed.stall(broker_id)
         began_ms, fenced = at_ms, rng.random() < 0.2
         at_ms += 30_000 + rng.randrange(500) if fenced else rng.randrange(300, 25_000)
@@ -182,6 +232,12 @@ class Incidents:
 
         def over(now_ms: int) -> None:
             cluster.observed.resume(broker_id)
-            self._note("stalled broker, fenced" if fenced else "stalled broker", began_ms, first, now_ms, [broker_id])
+            self._note(
+                "stalled broker, fenced" if fenced else "stalled broker",
+                began_ms,
+                first,
+                now_ms,
+                [broker_id],
+            )
 
         at(at_ms, over)

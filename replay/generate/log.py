@@ -43,7 +43,10 @@ class GeneratedLog:
         control: bool = False,
         client: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
-        """One batch; nothing if there is no record. ``client``: its id, the write's number, and below which number all is done."""
+        """One batch; nothing if there is no record.
+
+        ``client``: its id, the write's number, and below which number all is done.
+        """
         if not records:
             return
         base, at_ms = self.draft.offset + 1, max(at_ms, self.timestamp_ms)

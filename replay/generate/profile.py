@@ -9,9 +9,12 @@ SKEWS = ("none", "broker", "topic")
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """One cluster. ``partitions`` is the mean of a topic, ``begin_ms`` the time of the first record.
+    """One cluster.
 
-    ``skew``: ``broker``, one broker is in half of all incidents; ``topic``, one topic has half of all partitions.
+    ``partitions`` is the mean of a topic, ``begin_ms`` the time of the first record.
+
+    ``skew``: ``broker``, one broker is in half of all incidents; ``topic``, one topic has half of
+    all partitions.
     """
 
     seed: int = 1
@@ -46,7 +49,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """Something that was made to happen, so that a job's answer can be held against it.
 
-    The records of that time are ``first_offset`` to ``last_offset``; none, if the last is below the first.
+    The records of that time are ``first_offset`` to ``last_offset``; none, if the last is below the
+    first.
     """
 
     kind: str
@@ -72,4 +76,11 @@ BROKER_CONFIGS: dict[str, tuple[str | None, ...]] = {
     "num.io.threads": ("8", "16", "32", None),
     "leader.replication.throttled.rate": ("10000000", "50000000", None),
 }
-PRINCIPALS = ("User:platform", "User:deployer", "User:alice", "User:bob", "User:streams-orders", "User:streams-billing")
+PRINCIPALS = (
+    "User:platform",
+    "User:deployer",
+    "User:alice",
+    "User:bob",
+    "User:streams-orders",
+    "User:streams-billing",
+)

@@ -20,7 +20,9 @@ Applied = tuple[int, int, int]
 
 
 class Observation:
-    """LAO as a controller knows it; when to write it is decided by the controller's policy, which counts in ms here."""
+    """LAO as a controller knows it; when to write it is decided by the controller's policy, which
+    counts in ms here.
+    """
 
     def __init__(self, log: GeneratedLog, broker_ids: Sequence[int]) -> None:
         self._log, self._broker_ids = log, broker_ids
@@ -86,7 +88,13 @@ class Observation:
         for broker_id, epoch, offset in applied:
             if rng.random() < _STRAGGLERS:
                 least = max(self._lowest, told.get((broker_id, epoch), epoch))
-                behind.append((broker_id, epoch, max(min(offset, least), offset - rng.randrange(_STRAGGLES_RECORDS))))
+                behind.append(
+                    (
+                        broker_id,
+                        epoch,
+                        max(min(offset, least), offset - rng.randrange(_STRAGGLES_RECORDS)),
+                    )
+                )
             else:
                 behind.append((broker_id, epoch, offset))
         return behind

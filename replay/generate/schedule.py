@@ -34,8 +34,12 @@ class Schedule:
         at_ms, _, action = heapq.heappop(self._heap)
         return at_ms, action
 
-    def every(self, per_day: float, begin_ms: int, action: Action, *, by_people: bool = False) -> None:
-        """Repeat an action at random, ``per_day`` times on average; what is done by people is rare at night and on weekends."""
+    def every(
+        self, per_day: float, begin_ms: int, action: Action, *, by_people: bool = False
+    ) -> None:
+        """Repeat an action at random, ``per_day`` times on average; what is done by people is rare
+        at night and on weekends.
+        """
         if per_day <= 0:
             return
         # People's busiest hours have about twice the mean; the others are thinned out.

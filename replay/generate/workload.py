@@ -42,7 +42,7 @@ class Workload:
         for per_day, action in actions:
             self._schedule.every(per_day, begin_ms, action, by_people=True)
 
-    # --- topics ---------------------------------------------------------------------------------------------------
+    # --- topics ----------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, at_ms: int, principal: str) -> bool:
         """A topic with a config or two; not while too few brokers live."""
@@ -58,8 +58,13 @@ class Workload:
         assignments = spread(view, live, partitions, width, rng)
         active = frozenset(live)
         records = [record(pb.TopicRecord(name=name, topic_id=topic_id))]
-        records += [config_record(ResourceType.TOPIC, name, key, value) for key, value in configs.items()]
-        records += [new_partition(topic_id, index, replicas, active) for index, replicas in enumerate(assignments)]
+        records += [
+            config_record(ResourceType.TOPIC, name, key, value) for key, value in configs.items()
+        ]
+        records += [
+            new_partition(topic_id, index, replicas, active)
+            for index, replicas in enumerate(assignments)
+        ]
         self._write(records, at_ms, principal)
         return True
 
@@ -69,7 +74,9 @@ class Workload:
         total = profile.topics * profile.partitions
         for number in range(profile.topics):
             # Many small topics and few large ones, as it is.
-            partitions = max(1, min(profile.partitions * 8, round(rng.expovariate(1 / profile.partitions))))
+            partitions = max(
+                1, min(profile.partitions * 8, round(rng.expovariate(1 / profile.partitions)))
+            )
             if profile.skew == "topic":
                 partitions = total // 2 if number == 0 else max(1, partitions // 2)
             name = f"{('orders', 'billing', 'events', 'metrics')[number % 4]}.{number:04d}"
@@ -83,7 +90,9 @@ class Workload:
         """As a stream application has them: created, used, gone."""
         self._created += 1
         name, principal = f"streams-{self._created}-repartition", self._rng.choice(PRINCIPALS[4:])
-        if self.create(name, self._rng.randrange(1, 2 * self._cluster.profile.partitions), at_ms, principal):
+        if self.create(
+            name, self._rng.randrange(1, 2 * self._cluster.profile.partitions), at_ms, principal
+        ):
             ends_ms = at_ms + int(self._rng.expovariate(1 / (6 * _HOUR_MS)))
             self._schedule.at(ends_ms, lambda now_ms: self._delete(name, now_ms, principal))
 
@@ -94,13 +103,17 @@ class Workload:
         gone.append(record(pb.RemoveTopicRecord(topic_id=view.topic_ids[name])))
         self._write(gone, at_ms, principal)
 
-    # --- configs --------------------------------------------------------------------------------------------------
+    # --- configs ---------------------------------------------------------------------------------
 
     def _alter(self, at_ms: int) -> None:
         """Somebody changes one thing."""
         rng = self._rng
         if rng.random() < 0.1:
-            name, resource_type, keys = str(rng.choice(self._cluster.broker_ids)), ResourceType.BROKER, BROKER_CONFIGS
+            name, resource_type, keys = (
+                str(rng.choice(self._cluster.broker_ids)),
+                ResourceType.BROKER,
+                BROKER_CONFIGS,
+            )
         else:
             name, resource_type, keys = rng.choice(self.topics), ResourceType.TOPIC, TOPIC_CONFIGS
         key = rng.choice(list(keys))
@@ -115,13 +128,16 @@ class Workload:
             self._alter(at_ms)
             at_ms += self._rng.randrange(2, 30)
 
-    # --- clients that number their writes --------------------------------------------------------------------------
+    # --- clients that number their writes --------------------------------------------------------
 
     def _client(self, at_ms: int) -> None:
         """One comes, and one goes if they are many."""
         if len(self._clients) >= _MAX_CLIENTS:
             client_id, _ = self._clients.pop(self._rng.randrange(len(self._clients)))
-            self._log.append([record(pb.CloseClientRecord(client_id=client_id, reason="closed by its owner"))], at_ms)
+            self._log.append(
+                [record(pb.CloseClientRecord(client_id=client_id, reason="closed by its owner"))],
+                at_ms,
+            )
         client_id = self._log.end_offset
         self._log.append([record(pb.OpenClientRecord(name=f"deploy-{client_id}"))], at_ms)
         self._clients.append((client_id, [1]))
@@ -136,7 +152,7 @@ class Workload:
             client = (client_id, sequence, max(1, sequence - rng.randrange(8)))
         self._log.append(records, at_ms, principal=principal, client=client)
 
-    # --- moves ----------------------------------------------------------------------------------------------------
+    # --- moves -----------------------------------------------------------------------------------
 
     def _reassign(self, at_ms: int) -> None:
         """Some partitions of one broker move to another; minutes later it has their data."""

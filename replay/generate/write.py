@@ -21,15 +21,23 @@ _END = b""
 
 
 def write_export(
-    directory: Path, profile: Profile, records: int, progress: Callable[[int, int], None] | None = None
+    directory: Path,
+    profile: Profile,
+    records: int,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[GeneratedHistory, Manifest]:
-    """Generate into an empty or a new directory. Memory is that of the cluster's state and of one row group.
+    """Generate into an empty or a new directory.
 
-    ``progress`` is called with (records written, records to write). Raises ReplayError if there is an export already, or the
-    generator dies; ExportError if the directory can't be used.
+    Memory is that of the cluster's state and of one row group.
+
+    ``progress`` is called with (records written, records to write). Raises ReplayError if there is
+    an export already, or the generator dies; ExportError if the directory can't be used.
     """
     if (directory / MANIFEST_NAME).exists():
-        raise ReplayError(f"{directory} holds an export already: a made-up history goes into a directory of its own")
+        raise ReplayError(
+            f"{directory} holds an export already: a made-up history goes into a directory of"
+            " its own"
+        )
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     with ExportWriter(directory, CLUSTER_ID, 0) as writer, receiver:
@@ -54,7 +62,9 @@ def _receive(receiver: Connection, process: BaseProcess) -> bytes:
         return receiver.recv_bytes()
     except (EOFError, OSError):
         process.join()
-        raise ReplayError(f"the process that makes the history has ended with code {process.exitcode}") from None
+        raise ReplayError(
+            f"the process that makes the history has ended with code {process.exitcode}"
+        ) from None
 
 
 def _generate(sender: Connection, profile: Profile, records: int) -> None:

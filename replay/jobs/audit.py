@@ -33,7 +33,9 @@ class RuleResult(msgspec.Struct, frozen=True):
 
 
 class AuditResult(msgspec.Struct, frozen=True):
-    """``checked`` records in all; ``findings``: the first by offset, of ``total``; ``rules``: all that were asked for."""
+    """``checked`` records in all; ``findings``: the first by offset, of ``total``; ``rules``: all
+    that were asked for.
+    """
 
     checked: int
     total: int
@@ -55,8 +57,12 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult
 
 
 def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
-    """Audit a history that is kept meanwhile by these rules; of what is found the first ``limit`` are told."""
-    checked = {row["type"]: row["count"] for row in history.records.groupBy("type").count().collect()}
+    """Audit a history that is kept meanwhile by these rules; of what is found the first ``limit``
+    are told.
+    """
+    checked = {
+        row["type"]: row["count"] for row in history.records.groupBy("type").count().collect()
+    }
     broken: Counter[str] = Counter()
     first: list[Row] = []
     for found in by_family(history, rules):
@@ -75,11 +81,16 @@ def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
         )
         for rule in rules
     ]
-    return AuditResult(sum(checked.values()), broken.total(), results, [Finding(**row.asDict()) for row in first])
+    return AuditResult(
+        sum(checked.values()), broken.total(), results, [Finding(**row.asDict()) for row in first]
+    )
 
 
 def _first(found: DataFrame, limit: int) -> tuple[list[Row], Counter[str]]:
-    """The first rows, and how many there are of each rule. Few are counted as they come; more are counted by Spark."""
+    """The first rows, and how many there are of each rule.
+
+    Few are counted as they come; more are counted by Spark.
+    """
     rows = found.orderBy(*_ORDER).limit(limit + 1).collect()
     if len(rows) <= limit:
         return rows, Counter(row["rule"] for row in rows)
@@ -95,9 +106,13 @@ def _order(row: Row) -> tuple[object, ...]:
 def render(result: AuditResult, console: Console) -> None:
     """For people."""
     if result.passed:
-        console.print(f"Audit passed: {len(result.rules)} rules, {result.checked} records, no offence")
+        console.print(
+            f"Audit passed: {len(result.rules)} rules, {result.checked} records, no offence"
+        )
         return
-    table = Table("rule", "offsets", Column("time", no_wrap=True), "by", "what", "found", "expected")
+    table = Table(
+        "rule", "offsets", Column("time", no_wrap=True), "by", "what", "found", "expected"
+    )
     for finding in result.findings:
         table.add_row(
             finding.rule,
@@ -109,12 +124,20 @@ def render(result: AuditResult, console: Console) -> None:
             finding.expected,
         )
     console.print(table)
-    more = f" ({len(result.findings)} shown: raise --limit for more)" if len(result.findings) < result.total else ""
+    more = (
+        f" ({len(result.findings)} shown: raise --limit for more)"
+        if len(result.findings) < result.total
+        else ""
+    )
     broken = [rule for rule in result.rules if rule.findings]
-    console.print(f"Audit failed: {result.total} offences{more} against {len(broken)} of {len(result.rules)} rules:")
+    console.print(
+        f"Audit failed: {result.total} offences{more} against {len(broken)} of {len(result.rules)}"
+        " rules:"
+    )
     for rule in broken:
         console.print(
-            f"  {rule.id} ({rule.severity}, {rule.findings}): {rule.title}. {rule.documentation}", soft_wrap=True
+            f"  {rule.id} ({rule.severity}, {rule.findings}): {rule.title}. {rule.documentation}",
+            soft_wrap=True,
         )
 
 

@@ -1,7 +1,9 @@
-"""What was not available, for how long, and why: partitions, topics, brokers, controllers, and an SLO table.
+"""What was not available, for how long, and why: partitions, topics, brokers, controllers, and an
+SLO table.
 
-A partition is *leaderless* while nobody leads it (offline, as Kafka counts), *under min ISR* while fewer are in sync than
-``min.insync.replicas`` as it was in force then, *unwritable* (for acks=all) while either is so. Times are differences of log timestamps.
+A partition is *leaderless* while nobody leads it (offline, as Kafka counts), *under min ISR* while
+fewer are in sync than ``min.insync.replicas`` as it was in force then, *unwritable* (for acks=all)
+while either is so. Times are differences of log timestamps.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ __all__ = [
 class AvailabilityTables(NamedTuple):
     """The tables behind the result, unordered and unbounded: columns as of the structs above.
 
-    ``impaired``: of :func:`replay.outages.partitions.impaired`, each interval in which a partition could not be used.
+    ``impaired``: of :func:`replay.outages.partitions.impaired`, each interval in which a partition
+    could not be used.
     """
 
     stretch: Stretch
@@ -69,9 +72,15 @@ class AvailabilityTables(NamedTuple):
 
 
 def tables(
-    rows: DataFrame, lives: BrokerTimelines | None = None, *, since_ms: int | None = None, keep: ExitStack | None = None
+    rows: DataFrame,
+    lives: BrokerTimelines | None = None,
+    *,
+    since_ms: int | None = None,
+    keep: ExitStack | None = None,
 ) -> AvailabilityTables:
-    """The tables over the records ``rows``, of the time from ``since_ms`` on. ``lives``: of these records, where they have been made.
+    """The tables over the records ``rows``, of the time from ``since_ms`` on.
+
+    ``lives``: of these records, where they have been made.
 
     ``keep``: what several of them need is kept until it is closed, instead of being made again.
     """
@@ -82,7 +91,9 @@ def tables(
     impaired = kept(of_partitions.impaired(partitions, rows))
     lived = kept(of_partitions.lives(partitions, stretch))
     fenced = kept(_within(fencings(service(brokers)), stretch))
-    changed = failovers(timelines.controllers(rows), rows).where(sf.col("begins_ms") >= stretch.since_ms)
+    changed = failovers(timelines.controllers(rows), rows).where(
+        sf.col("begins_ms") >= stretch.since_ms
+    )
     leaderless, either = sf.col("leaderless"), sf.col("leaderless") | sf.col("under_min_isr")
     life = stretch.by_period(lived, life_ms=sf.lit(True))
     lost = stretch.by_period(stretch.clip(impaired), leaderless_ms=leaderless, unwritable_ms=either)
@@ -107,7 +118,9 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> Availabilit
     """All of it, bounded."""
     require_whole_history(export)
     with ExitStack() as keep:
-        return summarize(tables(records(spark, export), since_ms=request.since_ms, keep=keep), request)
+        return summarize(
+            tables(records(spark, export), since_ms=request.since_ms, keep=keep), request
+        )
 
 
 def summarize(found: AvailabilityTables, request: JobRequest) -> AvailabilityResult:
@@ -115,7 +128,9 @@ def summarize(found: AvailabilityTables, request: JobRequest) -> AvailabilityRes
     limit = request.limit
     worst = [sf.desc(name) for name in ("leaderless_ms", "unwritable_ms")]
     topics, topics_total = first(found.topics, limit, *worst, "topic_name", "topic_id")
-    partitions, partitions_total = first(found.partitions, limit, *worst, "topic_name", "partition_id", "topic_id")
+    partitions, partitions_total = first(
+        found.partitions, limit, *worst, "topic_name", "partition_id", "topic_id"
+    )
     unplanned = sf.desc(sf.col("out_ms") - sf.col("planned_ms"))
     brokers, brokers_total = first(found.brokers, limit, unplanned, sf.desc("out_ms"), "broker_id")
     fenced, fencings_total = first(found.fencings, limit, sf.desc("begins"))
@@ -143,7 +158,9 @@ def summarize(found: AvailabilityTables, request: JobRequest) -> AvailabilityRes
 
 def _objectives(found: AvailabilityTables, target: float | None) -> list[Objective]:
     names = ("life_ms", "leaderless_ms", "unwritable_ms")
-    of_partitions_ = found.topics.agg(*(sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names))
+    of_partitions_ = found.topics.agg(
+        *(sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names)
+    )
     unplanned = sf.sum(sf.col("out_ms") - sf.col("planned_ms")).alias("unplanned_ms")
     of_brokers_ = found.brokers.agg(sf.sum("life_ms").alias("registered_ms"), unplanned)
     gaps = sf.coalesce(sf.sum("gap_ms"), sf.lit(0)).alias("gaps_ms")
@@ -152,7 +169,12 @@ def _objectives(found: AvailabilityTables, target: float | None) -> list[Objecti
     return [
         _objective("partitions with a leader", row.life_ms, row.leaderless_ms, target),
         _objective("partitions open to acks=all", row.life_ms, row.unwritable_ms, target),
-        _objective("brokers in service, but for planned stops", row.registered_ms or 0, row.unplanned_ms or 0, target),
+        _objective(
+            "brokers in service, but for planned stops",
+            row.registered_ms or 0,
+            row.unplanned_ms or 0,
+            target,
+        ),
         _objective("a controller, at the least", found.stretch.length_ms, row.gaps_ms, target),
     ]
 
@@ -160,7 +182,9 @@ def _objectives(found: AvailabilityTables, target: float | None) -> list[Objecti
 def _objective(name: str, total_ms: int, lost_ms: int, target: float | None) -> Objective:
     share = 100.0 if not total_ms else 100 * (1 - lost_ms / total_ms)
     allowed = None if target is None else round(total_ms * (1 - target / 100))
-    return Objective(name, total_ms, lost_ms, share, allowed, None if allowed is None else lost_ms <= allowed)
+    return Objective(
+        name, total_ms, lost_ms, share, allowed, None if allowed is None else lost_ms <= allowed
+    )
 
 
 if __name__ == "__main__":

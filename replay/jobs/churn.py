@@ -1,7 +1,9 @@
-"""What changed over and over, and what grew: ISRs, leaderships, configs, the log by record type, and the state with a forecast.
+"""What changed over and over, and what grew: ISRs, leaderships, configs, the log by record type,
+and the state with a forecast.
 
-A replica that leaves an ISR because its leader says so lagged; one that the controller takes out was fenced, shut down or moved. The size
-of the state is by the fold, entity by entity; the forecasts are straight lines through the last periods.
+A replica that leaves an ISR because its leader says so lagged; one that the controller takes out
+was fenced, shut down or moved. The size of the state is by the fold, entity by entity; the
+forecasts are straight lines through the last periods.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from pyspark.sql import functions as sf
 from raftlog.segments.manifest import RAW
 from replay.churn.configs import config_churn
 from replay.churn.forecast import DAY_MS, Trend, load_bytes_per_s, trend
-from replay.churn.model import BrokerChurn, ChurnResult, ConfigChurn, Forecast, PartitionChurn, PeriodGrowth, TypeGrowth
+from replay.churn.model import (
+    BrokerChurn,
+    ChurnResult,
+    ConfigChurn,
+    Forecast,
+    PartitionChurn,
+    PeriodGrowth,
+    TypeGrowth,
+)
 from replay.churn.moves import KEY, flapping, isr_moves, leader_moves, leaderships
 from replay.churn.show import render
 from replay.churn.state_size import state_growth, state_sizes
@@ -112,7 +122,9 @@ def tables(
 
 def _periods(rows: DataFrame, stretch: Stretch, partitions: int | None) -> DataFrame:
     length = stretch.period_ms
-    written = rows.groupBy((sf.col("timestamp_ms") - sf.col("timestamp_ms") % length).alias("period_ms"))
+    written = rows.groupBy(
+        (sf.col("timestamp_ms") - sf.col("timestamp_ms") % length).alias("period_ms")
+    )
     # In a period with records something was written: every record's group is in the state, or was.
     sizes = state_sizes(state_growth(rows, length, partitions=partitions))
     joined = written.agg(sf.count("*").alias("records")).join(sizes, "period_ms", "left")
@@ -123,7 +135,12 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ChurnResult
     """All of it, bounded."""
     require_whole_history(export)
     with ExitStack() as keep:
-        found = tables(records(spark, export), since_ms=request.since_ms, partitions=request.partitions, keep=keep)
+        found = tables(
+            records(spark, export),
+            since_ms=request.since_ms,
+            partitions=request.partitions,
+            keep=keep,
+        )
         return summarize(found, export, request)
 
 
@@ -132,13 +149,17 @@ def summarize(found: ChurnTables, export: Export, request: JobRequest) -> ChurnR
     limit = request.limit
     raw = [each for each in export.manifest.segments if each.kind == RAW]
     bytes_per_record = sum(each.bytes for each in raw) / max(1, sum(each.records for each in raw))
-    brokers, brokers_total = first(found.brokers, limit, sf.desc("leaves_by_leader"), sf.desc("leaves"), "broker_id")
+    brokers, brokers_total = first(
+        found.brokers, limit, sf.desc("leaves_by_leader"), sf.desc("leaves"), "broker_id"
+    )
     flaps = [sf.desc(name) for name in ("returns", "leader_moves", "leaves")]
     partitions, partitions_total = first(found.partitions, limit, *flaps, *KEY)
     resource = ("resource_type", "resource_name", "config_name")
     configs, configs_total = first(found.configs, limit, sf.desc("changes"), *resource)
     types = found.types.orderBy(sf.desc("bytes"), "type_name").collect()
-    periods = [row.asDict() for row in found.periods.orderBy(sf.desc("period_ms")).limit(limit).collect()]
+    periods = [
+        row.asDict() for row in found.periods.orderBy(sf.desc("period_ms")).limit(limit).collect()
+    ]
     grown = [PeriodGrowth(**row) for row in reversed(periods)]
     rate = load_bytes_per_s()
     now = grown[-1].snapshot_bytes
@@ -159,7 +180,9 @@ def summarize(found: ChurnTables, export: Export, request: JobRequest) -> ChurnR
         snapshot_bytes=now,
         load_ms=round(1000 * now / rate),
         load_bytes_per_s=rate,
-        forecasts=_forecasts(grown[-_TREND_PERIODS:], bytes_per_record, log_bytes, rate, found.stretch.until_ms),
+        forecasts=_forecasts(
+            grown[-_TREND_PERIODS:], bytes_per_record, log_bytes, rate, found.stretch.until_ms
+        ),
     )
 
 
@@ -174,7 +197,9 @@ def _forecasts(
     pace = bytes_per_record * sum(each.records for each in grown) / days
     log = Trend(log_bytes, pace)
     sizes = [(ahead, log.after(ahead), snapshot.after(ahead)) for ahead in AHEAD_DAYS]
-    return [Forecast(ahead, logged, held, round(1000 * held / rate)) for ahead, logged, held in sizes]
+    return [
+        Forecast(ahead, logged, held, round(1000 * held / rate)) for ahead, logged, held in sizes
+    ]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""What differs between two points: which entities were created, deleted, or changed, and in which fields.
+"""What differs between two points: which entities were created, deleted, or changed, and in which
+fields.
 
-Only the groups that a record between the points changes are folded, from their beginning; what else there is cannot differ.
+Only the groups that a record between the points changes are folded, from their beginning; what else
+there is cannot differ.
 """
 
 from __future__ import annotations
@@ -30,9 +32,12 @@ SAMPLES = ("applied", "progress")
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One entity that is not as it was. ``change``: created, changed or deleted; ``before`` and ``after``: JSON, null: not there.
+    """One entity that is not as it was.
 
-    ``changes``: how many records changed it meanwhile; the last of them is at ``last_offset``, of ``last_principal``.
+    ``change``: created, changed or deleted; ``before`` and ``after``: JSON, null: not there.
+
+    ``changes``: how many records changed it meanwhile; the last of them is at ``last_offset``, of
+    ``last_principal``.
     """
 
     kind: str
@@ -48,7 +53,9 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class DiffResult(msgspec.Struct, frozen=True):
-    """The first differences by kind and key; ``counts`` of all: kind -> change -> how many. ``begin`` null: the empty log.
+    """The first differences by kind and key; ``counts`` of all: kind -> change -> how many.
+
+    ``begin`` null: the empty log.
 
     ``left_out``: entities of the kinds in SAMPLES that differ, unless they were asked for.
     """
@@ -66,7 +73,10 @@ class DiffResult(msgspec.Struct, frozen=True):
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> DiffResult:
-    """Fold what was touched, once. Raises ReplayError for points that are none, or in the wrong order."""
+    """Fold what was touched, once.
+
+    Raises ReplayError for points that are none, or in the wrong order.
+    """
     require_whole_history(export)
     rows = records(spark, export)
     end = find_point(rows)
@@ -103,17 +113,22 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> DiffResult:
 
 
 def _begin(rows: DataFrame, request: JobRequest, end: Point) -> Point | None:
-    """The last whole batch at or before the first point; None: there is none, as nothing was asked for or nothing was there yet."""
+    """The last whole batch at or before the first point; None: there is none, as nothing was asked
+    for or nothing was there yet.
+    """
     if request.from_offset is not None:
         if request.from_offset < 0:
             raise ReplayError(f"there is no offset {request.from_offset}: a log begins at offset 0")
         if request.from_offset > end.offset:
-            raise ReplayError(f"offset {request.from_offset} lies behind the end of the diff, offset {end.offset}")
+            raise ReplayError(
+                f"offset {request.from_offset} lies behind the end of the diff, offset {end.offset}"
+            )
         before: Column = sf.col("batch_last_offset") <= request.from_offset
     elif request.from_time_ms is not None:
         if request.from_time_ms > end.timestamp_ms and request.at_time_ms is not None:
             raise ReplayError(
-                f"{format_time(request.from_time_ms)} lies behind the end of the diff, {format_time(end.timestamp_ms)}"
+                f"{format_time(request.from_time_ms)} lies behind the end of the diff,"
+                f" {format_time(end.timestamp_ms)}"
             )
         before = sf.col("timestamp_ms") <= request.from_time_ms
     else:
@@ -150,11 +165,18 @@ def _differing(rows: DataFrame, begin_offset: int, request: JobRequest) -> DataF
 def render(result: DiffResult, console: Console) -> None:
     """For people."""
     begin, end = result.begin, result.end
-    first = f"offset {begin.offset}, {format_time(begin.timestamp_ms)}" if begin is not None else "the empty log"
+    first = (
+        f"offset {begin.offset}, {format_time(begin.timestamp_ms)}"
+        if begin is not None
+        else "the empty log"
+    )
     console.print(f"From {first}, to offset {end.offset}, {format_time(end.timestamp_ms)}")
     if result.differences:
         table = Table(
-            TableColumn("entity", overflow="fold"), TableColumn("difference", overflow="fold"), "last changed", "by"
+            TableColumn("entity", overflow="fold"),
+            TableColumn("difference", overflow="fold"),
+            "last changed",
+            "by",
         )
         for one in result.differences:
             table.add_row(
@@ -169,9 +191,12 @@ def render(result: DiffResult, console: Console) -> None:
         for kind, changes in result.counts.items()
     )
     more = (
-        f" ({len(result.differences)} shown: raise --limit for more)" if len(result.differences) < result.total else ""
+        f" ({len(result.differences)} shown: raise --limit for more)"
+        if len(result.differences) < result.total
+        else ""
     )
-    console.print(f"{counted(result.total, 'entity differs', 'entities differ')}{': ' if counts else ''}{counts}{more}")
+    differ = counted(result.total, "entity differs", "entities differ")
+    console.print(f"{differ}{': ' if counts else ''}{counts}{more}")
     if result.left_out:
         kinds = ", ".join(f"{count} {kind}" for kind, count in result.left_out.items())
         console.print(f"Left out, as they always move: {kinds} (name the kind to see them)")

@@ -1,4 +1,6 @@
-"""The history of one entity, or of all of a kind: what changed, when, by whom, from what, to what, field by field."""
+"""The history of one entity, or of all of a kind: what changed, when, by whom, from what, to what,
+field by field.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from replay.source import Export, records, require_whole_history
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One change of one entity. ``before`` and ``after`` are JSON; null: it was not there. ``fields``: what of it changed.
+    """One change of one entity.
+
+    ``before`` and ``after`` are JSON; null: it was not there. ``fields``: what of it changed.
 
     ``principal``: who asked for it, as that said; empty: the controller by itself, or nobody said.
     """
@@ -47,19 +51,29 @@ class HistoryResult(msgspec.Struct, frozen=True):
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> HistoryResult:
-    """Fold the groups that the key is in, and keep what changed. Raises ReplayError for a key of no known form."""
+    """Fold the groups that the key is in, and keep what changed.
+
+    Raises ReplayError for a key of no known form.
+    """
     require_whole_history(export)
     kind, key = request.key or ("", "")
     selection = select(kind, key)
     rows = selection.narrow(records(spark, export))
-    changed = changes(rows, partitions=request.partitions, only=selection.groups).where(selection.entities)
-    # A history that fits the limit, as most do, costs one fold; a longer one another, to be counted.
+    changed = changes(rows, partitions=request.partitions, only=selection.groups).where(
+        selection.entities
+    )
+    # A history that fits the limit, as most do, costs one fold; a longer one another, to be
+    # counted.
     first = changed.orderBy("offset", "kind", "key").limit(request.limit + 1).collect()
     total = len(first) if len(first) <= request.limit else changed.count()
     shown = [
         Change(
             **row.asDict()
-            | {"before": raw(row.before), "after": raw(row.after), "fields": field_changes(row.before, row.after)}
+            | {
+                "before": raw(row.before),
+                "after": raw(row.after),
+                "fields": field_changes(row.before, row.after),
+            }
         )
         for row in first[: request.limit]
     ]
@@ -69,7 +83,11 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> HistoryResu
 def render(result: HistoryResult, console: Console) -> None:
     """For people."""
     table = Table(
-        "offset", Column("time", no_wrap=True), "by", Column("key", overflow="fold"), Column("change", overflow="fold")
+        "offset",
+        Column("time", no_wrap=True),
+        "by",
+        Column("key", overflow="fold"),
+        Column("change", overflow="fold"),
     )
     for change in result.changes:
         table.add_row(
@@ -81,9 +99,16 @@ def render(result: HistoryResult, console: Console) -> None:
         )
     if result.changes:
         console.print(table)
-    more = f" ({len(result.changes)} shown: raise --limit for more)" if len(result.changes) < result.total else ""
+    more = (
+        f" ({len(result.changes)} shown: raise --limit for more)"
+        if len(result.changes) < result.total
+        else ""
+    )
     never = "" if result.total else ": the log never had it, as far as asked"
-    console.print(f"{counted(result.total, 'change')} of {f'{result.kind} {result.key}'.rstrip()}{never}{more}")
+    console.print(
+        f"{counted(result.total, 'change')} of"
+        f" {f'{result.kind} {result.key}'.rstrip()}{never}{more}"
+    )
 
 
 if __name__ == "__main__":

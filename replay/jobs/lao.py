@@ -1,8 +1,11 @@
-"""The LowestAcknowledgedOffset over time: how long writes took to be visible everywhere, and which broker held them up.
+"""The LowestAcknowledgedOffset over time: how long writes took to be visible everywhere, and which
+broker held them up.
 
-From the progress records, which are a sample of LAO's progress: see :mod:`replay.lag.samples` for what they can and cannot say, and
-:mod:`replay.lag.holders` for how a stall is laid to a broker. A broker counts while its registration in the log is unfenced. Lag in offsets
-is up to the last committed record; times are differences of the log's timestamps, up to ``progress.interval.ms`` too long.
+From the progress records, which are a sample of LAO's progress: see :mod:`replay.lag.samples` for
+what they can and cannot say, and :mod:`replay.lag.holders` for how a stall is laid to a broker. A
+broker counts while its registration in the log is unfenced. Lag in offsets is up to the last
+committed record; times are differences of the log's timestamps, up to ``progress.interval.ms`` too
+long.
 """
 
 from __future__ import annotations
@@ -44,8 +47,8 @@ __all__ = [
 class LaoTables(NamedTuple):
     """The tables behind the result, unordered and unbounded, and the time of the last record.
 
-    points: :func:`replay.lag.samples.timeline`; waits: :func:`replay.lag.samples.waits`; words: :func:`replay.lag.words.words`;
-    stalls and hold_ups: :mod:`replay.lag.holders`.
+    points: :func:`replay.lag.samples.timeline`; waits: :func:`replay.lag.samples.waits`; words:
+    :func:`replay.lag.words.words`; stalls and hold_ups: :mod:`replay.lag.holders`.
     """
 
     end_ms: int
@@ -64,7 +67,8 @@ def tables(
     since_ms: int | None = None,
     keep: ExitStack | None = None,
 ) -> LaoTables:
-    """The tables over the records ``rows``; of what came before ``since_ms`` only what lasts until then.
+    """The tables over the records ``rows``; of what came before ``since_ms`` only what lasts until
+    then.
 
     ``brokers``: of :func:`replay.timelines.brokers` over these records, where it has been made.
     ``keep``: what several of them need is kept until it is closed, instead of being made again.
@@ -72,7 +76,9 @@ def tables(
     kept = keeper(keep)
 
     end = rows.agg(
-        sf.max("timestamp_ms").alias("ms"), sf.max("epoch").alias("epoch"), sf.count("*").alias("records")
+        sf.max("timestamp_ms").alias("ms"),
+        sf.max("epoch").alias("epoch"),
+        sf.count("*").alias("records"),
     ).collect()[0]
     order = order_for(end.records)
     brokers = kept(timelines.brokers(rows)) if brokers is None else brokers
@@ -82,11 +88,15 @@ def tables(
     stood = kept(words(rows, sampled, brokers, order))
     stalled = holders.stalls(points, waited, least_ms=stall_ms, end_ms=end.ms, end_epoch=end.epoch)
     if since_ms is not None:
-        points, waited = (frame.where(sf.col("timestamp_ms") >= since_ms) for frame in (points, waited))
+        points, waited = (
+            frame.where(sf.col("timestamp_ms") >= since_ms) for frame in (points, waited)
+        )
         stalled = stalled.where(sf.col("ended_ms") >= since_ms)
     stalled = kept(stalled)
     served = service(brokers)
-    laid = holders.blamed(stalled, sampled, stood, departures(served), returns(served, order), order)
+    laid = holders.blamed(
+        stalled, sampled, stood, departures(served), returns(served, order), order
+    )
     if since_ms is not None:
         stood = stood.where(sf.col("ends_ms").isNull() | (sf.col("ends_ms") >= since_ms))
     return LaoTables(end.ms, points, waited, stood, stalled, kept(holders.hold_ups(laid)))
@@ -96,7 +106,9 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> LaoResult:
     """Hold-ups, brokers, hours and timeline."""
     require_whole_history(export)
     with ExitStack() as keep:
-        found = tables(records(spark, export), stall_ms=request.stall_ms, since_ms=request.since_ms, keep=keep)
+        found = tables(
+            records(spark, export), stall_ms=request.stall_ms, since_ms=request.since_ms, keep=keep
+        )
         return summarize(found, request)
 
 
@@ -112,10 +124,19 @@ def summarize(found: LaoTables, request: JobRequest) -> LaoResult:
         sf.max("lag_ms").alias("max_lag_ms"),
     ).collect()[0]
     held = found.stalls.agg(sf.coalesce(sf.sum("held_ms"), sf.lit(0)).alias("held_ms")).collect()[0]
-    longest, hold_ups = first(found.hold_ups, request.limit, sf.desc("held_ms"), "began_ms", "broker_id")
-    slowest, brokers = first(broker_lags(found), request.limit, sf.desc("held_ms"), sf.desc("max_lag_ms"), "broker_id")
+    longest, hold_ups = first(
+        found.hold_ups, request.limit, sf.desc("held_ms"), "began_ms", "broker_id"
+    )
+    slowest, brokers = first(
+        broker_lags(found), request.limit, sf.desc("held_ms"), sf.desc("max_lag_ms"), "broker_id"
+    )
     last_hours, hours = first(hourly(found.waits), request.limit, sf.desc("hour_ms"))
-    last = found.points.select(*POINT_COLUMNS).orderBy(sf.desc("offset")).limit(request.limit).collect()
+    last = (
+        found.points.select(*POINT_COLUMNS)
+        .orderBy(sf.desc("offset"))
+        .limit(request.limit)
+        .collect()
+    )
     return LaoResult(
         end_ms=found.end_ms,
         stall_ms=request.stall_ms,
@@ -135,7 +156,9 @@ def summarize(found: LaoTables, request: JobRequest) -> LaoResult:
 def broker_lags(found: LaoTables) -> DataFrame:
     """One row a broker: the columns of BrokerLag."""
     held = found.hold_ups.groupBy("broker_id").agg(
-        sf.count("*").alias("hold_ups"), sf.sum("held_ms").alias("held_ms"), sf.max("waited_ms").alias("longest_ms")
+        sf.count("*").alias("hold_ups"),
+        sf.sum("held_ms").alias("held_ms"),
+        sf.max("waited_ms").alias("longest_ms"),
     )
     figures = ("hold_ups", "held_ms", "longest_ms")
     joined = lags(found.words).join(held, "broker_id", "left").fillna(0, list(figures))

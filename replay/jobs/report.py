@@ -1,4 +1,7 @@
-"""The report: what happened to the cluster, on one page that opens offline. See :mod:`replay.report`."""
+"""The report: what happened to the cluster, on one page that opens offline.
+
+See :mod:`replay.report`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ _WHOLE = {"periods", "objectives", "types", "forecasts"}
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResult:
-    """Ask all jobs, draw the page, write it to ``request.output``. Raises ReplayError if it can't be written."""
+    """Ask all jobs, draw the page, write it to ``request.output``.
+
+    Raises ReplayError if it can't be written.
+    """
     require_whole_history(export)
     output = page.writable(request.output)
     rows = records(spark, export)
@@ -65,8 +71,12 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
 
 def _rows(result: Result, limit: int) -> Result:
     """The result with its tables cut to so many rows."""
-    tables = {name: getattr(result, name) for name in result.__struct_fields__ if name not in _WHOLE}
-    return structs.replace(result, **{name: rows[:limit] for name, rows in tables.items() if isinstance(rows, list)})
+    tables = {
+        name: getattr(result, name) for name in result.__struct_fields__ if name not in _WHOLE
+    }
+    return structs.replace(
+        result, **{name: rows[:limit] for name, rows in tables.items() if isinstance(rows, list)}
+    )
 
 
 def _header(rows: DataFrame, export: Export) -> tuple[Header, Axis]:
@@ -100,7 +110,9 @@ def _header(rows: DataFrame, export: Export) -> tuple[Header, Axis]:
 def render(result: ReportResult, console: Console) -> None:
     """For people: where it is, and its first line."""
     axis = result.timeline.axis
-    console.print(f"{number(result.header.records)} records, {period(axis.begins_ms, axis.ends_ms)} UTC")
+    console.print(
+        f"{number(result.header.records)} records, {period(axis.begins_ms, axis.ends_ms)} UTC"
+    )
     console.print(verdict(result).text)
     console.print(f"written: {result.output}", soft_wrap=True)
 

@@ -33,7 +33,10 @@ class SqlResult(msgspec.Struct, frozen=True):
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> SqlResult:
-    """Ask the query that the request names. Raises ReplayError if it names none, or a statement of another kind."""
+    """Ask the query that the request names.
+
+    Raises ReplayError if it names none, or a statement of another kind.
+    """
     if not request.query:
         raise ReplayError("no query: give one in SQL")
     query = request.query.rstrip().removesuffix(";")
@@ -42,13 +45,18 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> SqlResult:
     register_export(spark, export)
     answer = spark.sql(query)
     rows = answer.limit(request.limit + 1).collect()
-    return SqlResult(answer.columns, [plain(row) for row in rows[: request.limit]], len(rows) > request.limit)
+    return SqlResult(
+        answer.columns, [plain(row) for row in rows[: request.limit]], len(rows) > request.limit
+    )
 
 
 def require_query(spark: SparkSession, text: str) -> None:
-    """Whether a statement asks and changes nothing. Raises ReplayError; ParseException if it is no SQL.
+    """Whether a statement asks and changes nothing.
 
-    What Spark runs has the rights of who asks: INSERT and the like would write files, in the working directory if no other is named.
+    Raises ReplayError; ParseException if it is no SQL.
+
+    What Spark runs has the rights of who asks: INSERT and the like would write files, in the
+    working directory if no other is named.
     """
     parser = spark._jsparkSession.sessionState().sqlParser()
     try:
@@ -60,7 +68,8 @@ def require_query(spark: SparkSession, text: str) -> None:
         first = word[1].upper() if word else ""
         if first not in _ASKING:
             raise ReplayError(
-                f"this {first} is no query: an export is asked, not changed. Give one SELECT, or DESCRIBE and a view's name"
+                f"this {first} is no query: an export is asked, not changed. Give one SELECT, or"
+                " DESCRIBE and a view's name"
             ) from None
 
 

@@ -1,4 +1,6 @@
-"""The state at an offset or at a time: every entity, and the state hash that each node had then; or one entity, or all of a kind."""
+"""The state at an offset or at a time: every entity, and the state hash that each node had then; or
+one entity, or all of a kind.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from replay.source import Export, records, require_whole_history
 
 
 class Point(msgspec.Struct, frozen=True):
-    """How far the records in question reach: the last one's offset, epoch and time, and how many there are."""
+    """How far the records in question reach: the last one's offset, epoch and time, and how many
+    there are.
+    """
 
     offset: int
     epoch: int
@@ -41,7 +45,8 @@ class EntityRow(msgspec.Struct, frozen=True):
 class StateResult(msgspec.Struct, frozen=True):
     """The state. ``rows`` are the first entities by kind and key; ``entities`` counts all of them.
 
-    ``asked``: the kind and the key asked for; then that is all there is, and ``state_hash``, which is of everything, is empty.
+    ``asked``: the kind and the key asked for; then that is all there is, and ``state_hash``, which
+    is of everything, is empty.
     """
 
     point: Point
@@ -71,22 +76,41 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> StateResult
     point = find_point(rows)
     if request.key is not None:
         return _some(rows, point, request, request.key)
-    folded = fold(rows, partitions=request.partitions, with_entities=True).persist(StorageLevel.MEMORY_AND_DISK)
+    folded = fold(rows, partitions=request.partitions, with_entities=True).persist(
+        StorageLevel.MEMORY_AND_DISK
+    )
     try:
         total = totals(folded)
-        first = folded.where(sf.col("key").isNotNull()).orderBy("kind", "key").limit(request.limit).collect()
+        first = (
+            folded.where(sf.col("key").isNotNull())
+            .orderBy("kind", "key")
+            .limit(request.limit)
+            .collect()
+        )
     finally:
         folded.unpersist()
     return StateResult(point, format_hash(total.state_hash), total.entities, _shown(first))
 
 
-def _some(rows: DataFrame, point: Point, request: JobRequest, asked: tuple[str, str]) -> StateResult:
+def _some(
+    rows: DataFrame, point: Point, request: JobRequest, asked: tuple[str, str]
+) -> StateResult:
     """Only the groups in question are folded."""
     selection = select(*asked)
-    folded = fold(selection.narrow(rows), partitions=request.partitions, with_entities=True, only=selection.groups)
-    found = folded.where(sf.col("key").isNotNull() & selection.entities).persist(StorageLevel.MEMORY_AND_DISK)
+    folded = fold(
+        selection.narrow(rows),
+        partitions=request.partitions,
+        with_entities=True,
+        only=selection.groups,
+    )
+    found = folded.where(sf.col("key").isNotNull() & selection.entities).persist(
+        StorageLevel.MEMORY_AND_DISK
+    )
     try:
-        counts = {row.kind: row["count"] for row in found.groupBy("kind").count().orderBy("kind").collect()}
+        counts = {
+            row.kind: row["count"]
+            for row in found.groupBy("kind").count().orderBy("kind").collect()
+        }
         first = found.orderBy("kind", "key").limit(request.limit).collect()
     finally:
         found.unpersist()
@@ -107,7 +131,9 @@ def _in_words(row: EntityRow) -> str:
 def render(result: StateResult, console: Console) -> None:
     """For people."""
     point = result.point
-    console.print(f"State at offset {point.offset}, epoch {point.epoch}, {format_time(point.timestamp_ms)}")
+    console.print(
+        f"State at offset {point.offset}, epoch {point.epoch}, {format_time(point.timestamp_ms)}"
+    )
     if result.asked is not None:
         _render_some(result, result.asked, console)
         return
@@ -134,7 +160,9 @@ def _render_some(result: StateResult, asked: tuple[str, str], console: Console) 
 def _counted(result: StateResult) -> str:
     total = sum(result.entities.values())
     counts = ", ".join(f"{count} {kind}" for kind, count in result.entities.items())
-    more = f" ({len(result.rows)} shown: raise --limit for more)" if len(result.rows) < total else ""
+    more = (
+        f" ({len(result.rows)} shown: raise --limit for more)" if len(result.rows) < total else ""
+    )
     return f"{counted(total, 'entity', 'entities')}: {counts}{more}"
 
 

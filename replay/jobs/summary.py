@@ -1,4 +1,6 @@
-"""What the log holds, the state it leads to, and the audit: in one run, which pays the start of Spark once."""
+"""What the log holds, the state it leads to, and the audit: in one run, which pays the start of
+Spark once.
+"""
 
 from __future__ import annotations
 

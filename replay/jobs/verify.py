@@ -1,12 +1,16 @@
-"""Verify: the export is whole, both of its forms hold the same, and it folds to the states that the nodes had.
+"""Verify: the export is whole, both of its forms hold the same, and it folds to the states that the
+nodes had.
 
-* ``FILE``: a file is missing, has another size or hash than the manifest says, or belongs to another log.
-* ``CHAIN``: a batch has a wrong CRC32C, or does not follow the one before in offset, epoch and time; between files, too.
+* ``FILE``: a file is missing, has another size or hash than the manifest says, or belongs to
+  another log.
+* ``CHAIN``: a batch has a wrong CRC32C, or does not follow the one before in offset, epoch and
+  time; between files, too.
 * ``FORMS``: a row of Parquet is not what the raw batch says, in any column.
 * ``STATE``: the state hash of the fold is not the one that a node had at an offset.
 * ``TASKS``: the fold depends on the number of tasks.
 
-Files are checked on the workers, one task a range of offsets; the fold is the one of all jobs, once for each number of tasks.
+Files are checked on the workers, one task a range of offsets; the fold is the one of all jobs, once
+for each number of tasks.
 """
 
 from __future__ import annotations
@@ -42,7 +46,10 @@ _CHECKED_SCHEMA = "checked string"
 
 
 class Fault(msgspec.Struct, frozen=True, order=True):
-    """Something that is not as it must be. Offsets are inclusive; ``check`` is one of those above, ``message`` says all of it."""
+    """Something that is not as it must be.
+
+    Offsets are inclusive; ``check`` is one of those above, ``message`` says all of it.
+    """
 
     first_offset: int
     last_offset: int
@@ -52,7 +59,10 @@ class Fault(msgspec.Struct, frozen=True, order=True):
 
 
 class StateCheck(msgspec.Struct, frozen=True):
-    """One offset at which nodes have said their state. ``said_by``: those that said ``state_hash``; ``folded`` None: not folded."""
+    """One offset at which nodes have said their state.
+
+    ``said_by``: those that said ``state_hash``; ``folded`` None: not folded.
+    """
 
     offset: int
     epoch: int
@@ -67,7 +77,10 @@ class StateCheck(msgspec.Struct, frozen=True):
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
-    """``states`` are the last checks by offset, of ``states_total``. ``end``: where the export ends; None if it was not folded."""
+    """``states`` are the last checks by offset, of ``states_total``.
+
+    ``end``: where the export ends; None if it was not folded.
+    """
 
     files: int
     batches: int
@@ -120,7 +133,8 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> VerifyResul
         said = [one for one in said if one.offset <= last]
         tasks = [request.partitions] if request.partitions else list(TASKS)
         hashes, more = _fold(
-            lambda count: state_hashes(rows, {last, *(s.offset for s in said)}, partitions=count), tasks
+            lambda count: state_hashes(rows, {last, *(s.offset for s in said)}, partitions=count),
+            tasks,
         )
         faults += more
         faults += [fault for one in said for fault in _misplaced(one, ends)]
@@ -135,7 +149,11 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> VerifyResul
         last_offset=raw[-1].last_offset,
         end=end,
         state_hash=None if end is None else format_hash(hashes[end.offset]),
-        end_said_by=[] if end is None else [who for one in states if one.offset == end.offset for who in one.said_by],
+        end_said_by=(
+            []
+            if end is None
+            else [who for one in states if one.offset == end.offset for who in one.said_by]
+        ),
         not_folded=not_folded,
         tasks=tasks,
         states_total=len(states),
@@ -151,9 +169,15 @@ def _raw_segments(export: Export) -> tuple[Segment, ...]:
     return tuple(one for one in export.manifest.of_kind(RAW) if one.base_offset <= last)
 
 
-def _check_files(spark: SparkSession, export: Export, raw: tuple[Segment, ...], offsets: list[int]) -> list[_Checked]:
+def _check_files(
+    spark: SparkSession, export: Export, raw: tuple[Segment, ...], offsets: list[int]
+) -> list[_Checked]:
     tasks = min(len(raw), 4 * spark.sparkContext.defaultParallelism)
-    found = spark.range(0, len(raw), 1, tasks).mapInArrow(_checker(export, raw, offsets), _CHECKED_SCHEMA).collect()
+    found = (
+        spark.range(0, len(raw), 1, tasks)
+        .mapInArrow(_checker(export, raw, offsets), _CHECKED_SCHEMA)
+        .collect()
+    )
     return [msgspec.json.decode(row.checked, type=_Checked) for row in found]
 
 
@@ -167,7 +191,9 @@ def _checker(
         place = open_place(target)
         for batch in batches:
             found = [
-                msgspec.json.encode(_check_range(place, raw[index], written, owner, offsets)).decode()
+                msgspec.json.encode(
+                    _check_range(place, raw[index], written, owner, offsets)
+                ).decode()
                 for index in batch.column(0).to_pylist()
             ]
             yield pa.record_batch([pa.array(found, pa.string())], names=["checked"])
@@ -176,17 +202,30 @@ def _checker(
 
 
 def _check_range(
-    place: Place, raw: Segment, written: tuple[Segment, ...], owner: tuple[str, int], offsets: list[int]
+    place: Place,
+    raw: Segment,
+    written: tuple[Segment, ...],
+    owner: tuple[str, int],
+    offsets: list[int],
 ) -> _Checked:
-    """Check the files of one range. As values, not as exceptions: one fault must not hide the others."""
-    covering = [one for one in written if one.base_offset <= raw.last_offset and one.last_offset >= raw.base_offset]
+    """Check the files of one range.
+
+    As values, not as exceptions: one fault must not hide the others.
+    """
+    covering = [
+        one
+        for one in written
+        if one.base_offset <= raw.last_offset and one.last_offset >= raw.base_offset
+    ]
     faults: list[Fault] = []
     # A Parquet file belongs to the range in which it begins, so that each is hashed once.
     for segment in (raw, *(one for one in covering if one.base_offset >= raw.base_offset)):
         try:
             check_segment(place, segment, *owner)
         except RaftlogError as error:
-            faults.append(Fault(segment.base_offset, segment.last_offset, "FILE", segment.file, str(error)))
+            faults.append(
+                Fault(segment.base_offset, segment.last_offset, "FILE", segment.file, str(error))
+            )
     if faults:
         return _Checked(faults)
     asked = [offset for offset in offsets if raw.base_offset <= offset <= raw.last_offset]
@@ -194,45 +233,61 @@ def _check_range(
         facts = check_forms(place, raw, covering, asked)
     except CorruptExportError as error:
         check = "CHAIN" if error.file == raw.file else "FORMS"
-        return _Checked([Fault(max(0, error.base_offset), raw.last_offset, check, error.file, str(error))])
+        return _Checked(
+            [Fault(max(0, error.base_offset), raw.last_offset, check, error.file, str(error))]
+        )
     except RaftlogError as error:
         return _Checked([Fault(raw.base_offset, raw.last_offset, "CHAIN", raw.file, str(error))])
     return _Checked([], facts.batches, facts.records, facts.ends)
 
 
 def _between(raw: tuple[Segment, ...]) -> list[Fault]:
-    """Epochs and timestamps never go back from one file to the next; of offsets the manifest has been checked already."""
+    """Epochs and timestamps never go back from one file to the next; of offsets the manifest has
+    been checked already.
+    """
     faults = []
     for left, right in pairwise(raw):
         if right.first_epoch < left.last_epoch or right.min_timestamp_ms < left.max_timestamp_ms:
             message = (
-                f"{right.describe()} begins in epoch {right.first_epoch} at {right.min_timestamp_ms} ms, and the file before it"
-                f" ends in epoch {left.last_epoch} at {left.max_timestamp_ms} ms: one of the two is from another log"
+                f"{right.describe()} begins in epoch {right.first_epoch} at"
+                f" {right.min_timestamp_ms} ms, and the file before it ends in epoch"
+                f" {left.last_epoch} at {left.max_timestamp_ms} ms: one of the two is from"
+                " another log"
             )
             faults.append(Fault(right.base_offset, right.last_offset, "CHAIN", right.file, message))
     return faults
 
 
-def _fold(fold: Callable[[int], dict[int, int]], tasks: list[int]) -> tuple[dict[int, int], list[Fault]]:
+def _fold(
+    fold: Callable[[int], dict[int, int]], tasks: list[int]
+) -> tuple[dict[int, int], list[Fault]]:
     """The hashes by the first number of tasks, and where the others say something else."""
     hashes, *others = (fold(count) for count in tasks)
     faults = []
     for count, other in zip(tasks[1:], others, strict=True):
-        for offset in sorted(offset for offset, state_hash in hashes.items() if other[offset] != state_hash):
+        for offset in sorted(
+            offset for offset, state_hash in hashes.items() if other[offset] != state_hash
+        ):
             message = (
-                f"at offset {offset} the fold gives {format_hash(hashes[offset])} in {counted(tasks[0], 'task')}, and"
-                f" {format_hash(other[offset])} in {count}: that is a defect of the fold, or files changed meanwhile"
+                f"at offset {offset} the fold gives {format_hash(hashes[offset])} in"
+                f" {counted(tasks[0], 'task')}, and {format_hash(other[offset])} in {count}: that"
+                " is a defect of the fold, or files changed meanwhile"
             )
             faults.append(Fault(offset, offset, "TASKS", "", message))
     return hashes, faults
 
 
 def _misplaced(one: StateHash, ends: dict[int, int]) -> list[Fault]:
-    """A state that was said of another log's offsets: no batch ends there, or one of another epoch."""
+    """A state that was said of another log's offsets: no batch ends there, or one of another
+    epoch.
+    """
     if ends.get(one.offset) == one.epoch:
         return []
     there = f"one of epoch {ends[one.offset]}" if one.offset in ends else "none"
-    message = f"{one.describe()} has said its state behind a batch of epoch {one.epoch} that ends at offset {one.offset}: there is {there}"
+    message = (
+        f"{one.describe()} has said its state behind a batch of epoch {one.epoch} that ends at"
+        f" offset {one.offset}: there is {there}"
+    )
     return [Fault(one.offset, one.offset, "CHAIN", "", message)]
 
 
@@ -242,15 +297,18 @@ def _states(said: list[StateHash], hashes: dict[int, int]) -> list[StateCheck]:
     for one in said:
         who.setdefault((one.offset, one.epoch, one.state_hash), []).append(one.describe())
     return [
-        StateCheck(offset, epoch, state_hash, sorted(by), format_hash(hashes[offset]) if hashes else None)
+        StateCheck(
+            offset, epoch, state_hash, sorted(by), format_hash(hashes[offset]) if hashes else None
+        )
         for (offset, epoch, state_hash), by in sorted(who.items())
     ]
 
 
 def _disagreement(one: StateCheck) -> Fault:
     message = (
-        f"at offset {one.offset} the fold gives the state hash {one.folded}, and {', '.join(one.said_by)} had {one.state_hash}:"
-        " the node's memory, the export, or the fold of this build is not right"
+        f"at offset {one.offset} the fold gives the state hash {one.folded}, and"
+        f" {', '.join(one.said_by)} had {one.state_hash}: the node's memory, the export, or the"
+        " fold of this build is not right"
     )
     return Fault(one.offset, one.offset, "STATE", "", message)
 
@@ -258,22 +316,55 @@ def _disagreement(one: StateCheck) -> Fault:
 def render(result: VerifyResult, console: Console) -> None:
     """For people."""
     if result.states:
-        table = Table("offset", "epoch", Column("state hash", no_wrap=True), Column("said by", overflow="fold"), "fold")
+        table = Table(
+            "offset",
+            "epoch",
+            Column("state hash", no_wrap=True),
+            Column("said by", overflow="fold"),
+            "fold",
+        )
         for state in result.states:
-            verdict = "not made" if state.folded is None else "agrees" if state.agrees else f"{state.folded}"
-            table.add_row(str(state.offset), str(state.epoch), state.state_hash, ", ".join(state.said_by), verdict)
+            verdict = (
+                "not made"
+                if state.folded is None
+                else "agrees"
+                if state.agrees
+                else f"{state.folded}"
+            )
+            table.add_row(
+                str(state.offset),
+                str(state.epoch),
+                state.state_hash,
+                ", ".join(state.said_by),
+                verdict,
+            )
         console.print(table)
         if len(result.states) < result.states_total:
-            console.print(f"the last {len(result.states)} of {result.states_total} states (raise --limit for more)")
+            console.print(
+                f"the last {len(result.states)} of {result.states_total} states (raise --limit for"
+                " more)"
+            )
     for fault in result.faults:
-        console.print(f"{fault.check}: {fault.message}", highlight=False, soft_wrap=True, markup=False)
+        console.print(
+            f"{fault.check}: {fault.message}", highlight=False, soft_wrap=True, markup=False
+        )
     if result.end is not None:
-        by = f"said by {', '.join(result.end_said_by)}" if result.end_said_by else "no node has said it there"
-        console.print(f"State hash at the end, offset {result.end.offset}: {result.state_hash} ({by})", soft_wrap=True)
+        by = (
+            f"said by {', '.join(result.end_said_by)}"
+            if result.end_said_by
+            else "no node has said it there"
+        )
+        console.print(
+            f"State hash at the end, offset {result.end.offset}: {result.state_hash} ({by})",
+            soft_wrap=True,
+        )
     elif result.not_folded:
         console.print(f"Not folded: {result.not_folded}")
     if not result.passed:
-        console.print(f"Verification failed: {counted(result.total, 'fault')} in {counted(result.files, 'file')}")
+        console.print(
+            f"Verification failed: {counted(result.total, 'fault')} in"
+            f" {counted(result.files, 'file')}"
+        )
         return
     parts = (
         counted(result.files, "file"),
@@ -282,14 +373,17 @@ def render(result: VerifyResult, console: Console) -> None:
         f"offsets {result.first_offset} to {result.last_offset}",
     )
     console.print(
-        f"Verified: {', '.join(parts)}: every hash, checksum, offset and epoch, and both forms hold the same",
+        f"Verified: {', '.join(parts)}: every hash, checksum, offset and epoch, and both forms hold"
+        " the same",
         soft_wrap=True,
     )
     if result.end is not None:
         agree = "recorded state agrees" if result.states_total == 1 else "recorded states agree"
         said = f"{result.states_total} {agree} with the fold"
         counts = ", ".join(str(count) for count in result.tasks)
-        console.print(f"{said}; made in {counts} tasks, it is the same" if result.tasks[1:] else said)
+        console.print(
+            f"{said}; made in {counts} tasks, it is the same" if result.tasks[1:] else said
+        )
 
 
 if __name__ == "__main__":

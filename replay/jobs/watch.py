@@ -1,4 +1,6 @@
-"""Watch an export while it is written: the audit or LAO by micro-batches, alerts as rows in a directory (:mod:`replay.streaming`)."""
+"""Watch an export while it is written: the audit or LAO by micro-batches, alerts as rows in a
+directory (:mod:`replay.streaming`).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ _AUDIT_SHOWN = ("rule", "offset", "subject", "found", "expected")
 
 
 class WatchResult(msgspec.Struct, frozen=True):
-    """How far the watch has come in all (``end_offset`` is exclusive), how many alerts are ``new`` in this run, and the first of them.
+    """How far the watch has come in all (``end_offset`` is exclusive), how many alerts are ``new``
+    in this run, and the first of them.
 
     ``columns`` are those of the alerts; the whole of them is in ``directory``/alerts.
     """
@@ -59,9 +62,14 @@ class WatchResult(msgspec.Struct, frozen=True):
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult:
-    """Go on where the directory ends, up to what there is now; or for ever, every so many seconds. Raises ReplayError."""
+    """Go on where the directory ends, up to what there is now; or for ever, every so many seconds.
+
+    Raises ReplayError.
+    """
     if request.watch not in _JUDGES or not request.output:
-        raise ReplayError(f"say what to watch ({', '.join(_JUDGES)}), and in which directory (--output)")
+        raise ReplayError(
+            f"say what to watch ({', '.join(_JUDGES)}), and in which directory (--output)"
+        )
     require_whole_history(export)
     ledger = Ledger(Path(request.output), request.watch)
     before = ledger.done
@@ -108,7 +116,9 @@ def _tell(result: WatchResult, *, as_json: bool) -> None:
         render(result, text_console())
 
 
-def _new(spark: SparkSession, ledger: Ledger, batch: int, limit: int) -> tuple[list[str], list[list[Any]]]:
+def _new(
+    spark: SparkSession, ledger: Ledger, batch: int, limit: int
+) -> tuple[list[str], list[list[Any]]]:
     """The first alerts behind a micro-batch."""
     alerts = output(spark, ledger.directory)
     if alerts is None:
@@ -122,8 +132,8 @@ def render(result: WatchResult, console: Console) -> None:
     if result.alerts:
         console.print(_stalls(result) if result.job == lao.NAME else _findings(result))
     console.print(
-        f"{result.job}: {counted(result.records, 'new record')}, up to offset {result.end_offset - 1}: "
-        f"{counted(result.new, 'new alert')}, {result.total} in all"
+        f"{result.job}: {counted(result.records, 'new record')}, up to offset"
+        f" {result.end_offset - 1}: {counted(result.new, 'new alert')}, {result.total} in all"
         + (f". They are rows in {result.directory}/{ALERTS}" if result.total else ""),
         soft_wrap=True,
     )
@@ -137,7 +147,14 @@ def _findings(result: WatchResult) -> Table:
 
 
 def _stalls(result: WatchResult) -> Table:
-    table = Table(Column("from", no_wrap=True), Column("for", no_wrap=True), "broker", "records", "until offset", "why")
+    table = Table(
+        Column("from", no_wrap=True),
+        Column("for", no_wrap=True),
+        "broker",
+        "records",
+        "until offset",
+        "why",
+    )
     for row in _named(result):
         table.add_row(
             format_time(row["began_ms"]),

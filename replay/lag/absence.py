@@ -1,4 +1,6 @@
-"""When no broker was in service: LAO is of those that are, so until the first one is unfenced there is none."""
+"""When no broker was in service: LAO is of those that are, so until the first one is unfenced there
+is none.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,32 @@ AT_THE_END = (1 << 63) - 1
 
 
 def returns(served: DataFrame, order: Order = BUCKETS) -> DataFrame:
-    """One row for each end of a time in which no broker was in service, from the rows of :func:`replay.outages.fencings.service`.
+    """One row for each end of a time in which no broker was in service, from the rows of
+    :func:`replay.outages.fencings.service`.
 
-    offset, timestamp_ms: of the record that unfenced the first one; AT_THE_END both, if it goes on. Such a time is before the first broker.
+    offset, timestamp_ms: of the record that unfenced the first one; AT_THE_END both, if it goes on.
+    Such a time is before the first broker.
     """
     up = served.where(~sf.col("fenced"))
-    come = up.select(sf.col("begins").alias("offset"), sf.col("begins_ms").alias("timestamp_ms"), sf.lit(1).alias("by"))
+    come = up.select(
+        sf.col("begins").alias("offset"),
+        sf.col("begins_ms").alias("timestamp_ms"),
+        sf.lit(1).alias("by"),
+    )
     gone = up.where(sf.col("ends").isNotNull()).select("ends", "ends_ms", sf.lit(-1))
-    # One batch may do both: its records have offsets of their own, but one that replaces a registration does both at one.
+    # One batch may do both: its records have offsets of their own, but one that replaces a
+    # registration does both at one.
     steps = (
-        come.union(gone).groupBy("offset").agg(sf.max("timestamp_ms").alias("timestamp_ms"), sf.sum("by").alias("by"))
+        come.union(gone)
+        .groupBy("offset")
+        .agg(sf.max("timestamp_ms").alias("timestamp_ms"), sf.sum("by").alias("by"))
     )
     counted = order.so_far(steps, before=Running(sf.col("by"), "sum", including=False))
-    ended = counted.where((sf.coalesce("before", sf.lit(0)) == 0) & (sf.col("by") > 0)).select("offset", "timestamp_ms")
-    serving = up.agg(sf.count_if(sf.col("ends").isNull()).alias("serving")).where(sf.col("serving") == 0)
+    ended = counted.where((sf.coalesce("before", sf.lit(0)) == 0) & (sf.col("by") > 0)).select(
+        "offset", "timestamp_ms"
+    )
+    serving = up.agg(sf.count_if(sf.col("ends").isNull()).alias("serving")).where(
+        sf.col("serving") == 0
+    )
     end = sf.lit(AT_THE_END).cast("long")
     return ended.unionByName(serving.select(end.alias("offset"), end.alias("timestamp_ms")))

@@ -8,8 +8,8 @@ import msgspec
 class LaoPoint(msgspec.Struct, frozen=True):
     """One progress record. Null: LAO was unknown, or nothing that is waited for was newly covered.
 
-    ``lag_ms``: the age of the oldest record that was not acknowledged then. ``covered``: records that it is the first to cover;
-    ``waited_ms``: how long the oldest of them had waited.
+    ``lag_ms``: the age of the oldest record that was not acknowledged then. ``covered``: records
+    that it is the first to cover; ``waited_ms``: how long the oldest of them had waited.
     """
 
     offset: int
@@ -26,9 +26,10 @@ class LaoPoint(msgspec.Struct, frozen=True):
 class LaoStall(msgspec.Struct, frozen=True):
     """One time that LAO was held back for long, as in :func:`replay.lag.holders.hold_ups`.
 
-    ``broker_id`` None: the log does not tell whom it waited for. ``cause``: FENCED, NO_BROKER, FAILOVER, BEHIND or UNKNOWN.
-    ``broker_cause``: of a FENCED one, the name of the ``BrokerCause`` that ``reason`` says to people; None: it was unregistered.
-    ``records``: how many waited. ``last_offset``: of the progress record that ended it; None: it goes on where the log ends.
+    ``broker_id`` None: the log does not tell whom it waited for. ``cause``: FENCED, NO_BROKER,
+    FAILOVER, BEHIND or UNKNOWN. ``broker_cause``: of a FENCED one, the name of the ``BrokerCause``
+    that ``reason`` says to people; None: it was unregistered. ``records``: how many waited.
+    ``last_offset``: of the progress record that ended it; None: it goes on where the log ends.
     """
 
     broker_id: int | None
@@ -48,9 +49,10 @@ class LaoStall(msgspec.Struct, frozen=True):
 class BrokerLag(msgspec.Struct, frozen=True):
     """One broker over all times in which it was unfenced and had reported.
 
-    ``reports``: progress records that name it. ``max_lag_offsets`` and ``max_lag_ms`` (age of the oldest record that it had not applied):
-    as far as progress records show them. ``hold_ups``, ``held_ms``: how often it held LAO back, and for how long in all;
-    ``longest_ms``: the longest that a record waited for it.
+    ``reports``: progress records that name it. ``max_lag_offsets`` and ``max_lag_ms`` (age of the
+    oldest record that it had not applied): as far as progress records show them. ``hold_ups``,
+    ``held_ms``: how often it held LAO back, and for how long in all; ``longest_ms``: the longest
+    that a record waited for it.
     """
 
     broker_id: int
@@ -65,7 +67,9 @@ class BrokerLag(msgspec.Struct, frozen=True):
 
 
 class Hour(msgspec.Struct, frozen=True):
-    """From commit to visible everywhere, for what was written in one hour; None: nothing of it was visible by the end."""
+    """From commit to visible everywhere, for what was written in one hour; None: nothing of it was
+    visible by the end.
+    """
 
     hour_ms: int
     records: int
@@ -77,11 +81,13 @@ class Hour(msgspec.Struct, frozen=True):
 
 
 class LaoResult(msgspec.Struct, frozen=True):
-    """``records`` are those that LAO is waited for; ``waiting`` of them were not visible everywhere by the end.
+    """``records`` are those that LAO is waited for; ``waiting`` of them were not visible everywhere
+    by the end.
 
-    ``hold_ups``: the longest first, of ``hold_ups_total``; ``held_ms``: how long LAO was held back in all. ``brokers``: those that did so
-    the longest first. ``hours`` and ``timeline``: the last ones, oldest first, of ``hours_total`` and ``samples``; ``unknown``: samples
-    in which LAO was unknown. ``end_ms``: of the last record.
+    ``hold_ups``: the longest first, of ``hold_ups_total``; ``held_ms``: how long LAO was held back
+    in all. ``brokers``: those that did so the longest first. ``hours`` and ``timeline``: the last
+    ones, oldest first, of ``hours_total`` and ``samples``; ``unknown``: samples in which LAO was
+    unknown. ``end_ms``: of the last record.
     """
 
     end_ms: int

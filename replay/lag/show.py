@@ -59,7 +59,14 @@ def _hold_ups(result: LaoResult) -> Table:
 
 def _brokers(result: LaoResult) -> Table:
     table = Table(
-        "broker", "held LAO back", "for", "lag p50", "lag max", "oldest not applied", "applied last", title="Brokers"
+        "broker",
+        "held LAO back",
+        "for",
+        "lag p50",
+        "lag max",
+        "oldest not applied",
+        "applied last",
+        title="Brokers",
     )
     for lag in result.brokers:
         table.add_row(
@@ -87,7 +94,9 @@ def _hours(result: LaoResult) -> Table:
     )
     for hour in result.hours:
         times = (hour.p50_ms, hour.p90_ms, hour.p99_ms, hour.max_ms)
-        table.add_row(format_time(hour.hour_ms), str(hour.records), *map(duration, times), str(hour.waiting))
+        table.add_row(
+            format_time(hour.hour_ms), str(hour.records), *map(duration, times), str(hour.waiting)
+        )
     return table
 
 
@@ -130,22 +139,25 @@ def render(result: LaoResult, console: Console) -> None:
     if result.timeline:
         console.print(_points(result))
     console.print(
-        f"{counted(result.samples, 'sample')}, LAO unknown in {result.unknown}; lag in offsets p50 {_show(result.p50_lag_offsets)}, "
-        f"p99 {_show(result.p99_lag_offsets)}, max {_show(result.max_lag_offsets)}"
+        f"{counted(result.samples, 'sample')}, LAO unknown in {result.unknown}; lag in offsets p50"
+        f" {_show(result.p50_lag_offsets)}, p99 {_show(result.p99_lag_offsets)}, max"
+        f" {_show(result.max_lag_offsets)}"
     )
     if not result.samples:
         console.print(
-            "No progress record: LAO was never known, or nothing was written since. Nothing can be said of it."
+            "No progress record: LAO was never known, or nothing was written since. Nothing can be"
+            " said of it."
         )
         return
     console.print(
-        f"{counted(result.records, 'record')}, from commit to visible everywhere p50 {duration(result.p50_ms)}, "
-        f"p99 {duration(result.p99_ms)}, max {duration(result.max_ms)}; {result.waiting} not visible everywhere by the end"
+        f"{counted(result.records, 'record')}, from commit to visible everywhere p50"
+        f" {duration(result.p50_ms)}, p99 {duration(result.p99_ms)}, max {duration(result.max_ms)};"
+        f" {result.waiting} not visible everywhere by the end"
     )
     if not result.hold_ups:
         console.print(f"LAO was not held back for {duration(result.stall_ms)} or more")
         return
     console.print(
-        f"LAO was held back {counted(result.hold_ups_total, 'time')}, {duration(result.held_ms)} in all"
-        + more(len(result.hold_ups), result.hold_ups_total)
+        f"LAO was held back {counted(result.hold_ups_total, 'time')}, {duration(result.held_ms)}"
+        " in all" + more(len(result.hold_ups), result.hold_ups_total)
     )

@@ -14,9 +14,11 @@ def lives(brokers: DataFrame, stretch: Stretch) -> DataFrame:
 
 
 def by_broker(lived: DataFrame, fenced: DataFrame, stretch: Stretch) -> DataFrame:
-    """One row a broker: broker_id, life_ms (registered), fencings, out_ms (fenced), planned_ms (of it), longest_ms, ``out``: it is now.
+    """One row a broker: broker_id, life_ms (registered), fencings, out_ms (fenced), planned_ms (of
+    it), longest_ms, ``out``: it is now.
 
-    ``fenced``: of :func:`replay.outages.fencings.fencings`. The time before a broker was unfenced for the first time is no outage.
+    ``fenced``: of :func:`replay.outages.fencings.fencings`. The time before a broker was unfenced
+    for the first time is no outage.
     """
     length = sf.col("ends_ms") - sf.col("begins_ms")
     life = lived.groupBy("broker_id").agg(sf.sum(length).alias("life_ms"))
@@ -28,5 +30,7 @@ def by_broker(lived: DataFrame, fenced: DataFrame, stretch: Stretch) -> DataFram
         sf.max(length).alias("longest_ms"),
         sf.bool_or("out").alias("out"),
     )
-    joined = life.join(out, "broker_id", "left").fillna(0, ["fencings", "out_ms", "planned_ms", "longest_ms"])
+    joined = life.join(out, "broker_id", "left").fillna(
+        0, ["fencings", "out_ms", "planned_ms", "longest_ms"]
+    )
     return joined.fillna({"out": False})

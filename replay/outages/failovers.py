@@ -11,9 +11,11 @@ from raftlog.metadata.records import RecordType
 def failovers(controllers: DataFrame, records: DataFrame) -> DataFrame:
     """One row for each epoch but the first, from ``timelines.controllers``.
 
-    epoch, leader_id, begins, begins_ms; previous_leader_id; ``silent_since_ms`` (the old controller's last record) and ``gap_ms`` from it
-    to the new one's first: nobody wrote for so long, though on a quiet cluster the old one may have lived for most of it;
-    ``epochs_without_leader``: elections that nobody won; ``lao_known_ms``: from the beginning until LAO was recorded again (null: never).
+    epoch, leader_id, begins, begins_ms; previous_leader_id; ``silent_since_ms`` (the old
+    controller's last record) and ``gap_ms`` from it to the new one's first: nobody wrote for so
+    long, though on a quiet cluster the old one may have lived for most of it;
+    ``epochs_without_leader``: elections that nobody won; ``lao_known_ms``: from the beginning until
+    LAO was recorded again (null: never).
     """
     # One row an election: few enough for one task.
     in_order = Window.orderBy("begins")

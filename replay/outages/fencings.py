@@ -9,21 +9,27 @@ from raftlog.metadata.causes import PLANNED
 from replay.causes import is_one_of
 
 REGISTERED_ANEW, UNREGISTERED = "registered anew", "unregistered"
-"""Reasons that no record gives: another process took the place of one that had not been fenced; the registration was removed."""
+"""Reasons that no record gives: another process took the place of one that had not been fenced; the
+registration was removed.
+"""
 
 
 def service(brokers: DataFrame) -> DataFrame:
-    """Intervals of ``timelines.brokers`` put together to those in which a broker was ``fenced``, or was not: two neighbours differ.
+    """Intervals of ``timelines.brokers`` put together to those in which a broker was ``fenced``, or
+    was not: two neighbours differ.
 
-    broker_id, fenced, begins, ends (offsets, exclusive; null: still), begins_ms, ends_ms, reason and cause (of its beginning),
-    follows (it begins where the one before ended; else the broker was not registered meanwhile), followed.
+    broker_id, fenced, begins, ends (offsets, exclusive; null: still), begins_ms, ends_ms, reason
+    and cause (of its beginning), follows (it begins where the one before ended; else the broker was
+    not registered meanwhile), followed.
     """
     of_broker = Window.partitionBy("broker_id").orderBy("begins")
     follows = sf.coalesce(sf.lag("ends").over(of_broker) == sf.col("begins"), sf.lit(False))
     same = sf.coalesce(sf.lag("fenced").over(of_broker) == sf.col("fenced"), sf.lit(False))
     reason = sf.when(sf.col("registration"), REGISTERED_ANEW).otherwise(sf.col("reason"))
     cut = brokers.withColumns({"follows": follows, "same": same, "why": reason})
-    numbered = cut.withColumn("run", sf.count_if(~(sf.col("follows") & sf.col("same"))).over(of_broker))
+    numbered = cut.withColumn(
+        "run", sf.count_if(~(sf.col("follows") & sf.col("same"))).over(of_broker)
+    )
     runs = numbered.groupBy("broker_id", "run").agg(
         sf.first("fenced").alias("fenced"),
         sf.min("begins").alias("begins"),
@@ -39,10 +45,12 @@ def service(brokers: DataFrame) -> DataFrame:
 
 
 def fencings(served: DataFrame) -> DataFrame:
-    """One row for each time that a broker fell out of service, from the rows of :func:`service`. To be fenced at first is none.
+    """One row for each time that a broker fell out of service, from the rows of :func:`service`.
 
-    broker_id, begins, ends (null: it still is out), begins_ms, ends_ms, reason, cause, ``planned`` (it shut down in order, or was asked to
-    be fenced), ``unregistered`` (that is how it ended).
+    To be fenced at first is none.
+
+    broker_id, begins, ends (null: it still is out), begins_ms, ends_ms, reason, cause, ``planned``
+    (it shut down in order, or was asked to be fenced), ``unregistered`` (that is how it ended).
     """
     out = served.where(sf.col("fenced") & sf.col("follows"))
     return out.select(
@@ -59,10 +67,14 @@ def fencings(served: DataFrame) -> DataFrame:
 
 
 def departures(served: DataFrame) -> DataFrame:
-    """When brokers ceased to be in service, for whatever reason: broker_id, offset, timestamp_ms, reason, cause (null: unregistered)."""
+    """When brokers ceased to be in service, for whatever reason: broker_id, offset, timestamp_ms,
+    reason, cause (null: unregistered).
+    """
     of_broker = Window.partitionBy("broker_id").orderBy("begins")
     next_cause = sf.when(sf.col("followed"), sf.lead("cause").over(of_broker))
-    next_reason = sf.when(sf.col("followed"), sf.lead("reason").over(of_broker)).otherwise(UNREGISTERED)
+    next_reason = sf.when(sf.col("followed"), sf.lead("reason").over(of_broker)).otherwise(
+        UNREGISTERED
+    )
     next_ = {"next_reason": next_reason, "next_cause": next_cause}
     told = served.withColumns(next_).where(~sf.col("fenced") & sf.col("ends").isNotNull())
     return told.select(

@@ -6,7 +6,10 @@ import msgspec
 
 
 class Objective(msgspec.Struct, frozen=True):
-    """One line of the SLO table: of ``total_ms`` of service time ``lost_ms`` were lost. ``allowed_ms``, ``met``: None without a target."""
+    """One line of the SLO table: of ``total_ms`` of service time ``lost_ms`` were lost.
+
+    ``allowed_ms``, ``met``: None without a target.
+    """
 
     name: str
     total_ms: int
@@ -17,7 +20,11 @@ class Objective(msgspec.Struct, frozen=True):
 
 
 class TopicOutage(msgspec.Struct, frozen=True):
-    """One topic. Times are sums over its partitions, but ``offline_ms``: how long at least one of them had no leader."""
+    """One topic.
+
+    Times are sums over its partitions, but ``offline_ms``: how long at least one of them had no
+    leader.
+    """
 
     topic_id: str
     topic_name: str
@@ -30,7 +37,10 @@ class TopicOutage(msgspec.Struct, frozen=True):
 
 
 class PartitionOutage(msgspec.Struct, frozen=True):
-    """One partition that was impaired. ``outages``: how often it had no leader; ``longest_ms``: for how long at the most."""
+    """One partition that was impaired.
+
+    ``outages``: how often it had no leader; ``longest_ms``: for how long at the most.
+    """
 
     topic_id: str
     topic_name: str
@@ -43,7 +53,11 @@ class PartitionOutage(msgspec.Struct, frozen=True):
 
 
 class BrokerOutage(msgspec.Struct, frozen=True):
-    """One broker. ``life_ms``: registered; ``out_ms`` of it fenced, ``planned_ms`` of that on purpose; ``out``: it is fenced at the end."""
+    """One broker.
+
+    ``life_ms``: registered; ``out_ms`` of it fenced, ``planned_ms`` of that on purpose; ``out``: it
+    is fenced at the end.
+    """
 
     broker_id: int
     life_ms: int
@@ -55,9 +69,12 @@ class BrokerOutage(msgspec.Struct, frozen=True):
 
 
 class Fencing(msgspec.Struct, frozen=True):
-    """One time that a broker was out of service. ``ends`` None: it still is; ``unregistered``: it ended by that.
+    """One time that a broker was out of service.
 
-    ``cause``: the name of a ``BrokerCause``, for programs, as ``reason`` is for people; None: of a text that no build has written.
+    ``ends`` None: it still is; ``unregistered``: it ended by that.
+
+    ``cause``: the name of a ``BrokerCause``, for programs, as ``reason`` is for people; None: of a
+    text that no build has written.
     """
 
     broker_id: int
@@ -72,7 +89,10 @@ class Fencing(msgspec.Struct, frozen=True):
 
 
 class Failover(msgspec.Struct, frozen=True):
-    """One change of the controller. ``gap_ms``: at most so long there was none; see :mod:`replay.outages.failovers`."""
+    """One change of the controller.
+
+    ``gap_ms``: at most so long there was none; see :mod:`replay.outages.failovers`.
+    """
 
     epoch: int
     leader_id: int
@@ -86,7 +106,9 @@ class Failover(msgspec.Struct, frozen=True):
 
 
 class PeriodOutage(msgspec.Struct, frozen=True):
-    """One hour or day, which begins at ``period_ms``: service time of all partitions, and what of it was lost."""
+    """One hour or day, which begins at ``period_ms``: service time of all partitions, and what of
+    it was lost.
+    """
 
     period_ms: int
     life_ms: int
@@ -95,9 +117,13 @@ class PeriodOutage(msgspec.Struct, frozen=True):
 
 
 class AvailabilityResult(msgspec.Struct, frozen=True):
-    """From ``since_ms`` to ``until_ms``. Lists of topics, partitions and brokers: the worst first; fencings and failovers: the last first.
+    """From ``since_ms`` to ``until_ms``.
 
-    ``periods``: the last ones, oldest first, each of ``period_length_ms``. Each list is cut at the request's limit, of ``…_total``.
+    Lists of topics, partitions and brokers: the worst first; fencings and failovers: the last
+    first.
+
+    ``periods``: the last ones, oldest first, each of ``period_length_ms``. Each list is cut at the
+    request's limit, of ``…_total``.
     """
 
     since_ms: int

@@ -12,23 +12,39 @@ from replay.text import duration, more, percent
 
 
 def _objective_table(result: AvailabilityResult) -> Table:
-    goal = () if result.target_percent is None else (f"allowed for {result.target_percent:g} %", "met")
+    goal = (
+        () if result.target_percent is None else (f"allowed for {result.target_percent:g} %", "met")
+    )
     table = Table("of the time", "available", "lost", *goal, title="Service levels")
     for each in result.objectives:
-        judged = () if each.met is None else (duration(each.allowed_ms), "yes" if each.met else "NO")
+        judged = (
+            () if each.met is None else (duration(each.allowed_ms), "yes" if each.met else "NO")
+        )
         table.add_row(each.name, percent(each.available_percent), duration(each.lost_ms), *judged)
     return table
 
 
 def _fencing_table(result: AvailabilityResult) -> Table:
     table = Table(
-        "broker", Column("from", no_wrap=True), Column("for", no_wrap=True), "why", title="Brokers out of service"
+        "broker",
+        Column("from", no_wrap=True),
+        Column("for", no_wrap=True),
+        "why",
+        title="Brokers out of service",
     )
     for each in result.fencings:
         length = (result.until_ms if each.ends_ms is None else each.ends_ms) - each.begins_ms
-        so_far = " so far" if each.ends_ms is None else ", then unregistered" if each.unregistered else ""
+        so_far = (
+            " so far"
+            if each.ends_ms is None
+            else ", then unregistered"
+            if each.unregistered
+            else ""
+        )
         why = f"{each.reason} (planned)" if each.planned else each.reason
-        table.add_row(str(each.broker_id), format_time(each.begins_ms), duration(length) + so_far, why)
+        table.add_row(
+            str(each.broker_id), format_time(each.begins_ms), duration(length) + so_far, why
+        )
     return table
 
 
@@ -56,7 +72,13 @@ def _failover_table(result: AvailabilityResult) -> Table:
 
 def _topic_table(result: AvailabilityResult) -> Table:
     table = Table(
-        "topic", "partitions", "had a leader", "leaderless", "some leaderless", "under min ISR", title="Topics"
+        "topic",
+        "partitions",
+        "had a leader",
+        "leaderless",
+        "some leaderless",
+        "under min ISR",
+        title="Topics",
     )
     for each in result.topics:
         share = 100.0 if not each.life_ms else 100 * (1 - each.leaderless_ms / each.life_ms)
@@ -66,7 +88,9 @@ def _topic_table(result: AvailabilityResult) -> Table:
 
 
 def _partition_table(result: AvailabilityResult) -> Table:
-    table = Table("partition", "leaderless", "times", "longest", "under min ISR", title="Partitions")
+    table = Table(
+        "partition", "leaderless", "times", "longest", "under min ISR", title="Partitions"
+    )
     for each in result.partitions:
         table.add_row(
             f"{each.topic_name}-{each.partition_id}",
@@ -79,9 +103,16 @@ def _partition_table(result: AvailabilityResult) -> Table:
 
 
 def _broker_table(result: AvailabilityResult) -> Table:
-    table = Table("broker", "out of service", "of it planned", "times", "longest", "now", title="Brokers")
+    table = Table(
+        "broker", "out of service", "of it planned", "times", "longest", "now", title="Brokers"
+    )
     for each in result.brokers:
-        times = (duration(each.out_ms), duration(each.planned_ms), str(each.fencings), duration(each.longest_ms))
+        times = (
+            duration(each.out_ms),
+            duration(each.planned_ms),
+            str(each.fencings),
+            duration(each.longest_ms),
+        )
         table.add_row(str(each.broker_id), *times, "out" if each.out else "in")
     return table
 
@@ -89,7 +120,8 @@ def _broker_table(result: AvailabilityResult) -> Table:
 def render(result: AvailabilityResult, console: Console) -> None:
     """For people: service levels first, then who was away, then what that did."""
     console.print(
-        f"From {format_time(result.since_ms)} to {format_time(result.until_ms)}, {duration(result.until_ms - result.since_ms)}"
+        f"From {format_time(result.since_ms)} to {format_time(result.until_ms)},"
+        f" {duration(result.until_ms - result.since_ms)}"
     )
     console.print(_objective_table(result))
     lists = (
@@ -107,9 +139,18 @@ def render(result: AvailabilityResult, console: Console) -> None:
     counts = (
         (result.failovers, result.failovers_total, "failover", "failovers"),
         (result.fencings, result.fencings_total, f"time {away}", f"times {away}"),
-        (result.partitions, result.partitions_total, f"partition {wanting}", f"partitions {wanting}"),
+        (
+            result.partitions,
+            result.partitions_total,
+            f"partition {wanting}",
+            f"partitions {wanting}",
+        ),
     )
-    console.print("; ".join(counted(total, one, many) + more(len(rows), total) for rows, total, one, many in counts))
+    console.print(
+        "; ".join(
+            counted(total, one, many) + more(len(rows), total) for rows, total, one, many in counts
+        )
+    )
     missed = [each.name for each in result.objectives if each.met is False]
     if missed:
         console.print(f"Target of {result.target_percent:g} % missed: {', '.join(missed)}")

@@ -1,4 +1,6 @@
-"""A stretch of time: what of an interval lies in it, and how much of it lies in each of its hours or days."""
+"""A stretch of time: what of an interval lies in it, and how much of it lies in each of its hours
+or days.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,13 @@ class Stretch(NamedTuple):
     @classmethod
     def of(cls, records: DataFrame, since_ms: int | None) -> Stretch:
         """That of the records, from ``since_ms`` on if it is within them; None: all of it."""
-        whole = records.agg(sf.min("timestamp_ms").alias("first"), sf.max("timestamp_ms").alias("last")).collect()[0]
-        return cls(whole.first if since_ms is None else min(max(since_ms, whole.first), whole.last), whole.last)
+        whole = records.agg(
+            sf.min("timestamp_ms").alias("first"), sf.max("timestamp_ms").alias("last")
+        ).collect()[0]
+        return cls(
+            whole.first if since_ms is None else min(max(since_ms, whole.first), whole.last),
+            whole.last,
+        )
 
     @property
     def length_ms(self) -> int:
@@ -34,7 +41,9 @@ class Stretch(NamedTuple):
         return HOUR_MS if self.length_ms <= _HOURS_UP_TO_DAYS * DAY_MS else DAY_MS
 
     def clip(self, intervals: DataFrame) -> DataFrame:
-        """What of the intervals lies in it: begins_ms and ends_ms, without nulls; what lasts still ends with the stretch."""
+        """What of the intervals lies in it: begins_ms and ends_ms, without nulls; what lasts still
+        ends with the stretch.
+        """
         begins = sf.greatest(sf.col("begins_ms"), sf.lit(self.since_ms))
         ends = sf.least(sf.coalesce("ends_ms", sf.lit(self.until_ms)), sf.lit(self.until_ms))
         inside = (sf.col("begins_ms") <= self.until_ms) & (
@@ -43,23 +52,30 @@ class Stretch(NamedTuple):
         return intervals.where(inside).withColumns({"begins_ms": begins, "ends_ms": ends})
 
     def by_period(self, clipped: DataFrame, **flags: Column) -> DataFrame:
-        """How long the intervals lasted in each period, added up: period_ms (its beginning), and for each of ``flags`` its sum in ms.
+        """How long the intervals lasted in each period, added up: period_ms (its beginning), and
+        for each of ``flags`` its sum in ms.
 
-        ``flags`` are 0 or 1 for an interval. The cost is that of adding up its two ends, however many periods an interval spans.
+        ``flags`` are 0 or 1 for an interval. The cost is that of adding up its two ends, however
+        many periods an interval spans.
         """
         length = self.period_ms
         begun = clipped.select(
-            sf.col("begins_ms").alias("at"), *(flag.cast("long").alias(name) for name, flag in flags.items())
+            sf.col("begins_ms").alias("at"),
+            *(flag.cast("long").alias(name) for name, flag in flags.items()),
         )
         ended = clipped.select(
-            sf.col("ends_ms").alias("at"), *((-flag.cast("long")).alias(name) for name, flag in flags.items())
+            sf.col("ends_ms").alias("at"),
+            *((-flag.cast("long")).alias(name) for name, flag in flags.items()),
         )
         period = sf.col("at") - sf.col("at") % length
         left = period + length - sf.col("at")
         sums = [
             column
             for name in flags
-            for column in (sf.sum(name).alias(f"{name}_net"), sf.sum(sf.col(name) * left).alias(f"{name}_inside"))
+            for column in (
+                sf.sum(name).alias(f"{name}_net"),
+                sf.sum(sf.col(name) * left).alias(f"{name}_inside"),
+            )
         ]
         changed = begun.unionByName(ended).groupBy(period.alias("period_ms")).agg(*sums)
         first = self.since_ms - self.since_ms % length

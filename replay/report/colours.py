@@ -1,4 +1,6 @@
-"""Colours of the plots: one set for light and dark, told apart by people who see no red or green, each with 3:1 against both grounds."""
+"""Colours of the plots: one set for light and dark, told apart by people who see no red or green,
+each with 3:1 against both grounds.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,23 @@ STATES = {
     "starting": AMBER,
     "holding": PINK,
 }
-PATTERNS = {"serving": "", "leaving": "/", "stopped": "\\", "fenced": "", "starting": "x", "holding": ""}
+PATTERNS = {
+    "serving": "",
+    "leaving": "/",
+    "stopped": "\\",
+    "fenced": "",
+    "starting": "x",
+    "holding": "",
+}
 """Beside the colour, so that states differ in print and for everyone."""
-THICKNESS = {"serving": 0.4, "leaving": 0.74, "stopped": 0.74, "fenced": 0.74, "starting": 0.74, "holding": 0.2}
+THICKNESS = {
+    "serving": 0.4,
+    "leaving": 0.74,
+    "stopped": 0.74,
+    "fenced": 0.74,
+    "starting": 0.74,
+    "holding": 0.2,
+}
 """Of the bar, in lanes: what is as it should be is thin."""
 SEVERITIES = {CRITICAL: VERMILION, WARNING: AMBER, NOTICE: GREY, PLANNED: GREY}
 SEVERITY_NAMES = {CRITICAL: "critical", WARNING: "warning", NOTICE: "notice", PLANNED: "planned"}

@@ -1,6 +1,7 @@
 """What happened, as rows: ``kind, severity, begins_ms, ends_ms, begins, count, text``. Columnar.
 
-What happened at one moment for one reason is one row, so that the fencing of a broker with a hundred thousand partitions is a few.
+What happened at one moment for one reason is one row, so that the fencing of a broker with a
+hundred thousand partitions is a few.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _FLAPS = 4
 """So many times out of the ISR, each within the gap of the last, are flapping."""
 
 
-def troubles(controllers: DataFrame, brokers: DataFrame, partitions: DataFrame, short: DataFrame) -> DataFrame:
+def troubles(
+    controllers: DataFrame, brokers: DataFrame, partitions: DataFrame, short: DataFrame
+) -> DataFrame:
     """All that nobody asked for. ``short``: of :func:`short_isrs`."""
     kinds = [
         _failovers(controllers),
@@ -37,7 +40,9 @@ def troubles(controllers: DataFrame, brokers: DataFrame, partitions: DataFrame, 
 def event_columns(
     kind: str | Column, severity: int | Column, text: Column, count: Column | None = None
 ) -> list[Column]:
-    """The columns of an event, from rows that have ``begins_ms``, ``ends_ms`` (null: not over) and ``begins``, an offset."""
+    """The columns of an event, from rows that have ``begins_ms``, ``ends_ms`` (null: not over) and
+    ``begins``, an offset.
+    """
 
     def column(value: str | int | Column) -> Column:
         return value if isinstance(value, Column) else sf.lit(value)
@@ -56,15 +61,24 @@ def event_columns(
 def _failovers(controllers: DataFrame) -> DataFrame:
     """A change of the controller: from the last record of the one to the first of the other."""
     before = controllers.where(sf.col("ends").isNotNull()).select(
-        sf.col("ends").alias("begins"), sf.col("last_ms").alias("since_ms"), sf.col("leader_id").alias("old")
+        sf.col("ends").alias("begins"),
+        sf.col("last_ms").alias("since_ms"),
+        sf.col("leader_id").alias("old"),
     )
-    pairs = controllers.select("begins", sf.col("begins_ms").alias("until_ms"), "epoch", "leader_id").join(
-        before, "begins"
-    )
+    pairs = controllers.select(
+        "begins", sf.col("begins_ms").alias("until_ms"), "epoch", "leader_id"
+    ).join(before, "begins")
     text = sf.concat(
-        sf.lit("controller "), _text("old"), sf.lit(" → "), _text("leader_id"), sf.lit(", epoch "), _text("epoch")
+        sf.lit("controller "),
+        _text("old"),
+        sf.lit(" → "),
+        _text("leader_id"),
+        sf.lit(", epoch "),
+        _text("epoch"),
     )
-    moved = pairs.withColumn("begins_ms", sf.least("since_ms", "until_ms")).withColumn("ends_ms", sf.col("until_ms"))
+    moved = pairs.withColumn("begins_ms", sf.least("since_ms", "until_ms")).withColumn(
+        "ends_ms", sf.col("until_ms")
+    )
     return moved.select(*event_columns("failover", WARNING, text))
 
 
@@ -83,7 +97,9 @@ def _outages(brokers: DataFrame) -> DataFrame:
     severity = sf.when(sf.col("planned"), PLANNED).otherwise(WARNING)
     out = fencings(served).select(*event_columns(kind, severity, text))
     new = served.where(sf.col("fenced") & ~sf.col("follows"))
-    return out.unionByName(new.select(*event_columns("joined", PLANNED, sf.concat(broker, sf.lit(" registered")))))
+    return out.unionByName(
+        new.select(*event_columns("joined", PLANNED, sf.concat(broker, sf.lit(" registered"))))
+    )
 
 
 def _named(partitions: DataFrame) -> DataFrame:
@@ -91,7 +107,9 @@ def _named(partitions: DataFrame) -> DataFrame:
 
 
 def _at_once(found: DataFrame, kind: str, severity: int, words: str) -> DataFrame:
-    """Spells of partitions that begin at one moment, as one event that ends with the last of them."""
+    """Spells of partitions that begin at one moment, as one event that ends with the last of
+    them.
+    """
     still = sf.count_if(sf.col("ends_ms").isNull()) > 0
     grouped = found.groupBy("begins_ms").agg(
         sf.when(~still, sf.max("ends_ms")).alias("ends_ms"),
@@ -100,18 +118,25 @@ def _at_once(found: DataFrame, kind: str, severity: int, words: str) -> DataFram
         sf.count("*").alias("partitions"),
     )
     more = sf.when(
-        sf.col("partitions") > 1, sf.concat(sf.lit(" and "), (sf.col("partitions") - 1).cast("string"), sf.lit(" more"))
+        sf.col("partitions") > 1,
+        sf.concat(sf.lit(" and "), (sf.col("partitions") - 1).cast("string"), sf.lit(" more")),
     ).otherwise("")
-    return grouped.select(*event_columns(kind, severity, sf.concat(sf.lit(words), "name", more), sf.col("partitions")))
+    return grouped.select(
+        *event_columns(kind, severity, sf.concat(sf.lit(words), "name", more), sf.col("partitions"))
+    )
 
 
 def _leaderless(partitions: DataFrame) -> DataFrame:
-    without = spells(_named(partitions), ["topic_id", "partition_id"], sf.col("leader") < 0, [sf.col("name")])
+    without = spells(
+        _named(partitions), ["topic_id", "partition_id"], sf.col("leader") < 0, [sf.col("name")]
+    )
     return _at_once(without, "leaderless", CRITICAL, "no leader for ")
 
 
 def short_isrs(partitions: DataFrame) -> DataFrame:
-    """From when to when a partition's ISR was smaller than its replicas: of :func:`replay.spells.spells`, with the column name."""
+    """From when to when a partition's ISR was smaller than its replicas: of
+    :func:`replay.spells.spells`, with the column name.
+    """
     short = sf.size("isr") < sf.size("replicas")
     return spells(_named(partitions), ["topic_id", "partition_id"], short, [sf.col("name")])
 
@@ -128,41 +153,61 @@ def _flapping(short: DataFrame) -> DataFrame:
         )
         .where(sf.col("times") >= _FLAPS)
     )
-    text = sf.concat(sf.lit("ISR of "), "name", sf.lit(" flapped "), _text("times"), sf.lit(" times"))
+    text = sf.concat(
+        sf.lit("ISR of "), "name", sf.lit(" flapped "), _text("times"), sf.lit(" times")
+    )
     return often.select(*event_columns("flapping", WARNING, text, sf.col("times")))
 
 
 def changes_on_purpose(records: DataFrame) -> DataFrame:
-    """Configs, topics and feature levels that somebody changed: one event for each kind, principal and moment."""
+    """Configs, topics and feature levels that somebody changed: one event for each kind, principal
+    and moment.
+    """
     resource = reduce(
-        lambda otherwise, each: sf.when(sf.col("resource_type") == each[0], each[1]).otherwise(otherwise),
+        lambda otherwise, each: sf.when(sf.col("resource_type") == each[0], each[1]).otherwise(
+            otherwise
+        ),
         RESOURCE_TYPES.items(),
         _text("resource_type"),
     )
     config = sf.concat(
-        resource, sf.lit(" "), sf.when(sf.col("resource_name") == "", "(all)").otherwise(sf.col("resource_name")), sf.lit(": "),
-        "config_name", sf.lit(" = "), sf.coalesce("config_value", sf.lit("(deleted)")),
-    )  # fmt: skip
+        resource,
+        sf.lit(" "),
+        sf.when(sf.col("resource_name") == "", "(all)").otherwise(sf.col("resource_name")),
+        sf.lit(": "),
+        "config_name",
+        sf.lit(" = "),
+        sf.coalesce("config_value", sf.lit("(deleted)")),
+    )
     words = {
         RecordType.CONFIG: config,
         RecordType.TOPIC: sf.concat(sf.lit("topic "), "topic_name", sf.lit(" created")),
-        RecordType.REMOVE_TOPIC: sf.concat(sf.lit("topic "), sf.substring("topic_id", 1, 8), sf.lit("… deleted")),
+        RecordType.REMOVE_TOPIC: sf.concat(
+            sf.lit("topic "), sf.substring("topic_id", 1, 8), sf.lit("… deleted")
+        ),
         RecordType.FEATURE_LEVEL: sf.concat("feature_name", sf.lit(" = "), _text("feature_level")),
     }
     wanted = records.where(sf.col("type").isin([int(each) for each in words]))
     text = reduce(
-        lambda otherwise, each: sf.when(sf.col("type") == int(each[0]), each[1]).otherwise(otherwise),
+        lambda otherwise, each: sf.when(sf.col("type") == int(each[0]), each[1]).otherwise(
+            otherwise
+        ),
         words.items(),
         sf.lit(""),
     )
     grouped = wanted.groupBy("timestamp_ms", "type", "type_name", "principal").agg(
-        sf.min_by(text, "offset").alias("what"), sf.min("offset").alias("begins"), sf.count("*").alias("times")
+        sf.min_by(text, "offset").alias("what"),
+        sf.min("offset").alias("begins"),
+        sf.count("*").alias("times"),
     )
     more = sf.when(
-        sf.col("times") > 1, sf.concat(sf.lit(" and "), (sf.col("times") - 1).cast("string"), sf.lit(" more"))
+        sf.col("times") > 1,
+        sf.concat(sf.lit(" and "), (sf.col("times") - 1).cast("string"), sf.lit(" more")),
     )
     who = sf.when(sf.col("principal") == "", "controller").otherwise(sf.col("principal"))
-    done = grouped.withColumn("begins_ms", sf.col("timestamp_ms")).withColumn("ends_ms", sf.col("timestamp_ms"))
+    done = grouped.withColumn("begins_ms", sf.col("timestamp_ms")).withColumn(
+        "ends_ms", sf.col("timestamp_ms")
+    )
     text_of_all = sf.concat("what", sf.coalesce(more, sf.lit("")), sf.lit(", by "), who)
     return done.select(*event_columns(sf.lower("type_name"), PLANNED, text_of_all, sf.col("times")))
 

@@ -30,13 +30,22 @@ def waits_figure(timeline: Timeline) -> go.Figure:
                 name=name,
                 line={"width": 1.8, "color": colour, "dash": dash},
                 marker={"size": 5},
-                customdata=[[duration(value), wait.records] for value, wait in zip(values, waits, strict=True)],
-                hovertemplate=f"%{{x|%d %b %H:%M}} {name} %{{customdata[0]}} of %{{customdata[1]:,}} writes<extra></extra>",
+                customdata=[
+                    [duration(value), wait.records]
+                    for value, wait in zip(values, waits, strict=True)
+                ],
+                hovertemplate=(
+                    f"%{{x|%d %b %H:%M}} {name} %{{customdata[0]}} of %{{customdata[1]:,}}"
+                    " writes<extra></extra>"
+                ),
             )
         )
     highest = max((wait.max_ms or 0 for wait in waits), default=0)
     figure.update_layout(
-        xaxis=time_axis(timeline.axis), yaxis=log_ms_scale(highest), showlegend=True,
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}, margin={"l": 64, "r": 16, "t": 30, "b": 36},
-    )  # fmt: skip
+        xaxis=time_axis(timeline.axis),
+        yaxis=log_ms_scale(highest),
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        margin={"l": 64, "r": 16, "t": 30, "b": 36},
+    )
     return figure

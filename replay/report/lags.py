@@ -18,10 +18,18 @@ _LONG_MS = 10_000
 
 
 def waits_by_step(waits: DataFrame, axis: Axis) -> list[Wait]:
-    """From commit to visible everywhere, for what was written in each step of the axis; steps without a write are left out."""
-    steps = waits.groupBy(bucket_of(axis, "timestamp_ms").alias("bucket")).agg(*wait_figures()).orderBy("bucket")
+    """From commit to visible everywhere, for what was written in each step of the axis; steps
+    without a write are left out.
+    """
+    steps = (
+        waits.groupBy(bucket_of(axis, "timestamp_ms").alias("bucket"))
+        .agg(*wait_figures())
+        .orderBy("bucket")
+    )
     return [
-        Wait(start_of(axis, row.bucket), row.records, row.p50_ms, row.p99_ms, row.max_ms, row.waiting)
+        Wait(
+            start_of(axis, row.bucket), row.records, row.p50_ms, row.p99_ms, row.max_ms, row.waiting
+        )
         for row in steps.collect()
     ]
 

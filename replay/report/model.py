@@ -1,6 +1,9 @@
-"""What a report is made of: small, typed, bounded. Times are milliseconds since 1970, UTC; offsets are of the log.
+"""What a report is made of: small, typed, bounded.
 
-Every list has a bound that does not grow with the history; where something was left out, a count beside it says how much.
+Times are milliseconds since 1970, UTC; offsets are of the log.
+
+Every list has a bound that does not grow with the history; where something was left out, a count
+beside it says how much.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ MAX_BUCKETS = 480
 MAX_LANES = 24
 """Brokers that get a lane of their own."""
 MAX_EXACT_SPANS = 1500
-"""Up to so many spans are drawn one by one; beyond, those that lie closer together than a step of the axis become one."""
+"""Up to so many spans are drawn one by one; beyond, those that lie closer together than a step of
+the axis become one.
+"""
 MAX_INCIDENTS = 12
 MAX_EVENTS = 8
 """Events shown of one incident."""
@@ -27,7 +32,9 @@ MAX_TYPES = 7
 """Record types told apart in the plot of the log's growth."""
 
 CRITICAL, WARNING, NOTICE, PLANNED = 3, 2, 1, 0
-"""Severities: data could not be served; redundancy or progress was lost; worth knowing; done on purpose."""
+"""Severities: data could not be served; redundancy or progress was lost; worth knowing; done on
+purpose.
+"""
 
 
 class Axis(msgspec.Struct, frozen=True):
@@ -58,7 +65,10 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class ControllerSpan(msgspec.Struct, frozen=True):
-    """A controller's reign. ``gap_ms``: from the last record of the epoch before to the first of this one; a reign that follows none: 0.
+    """A controller's reign.
+
+    ``gap_ms``: from the last record of the epoch before to the first of this one; a reign that
+    follows none: 0.
 
     ``epochs`` above 1: so many short reigns, drawn as one; ``leader_id`` is then the last one's.
     """
@@ -75,10 +85,11 @@ class ControllerSpan(msgspec.Struct, frozen=True):
 class BrokerSpan(msgspec.Struct, frozen=True):
     """A stretch of a broker's life.
 
-    ``state``: serving, leaving (in controlled shutdown), stopped (left so), fenced, or starting (registered, not yet unfenced); and,
-    beside these, holding (LAO waited for it).
+    ``state``: serving, leaving (in controlled shutdown), stopped (left so), fenced, or starting
+    (registered, not yet unfenced); and, beside these, holding (LAO waited for it).
 
-    ``spans`` above 1: so many, drawn as one; ``total_ms`` is their sum, and ``reason`` the last one's.
+    ``spans`` above 1: so many, drawn as one; ``total_ms`` is their sum, and ``reason`` the last
+    one's.
     """
 
     state: str
@@ -91,7 +102,11 @@ class BrokerSpan(msgspec.Struct, frozen=True):
 
 
 class BrokerLane(msgspec.Struct, frozen=True):
-    """One broker. ``fencings``: times it was fenced while it was registered; ``held_ms``: how long LAO waited for it in all."""
+    """One broker.
+
+    ``fencings``: times it was fenced while it was registered; ``held_ms``: how long LAO waited for
+    it in all.
+    """
 
     broker_id: int
     rack: str
@@ -103,7 +118,9 @@ class BrokerLane(msgspec.Struct, frozen=True):
 
 
 class Level(msgspec.Struct, frozen=True):
-    """The most partitions at one time within a step of the axis: ``leaderless``, and ``short`` of members in the ISR."""
+    """The most partitions at one time within a step of the axis: ``leaderless``, and ``short`` of
+    members in the ISR.
+    """
 
     at_ms: int
     leaderless: int
@@ -111,7 +128,8 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """From commit to visible everywhere, for the ``records`` written in a step of the axis; None: nothing of it was visible by the end.
+    """From commit to visible everywhere, for the ``records`` written in a step of the axis; None:
+    nothing of it was visible by the end.
 
     ``waiting``: those that were not visible everywhere by the end.
     """
@@ -133,7 +151,10 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One thing that happened. ``count`` partitions or brokers; ``ends_ms`` null: it had not ended when the log did."""
+    """One thing that happened.
+
+    ``count`` partitions or brokers; ``ends_ms`` null: it had not ended when the log did.
+    """
 
     kind: str
     severity: int
@@ -145,9 +166,12 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Incident(msgspec.Struct, frozen=True):
-    """Events that began close together. ``number`` counts by time, ``total`` all events, of which the gravest are here, by time.
+    """Events that began close together.
 
-    ``ends_ms`` null: some event had not ended when the log did. ``before``: what was changed shortly before, on purpose.
+    ``number`` counts by time, ``total`` all events, of which the gravest are here, by time.
+
+    ``ends_ms`` null: some event had not ended when the log did. ``before``: what was changed
+    shortly before, on purpose.
     """
 
     number: int
@@ -162,7 +186,11 @@ class Incident(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """The cluster at a glance. ``brokers_total`` counts those without a lane of their own too, ``incidents_total`` those not told."""
+    """The cluster at a glance.
+
+    ``brokers_total`` counts those without a lane of their own too, ``incidents_total`` those not
+    told.
+    """
 
     axis: Axis
     controllers: list[ControllerSpan]

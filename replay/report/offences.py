@@ -17,8 +17,15 @@ _ROWS = "begins long, begins_ms long, ends_ms long, text string"
 def offence_events(spark: SparkSession, findings: Iterable[Finding]) -> DataFrame:
     """One event a finding; those whose time is not known are left to the audit's table."""
     rows = [
-        (each.offset, each.timestamp_ms, each.timestamp_ms, f"rule broken: {each.rule}, {each.subject}: {each.found}")
+        (
+            each.offset,
+            each.timestamp_ms,
+            each.timestamp_ms,
+            f"rule broken: {each.rule}, {each.subject}: {each.found}",
+        )
         for each in findings
         if each.timestamp_ms is not None
     ]
-    return spark.createDataFrame(rows, _ROWS).select(*event_columns("offence", CRITICAL, sf.col("text")))
+    return spark.createDataFrame(rows, _ROWS).select(
+        *event_columns("offence", CRITICAL, sf.col("text"))
+    )

@@ -41,9 +41,13 @@ def writable(output: str | None) -> Path:
     """Where the report will go, tried before the work is done. Raises ReplayError."""
     path = Path(output or DEFAULT_OUTPUT).absolute()
     if path.is_dir():
-        raise ReplayError(f"{path} is a directory: name a file, for instance -o {path / DEFAULT_OUTPUT}")
+        raise ReplayError(
+            f"{path} is a directory: name a file, for instance -o {path / DEFAULT_OUTPUT}"
+        )
     if not path.parent.is_dir():
-        raise ReplayError(f"the report can't be written to {path}: there is no directory {path.parent}")
+        raise ReplayError(
+            f"the report can't be written to {path}: there is no directory {path.parent}"
+        )
     try:
         # What goes there is put in the place of what is there: so it is the directory that counts.
         with tempfile.TemporaryFile(dir=path.parent):
@@ -69,7 +73,11 @@ def _refused(path: Path, error: OSError) -> ReplayError:
 
 def harmless(value: object) -> object:
     """What a template shows: of the log, unless it is marked as ours."""
-    return printable(value, keep="\n") if isinstance(value, str) and not isinstance(value, Markup) else value
+    return (
+        printable(value, keep="\n")
+        if isinstance(value, str) and not isinstance(value, Markup)
+        else value
+    )
 
 
 def render_page(result: ReportResult) -> str:
@@ -101,7 +109,8 @@ def render_page(result: ReportResult) -> str:
         tiles=tiles(result),
         severity_names=SEVERITY_NAMES,
         legend=[
-            (state, STATES[state], PATTERNS[state], _STATE_WORDS[state]) for state in states_shown(timeline.brokers)
+            (state, STATES[state], PATTERNS[state], _STATE_WORDS[state])
+            for state in states_shown(timeline.brokers)
         ],
         figures=Markup(to_json(_figures(result))),
         plotly=Markup(plotly.offline.get_plotlyjs()),
@@ -122,4 +131,6 @@ def _figures(result: ReportResult) -> dict[str, go.Figure]:
 
 
 def _resource(name: str) -> str:
-    return (importlib.resources.files("replay.report") / "templates" / name).read_text(encoding="utf-8")
+    return (importlib.resources.files("replay.report") / "templates" / name).read_text(
+        encoding="utf-8"
+    )

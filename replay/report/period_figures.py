@@ -15,12 +15,17 @@ _LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
 
 
 def lost_figure(result: AvailabilityResult, axis: Axis) -> go.Figure:
-    """Of each period, how long partitions had no leader, and how long they were closed to acks=all for another reason."""
+    """Of each period, how long partitions had no leader, and how long they were closed to acks=all
+    for another reason.
+    """
     length_ms, periods = result.period_length_ms, result.periods
     figure = go.Figure(layout=base_layout(200))
     leaderless = [period.leaderless_ms for period in periods]
     others = [period.unwritable_ms - period.leaderless_ms for period in periods]
-    shares = [100 - 100 * period.unwritable_ms / period.life_ms if period.life_ms else 100.0 for period in periods]
+    shares = [
+        100 - 100 * period.unwritable_ms / period.life_ms if period.life_ms else 100.0
+        for period in periods
+    ]
     for name, values, colour, shape in (
         ("without a leader", leaderless, VERMILION, ""),
         ("under min ISR only", others, AMBER, "/"),
@@ -36,22 +41,40 @@ def lost_figure(result: AvailabilityResult, axis: Axis) -> go.Figure:
                     "line": {"width": 1, "color": colour},
                     "pattern": {"shape": shape, "size": 6},
                 },
-                customdata=[[duration(value), percent(share)] for value, share in zip(values, shares, strict=True)],
-                hovertemplate=f"%{{x|%d %b %H:%M}} {name} %{{customdata[0]}}; open to acks=all %{{customdata[1]}}<extra></extra>",
+                customdata=[
+                    [duration(value), percent(share)]
+                    for value, share in zip(values, shares, strict=True)
+                ],
+                hovertemplate=(
+                    f"%{{x|%d %b %H:%M}} {name} %{{customdata[0]}}; open to acks=all"
+                    " %{customdata[1]}<extra></extra>"
+                ),
             )
         )
     highest = max((period.unwritable_ms for period in periods), default=0)
     figure.update_layout(
-        barmode="stack", xaxis=time_axis(axis), showlegend=True, legend=_LEGEND, margin={"l": 64, "r": 16, "t": 30, "b": 36},
-        yaxis={"ticksuffix": " s", "rangemode": "tozero", "nticks": 5, "zeroline": False, "range": None if highest else [0, 1]},
-    )  # fmt: skip
+        barmode="stack",
+        xaxis=time_axis(axis),
+        showlegend=True,
+        legend=_LEGEND,
+        margin={"l": 64, "r": 16, "t": 30, "b": 36},
+        yaxis={
+            "ticksuffix": " s",
+            "rangemode": "tozero",
+            "nticks": 5,
+            "zeroline": False,
+            "range": None if highest else [0, 1],
+        },
+    )
     return figure
 
 
 def state_figure(result: ChurnResult, axis: Axis) -> go.Figure:
     """About the bytes of a snapshot."""
     figure = go.Figure(layout=base_layout(200))
-    ends = [min(period.period_ms + result.period_length_ms, axis.ends_ms) for period in result.periods]
+    ends = [
+        min(period.period_ms + result.period_length_ms, axis.ends_ms) for period in result.periods
+    ]
     sizes = [period.snapshot_bytes for period in result.periods]
     figure.add_trace(
         go.Scatter(
@@ -62,12 +85,23 @@ def state_figure(result: ChurnResult, axis: Axis) -> go.Figure:
             line={"width": 1.8, "color": BLUE},
             fill="tozeroy",
             fillcolor=faint(BLUE, 0.18),
-            customdata=[[size(period.snapshot_bytes), period.entities] for period in result.periods],
-            hovertemplate="%{x|%d %b %H:%M} about %{customdata[0]}, %{customdata[1]:,} entities<extra></extra>",
+            customdata=[
+                [size(period.snapshot_bytes), period.entities] for period in result.periods
+            ],
+            hovertemplate=(
+                "%{x|%d %b %H:%M} about %{customdata[0]}, %{customdata[1]:,}"
+                " entities<extra></extra>"
+            ),
         )
     )
     figure.update_layout(
         xaxis=time_axis(axis),
-        yaxis={"rangemode": "tozero", "nticks": 5, "zeroline": False, "tickformat": ".3s", "ticksuffix": "B"},
+        yaxis={
+            "rangemode": "tozero",
+            "nticks": 5,
+            "zeroline": False,
+            "tickformat": ".3s",
+            "ticksuffix": "B",
+        },
     )
     return figure

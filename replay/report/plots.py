@@ -1,4 +1,7 @@
-"""What all figures have in common. Their colours of text and grid come from the page: see ``report.css``."""
+"""What all figures have in common.
+
+Their colours of text and grid come from the page: see ``report.css``.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,27 @@ from replay.report.model import Axis
 from replay.report.words import escape
 from replay.text import duration
 
-_FONT = {"family": "system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, Liberation Sans, sans-serif", "size": 12}
+_FONT = {
+    "family": "system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, Liberation Sans, sans-serif",
+    "size": 12,
+}
 MARKED = 120
-"""Up to so many points are drawn as points: a line through few, far apart, would say more than they do."""
-_DURATIONS_MS = (1, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 86_400_000, 864_000_000)
+"""Up to so many points are drawn as points: a line through few, far apart, would say more than they
+do.
+"""
+_DURATIONS_MS = (
+    1,
+    10,
+    100,
+    1000,
+    10_000,
+    60_000,
+    600_000,
+    3_600_000,
+    36_000_000,
+    86_400_000,
+    864_000_000,
+)
 
 
 def base_layout(height_px: int) -> dict[str, Any]:
@@ -34,7 +54,10 @@ def base_layout(height_px: int) -> dict[str, Any]:
 
 
 def time_axis(axis: Axis, **more: Any) -> dict[str, Any]:
-    """The axis of time, in UTC. All plots over time have the same, and the page keeps their ranges the same."""
+    """The axis of time, in UTC.
+
+    All plots over time have the same, and the page keeps their ranges the same.
+    """
     return {
         "type": "date",
         "range": [axis.begins_ms, axis.ends_ms],
@@ -58,7 +81,9 @@ def coloured(name: str, colour: str) -> str:
 
 
 def log_ms_scale(highest_ms: float) -> dict[str, Any]:
-    """A logarithmic axis of durations, from a millisecond, with ticks that people have words for."""
+    """A logarithmic axis of durations, from a millisecond, with ticks that people have words
+    for.
+    """
     marks = [mark for mark in _DURATIONS_MS if mark <= max(highest_ms, 100) * 3]
     step = -(-len(marks) // 5)
     return {
@@ -70,7 +95,9 @@ def log_ms_scale(highest_ms: float) -> dict[str, Any]:
 
 
 def to_json(figures: dict[str, go.Figure]) -> str:
-    """The figures by name as one JSON object that may stand in a script element: nothing in it can end the element."""
+    """The figures by name as one JSON object that may stand in a script element: nothing in it can
+    end the element.
+    """
     parts = (f'"{name}":{figure.to_json(validate=False)}' for name, figure in figures.items())
     text = "{" + ",".join(parts) + "}"
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

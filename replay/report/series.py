@@ -1,4 +1,6 @@
-"""Curves of the timeline, a value for each step of the axis: impaired partitions, and how the log grew."""
+"""Curves of the timeline, a value for each step of the axis: impaired partitions, and how the log
+grew.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ OTHER = "other"
 
 
 def impaired(partitions: DataFrame, axis: Axis) -> list[Level]:
-    """How many partitions had no leader, and how many fewer members in the ISR than replicas: the most within each step."""
+    """How many partitions had no leader, and how many fewer members in the ISR than replicas: the
+    most within each step.
+    """
     flagged = partitions.select(
         "begins_ms",
         "ends_ms",
@@ -26,9 +30,12 @@ def impaired(partitions: DataFrame, axis: Axis) -> list[Level]:
     leaderless = short = 0
     for bucket in range(axis.buckets):
         row = by_bucket.get(bucket)
-        # A step begins at the level at which the last one ended: the highest is that, or one within.
+        # A step begins at the level at which the last one ended: the highest is that, or one
+        # within.
         high = (0, 0) if row is None else (row.leaderless_high, row.short_high)
-        levels.append(Level(start_of(axis, bucket), leaderless + max(0, high[0]), short + max(0, high[1])))
+        levels.append(
+            Level(start_of(axis, bucket), leaderless + max(0, high[0]), short + max(0, high[1]))
+        )
         if row is not None:
             leaderless, short = leaderless + row.leaderless_net, short + row.short_net
     return levels

@@ -37,16 +37,23 @@ def verdict(result: ReportResult) -> Verdict:
     if not result.audit.passed:
         audit = f"The audit found broken rules: {plural(result.audit.total, 'finding')}."
     if not timeline.incidents_total:
-        return Verdict(GOOD_GRADE if result.audit.passed else CRITICAL_GRADE, f"No incident. {audit}")
+        return Verdict(
+            GOOD_GRADE if result.audit.passed else CRITICAL_GRADE, f"No incident. {audit}"
+        )
     gravest = max(timeline.incidents, key=lambda each: (each.severity, _length_ms(each, timeline)))
-    told = f"{plural(timeline.incidents_total, 'incident')}, the gravest {moment(gravest.begins_ms)}: {gravest.title}."
+    told = (
+        f"{plural(timeline.incidents_total, 'incident')}, the gravest {moment(gravest.begins_ms)}:"
+        f" {gravest.title}."
+    )
     critical = gravest.severity == CRITICAL or not result.audit.passed
     text = f"{told} {audit}" if result.audit.passed else f"{audit} {told}"
     return Verdict(CRITICAL_GRADE if critical else WARNING_GRADE, text)
 
 
 def _length_ms(incident: Incident, timeline: Timeline) -> int:
-    return (timeline.axis.ends_ms if incident.ends_ms is None else incident.ends_ms) - incident.begins_ms
+    return (
+        timeline.axis.ends_ms if incident.ends_ms is None else incident.ends_ms
+    ) - incident.begins_ms
 
 
 def tiles(result: ReportResult) -> list[Tile]:
@@ -64,13 +71,21 @@ def tiles(result: ReportResult) -> list[Tile]:
 
 def _incidents(timeline: Timeline) -> Tile:
     critical = sum(incident.severity == CRITICAL for incident in timeline.incidents)
-    grade = CRITICAL_GRADE if critical else WARNING_GRADE if timeline.incidents_total else GOOD_GRADE
-    return Tile("Incidents", number(timeline.incidents_total), f"{critical} critical", grade, "incidents")
+    grade = (
+        CRITICAL_GRADE if critical else WARNING_GRADE if timeline.incidents_total else GOOD_GRADE
+    )
+    return Tile(
+        "Incidents", number(timeline.incidents_total), f"{critical} critical", grade, "incidents"
+    )
 
 
 def _controllers(timeline: Timeline) -> Tile:
     longest = max((reign.gap_ms for reign in timeline.controllers), default=0)
-    more = f"nobody wrote for {duration(longest)} at most" if timeline.failovers else "one controller all the time"
+    more = (
+        f"nobody wrote for {duration(longest)} at most"
+        if timeline.failovers
+        else "one controller all the time"
+    )
     return Tile("Controller changes", number(timeline.failovers), more, PLAIN, "timeline")
 
 
@@ -79,7 +94,11 @@ def _brokers(timeline: Timeline) -> Tile:
     some = sum(lane.fencings > 0 for lane in timeline.brokers)
     more = f"{some} of {plural(timeline.brokers_total, 'broker')}"
     return Tile(
-        "Times a broker was fenced", number(fencings), more, WARNING_GRADE if fencings else GOOD_GRADE, "timeline"
+        "Times a broker was fenced",
+        number(fencings),
+        more,
+        WARNING_GRADE if fencings else GOOD_GRADE,
+        "timeline",
     )
 
 

@@ -1,4 +1,6 @@
-"""The timeline: controllers, brokers, impaired partitions, LAO, the log's growth and the incidents, on one axis."""
+"""The timeline: controllers, brokers, impaired partitions, LAO, the log's growth and the incidents,
+on one axis.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,15 @@ from replay.timelines_of import BrokerTimelines
 
 
 def make_timeline(
-    records: DataFrame, lives: BrokerTimelines, axis: Axis, lag: LaoTables, offences: Iterable[Finding]
+    records: DataFrame,
+    lives: BrokerTimelines,
+    axis: Axis,
+    lag: LaoTables,
+    offences: Iterable[Finding],
 ) -> Timeline:
-    """The timeline of the records; ``lives``: made of them, ``lag`` and ``offences``: what the jobs lao and audit made of them."""
+    """The timeline of the records; ``lives``: made of them, ``lag`` and ``offences``: what the jobs
+    lao and audit made of them.
+    """
     brokers, partitions = lives
     with ExitStack() as keep:
         kept = keeper(keep)

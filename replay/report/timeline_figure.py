@@ -1,4 +1,6 @@
-"""The figure of the timeline: lanes of the controller and the brokers, and below them the curves, over one axis of time."""
+"""The figure of the timeline: lanes of the controller and the brokers, and below them the curves,
+over one axis of time.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,28 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from replay.report.colours import AMBER, PATTERNS, SERIES, SEVERITIES, STATES, TEAL, THICKNESS, VERMILION, faint
-from replay.report.model import Axis, BrokerLane, BrokerSpan, ControllerSpan, Growth, Incident, Level, Timeline, Wait
+from replay.report.colours import (
+    AMBER,
+    PATTERNS,
+    SERIES,
+    SEVERITIES,
+    STATES,
+    TEAL,
+    THICKNESS,
+    VERMILION,
+    faint,
+)
+from replay.report.model import (
+    Axis,
+    BrokerLane,
+    BrokerSpan,
+    ControllerSpan,
+    Growth,
+    Incident,
+    Level,
+    Timeline,
+    Wait,
+)
 from replay.report.plots import MARKED, base_layout, coloured, log_ms_scale, time_axis
 from replay.report.words import escape, moment, number
 from replay.text import duration
@@ -54,17 +76,27 @@ def _add_lanes(figure: go.Figure, timeline: Timeline, *, top: float, bottom: flo
     names = {lane.broker_id: lane_name(lane) for lane in timeline.brokers}
     for state in STATES:
         spans = [
-            (names[lane.broker_id], span) for lane in timeline.brokers for span in lane.spans if span.state == state
+            (names[lane.broker_id], span)
+            for lane in timeline.brokers
+            for span in lane.spans
+            if span.state == state
         ]
         if spans:
             figure.add_trace(_state_bars(state, spans))
     order = [_CONTROLLER, *names.values()]
     figure.update_layout(
         yaxis={
-            "domain": [bottom, top], "categoryorder": "array", "categoryarray": order[::-1], "fixedrange": True,
-            "range": [-0.5, len(order) - 0.5], "showgrid": False, "zeroline": False, "ticks": "", "ticklabelstandoff": 8,
+            "domain": [bottom, top],
+            "categoryorder": "array",
+            "categoryarray": order[::-1],
+            "fixedrange": True,
+            "range": [-0.5, len(order) - 0.5],
+            "showgrid": False,
+            "zeroline": False,
+            "ticks": "",
+            "ticklabelstandoff": 8,
         }
-    )  # fmt: skip
+    )
 
 
 def lane_name(lane: BrokerLane) -> str:
@@ -81,10 +113,15 @@ def _controller_bars(reigns: list[ControllerSpan]) -> go.Bar:
         x=[reign.ends_ms - reign.begins_ms for reign in reigns],
         width=0.74,
         marker={
-            "color": [faint(SERIES[(1 + leaders.index(reign.leader_id)) % len(SERIES)], 0.55) for reign in reigns],
+            "color": [
+                faint(SERIES[(1 + leaders.index(reign.leader_id)) % len(SERIES)], 0.55)
+                for reign in reigns
+            ],
             "line": {
                 "width": 1,
-                "color": [SERIES[(1 + leaders.index(reign.leader_id)) % len(SERIES)] for reign in reigns],
+                "color": [
+                    SERIES[(1 + leaders.index(reign.leader_id)) % len(SERIES)] for reign in reigns
+                ],
             },
         },
         text=[f"node {reign.leader_id} · epoch {reign.last_epoch}" for reign in reigns],
@@ -127,7 +164,11 @@ def _state_bars(state: str, spans: list[tuple[str, BrokerSpan]]) -> go.Bar:
             "color": faint(colour, 0.42) if calm else colour,
             # A line has its width at every zoom: seconds are seen in years.
             "line": {"width": 0 if calm else 2, "color": colour},
-            "pattern": {"shape": PATTERNS[state], "size": 5, "solidity": 0.35, "fgopacity": 0.8} if not calm else {},
+            "pattern": (
+                {"shape": PATTERNS[state], "size": 5, "solidity": 0.35, "fgopacity": 0.8}
+                if not calm
+                else {}
+            ),
         },
         hovertext=[_span_words(name, span) for name, span in spans],
         hovertemplate="%{hovertext}<extra></extra>",
@@ -138,9 +179,13 @@ def _state_bars(state: str, spans: list[tuple[str, BrokerSpan]]) -> go.Bar:
 def _span_words(name: str, span: BrokerSpan) -> str:
     many = f", {span.spans} times" if span.spans > 1 else ""
     doing = "holding LAO back" if span.state == "holding" else span.state
-    lines = [f"<b>{name}</b> {doing}{many}", f"from {moment(span.begins_ms)}, offset {number(span.offset)}"]
+    lines = [
+        f"<b>{name}</b> {doing}{many}",
+        f"from {moment(span.begins_ms)}, offset {number(span.offset)}",
+    ]
     lines.append(
-        f"for {duration(span.total_ms)}" + (f" within {duration(span.ends_ms - span.begins_ms)}" if many else "")
+        f"for {duration(span.total_ms)}"
+        + (f" within {duration(span.ends_ms - span.begins_ms)}" if many else "")
     )
     if span.reason:
         lines.append(escape(span.reason[:80]))
@@ -151,7 +196,8 @@ def impaired_panel(levels: list[Level]) -> Panel:
     """Partitions short of members in the ISR, and without a leader."""
     at = [level.at_ms for level in levels]
     return Panel(
-        f"Partitions {coloured('short of replicas', AMBER)} in the ISR, and {coloured('without a leader', VERMILION)}",
+        f"Partitions {coloured('short of replicas', AMBER)} in the ISR, and"
+        f" {coloured('without a leader', VERMILION)}",
         [
             _steps(at, [level.short for level in levels], "short of replicas", AMBER),
             _steps(at, [level.leaderless for level in levels], "without a leader", VERMILION),
@@ -160,7 +206,9 @@ def impaired_panel(levels: list[Level]) -> Panel:
 
 
 def waits_panel(waits: list[Wait], axis: Axis) -> Panel:
-    """How long writes waited to be visible everywhere, on a scale that shows milliseconds and hours."""
+    """How long writes waited to be visible everywhere, on a scale that shows milliseconds and
+    hours.
+    """
     at = [wait.at_ms + axis.bucket_ms // 2 for wait in waits]
     mode = "markers" if len(waits) <= MARKED else "lines"
     traces = [
@@ -179,7 +227,9 @@ def waits_panel(waits: list[Wait], axis: Axis) -> Panel:
     ]
     words = ", ".join(coloured(trace.name, trace.line.color) for trace in traces[::-1])
     return Panel(
-        f"LAO: from commit to visible everywhere, {words} of each {duration(axis.bucket_ms)}", traces, log_ms=True
+        f"LAO: from commit to visible everywhere, {words} of each {duration(axis.bucket_ms)}",
+        traces,
+        log_ms=True,
     )
 
 
@@ -201,7 +251,9 @@ def growth_panel(growth: list[Growth], axis: Axis) -> Panel:
                 line={"width": 0, "shape": "hv", "color": colour},
                 fillcolor=faint(colour, 0.75),
                 name=name.lower().replace("_", " "),
-                hovertemplate="%{x|%H:%M:%S} %{y:,} " + name.lower().replace("_", " ") + "<extra></extra>",
+                hovertemplate="%{x|%H:%M:%S} %{y:,} "
+                + name.lower().replace("_", " ")
+                + "<extra></extra>",
                 showlegend=False,
             )
         )
@@ -210,7 +262,11 @@ def growth_panel(growth: list[Growth], axis: Axis) -> Panel:
 
 
 def _steps(at: list[int], values: list[int], name: str, colour: str) -> go.Scatter:
-    keep = [step for step in range(len(values)) if step in (0, len(values) - 1) or values[step] != values[step - 1]]
+    keep = [
+        step
+        for step in range(len(values))
+        if step in (0, len(values) - 1) or values[step] != values[step - 1]
+    ]
     return go.Scatter(
         x=[at[step] for step in keep],
         y=[values[step] for step in keep],
@@ -228,16 +284,32 @@ def _add_panel(figure: go.Figure, panel: Panel, axis: int, *, top: float, bottom
     for trace in panel.traces:
         figure.add_trace(trace.update(xaxis="x", yaxis=f"y{axis}"))
     figure.update_layout(
-        {f"yaxis{axis}": {"domain": [bottom, top], "fixedrange": True, "zeroline": False, **_scale(panel)}}
+        {
+            f"yaxis{axis}": {
+                "domain": [bottom, top],
+                "fixedrange": True,
+                "zeroline": False,
+                **_scale(panel),
+            }
+        }
     )
     figure.add_annotation(
-        text=panel.title, x=0, xref="paper", xanchor="left", y=top, yref="paper", yanchor="bottom", showarrow=False,
+        text=panel.title,
+        x=0,
+        xref="paper",
+        xanchor="left",
+        y=top,
+        yref="paper",
+        yanchor="bottom",
+        showarrow=False,
         font={"size": 12},
-    )  # fmt: skip
+    )
 
 
 def _scale(panel: Panel) -> dict[str, Any]:
-    highest = max((value for trace in panel.traces for value in trace.y if value is not None), default=0)
+    highest = max(
+        (value for trace in panel.traces for value in trace.y if value is not None), default=0
+    )
     if panel.log_ms:
         return log_ms_scale(highest)
     return {
@@ -259,7 +331,9 @@ def _mark_incidents(figure: go.Figure, timeline: Timeline) -> None:
         band = {"fillcolor": faint(colour, 0.13), "line": {"width": 0}}
         edge = {"line": {"width": 1, "color": faint(colour, 0.8), "dash": "dot"}}
         shapes.append({"type": "rect", "x0": incident.begins_ms, "x1": ends_ms, **band, **common})
-        shapes.append({"type": "line", "x0": incident.begins_ms, "x1": incident.begins_ms, **edge, **common})
+        shapes.append(
+            {"type": "line", "x0": incident.begins_ms, "x1": incident.begins_ms, **edge, **common}
+        )
         # Badges that would lie upon each other go into the next row.
         row = next((index for index, end in enumerate(reached) if end <= incident.begins_ms), 0)
         reached[row] = incident.begins_ms + least_ms
@@ -271,11 +345,22 @@ def _mark_incidents(figure: go.Figure, timeline: Timeline) -> None:
 
 def _badge(incident: Incident, colour: str, row: int) -> dict[str, Any]:
     return {
-        "text": f"<b>{incident.number}</b>", "x": incident.begins_ms, "xref": "x", "y": 1, "yref": "paper", "yanchor": "bottom",
-        "yshift": 3 + 20 * row, "showarrow": False, "bordercolor": colour, "borderwidth": 1.5, "borderpad": 2,
-        "font": {"size": 11}, "captureevents": True, "name": f"incident-{incident.number}",
+        "text": f"<b>{incident.number}</b>",
+        "x": incident.begins_ms,
+        "xref": "x",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "yshift": 3 + 20 * row,
+        "showarrow": False,
+        "bordercolor": colour,
+        "borderwidth": 1.5,
+        "borderpad": 2,
+        "font": {"size": 11},
+        "captureevents": True,
+        "name": f"incident-{incident.number}",
         "hovertext": escape(incident.title),
-    }  # fmt: skip
+    }
 
 
 def states_shown(lanes: Iterable[BrokerLane]) -> list[str]:

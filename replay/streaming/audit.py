@@ -1,4 +1,6 @@
-"""The audit of an export that is still written: the same rules, each micro-batch with what is remembered of those before it."""
+"""The audit of an export that is still written: the same rules, each micro-batch with what is
+remembered of those before it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def judge(rules: Collection[Rule] = RULES) -> Judge:
         memory = piece.remembered("records")
         history = History(
             # What a build remembered that had fewer columns has null in the others.
-            piece.records if memory is None else memory.unionByName(piece.records, allowMissingColumns=True),
+            piece.records
+            if memory is None
+            else memory.unionByName(piece.records, allowMissingColumns=True),
             piece.end_offset,
             piece.since,
             brokers_before=piece.remembered("brokers"),

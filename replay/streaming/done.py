@@ -1,4 +1,7 @@
-"""How far a job that follows an export has come: one small file, written last. Needs no Spark to be read."""
+"""How far a job that follows an export has come: one small file, written last.
+
+Needs no Spark to be read.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ DONE = "done.json"
 
 
 class Done(msgspec.Struct, frozen=True):
-    """How far a job has come. ``batch`` -1: nothing yet. ``end_offset`` is exclusive; ``alerts``: how many there are in all."""
+    """How far a job has come.
+
+    ``batch`` -1: nothing yet. ``end_offset`` is exclusive; ``alerts``: how many there are in all.
+    """
 
     job: str
     batch: int = -1
@@ -21,7 +27,10 @@ class Done(msgspec.Struct, frozen=True):
 
 
 def read_done(directory: Path) -> Done | None:
-    """What a job's directory says; None: it has not begun. Raises ReplayError if that is damaged, OSError."""
+    """What a job's directory says; None: it has not begun.
+
+    Raises ReplayError if that is damaged, OSError.
+    """
     path = directory / DONE
     try:
         return msgspec.json.decode(path.read_bytes(), type=Done)

@@ -2,16 +2,21 @@
 
 ::
 
-    DIR/alerts/batch=7/*.parquet    the alerts of micro-batch 7; none if it gave none. Other output beside it, by its name
+    DIR/alerts/batch=7/*.parquet    the alerts of micro-batch 7; none if it gave none
+    DIR/NAME/batch=7/*.parquet      other output, by its name
     DIR/state/7/NAME/*.parquet      what was remembered after it
-    DIR/done.json                   the last micro-batch that is done, and where in the log it ended: written last
+    DIR/done.json                   the last micro-batch that is done, and where in the log it
+                                    ended: written last
     DIR/checkpoint/                 Spark's own
 
-Spark repeats a micro-batch that it has not noted as done, with the same records. One that ``done.json`` names is passed over; of
-another one whatever is there is either whole, as directories get their names by being renamed, or written anew from the state before it. So
-each row is there once, however often the job was killed. What ``done.json`` names is durable too; Spark's own checkpoint is not.
+Spark repeats a micro-batch that it has not noted as done, with the same records. One that
+``done.json`` names is passed over; of another one whatever is there is either whole, as directories
+get their names by being renamed, or written anew from the state before it. So each row is there
+once, however often the job was killed. What ``done.json`` names is durable too; Spark's own
+checkpoint is not.
 
-The directory must be one for driver and workers, and local to the file system: a disk, or a shared one.
+The directory must be one for driver and workers, and local to the file system: a disk, or a shared
+one.
 """
 
 from __future__ import annotations
@@ -38,23 +43,35 @@ class Ledger:
     """The directory of one job; one writer. Blocking."""
 
     def __init__(self, directory: Path, job: str) -> None:
-        """Open it, or begin it. Raises ReplayError if it is another job's or no job's, ExportError if it can't be used."""
+        """Open it, or begin it.
+
+        Raises ReplayError if it is another job's or no job's, ExportError if it can't be used.
+        """
         self.directory = directory.absolute()
         with files.named_errors("write to", self.directory):
             make_directories(self.directory)
             done = read_done(self.directory)
             if done is None:
                 if any(not path.name.startswith(".") for path in self.directory.iterdir()):
-                    raise ReplayError(f"{self.directory} is not empty and has no {DONE}: it is not a job's directory")
+                    raise ReplayError(
+                        f"{self.directory} is not empty and has no {DONE}: it is not a job's"
+                        " directory"
+                    )
                 done = Done(job)
                 files.write_atomically(self.directory / DONE, msgspec.json.encode(done))
             self.done = done
         if self.done.job != job:
-            raise ReplayError(f"{self.directory} belongs to the job {self.done.job}: give {job} a directory of its own")
+            raise ReplayError(
+                f"{self.directory} belongs to the job {self.done.job}: give {job} a directory of"
+                " its own"
+            )
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While this goes on no other job that asks for the same gets it. Raises ExportError if another has it."""
+        """While this goes on no other job that asks for the same gets it.
+
+        Raises ExportError if another has it.
+        """
         lock = files.DirectoryLock(self.directory, "another job")
         try:
             # Another may have gone on since this was opened.
@@ -114,7 +131,9 @@ def _write(rows: DataFrame, final: Path) -> None:
 
 
 def output(spark: SparkSession, directory: Path | str, name: str = ALERTS) -> DataFrame | None:
-    """What a job has put out so far, with the micro-batch (``batch``) that each row came with; None: nothing."""
+    """What a job has put out so far, with the micro-batch (``batch``) that each row came with;
+    None: nothing.
+    """
     found = Path(directory).absolute() / name
     if not found.is_dir() or not any(path.name.startswith("batch=") for path in found.iterdir()):
         return None

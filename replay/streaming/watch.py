@@ -1,8 +1,9 @@
 """A streaming job: every micro-batch is judged with what was remembered of those before it.
 
-Spark's own state stores know keys and values; what a rule of the audit needs is the open intervals of timelines, which are tables. So the
-stream is plain, and its state is kept by :mod:`replay.streaming.ledger`. A micro-batch costs its records and the size of the cluster,
-not of the history.
+Spark's own state stores know keys and values; what a rule of the audit needs is the open intervals
+of timelines, which are tables. So the stream is plain, and its state is kept by
+:mod:`replay.streaming.ledger`. A micro-batch costs its records and the size of the cluster, not of
+the history.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from replay.streaming.ledger import ALERTS, Ledger
 
 
 class Piece(NamedTuple):
-    """The records of a micro-batch, whole batches of the log from ``since`` on and below ``end_offset``, and what was remembered."""
+    """The records of a micro-batch, whole batches of the log from ``since`` on and below
+    ``end_offset``, and what was remembered.
+    """
 
     records: DataFrame
     since: int
@@ -31,14 +34,20 @@ class Piece(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a micro-batch gave, and all that is to be remembered, both by name. What is named "alerts" is counted."""
+    """What a micro-batch gave, and all that is to be remembered, both by name.
+
+    What is named "alerts" is counted.
+    """
 
     output: dict[str, DataFrame]
     state: dict[str, DataFrame]
 
 
 Judge = Callable[[Piece, ExitStack], Judged]
-"""Judges a piece. What it keeps in memory for that is released by the stack, when output and state were written."""
+"""Judges a piece.
+
+What it keeps in memory for that is released by the stack, when output and state were written.
+"""
 
 
 def start(
@@ -53,9 +62,10 @@ def start(
 ) -> StreamingQuery:
     """Follow the export at a path or a URI.
 
-    ``every``: a time like "10 seconds" between micro-batches; None: until the end of what there is now. ``max_files``: of one
-    micro-batch at most, so that a long history is not judged in one. ``done`` is called after each micro-batch, with what was done
-    before it. The query fails with ReplayError if the records do not go on where the ledger ends.
+    ``every``: a time like "10 seconds" between micro-batches; None: until the end of what there is
+    now. ``max_files``: of one micro-batch at most, so that a long history is not judged in one.
+    ``done`` is called after each micro-batch, with what was done before it. The query fails with
+    ReplayError if the records do not go on where the ledger ends.
     """
     stream = spark.readStream.format("raftlog")
     if max_files is not None:
@@ -67,31 +77,44 @@ def start(
         if done is not None and ledger.done != before:
             done(before)
 
-    writer = stream.load(target).writeStream.foreachBatch(step).option("checkpointLocation", str(ledger.checkpoint))
-    return (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
+    writer = (
+        stream.load(target)
+        .writeStream.foreachBatch(step)
+        .option("checkpointLocation", str(ledger.checkpoint))
+    )
+    return (
+        writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
+    ).start()
 
 
 def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
-    """Judge one micro-batch, once. Raises ReplayError if offsets are missing, or are there twice."""
+    """Judge one micro-batch, once.
+
+    Raises ReplayError if offsets are missing, or are there twice.
+    """
     if batch <= ledger.done.batch:
         return
     with ExitStack() as stack:
         rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
         stack.callback(rows.unpersist)
         found = rows.agg(
-            sf.min("offset").alias("first"), sf.max("offset").alias("last"), sf.count("*").alias("count")
+            sf.min("offset").alias("first"),
+            sf.max("offset").alias("last"),
+            sf.count("*").alias("count"),
         ).collect()[0]
         if not found["count"]:
             return
         since, end_offset = ledger.done.end_offset, found["last"] + 1
         if found["first"] != since or found["count"] != end_offset - since:
             raise ReplayError(
-                f"{ledger.directory} has come to offset {since}, and what comes next are the records at offsets "
-                f"{found['first']} to {found['last']}: begin another directory"
+                f"{ledger.directory} has come to offset {since}, and what comes next are the"
+                f" records at offsets {found['first']} to {found['last']}: begin another directory"
             )
         spark = rows.sparkSession
         piece = Piece(rows, since, end_offset, lambda name: ledger.remembered(spark, name))
         judged = judge(piece, stack)
-        written = {name: ledger.publish(batch, name, output) for name, output in judged.output.items()}
+        written = {
+            name: ledger.publish(batch, name, output) for name, output in judged.output.items()
+        }
         ledger.remember(batch, judged.state)
         ledger.finish(batch, end_offset, written.get(ALERTS, 0))

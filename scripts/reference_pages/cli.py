@@ -15,12 +15,16 @@ from reference_pages.markdown import GENERATED, WIDTH, paragraph
 def page() -> str:
     """The whole page."""
     root = typer.main.get_command(build())
-    head = f"{GENERATED}# Command line\n\nWhat `raftlog COMMAND --help` prints, for every command.\n\n"
+    head = (
+        f"{GENERATED}# Command line\n\nWhat `raftlog COMMAND --help` prints, for every command.\n\n"
+    )
     return head + paragraph(EPILOG) + "\n" + "".join(_sections(root, ("raftlog",), None))
 
 
 def _sections(command: Any, path: tuple[str, ...], parent: Any) -> Iterator[str]:
-    context = type(command).context_class(command, info_name=path[-1], parent=parent, terminal_width=WIDTH)
+    context = type(command).context_class(
+        command, info_name=path[-1], parent=parent, terminal_width=WIDTH
+    )
     command.epilog = None  # It is at the top of the page.
     text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines()).rstrip()
     yield f"\n{'#' * max(2, len(path))} {' '.join(path)}\n\n```text\n{text}\n```\n"

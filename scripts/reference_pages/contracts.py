@@ -1,7 +1,8 @@
-"""The contracts: services and messages as the generated code describes them, with the comments of the ``.proto`` files.
+"""The contracts: services and messages as the generated code describes them, with the comments of
+the ``.proto`` files.
 
-Descriptors of generated code carry no comments, so those are read from the files; a declaration that is in one and not in the
-other is an error.
+Descriptors of generated code carry no comments, so those are read from the files; a declaration
+that is in one and not in the other is an error.
 """
 
 from __future__ import annotations
@@ -21,14 +22,34 @@ from reference_pages.markdown import GENERATED, cell, paragraph, table
 
 PROTO = Path(__file__).resolve().parents[2] / "proto"
 FILES: tuple[Any, ...] = tuple(
-    module.DESCRIPTOR for module in (controller_pb2, broker_pb2, data_pb2, quorum_pb2, common_pb2, records_pb2)
+    module.DESCRIPTOR
+    for module in (controller_pb2, broker_pb2, data_pb2, quorum_pb2, common_pb2, records_pb2)
 )
 TITLES = {"common": "Common messages", "records": "Records of the log"}
 SCALARS = (
-    "", "double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "", "", "bytes", "uint32", "", "sfixed32",
-    "sfixed64", "sint32", "sint64",
-)  # fmt: skip
-"""Names of field types by their numbers in a descriptor; messages and enums have names of their own."""
+    "",
+    "double",
+    "float",
+    "int64",
+    "uint64",
+    "int32",
+    "fixed64",
+    "fixed32",
+    "bool",
+    "string",
+    "",
+    "",
+    "bytes",
+    "uint32",
+    "",
+    "sfixed32",
+    "sfixed64",
+    "sint32",
+    "sint64",
+)
+"""Names of field types by their numbers in a descriptor; messages and enums have names of their
+own.
+"""
 
 _OPENS = re.compile(r"(message|enum|service|oneof)\s+(\w+)\s*\{(\s*\})?")
 _RPC = re.compile(r"rpc\s+(\w+)")
@@ -36,7 +57,9 @@ _FIELD = re.compile(r"(?:repeated\s+|optional\s+)?(?:[\w.]+(?:<.*>)?\s+)?(\w+)\s
 
 
 class Comments:
-    """The comments of a file: by full name of what they stand above; ``groups``: those that a blank line sets off from what follows."""
+    """The comments of a file: by full name of what they stand above; ``groups``: those that a blank
+    line sets off from what follows.
+    """
 
     def __init__(self, text: str) -> None:
         self.by_name: dict[str, str] = {}
@@ -96,8 +119,14 @@ def _text(file: Any) -> str:
     parts = [f"{GENERATED}# {TITLES.get(page, f'{page.capitalize()} RPCs')}\n\n`proto/{file.name}`"]
     if comments.package:
         parts.append(paragraph(comments.package))
-    parts += [part for service in file.services_by_name.values() for part in _service(service, comments)]
-    parts += [part for message in file.message_types_by_name.values() for part in _message(message, comments)]
+    parts += [
+        part for service in file.services_by_name.values() for part in _service(service, comments)
+    ]
+    parts += [
+        part
+        for message in file.message_types_by_name.values()
+        for part in _message(message, comments)
+    ]
     parts += [part for enum in file.enum_types_by_name.values() for part in _enum(enum, comments)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
@@ -111,8 +140,12 @@ def _service(service: Any, comments: Comments) -> Iterator[str]:
             yield from _rpcs(rows)
             yield paragraph(cell(group))
             rows = []
-        asks = ("stream " if method.client_streaming else "") + _link(method.input_type, service.file)
-        tells = ("stream " if method.server_streaming else "") + _link(method.output_type, service.file)
+        asks = ("stream " if method.client_streaming else "") + _link(
+            method.input_type, service.file
+        )
+        tells = ("stream " if method.server_streaming else "") + _link(
+            method.output_type, service.file
+        )
         rows.append((f"`{method.name}`", asks, tells, cell(comments.by_name[method.full_name])))
     yield from _rpcs(rows)
 
@@ -144,7 +177,9 @@ def _message(message: Any, comments: Comments) -> Iterator[str]:
         for oneof in message.oneofs:
             members = [f"`{field.name}`" for field in oneof.fields]
             if len(members) > 1:
-                yield paragraph(f"At most one of these is set (`{oneof.name}`): {', '.join(members)}.")
+                yield paragraph(
+                    f"At most one of these is set (`{oneof.name}`): {', '.join(members)}."
+                )
     else:
         yield "No fields."
     for nested in message.nested_types:
@@ -159,7 +194,10 @@ def _enum(enum: Any, comments: Comments) -> Iterator[str]:
     names = f"{enum.full_name}."
     yield table(
         ("Number", "Name", "Meaning"),
-        [(str(one.number), f"`{one.name}`", cell(comments.by_name[names + one.name])) for one in enum.values],
+        [
+            (str(one.number), f"`{one.name}`", cell(comments.by_name[names + one.name]))
+            for one in enum.values
+        ],
     )
 
 

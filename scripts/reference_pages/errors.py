@@ -1,4 +1,6 @@
-"""The error codes: names, numbers and meanings of ``raftlog/errors.py``, gRPC statuses, and who tries again by itself."""
+"""The error codes: names, numbers and meanings of ``raftlog/errors.py``, gRPC statuses, and who
+tries again by itself.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ RETRIED_BY: Mapping[str, Set[ErrorCode]] = {
 
 def meanings() -> dict[str, str]:
     """Of each code: the text below it in its class."""
-    body = next(node for node in ast.parse(inspect.getsource(ErrorCode)).body if isinstance(node, ast.ClassDef)).body
+    body = next(
+        node
+        for node in ast.parse(inspect.getsource(ErrorCode)).body
+        if isinstance(node, ast.ClassDef)
+    ).body
     return {
         ast.unparse(code.targets[0]): ast.literal_eval(text.value)
         for code, text in pairwise(body)

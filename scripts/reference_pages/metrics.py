@@ -1,4 +1,6 @@
-"""The metrics: what a controller and a broker register, collected from stand-ins of what they describe."""
+"""The metrics: what a controller and a broker register, collected from stand-ins of what they
+describe.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,16 @@ heartbeats and partitions: `raftlog_lowest_acknowledged_offset…`, `raftlog_bro
 offline, imbalanced, reassigning and recovering partitions. Only the leader of the quorum serves
 `raftlog_replica_lag_records`.
 [Operations](../operations.md) says which metrics deserve an alert.
-"""
+"""  # noqa: E501
 
 
 def page() -> str:
     """The whole page."""
     parts = [GENERATED + _HEAD]
     for role, families in (("Controllers", _of_a_controller()), ("Brokers", _of_a_broker())):
-        parts.append(f"## {role}\n\n{table(('Metric', 'Type', 'Labels', 'Meaning'), map(_row, families))}")
+        parts.append(
+            f"## {role}\n\n{table(('Metric', 'Type', 'Labels', 'Meaning'), map(_row, families))}"
+        )
     return "\n".join(parts)
 
 
@@ -80,15 +84,21 @@ def _of_a_broker() -> Sequence[Metric]:
         figures=mock.MagicMock(produce=None, flush=None),
         space=SimpleNamespace(free_bytes=0, low=False),
     )
-    return _collected(broker.run, SimpleNamespace(describe=broker_pb2.DescribeBrokerResponse, data=data))
+    return _collected(
+        broker.run, SimpleNamespace(describe=broker_pb2.DescribeBrokerResponse, data=data)
+    )
 
 
 def _collected(run: Any, service: Any) -> Sequence[Metric]:
-    """All families of the registry that a node of this kind serves, by name, without those of its process."""
+    """All families of the registry that a node of this kind serves, by name, without those of its
+    process.
+    """
     with mock.patch.object(run, "MetricsRegistry", partial(MetricsRegistry, process=False)):
         loop = asyncio.new_event_loop()
         try:
-            registry = run.metrics_registry(service, SimpleNamespace(bounds=Bounds(loop, TransportLimits())))
+            registry = run.metrics_registry(
+                service, SimpleNamespace(bounds=Bounds(loop, TransportLimits()))
+            )
             return sorted(registry.registry.collect(), key=lambda family: family.name)
         finally:
             loop.close()

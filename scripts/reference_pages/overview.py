@@ -22,4 +22,4 @@ def page() -> str:
 
 [Protocol](../protocol.md) says what the contracts cannot say. [SQL](../replay_sql.md) lists the
 columns of an export.
-"""
+"""  # noqa: E501

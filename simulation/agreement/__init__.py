@@ -1,5 +1,6 @@
-"""Whether the replay of an exported log agrees with the cluster that wrote it: simulated lives are exported and asked with Spark.
+"""Whether the replay of an exported log agrees with the cluster that wrote it: simulated lives are
+exported and asked with Spark.
 
-``witness`` notes what state the nodes really had, ``lives`` lives and exports, ``replayed`` asks; the commands are in ``command``. Only
-``replayed`` and what uses it need the extra ``replay``.
+``witness`` notes what state the nodes really had, ``lives`` lives and exports, ``replayed`` asks;
+the commands are in ``command``. Only ``replayed`` and what uses it need the extra ``replay``.
 """

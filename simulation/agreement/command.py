@@ -1,4 +1,6 @@
-"""``scripts/agreement``: many simulated lives, each exported and replayed; and what an audit sees of the simulator's mutants."""
+"""``scripts/agreement``: many simulated lives, each exported and replayed; and what an audit sees
+of the simulator's mutants.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LIVES, LIVES_OF_MUTANTS = 100, 2
 
 
 def small_session() -> SparkSession:
-    """A Spark for many jobs on a few hundred rows each: planning and compiling queries would take most of the time."""
+    """A Spark for many jobs on a few hundred rows each: planning and compiling queries would take
+    most of the time.
+    """
     session = build_session("raftlog agreement")
     for key, value in {
         "spark.sql.shuffle.partitions": "2",
@@ -35,24 +39,42 @@ def small_session() -> SparkSession:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/agreement",
-        description="Live simulated clusters, export their logs, and compare what Spark makes of them with what the nodes had.",
+        description=(
+            "Live simulated clusters, export their logs, and compare what Spark makes of them with"
+            " what the nodes had."
+        ),
     )
-    parser.add_argument("--seeds", type=int, help=f"how many lives: {LIVES}, or {LIVES_OF_MUTANTS} of each mutant")
+    parser.add_argument(
+        "--seeds", type=int, help=f"how many lives: {LIVES}, or {LIVES_OF_MUTANTS} of each mutant"
+    )
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=1, help="that live, beside Spark (default: %(default)s)")
-    parser.add_argument("--kept", type=Path, default=Path("agreement-failures"), help="where exports go that disagree")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="that live, beside Spark (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        default=Path("agreement-failures"),
+        help="where exports go that disagree",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document at the end")
     parser.add_argument(
         "--mutants",
         nargs="*",
         metavar="NAME",
-        help="instead: the simulator's mutants, all or these; prints the tables of docs/agreement.md",
+        help=(
+            "instead: the simulator's mutants, all or these; prints the tables of docs/agreement.md"
+        ),
     )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. 1 if a replay did not agree, the audit found something in an honest life, or a mutant that must be seen was not."""
+    """The command line.
+
+    1 if a replay did not agree, the audit found something in an honest life, or a mutant that must
+    be seen was not.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.mutants or ()) - set(MUTANTS))
@@ -85,9 +107,11 @@ def _report(summary: Summary, seconds: float, *, as_json: bool) -> None:
         print(json.dumps({**said, "agrees": summary.agrees}, indent=1))
         return
     print(
-        f"{summary.lives} lives ({summary.empty} empty), {summary.records} records: {summary.states} states of nodes, {summary.verified}"
-        f" recorded ones and {summary.snapshots} snapshots compared; {len(summary.disagreements)} lives disagree, the audit finds"
-        f" something in {len(summary.findings)}, {len(summary.failed_lives)} failed by themselves; {seconds:.0f} s"
+        f"{summary.lives} lives ({summary.empty} empty), {summary.records} records:"
+        f" {summary.states} states of nodes, {summary.verified} recorded ones and"
+        f" {summary.snapshots} snapshots compared; {len(summary.disagreements)} lives disagree, the"
+        f" audit finds something in {len(summary.findings)}, {len(summary.failed_lives)} failed by"
+        f" themselves; {seconds:.0f} s"
     )
 
 

@@ -1,4 +1,6 @@
-"""Runs with a rule broken on purpose, each in a process of its own: some never end, and are ended."""
+"""Runs with a rule broken on purpose, each in a process of its own: some never end, and are
+ended.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from simulation.mutants.hunt import quiet
 from simulation.mutants.mutant import Mutant
 
 LIFE_CPU_S = 60
-"""A life takes a second or two of the processor; one that takes this long does not end. Not by the clock: the machine may be busy."""
+"""A life takes a second or two of the processor; one that takes this long does not end.
+
+Not by the clock: the machine may be busy.
+"""
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([__name__])
 
@@ -32,8 +37,8 @@ def _live(mutant: Mutant, seed: int, directory: Path, report: Connection) -> Non
 def live_mutated(mutant: Mutant, seed: int, directory: Path) -> Life | None:
     """A life with the mutant's edits, exported; None if it does not end.
 
-    No checker looks on, so that what the mutant breaks has time to reach the log; but the ledger, without which nobody knows what is
-    committed. Raises RuntimeError for an edit that fits no more.
+    No checker looks on, so that what the mutant breaks has time to reach the log; but the ledger,
+    without which nobody knows what is committed. Raises RuntimeError for an edit that fits no more.
     """
     receiver, sender = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_live, args=(mutant, seed, directory, sender), daemon=True)

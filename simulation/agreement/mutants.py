@@ -1,7 +1,9 @@
-"""Which of the simulator's mutants the replay of the exported log sees, by which rule, and which it cannot see.
+"""Which of the simulator's mutants the replay of the exported log sees, by which rule, and which it
+cannot see.
 
-A mutant is lived with no checker but the ledger, so that it has time to do harm; then the log is exported and audited as any other.
-It is *seen* if the audit finds something, or if the fold from the beginning is not the state that some node had.
+A mutant is lived with no checker but the ledger, so that it has time to do harm; then the log is
+exported and audited as any other. It is *seen* if the audit finds something, or if the fold from
+the beginning is not the state that some node had.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class Sight:
         self.by.update(rules)
 
 
-def live_all(names: Sequence[str], seeds: int, directory: Path, *, processes: int = 1) -> Iterator[Lived]:
+def live_all(
+    names: Sequence[str], seeds: int, directory: Path, *, processes: int = 1
+) -> Iterator[Lived]:
     """Live each mutant so often: from the seed that is known to kill it, then from 0 on."""
 
     def lived(name: str, turn: int) -> Lived:
@@ -70,12 +74,17 @@ def live_all(names: Sequence[str], seeds: int, directory: Path, *, processes: in
 
 
 def look(spark: SparkSession, lived: Sequence[Lived], directory: Path) -> list[Sight]:
-    """Audit all lives, and fold those in which the nodes' states are disputed. ``directory``: for what is between."""
+    """Audit all lives, and fold those in which the nodes' states are disputed.
+
+    ``directory``: for what is between.
+    """
     sights = {name: Sight(MUTANTS[name]) for name in dict.fromkeys(name for name, _ in lived)}
     whole = [(name, life) for name, life in lived if life is not None and not life.empty]
     for begin in range(0, len(whole), LIVES_AT_ONCE):
         some = whole[begin : begin + LIVES_AT_ONCE]
-        found = audit_spliced(spark, [life for _, life in some], directory / f"spliced-{begin}.parquet")
+        found = audit_spliced(
+            spark, [life for _, life in some], directory / f"spliced-{begin}.parquet"
+        )
         for (name, life), findings in zip(some, found, strict=True):
             sights[name].add(life, [*sorted(findings), *_states(spark, life)])
     for name, nothing in lived:
@@ -100,7 +109,10 @@ def as_markdown(sights: Sequence[Sight]) -> str:
     for sight in sights:
         if sight.seen:
             by = ", ".join(f"{_name(rule)} ({count})" for rule, count in sight.by.most_common())
-            lines.append(f"| `{sight.mutant.name}` | {sight.mutant.rule} | {by} | {sight.seen} of {sight.lives} |")
+            lines.append(
+                f"| `{sight.mutant.name}` | {sight.mutant.rule} | {by} | {sight.seen} of"
+                f" {sight.lives} |"
+            )
     lines += ["", "| Mutant not seen | What it breaks | Why | Runs |", "|---|---|---|---|"]
     for sight in sights:
         if not sight.seen:

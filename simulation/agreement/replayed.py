@@ -1,8 +1,11 @@
-"""Asks Spark about an exported life, by the code that ``raftlog replay`` runs, and compares with what the nodes had.
+"""Asks Spark about an exported life, by the code that ``raftlog replay`` runs, and compares with
+what the nodes had.
 
 * The state hash at every offset at which some node was seen, from one fold.
-* The job ``verify``: each file, the chain of batches, both forms, and the states of controllers and snapshots, in another number of tasks.
-* Each snapshot that was kept, loaded by the nodes' own code, and the exported tail behind it: the same end.
+* The job ``verify``: each file, the chain of batches, both forms, and the states of controllers and
+  snapshots, in another number of tasks.
+* Each snapshot that was kept, loaded by the nodes' own code, and the exported tail behind it: the
+  same end.
 * The audit: it must find nothing in an honest life.
 """
 
@@ -37,7 +40,10 @@ FINDINGS_SHOWN = 1000
 
 @dataclass(slots=True)
 class Answer:
-    """What the replay said of one life. ``findings``: rule of the audit -> the offsets at which it found something."""
+    """What the replay said of one life.
+
+    ``findings``: rule of the audit -> the offsets at which it found something.
+    """
 
     records: int = 0
     states: int = 0
@@ -56,7 +62,10 @@ class Answer:
 
 
 def ask(spark: SparkSession, life: Life, *, audited: bool = True) -> Answer:
-    """Everything about one life. What Spark refuses to do is a disagreement too. ``audited`` False: all but the audit."""
+    """Everything about one life.
+
+    What Spark refuses to do is a disagreement too. ``audited`` False: all but the audit.
+    """
     answer = Answer(records=life.end_offset)
     if life.empty:
         return answer
@@ -72,7 +81,9 @@ def ask(spark: SparkSession, life: Life, *, audited: bool = True) -> Answer:
 
 
 def _audit(spark: SparkSession, life: Life, answer: Answer) -> None:
-    found = compute(spark, JobRequest(job="audit", export=str(life.directory), limit=FINDINGS_SHOWN))
+    found = compute(
+        spark, JobRequest(job="audit", export=str(life.directory), limit=FINDINGS_SHOWN)
+    )
     for finding in found.findings:
         answer.findings.setdefault(finding.rule, []).append(finding.offset)
 
@@ -80,25 +91,33 @@ def _audit(spark: SparkSession, life: Life, answer: Answer) -> None:
 def compare_states(spark: SparkSession, life: Life, answer: Answer) -> dict[int, int]:
     """The hashes at all offsets in question, from one fold."""
     rows = records(spark, open_export(JobRequest(job="state", export=str(life.directory))))
-    inside = {sighting: who for sighting, who in life.sightings.items() if sighting.offset < life.end_offset}
+    inside = {
+        sighting: who
+        for sighting, who in life.sightings.items()
+        if sighting.offset < life.end_offset
+    }
     wanted = {sighting.offset for sighting in inside} | {life.end_offset - 1}
     hashes = state_hashes(rows, wanted)
     # The other fold, which hashes what is left at the end instead of each change.
     at_end = totals(fold(rows, with_entities=False)).state_hash
     if at_end != hashes[life.end_offset - 1]:
         answer.disagreements.append(
-            f"the fold ends in state {format_hash(at_end)}, its changes add up to {format_hash(hashes[life.end_offset - 1])}"
+            f"the fold ends in state {format_hash(at_end)}, its changes add up to"
+            f" {format_hash(hashes[life.end_offset - 1])}"
         )
     epochs = dict(_ends(life.directory))
     for sighting, who in inside.items():
         answer.states += 1
         if sighting.offset not in epochs:
-            answer.disagreements.append(f"{who} had an image at {sighting.offset}, where no batch ends")
+            answer.disagreements.append(
+                f"{who} had an image at {sighting.offset}, where no batch ends"
+            )
             continue
         replayed = Sighting(sighting.offset, epochs[sighting.offset], hashes[sighting.offset])
         if replayed != sighting:
             answer.disagreements.append(
-                f"at {sighting.offset} {who} had {_words(sighting)}, the replay has {_words(replayed)}"
+                f"at {sighting.offset} {who} had {_words(sighting)}, the replay has"
+                f" {_words(replayed)}"
             )
     return hashes
 
@@ -120,7 +139,9 @@ def _raw(directory: Path) -> Iterator[bytes]:
 
 
 def is_disputed(life: Life) -> bool:
-    """Whether some node had another state than a fold from 0 in this process gives: without Spark, to know of whom to ask it."""
+    """Whether some node had another state than a fold from 0 in this process gives: without Spark,
+    to know of whom to ask it.
+    """
     states = {-1: (0, 0)}
     builder = ImageBuilder(Image())
     for data in _raw(life.directory):
@@ -145,14 +166,23 @@ def _compare_snapshot(life: Life, snapshot: Snapshot, at_end: int, answer: Answe
     state_hash = builder.snapshot().state_hash
     if state_hash != at_end:
         answer.disagreements.append(
-            f"the snapshot before {snapshot.end_offset} and the log behind it end in state {format_hash(state_hash)},"
-            f" the replay from the beginning in {format_hash(at_end)}"
+            f"the snapshot before {snapshot.end_offset} and the log behind it end in state"
+            f" {format_hash(state_hash)}, the replay from the beginning in {format_hash(at_end)}"
         )
 
 
 def _verify(spark: SparkSession, life: Life, answer: Answer) -> None:
-    """Files, chain, both forms, and the states that controllers and snapshots had, as an operator would ask."""
+    """Files, chain, both forms, and the states that controllers and snapshots had, as an operator
+    would ask.
+    """
     tasks = random.Random(f"{life.seed} replay").choice(TASKS)
-    said = compute(spark, JobRequest(job="verify", export=str(life.directory), partitions=tasks, limit=FINDINGS_SHOWN))
-    answer.disagreements += [f"verify in {tasks} tasks: {fault.check}: {fault.message}" for fault in said.faults]
+    said = compute(
+        spark,
+        JobRequest(
+            job="verify", export=str(life.directory), partitions=tasks, limit=FINDINGS_SHOWN
+        ),
+    )
+    answer.disagreements += [
+        f"verify in {tasks} tasks: {fault.check}: {fault.message}" for fault in said.faults
+    ]
     answer.verified += said.states_total

@@ -1,4 +1,6 @@
-"""Runs a simulated cluster and exports its committed log in increments, as ``raftlog export`` would have done while it ran."""
+"""Runs a simulated cluster and exports its committed log in increments, as ``raftlog export`` would
+have done while it ran.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ class Life:
     directory: Path
     end_offset: int
     sightings: dict[Sighting, Who]
-    """States that nodes had, and who. Those of controllers and of snapshots are in the manifest too."""
+    """States that nodes had, and who.
+
+    Those of controllers and of snapshots are in the manifest too.
+    """
     snapshots: list[Snapshot]
     failure: str
     """Which check failed, and how; empty: none."""
@@ -44,7 +49,10 @@ class Life:
 
 
 class CommittedLog:
-    """The committed log of a simulated cluster as something to export. ``high_watermark`` may be set back to export in increments."""
+    """The committed log of a simulated cluster as something to export.
+
+    ``high_watermark`` may be set back to export in increments.
+    """
 
     cluster_id = CLUSTER_ID
     generation = 0
@@ -68,11 +76,13 @@ class CommittedLog:
         return chunk
 
 
-def live(seed: int, directory: Path, config: SwarmConfig | None = None, *, checked: bool = True) -> Life:
+def live(
+    seed: int, directory: Path, config: SwarmConfig | None = None, *, checked: bool = True
+) -> Life:
     """Live, and export into ``directory``, which must be empty or missing.
 
-    ``checked`` False: without the checkers that would end the life at the first broken promise; of those only the ledger is there, which
-    says what is committed.
+    ``checked`` False: without the checkers that would end the life at the first broken promise; of
+    those only the ledger is there, which says what is committed.
     """
     # Made alone: the others subscribe to their ledger as soon as they are made.
     checkers: list[Checker] = all_checkers() if checked else [Ledger()]
@@ -102,8 +112,13 @@ def _said(sighting: Sighting, who: Who) -> StateHash:
     )
 
 
-def export_committed(golden: GoldenLog, directory: Path, rng: random.Random, said: Sequence[StateHash]) -> None:
-    """Export a committed log in a few goes, each up to the end of a batch that is drawn. ``said``: by nodes, of their states."""
+def export_committed(
+    golden: GoldenLog, directory: Path, rng: random.Random, said: Sequence[StateHash]
+) -> None:
+    """Export a committed log in a few goes, each up to the end of a batch that is drawn.
+
+    ``said``: by nodes, of their states.
+    """
     log = CommittedLog(golden)
     for end in sorted({*rng.sample(log.ends, min(INCREMENTS - 1, len(log.ends))), golden.end}):
         log.high_watermark = end

@@ -1,6 +1,8 @@
-"""Notes what state the nodes of a simulated cluster really had, and at which offsets, while they had it.
+"""Notes what state the nodes of a simulated cluster really had, and at which offsets, while they
+had it.
 
-It judges nothing: what it has noted is compared with the replay of the exported log later, by somebody else.
+It judges nothing: what it has noted is compared with the replay of the exported log later, by
+somebody else.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ PIECE_BYTES = 1 << 20
 
 
 class Sighting(NamedTuple):
-    """A node had this state: the offset of its image (inclusive), the epoch of that record, and the hash."""
+    """A node had this state: the offset of its image (inclusive), the epoch of that record, and the
+    hash.
+    """
 
     offset: int
     epoch: int
@@ -66,10 +70,14 @@ class Witness(Checker):
         for host in self.world.controllers:
             if host.service is None or host.core is None:
                 continue
-            # What it has applied, not what it shows: an image that nobody has asked for is not made for this.
+            # What it has applied, not what it shows: an image that nobody has asked for is not made
+            # for this.
             builder = host.service._committed._builder
             self._saw(
-                builder.offset, builder.epoch, builder.state_hash & HASH_MASK, Who(host.name, host.id, "image", True)
+                builder.offset,
+                builder.epoch,
+                builder.state_hash & HASH_MASK,
+                Who(host.name, host.id, "image", True),
             )
 
     @override
@@ -80,7 +88,9 @@ class Witness(Checker):
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
-        if isinstance(event, ev.SnapshotFrozen) or (isinstance(event, ev.SnapshotStored) and not event.error):
+        if isinstance(event, ev.SnapshotFrozen) or (
+            isinstance(event, ev.SnapshotStored) and not event.error
+        ):
             self._saw_snapshot(host, event.snapshot_id)
 
     def _saw(self, offset: int, epoch: int, state_hash: int, who: Who) -> None:
@@ -98,7 +108,8 @@ class Witness(Checker):
                 position += len(piece)
             header = verifier.finish()
         except (FatalError, LookupError):
-            # Not sound: the affair of those who check, and nothing that the cluster has said of its state.
+            # Not sound: the affair of those who check, and nothing that the cluster has said of its
+            # state.
             return
         assert verifier.state_hash is not None
         who = Who(host.name, host.id, "snapshot", True)
@@ -106,7 +117,9 @@ class Witness(Checker):
         self._keep(Snapshot(header.end_offset, b"".join(pieces)))
 
     def _keep(self, snapshot: Snapshot) -> None:
-        """Each, then every second, then every fourth: never more than a few, from all of the life."""
+        """Each, then every second, then every fourth: never more than a few, from all of the
+        life.
+        """
         if self._snapshots_seen % self._keep_each == 0:
             self.snapshots.append(snapshot)
         self._snapshots_seen += 1

@@ -1,9 +1,11 @@
-"""One audit over many lives: their records set one behind the other, as if they were one long history of one cluster.
+"""One audit over many lives: their records set one behind the other, as if they were one long
+history of one cluster.
 
-An audit costs Spark seconds, however short the history; hundreds of lives one by one would take an hour. So offsets, epochs, brokers' ids,
-topics and hosts of each life are moved out of the way of the others, and at its end everything of it is removed: its topics, then its
-brokers. Rules compare offsets, epochs and ids among themselves, so they judge each life as they would judge it alone. (What a record's
-``body`` says is not moved: nothing that decodes it can be asked of this.)
+An audit costs Spark seconds, however short the history; hundreds of lives one by one would take an
+hour. So offsets, epochs, brokers' ids, topics and hosts of each life are moved out of the way of
+the others, and at its end everything of it is removed: its topics, then its brokers. Rules compare
+offsets, epochs and ids among themselves, so they judge each life as they would judge it alone.
+(What a record's ``body`` says is not moved: nothing that decodes it can be asked of this.)
 """
 
 from __future__ import annotations
@@ -28,9 +30,14 @@ from simulation.agreement.run_and_export import Life
 Row = dict[str, Any]
 
 _OFFSETS = (
-    "offset", "batch_base_offset", "batch_last_offset", "broker_epoch", "lowest_acknowledged_offset", "high_watermark",
+    "offset",
+    "batch_base_offset",
+    "batch_last_offset",
+    "broker_epoch",
+    "lowest_acknowledged_offset",
+    "high_watermark",
     "cursor_end_offset",
-)  # fmt: skip
+)
 """-1 stands for unknown."""
 _OFFSETS_OR_ZERO = ("proposer_epoch", "client_id")
 """0 stands for nobody."""
@@ -44,7 +51,9 @@ TIME_APART_MS = 100_000_000
 
 
 class _Mover:
-    """Moves the rows of one life: ``base`` is added to offsets, ``epochs`` to epochs, ``number`` tells the lives apart."""
+    """Moves the rows of one life: ``base`` is added to offsets, ``epochs`` to epochs, ``number``
+    tells the lives apart.
+    """
 
     def __init__(self, number: int, base: int, epochs: int) -> None:
         self._number, self._base, self._epochs = number, base, epochs
@@ -78,7 +87,9 @@ class _Mover:
         if row["group_id"] is not None:
             is_client = row["group_kind"] == "client"
             row["group_id"] = (
-                str(int(row["group_id"]) + self._base) if is_client else f"{self._number}-{row['group_id']}"
+                str(int(row["group_id"]) + self._base)
+                if is_client
+                else f"{self._number}-{row['group_id']}"
             )
         row["body"] = b""
         self._note(row)
@@ -88,7 +99,11 @@ class _Mover:
         return broker_id + self._ids if broker_id > 0 else broker_id
 
     def _report(self, report: Row) -> Row:
-        offsets = {name: value + self._base * (value >= 0) for name, value in report.items() if name != "broker_id"}
+        offsets = {
+            name: value + self._base * (value >= 0)
+            for name, value in report.items()
+            if name != "broker_id"
+        }
         return {"broker_id": self._broker(report["broker_id"]), **offsets}
 
     def _note(self, row: Row) -> None:
@@ -105,25 +120,48 @@ class _Mover:
     def removals(self) -> Iterator[Row]:
         """One batch behind the last row: everything that is there goes, topics before brokers."""
         gone: list[Row] = [
-            {"type": RecordType.REMOVE_TOPIC, "group_kind": "topic", "topic_id": topic, "group_id": topic}
+            {
+                "type": RecordType.REMOVE_TOPIC,
+                "group_kind": "topic",
+                "topic_id": topic,
+                "group_id": topic,
+            }
             for topic in self._topics
         ]
         gone += [
-            {"type": RecordType.UNREGISTER_BROKER, "group_kind": "broker", "broker_id": one, "broker_epoch": epoch}
+            {
+                "type": RecordType.UNREGISTER_BROKER,
+                "group_kind": "broker",
+                "broker_id": one,
+                "broker_epoch": epoch,
+            }
             for one, epoch in self._brokers.items()
         ]
         first = self._last["offset"] + 1
         batch = {"batch_base_offset": first, "batch_last_offset": first + len(gone) - 1}
-        kept = {name: self._last[name] for name in ("epoch", "timestamp_ms", "timestamp", "version")}
+        kept = {
+            name: self._last[name] for name in ("epoch", "timestamp_ms", "timestamp", "version")
+        }
         for index, row in enumerate(gone):
             yield {
-                **kept, **batch, "offset": first + index, "control": False, "principal": "", "client_id": 0, "sequence": 0,
-                "all_below_done": 0, "type_name": RecordType(row["type"]).name, "body": b"", **row,
-            }  # fmt: skip
+                **kept,
+                **batch,
+                "offset": first + index,
+                "control": False,
+                "principal": "",
+                "client_id": 0,
+                "sequence": 0,
+                "all_below_done": 0,
+                "type_name": RecordType(row["type"]).name,
+                "body": b"",
+                **row,
+            }
 
 
 def splice(lives: Sequence[Life], target: Path) -> tuple[list[int], int]:
-    """Write the lives' records into one Parquet file: where each begins, and where all of it ends (exclusive)."""
+    """Write the lives' records into one Parquet file: where each begins, and where all of it ends
+    (exclusive).
+    """
     bases: list[int] = []
     end, epochs = 0, 0
     with pq.ParquetWriter(target, SCHEMA) as writer:
@@ -142,8 +180,13 @@ def _rows(life: Life) -> Iterator[Row]:
         yield from pq.read_table(life.directory / segment.file).to_pylist()
 
 
-def audit_spliced(spark: SparkSession, lives: Sequence[Life], target: Path) -> list[dict[str, list[int]]]:
-    """What the audit finds in each of the lives: rule -> offsets in that life. ``target``: a file to be written. No life may be empty."""
+def audit_spliced(
+    spark: SparkSession, lives: Sequence[Life], target: Path
+) -> list[dict[str, list[int]]]:
+    """What the audit finds in each of the lives: rule -> offsets in that life.
+
+    ``target``: a file to be written. No life may be empty.
+    """
     bases, end = splice(lives, target)
     rows: DataFrame = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(str(target))
     found: list[dict[str, list[int]]] = [{} for _ in lives]

@@ -63,11 +63,17 @@ class Summary:
     def wrong(self, seed: int) -> list[str]:
         """What was wrong with one."""
         lines = list(self.disagreements.get(seed, ()))
-        return lines + [f"the audit finds {rule} at {at[:10]}" for rule, at in self.findings.get(seed, {}).items()]
+        return lines + [
+            f"the audit finds {rule} at {at[:10]}"
+            for rule, at in self.findings.get(seed, {}).items()
+        ]
 
 
 def compare(spark: SparkSession, seeds: Sequence[int], kept: Path, processes: int) -> Summary:
-    """Live, export, replay and compare each seed. Exports that the replay does not agree with are kept in the directory ``kept``."""
+    """Live, export, replay and compare each seed.
+
+    Exports that the replay does not agree with are kept in the directory ``kept``.
+    """
     summary = Summary()
     waiting: list[Life] = []
     with tempfile.TemporaryDirectory(prefix="raftlog-agreement-") as scratch:
@@ -99,11 +105,15 @@ def _live_quietly(seed: int, directory: Path) -> Life:
     return live(seed, directory)
 
 
-def _audit(spark: SparkSession, lives: Sequence[Life], scratch: Path, kept: Path, summary: Summary) -> None:
+def _audit(
+    spark: SparkSession, lives: Sequence[Life], scratch: Path, kept: Path, summary: Summary
+) -> None:
     """Audit what was lived since the last time, tell what was wrong, and make room."""
     whole = [life for life in lives if not life.empty]
     if whole:
-        for life, found in zip(whole, audit_spliced(spark, whole, scratch / "spliced.parquet"), strict=True):
+        for life, found in zip(
+            whole, audit_spliced(spark, whole, scratch / "spliced.parquet"), strict=True
+        ):
             if found:
                 summary.findings[life.seed] = found
     for life in lives:
@@ -112,4 +122,7 @@ def _audit(spark: SparkSession, lives: Sequence[Life], scratch: Path, kept: Path
         if summary.wrong(life.seed):
             shutil.copytree(life.directory, kept / life.directory.name, dirs_exist_ok=True)
         shutil.rmtree(life.directory, ignore_errors=True)
-    print(f"{summary.lives} lives, {summary.records} records, {summary.states} states compared", flush=True)
+    print(
+        f"{summary.lives} lives, {summary.records} records, {summary.states} states compared",
+        flush=True,
+    )

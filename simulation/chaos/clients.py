@@ -1,4 +1,6 @@
-"""Clients of the real cluster: those of the simulation for metadata, and producers; all that they do is noted as operations."""
+"""Clients of the real cluster: those of the simulation for metadata, and producers; all that they
+do is noted as operations.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ CONFIG = SwarmConfig(
 
 @dataclass(slots=True)
 class History:
-    """What clients did, in order: (False, operation) where it was invoked, (True, operation) where it returned."""
+    """What clients did, in order: (False, operation) where it was invoked, (True, operation) where
+    it returned.
+    """
 
     events: list[tuple[bool, Operation]] = field(default_factory=list)
     produced: list[Operation] = field(default_factory=list)
@@ -45,7 +49,9 @@ class History:
 
 
 class RealWorld:
-    """What :class:`simulation.workload.Client` asks of its world, over real time and a real network."""
+    """What :class:`simulation.workload.Client` asks of its world, over real time and a real
+    network.
+    """
 
     def __init__(self, cluster: ChaosCluster, history: History, seed: int) -> None:
         self.config = CONFIG
@@ -79,7 +85,7 @@ class RealWorld:
         """Seconds of a monotonic clock."""
         return self._loop.time()
 
-    # --- what a Client asks of its Workload ---------------------------------------------------------------------------
+    # --- what a Client asks of its Workload ------------------------------------------------------
 
     def operation(self, **fields: Any) -> Operation:
         """A new one, noted as invoked."""
@@ -130,7 +136,9 @@ class Clients:
     async def _create_topic(self) -> None:
         topic = pb.CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=3)
         topic.configs.add(name="min.insync.replicas", value="2")
-        operation = self.world.operation(client="setup", kind="create_topic", key=TOPIC, acks=common_pb2.ACKS_VISIBLE)
+        operation = self.world.operation(
+            client="setup", kind="create_topic", key=TOPIC, acks=common_pb2.ACKS_VISIBLE
+        )
         client = self.client("setup")
         response = await client._write(operation, pb.CreateTopicsRequest(topics=[topic]))
         result = response.create_topics.topics[0]
@@ -152,10 +160,14 @@ class Clients:
         while True:
             await asyncio.sleep(rng.expovariate(20.0))
             count += 1
-            self._spawn(self._one_record(producer, name, f"{name}.{count}", rng.randrange(PARTITIONS)))
+            self._spawn(
+                self._one_record(producer, name, f"{name}.{count}", rng.randrange(PARTITIONS))
+            )
 
     async def _one_record(self, producer: Producer, name: str, value: str, partition: int) -> None:
-        operation = self.world.operation(client=name, kind="produce", key=f"{TOPIC}-{partition}", value=value)
+        operation = self.world.operation(
+            client=name, kind="produce", key=f"{TOPIC}-{partition}", value=value
+        )
         self._history.produced.append(operation)
         try:
             written = await producer.send(TOPIC, value.encode(), partition=partition)
@@ -173,7 +185,10 @@ class Clients:
         return found
 
     async def stop(self) -> BaseException | None:
-        """No more operations; those under way stay pending. What had ended a client, None if nothing had."""
+        """No more operations; those under way stay pending.
+
+        What had ended a client, None if nothing had.
+        """
         failure = self.failure()
         for task in self._tasks:
             task.cancel()

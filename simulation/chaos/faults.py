@@ -1,4 +1,6 @@
-"""What is done to the cluster: each fault begins, holds for a while, and is undone by :func:`heal`."""
+"""What is done to the cluster: each fault begins, holds for a while, and is undone by
+:func:`heal`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from simulation.chaos.nodes import ChaosCluster, ChaosNode
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a fault may choose from. ``leader`` is the active controller's id, -1 if none is known."""
+    """What a fault may choose from.
+
+    ``leader`` is the active controller's id, -1 if none is known.
+    """
 
     cluster: ChaosCluster
     rng: random.Random
@@ -27,7 +32,9 @@ class Scene:
     @property
     def following(self) -> ChaosNode:
         """A controller that does not lead."""
-        return self.rng.choice([node for node in self.cluster.controllers if node.id != self.leading.id])
+        return self.rng.choice(
+            [node for node in self.cluster.controllers if node.id != self.leading.id]
+        )
 
     @property
     def broker(self) -> ChaosNode:
@@ -57,7 +64,9 @@ def _pause(node: ChaosNode) -> None:
 
 def _cut_leader_off(scene: Scene) -> None:
     leader = scene.leading.id
-    scene.cluster.network.split([leader], [node.id for node in scene.cluster.controllers if node.id != leader])
+    scene.cluster.network.split(
+        [leader], [node.id for node in scene.cluster.controllers if node.id != leader]
+    )
 
 
 def _leader_is_not_heard(scene: Scene) -> None:
@@ -85,7 +94,9 @@ def _cut_brokers_from_leader(scene: Scene) -> None:
 
 def _cut_broker_off(scene: Scene) -> None:
     broker = scene.broker.id
-    scene.cluster.network.split([broker], [node.id for node in scene.cluster.nodes if node.id != broker])
+    scene.cluster.network.split(
+        [broker], [node.id for node in scene.cluster.nodes if node.id != broker]
+    )
 
 
 def _cut_brokers_apart(scene: Scene) -> None:

@@ -1,8 +1,8 @@
 """Whether the clients' history and what the nodes hold in the end agree with what was promised.
 
-The checkers are those of the simulation. Nobody looked on inside the nodes, so the committed log as it is in the end is given to them
-first, whole, and then what the clients did, in its order. What they need an inside view for, such as who was unfenced when it
-answered, is left out.
+The checkers are those of the simulation. Nobody looked on inside the nodes, so the committed log as
+it is in the end is given to them first, whole, and then what the clients did, in its order. What
+they need an inside view for, such as who was unfenced when it answered, is left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class _AtRest:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found, and how much there was to look at: a judge without evidence convicts nobody."""
+    """What was found, and how much there was to look at: a judge without evidence convicts
+    nobody.
+    """
 
     violations: list[str] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
@@ -52,7 +54,9 @@ def judge(
     node_logs: dict[str, tuple[int, Sequence[bytes]]],
     consumed: Iterable[ConsumedRecord],
 ) -> Verdict:
-    """``log``: the committed chunks from offset 0 on. ``node_logs``: by controller, (start offset, chunks) on its disk.
+    """``log``: the committed chunks from offset 0 on.
+
+    ``node_logs``: by controller, (start offset, chunks) on its disk.
 
     ``consumed``: all committed records of the producers' topic.
     """
@@ -101,11 +105,17 @@ def _metadata(history: History, log: Sequence[bytes], verdict: Verdict) -> None:
         name = f"{operation.kind} {operation.outcome}"
         outcomes[name] = outcomes.get(name, 0) + 1
     verdict.seen |= {name: (count + 1) // 2 for name, count in sorted(outcomes.items())}
-    verdict.seen |= {"committed records": ledger.golden.end, "strict reads held to a floor": strict.held_to}
+    verdict.seen |= {
+        "committed records": ledger.golden.end,
+        "strict reads held to a floor": strict.held_to,
+    }
 
 
 def _real_time_order(history: History) -> None:
-    """A write that returned before another one was invoked stands before it. Raises CheckFailedError."""
+    """A write that returned before another one was invoked stands before it.
+
+    Raises CheckFailedError.
+    """
     highest = -1
     floors: dict[int, int] = {}
     for returned, operation in history.events:
@@ -117,13 +127,19 @@ def _real_time_order(history: History) -> None:
             floor = floors[operation.number]
             if operation.offset <= floor:
                 raise CheckFailedError(
-                    f"I14: write {operation.number} is at {operation.offset}; one at {floor} had returned before it was invoked"
+                    f"I14: write {operation.number} is at {operation.offset}; one at {floor} had"
+                    " returned before it was invoked"
                 )
             highest = max(highest, operation.offset)
 
 
-def _logs_match(log: Sequence[bytes], node_logs: dict[str, tuple[int, Sequence[bytes]]], verdict: Verdict) -> None:
-    """Every node's log is the committed one as far as that goes. Raises CheckFailedError (I4, I6)."""
+def _logs_match(
+    log: Sequence[bytes], node_logs: dict[str, tuple[int, Sequence[bytes]]], verdict: Verdict
+) -> None:
+    """Every node's log is the committed one as far as that goes.
+
+    Raises CheckFailedError (I4, I6).
+    """
     matching = LogMatching()
     committed = NodeLog("the committed log", matching, 0, 0, 0)
     for chunk in log:
@@ -131,20 +147,27 @@ def _logs_match(log: Sequence[bytes], node_logs: dict[str, tuple[int, Sequence[b
     for name, (start, chunks) in node_logs.items():
         at = committed.at(start)
         if at is None:
-            raise CheckFailedError(f"I9: the log of {name} begins at {start}, where no committed batch ends")
+            raise CheckFailedError(
+                f"I9: the log of {name} begins at {start}, where no committed batch ends"
+            )
         mine = NodeLog(name, matching, start, *at)
         for chunk in chunks:
             mine.append(mine.end, chunk)
         common = min(mine.end, committed.end)
         if mine.at(common) != committed.at(common):
             raise CheckFailedError(
-                f"I6: below {common} {name} has {mine.at(common)}, committed is {committed.at(common)}"
+                f"I6: below {common} {name} has {mine.at(common)}, committed is"
+                f" {committed.at(common)}"
             )
         verdict.seen[f"log of {name} up to"] = mine.end
 
 
-def _records(produced: Iterable[Operation], consumed: Iterable[ConsumedRecord], verdict: Verdict) -> None:
-    """Acknowledged records are where they were said to be, once; refused ones, and such as nobody has sent, nowhere (I26)."""
+def _records(
+    produced: Iterable[Operation], consumed: Iterable[ConsumedRecord], verdict: Verdict
+) -> None:
+    """Acknowledged records are where they were said to be, once; refused ones, and such as nobody
+    has sent, nowhere (I26).
+    """
     sent = {operation.value: operation for operation in produced}
     places: dict[str, tuple[int, int]] = {}
     for record in consumed:
@@ -153,14 +176,19 @@ def _records(produced: Iterable[Operation], consumed: Iterable[ConsumedRecord], 
         if operation is None:
             raise CheckFailedError(f"I26: {value!r} is at {place}, nobody has sent it")
         if value in places:
-            raise CheckFailedError(f"I26: {value!r} was sent once, and is at {places[value]} and {place}")
+            raise CheckFailedError(
+                f"I26: {value!r} was sent once, and is at {places[value]} and {place}"
+            )
         if operation.outcome == "failed":
-            raise CheckFailedError(f"I26: {value!r} was refused with {operation.error}, and is at {place}")
+            raise CheckFailedError(
+                f"I26: {value!r} was refused with {operation.error}, and is at {place}"
+            )
         places[value] = place
     for operation in sent.values():
         said = (int(operation.key.rpartition("-")[2]), operation.record_offset)
         if operation.outcome == "ok" and places.get(operation.value) != said:
             raise CheckFailedError(
-                f"I26: {operation.value!r} was acknowledged at {said}, and is at {places.get(operation.value, 'no place')}"
+                f"I26: {operation.value!r} was acknowledged at {said}, and is at"
+                f" {places.get(operation.value, 'no place')}"
             )
     verdict.seen["records consumed"] = len(places)

@@ -1,7 +1,8 @@
-"""Hosts as network namespaces around one router namespace, where the packets of a pair of hosts can be dropped, in either direction.
+"""Hosts as network namespaces around one router namespace, where the packets of a pair of hosts can
+be dropped, in either direction.
 
-Each host has the address 10.77.N.2; the router has 10.77.N.1 on the host's link. Dropped packets are not refused: both ends see silence, as
-behind a cut cable.
+Each host has the address 10.77.N.2; the router has 10.77.N.1 on the host's link. Dropped packets
+are not refused: both ends see silence, as behind a cut cable.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ _PRIORITY = "100"
 
 
 class Network:
-    """The namespaces ``PREFIX-r`` (the router) and ``PREFIX-N`` for each host number N. Needs root."""
+    """The namespaces ``PREFIX-r`` (the router) and ``PREFIX-N`` for each host number N.
+
+    Needs root.
+    """
 
     def __init__(self, prefix: str, hosts: Iterable[int]) -> None:
         self._prefix = prefix
@@ -32,7 +36,20 @@ class Network:
         for host in self.hosts:
             space = self.space(host)
             _ip("netns", "add", space)
-            _ip("-n", self.router, "link", "add", f"v{host}", "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip(
+                "-n",
+                self.router,
+                "link",
+                "add",
+                f"v{host}",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                space,
+            )
             _ip("-n", self.router, "addr", "add", f"10.77.{host}.1/24", "dev", f"v{host}")
             _ip("-n", self.router, "link", "set", f"v{host}", "up")
             _ip("-n", space, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
@@ -60,13 +77,17 @@ class Network:
         return f"10.77.{host}.2"
 
     def enter_router(self) -> None:
-        """Move the calling thread into the router's namespace; threads that it starts later are there, too. Raises OSError."""
+        """Move the calling thread into the router's namespace; threads that it starts later are
+        there, too. Raises OSError.
+        """
         libc = ctypes.CDLL(None, use_errno=True)
         with Path("/var/run/netns", self.router).open() as space:
             if libc.setns(space.fileno(), _CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {self.router}")
+                raise OSError(
+                    ctypes.get_errno(), f"cannot enter the network namespace {self.router}"
+                )
 
-    # --- faults -------------------------------------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
     def cut(self, source: int, target: int) -> None:
         """Drop every packet from one host to another, in this direction only."""

@@ -57,7 +57,9 @@ class ChaosNode:
             **SETTINGS,
         }
         # JSON strings, numbers and arrays of them are TOML, too.
-        self.config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
+        self.config.write_text(
+            "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+        )
         format_storage(self.data, NodeIdentity(cluster_id, self.id, str(uuid.uuid4())))
 
     @property
@@ -68,11 +70,23 @@ class ChaosNode:
     def start(self) -> None:
         """Start the process, if it does not run."""
         if not self.runs:
-            program = [sys.executable, "-m", "raftlog.cli", self.role, "run", "-c", str(self.config)]
-            inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
+            program = [
+                sys.executable,
+                "-m",
+                "raftlog.cli",
+                self.role,
+                "run",
+                "-c",
+                str(self.config),
+            ]
+            inherited = {
+                name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")
+            }
             # A namespace is entered by exec, so the pid is the node's own.
             self._daemons.start(
-                self.name, ["nsenter", f"--net=/var/run/netns/{self._network.space(self.id)}", *program], inherited
+                self.name,
+                ["nsenter", f"--net=/var/run/netns/{self._network.space(self.id)}", *program],
+                inherited,
             )
 
     def signal(self, number: int) -> None:
@@ -89,7 +103,10 @@ class ChaosNode:
         self._daemons.wait_gone(self.name, STOP_S)
 
     def lose_power(self) -> None:
-        """The machine goes dark: first the disk, then the process. ``restore_power`` before the next start."""
+        """The machine goes dark: first the disk, then the process.
+
+        ``restore_power`` before the next start.
+        """
         if self.has_power:
             self.has_power = False
             self.disk.cut_power()
@@ -111,14 +128,22 @@ class ChaosNode:
 
 
 class ChaosCluster:
-    """Three controllers (1, 2, 3) and three brokers (4, 5, 6) in one directory. ``close`` leaves no process, mount or namespace behind."""
+    """Three controllers (1, 2, 3) and three brokers (4, 5, 6) in one directory.
+
+    ``close`` leaves no process, mount or namespace behind.
+    """
 
     def __init__(self, directory: Path, *, controllers: int = 3, brokers: int = 3) -> None:
         self.directory = directory
         ids = range(1, controllers + brokers + 1)
         self.network = Network(f"rl{os.getpid()}", ids)
         self.nodes = [
-            ChaosNode("controller" if node_id <= controllers else "broker", node_id, directory, self.network)
+            ChaosNode(
+                "controller" if node_id <= controllers else "broker",
+                node_id,
+                directory,
+                self.network,
+            )
             for node_id in ids
         ]
         self.cluster_id = str(uuid.uuid4())

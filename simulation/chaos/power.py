@@ -1,8 +1,8 @@
 """A disk that can lose its power: an ext4 file system in a file, which forgets what was not synced.
 
-``EXT4_IOC_SHUTDOWN`` without a flush of the journal is what file system developers use for it: from then on every operation fails with
-EIO, and the next mount finds what had reached the device. What it cannot show: a device that loses what it had confirmed, and sectors
-torn in the middle.
+``EXT4_IOC_SHUTDOWN`` without a flush of the journal is what file system developers use for it: from
+then on every operation fails with EIO, and the next mount finds what had reached the device. What
+it cannot show: a device that loses what it had confirmed, and sectors torn in the middle.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class PowerDisk:
         self._mounted = True
 
     def cut_power(self) -> None:
-        """From now on nothing reaches the device any more, and every operation fails. Raises OSError."""
+        """From now on nothing reaches the device any more, and every operation fails.
+
+        Raises OSError.
+        """
         directory = os.open(self.mount_point, os.O_RDONLY)
         try:
             fcntl.ioctl(directory, _EXT4_IOC_SHUTDOWN, _NO_LOG_FLUSH)
@@ -48,7 +51,10 @@ class PowerDisk:
             os.close(directory)
 
     def unmount(self) -> None:
-        """Unmount it, once no process uses it: a node's children may outlive it by a moment. Idempotent. Raises OSError."""
+        """Unmount it, once no process uses it: a node's children may outlive it by a moment.
+
+        Idempotent. Raises OSError.
+        """
         deadline = time.monotonic() + UNMOUNT_WITHIN_S
         while self._mounted:
             try:
@@ -60,7 +66,10 @@ class PowerDisk:
                 time.sleep(0.1)
 
     def restore_power(self) -> None:
-        """Find what had reached the device. No process may use the disk any more. Raises OSError."""
+        """Find what had reached the device.
+
+        No process may use the disk any more. Raises OSError.
+        """
         self.unmount()
         self.mount()
 

@@ -1,4 +1,6 @@
-"""``scripts/chaos``: cycles of faults on a real cluster under load, then the verdict on all that its clients saw."""
+"""``scripts/chaos``: cycles of faults on a real cluster under load, then the verdict on all that
+its clients saw.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Report:
             "violations": self.violations,
             "faults": dict(sorted(self.faults.items())),
             "seen": self.seen,
-            "written_after_heal_s": {"median": waits[len(waits) // 2], "max": waits[-1]} if waits else {},
+            "written_after_heal_s": {"median": waits[len(waits) // 2], "max": waits[-1]}
+            if waits
+            else {},
         }
 
 
@@ -66,7 +70,11 @@ async def run_cycles(cluster: ChaosCluster, seed: int, cycles: int, names: Seque
     await clients.begin()
     for number in range(cycles):
         await _cycle(cluster, clients, report, rng, names)
-        print(f"seed {seed} cycle {number + 1}/{cycles}: {report.written_after_s[-1:]}", file=sys.stderr, flush=True)
+        print(
+            f"seed {seed} cycle {number + 1}/{cycles}: {report.written_after_s[-1:]}",
+            file=sys.stderr,
+            flush=True,
+        )
         if report.violations:
             break
     failure = await clients.stop()
@@ -83,7 +91,11 @@ async def run_cycles(cluster: ChaosCluster, seed: int, cycles: int, names: Seque
 
 
 async def _cycle(
-    cluster: ChaosCluster, clients: Clients, report: Report, rng: random.Random, names: Sequence[str]
+    cluster: ChaosCluster,
+    clients: Clients,
+    report: Report,
+    rng: random.Random,
+    names: Sequence[str],
 ) -> None:
     await asyncio.sleep(rng.uniform(0.3, 1.5))
     leader = (await ask_quorum([node.endpoint for node in cluster.controllers], 2.0)).leader
@@ -98,7 +110,9 @@ async def _cycle(
     healed = time.monotonic()
     unready = await asyncio.to_thread(cluster.wait_ready, READY_WITHIN_S)
     if unready:
-        report.violations.append(f"{READY_WITHIN_S:g} s after healing {dict(report.faults)}: {unready}")
+        report.violations.append(
+            f"{READY_WITHIN_S:g} s after healing {dict(report.faults)}: {unready}"
+        )
         return
     await _write_visibly(clients, report, healed)
     failure = clients.failure()
@@ -116,7 +130,9 @@ async def _write_visibly(clients: Clients, report: Report, healed: float) -> Non
                 report.written_after_s.append(round(time.monotonic() - healed, 2))
                 return
             await asyncio.sleep(0.2)
-        report.violations.append(f"I17: no write was visible within {WRITTEN_WITHIN_S:g} s of all nodes being ready")
+        report.violations.append(
+            f"I17: no write was visible within {WRITTEN_WITHIN_S:g} s of all nodes being ready"
+        )
     finally:
         client.close()
 
@@ -137,7 +153,9 @@ def _stop_all(cluster: ChaosCluster) -> None:
 
 async def _committed(cluster: ChaosCluster, clients: Clients) -> list[bytes]:
     transport = clients.world.transport_for("log")
-    reader = LogReader(transport, [node.endpoint for node in cluster.controllers], rng=random.Random())
+    reader = LogReader(
+        transport, [node.endpoint for node in cluster.controllers], rng=random.Random()
+    )
     try:
         until = (await reader.info()).high_watermark
         return [chunk async for chunk in reader.chunks(0, until)]
@@ -145,8 +163,12 @@ async def _committed(cluster: ChaosCluster, clients: Clients) -> list[bytes]:
         reader.close()
 
 
-async def _consume(cluster: ChaosCluster, clients: Clients, history: History) -> list[ConsumedRecord]:
-    """All records from the beginning, up to each partition's high watermark as it stands when nothing is written any more."""
+async def _consume(
+    cluster: ChaosCluster, clients: Clients, history: History
+) -> list[ConsumedRecord]:
+    """All records from the beginning, up to each partition's high watermark as it stands when
+    nothing is written any more.
+    """
     transport = clients.world.transport_for("consumer")
     consumer = Consumer(transport, [node.endpoint for node in cluster.brokers], rng=random.Random())
     found: list[ConsumedRecord] = []
@@ -163,7 +185,8 @@ async def _consume(cluster: ChaosCluster, clients: Clients, history: History) ->
             ends = [consumer.high_watermark(TOPIC, index) for index in range(PARTITIONS)]
             at = [max(0, consumer.position(TOPIC, index)) for index in range(PARTITIONS)]
             if not records and all(
-                position >= max(end, one) for position, end, one in zip(at, ends, least, strict=True)
+                position >= max(end, one)
+                for position, end, one in zip(at, ends, least, strict=True)
             ):
                 return found
     finally:
@@ -190,21 +213,36 @@ async def _life(directory: Path, seed: int, cycles: int, names: Sequence[str]) -
 
 
 def main() -> int:
-    """The command line; 0 if every promise was kept, 3 if one was broken, 2 if this machine cannot do it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--cycles", type=int, default=20, help="faults and healings of one cluster's life")
-    parser.add_argument(
-        "--seed", type=int, default=int(time.time()), help="decides which faults come; not when, exactly"
+    """The command line; 0 if every promise was kept, 3 if one was broken, 2 if this machine cannot
+    do it.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--dir", type=Path, default=None, help="where the nodes live; kept if a promise was broken")
-    parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only these faults")
+    parser.add_argument(
+        "--cycles", type=int, default=20, help="faults and healings of one cluster's life"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=int(time.time()),
+        help="decides which faults come; not when, exactly",
+    )
+    parser.add_argument(
+        "--dir", type=Path, default=None, help="where the nodes live; kept if a promise was broken"
+    )
+    parser.add_argument(
+        "--fault", action="append", choices=sorted(FAULTS), help="only these faults"
+    )
     options = parser.parse_args()
     why_not = is_possible()
     if why_not:
         print(f"chaos: {why_not}", file=sys.stderr)
         return 2
     directory = options.dir or Path(tempfile.mkdtemp(prefix="raftlog-chaos-"))
-    report = asyncio.run(_life(directory, options.seed, options.cycles, options.fault or sorted(FAULTS)))
+    report = asyncio.run(
+        _life(directory, options.seed, options.cycles, options.fault or sorted(FAULTS))
+    )
     print(json.dumps(report.as_dict(), indent=1))
     if report.violations:
         print(f"chaos: the logs of the nodes are in {directory}", file=sys.stderr)

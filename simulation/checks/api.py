@@ -1,8 +1,9 @@
 """How a checker is told what happens in a simulated cluster.
 
-A checker derives from :class:`Checker` and overrides the hooks it needs; a hook that nobody overrides costs nothing. It raises
-:class:`CheckFailedError` (any AssertionError will do) as soon as a promise is broken: that ends the run wherever it comes from.
-A checker only looks: it changes nothing, draws no random numbers, and schedules nothing. Incremental: no full scan in a hook.
+A checker derives from :class:`Checker` and overrides the hooks it needs; a hook that nobody
+overrides costs nothing. It raises :class:`CheckFailedError` (any AssertionError will do) as soon as
+a promise is broken: that ends the run wherever it comes from. A checker only looks: it changes
+nothing, draws no random numbers, and schedules nothing. Incremental: no full scan in a hook.
 """
 
 from __future__ import annotations
@@ -25,9 +26,17 @@ from simulation.twins.disk import SimDisk
 from simulation.twins.partition_disk import SimPartitionDisk
 
 OperationKind = Literal[
-    "write_config", "read_config", "create_topic", "delete_topic", "ask_topic", "read_topics", "alter_partition", "admin",
-    "produce", "other",
-]  # fmt: skip
+    "write_config",
+    "read_config",
+    "create_topic",
+    "delete_topic",
+    "ask_topic",
+    "read_topics",
+    "alter_partition",
+    "admin",
+    "produce",
+    "other",
+]
 OperationOutcome = Literal["pending", "ok", "failed", "unknown"]
 
 
@@ -36,7 +45,10 @@ class CheckFailedError(AssertionError):
 
 
 class ControllerView(Protocol):
-    """A controller host, as checkers see it. ``service`` and ``core`` are None while the process is down."""
+    """A controller host, as checkers see it.
+
+    ``service`` and ``core`` are None while the process is down.
+    """
 
     name: str
     id: int
@@ -91,7 +103,8 @@ class World(Protocol):
 class Operation:
     """What a client does: invoked, and returned or never heard of again.
 
-    ``outcome``: *failed* is definite (nothing was written), *unknown* may be executed at any later time, or never.
+    ``outcome``: *failed* is definite (nothing was written), *unknown* may be executed at any later
+    time, or never.
     """
 
     number: int
@@ -107,7 +120,9 @@ class Operation:
     mode: int = 0
     """A read: ``ReadMode``."""
     at_least: int = -1
-    """The offset of the token that went with it: the answer must come from an image there or later."""
+    """The offset of the token that went with it: the answer must come from an image there or
+    later.
+    """
     client_id: int = -1
     """Exactly-once: the session it was written in, and its sequence."""
     sequence: int = -1
@@ -125,7 +140,10 @@ class Operation:
     reached: int = 0
     """A write: ``Acks`` reached."""
     found: str | tuple[str, ...] | None = None
-    """A read: the value; None: there is none. ``read_topics``: names, sorted. ``ask_topic``: its name, or nothing."""
+    """A read: the value; None: there is none.
+
+    ``read_topics``: names, sorted. ``ask_topic``: its name, or nothing.
+    """
     response: Any = None
 
     def refused(self, error: ApiError) -> None:
@@ -141,23 +159,44 @@ class Checker:
         self.world = world
 
     def looked_at(self) -> dict[str, int]:
-        """How much this checker has found to check, by what it is: its public counters. All zero: it was idle."""
-        return {name: value for name, value in vars(self).items() if type(value) is int and not name.startswith("_")}
+        """How much this checker has found to check, by what it is: its public counters.
+
+        All zero: it was idle.
+        """
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if type(value) is int and not name.startswith("_")
+        }
 
     def controller_started(self, host: ControllerView) -> None:
-        """A controller process has recovered its log; nothing was stepped yet. ``host.core`` is there."""
+        """A controller process has recovered its log; nothing was stepped yet.
+
+        ``host.core`` is there.
+        """
 
     def controller_stopped(self, host: ControllerView, reason: str) -> None:
-        """The process is gone (``host.service`` is None), the disk has lost what it loses. ``reason``: killed, or why it stopped itself."""
+        """The process is gone (``host.service`` is None), the disk has lost what it loses.
+
+        ``reason``: killed, or why it stopped itself.
+        """
 
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
-        """After each QuorumCore.step of each controller, before its effects are carried out. Do not change ``effects``."""
+        """After each QuorumCore.step of each controller, before its effects are carried out.
+
+        Do not change ``effects``.
+        """
 
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
-        """A node gives a message (request or response, as on the wire) to a link. ``peer``: its host's name."""
+        """A node gives a message (request or response, as on the wire) to a link.
+
+        ``peer``: its host's name.
+        """
 
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
-        """A controller gives away a message with this LAO for the first time in this epoch (fetch reply or heartbeat reply)."""
+        """A controller gives away a message with this LAO for the first time in this epoch (fetch
+        reply or heartbeat reply).
+        """
 
     def broker_started(self, host: BrokerView) -> None:
         """A new process, nothing applied yet."""
@@ -166,19 +205,32 @@ class Checker:
         """The process is gone."""
 
     def broker_moved(self, host: BrokerView) -> None:
-        """After the broker's view has applied records, heard a LAO or a controller epoch, or was emptied."""
+        """After the broker's view has applied records, heard a LAO or a controller epoch, or was
+        emptied.
+        """
 
     def connects_refused(self, hosts: Sequence[str]) -> None:
-        """A firewall breaks the connections between these hosts and all others, and refuses new ones."""
+        """A firewall breaks the connections between these hosts and all others, and refuses new
+        ones.
+        """
 
     def broker_asked(self, host: BrokerView, why_fenced: str) -> None:
-        """A broker has looked whether it may take a new request: ``why_fenced`` says why not, empty if it does."""
+        """A broker has looked whether it may take a new request: ``why_fenced`` says why not, empty
+        if it does.
+        """
 
     def data_recovered(self, host: BrokerView) -> None:
-        """A broker process has recovered its partition replicas; ``host.disk.live`` is what it found, all of it durable."""
+        """A broker process has recovered its partition replicas; ``host.disk.live`` is what it
+        found, all of it durable.
+        """
 
-    def data_step(self, host: BrokerView, event: DataEvent, effects: Sequence[DataEffect], now: float) -> None:
-        """After each step of a broker's partition replicas, before its effects are carried out. ``now``: by the host's clock."""
+    def data_step(
+        self, host: BrokerView, event: DataEvent, effects: Sequence[DataEffect], now: float
+    ) -> None:
+        """After each step of a broker's partition replicas, before its effects are carried out.
+
+        ``now``: by the host's clock.
+        """
 
     def broker_disk_lost(self, host: BrokerView, directory_id: str) -> None:
         """A broker's disk is gone, or damaged for good: what it held counts no more."""

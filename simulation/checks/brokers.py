@@ -1,14 +1,16 @@
 """Brokers (I15, I16).
 
-I15: what a broker shows is a prefix of the committed log, and only grows in one process's life. I16: a broker that the log has fenced
-does not act as an unfenced one.
+I15: what a broker shows is a prefix of the committed log, and only grows in one process's life.
+I16: a broker that the log has fenced does not act as an unfenced one.
 
-Whether a broker may answer repeatable reads is derived here from the committed log alone: the registration in force at the offset of
-its newest image must be unfenced, and the LAO it reads at must have been told by the controller that unfenced it or a later one. That
-its state is right at that offset is I10's affair (``states``).
+Whether a broker may answer repeatable reads is derived here from the committed log alone: the
+registration in force at the offset of its newest image must be unfenced, and the LAO it reads at
+must have been told by the controller that unfenced it or a later one. That its state is right at
+that offset is I10's affair (``states``).
 
-Would catch: a broker that serves on after it has seen its own fencing, one that believes an LAO told before its unfencing, an
-image that goes back at a change of controllers, a partition led by a fenced broker.
+Would catch: a broker that serves on after it has seen its own fencing, one that believes an LAO
+told before its unfencing, an image that goes back at a change of controllers, a partition led by a
+fenced broker.
 """
 
 from __future__ import annotations
@@ -57,27 +59,35 @@ class Brokers(Checker):
         applied, known_lao, epoch = view._tip.offset, view._told, view.controller_epoch
         if view.generation != seen.generation:
             if view.generation < seen.generation:
-                raise CheckFailedError(f"{host.name} goes back to generation {view.generation} of the log")
+                raise CheckFailedError(
+                    f"{host.name} goes back to generation {view.generation} of the log"
+                )
             seen.generation, seen.applied, seen.known_lao = view.generation, -1, -1
         if applied < seen.applied or known_lao < seen.known_lao or epoch < seen.controller_epoch:
             raise CheckFailedError(
                 f"I15: {host.name} goes back, from (applied, told, controller epoch)"
-                f" {(seen.applied, seen.known_lao, seen.controller_epoch)} to {(applied, known_lao, epoch)}"
+                f" {(seen.applied, seen.known_lao, seen.controller_epoch)} to"
+                f" {(applied, known_lao, epoch)}"
             )
         seen.applied, seen.known_lao, seen.controller_epoch = applied, known_lao, epoch
         if known_lao > applied:
-            raise CheckFailedError(f"{host.name} has applied {applied} and says that it was told LAO {known_lao}")
+            raise CheckFailedError(
+                f"{host.name} has applied {applied} and says that it was told LAO {known_lao}"
+            )
         image = view.repeatable
         if image is None:
             return
         self.repeatable += 1
         if image.offset > known_lao or image.offset not in self._golden.hashes:
-            raise CheckFailedError(f"I15: {host.name} shows {image.offset} as repeatable, it was told {known_lao}")
+            raise CheckFailedError(
+                f"I15: {host.name} shows {image.offset} as repeatable, it was told {known_lao}"
+            )
         standing = self._standing_at(host.id, applied)
         if standing.fenced or view._told_epoch < standing.controller_epoch:
             raise CheckFailedError(
-                f"I16: {host.name} serves repeatable reads at {image.offset} by LAO of epoch {view._told_epoch};"
-                f" at its newest offset {applied} its registration is {standing}"
+                f"I16: {host.name} serves repeatable reads at {image.offset} by LAO of epoch"
+                f" {view._told_epoch}; at its newest offset {applied} its registration is"
+                f" {standing}"
             )
 
     def _standing_at(self, broker_id: int, offset: int) -> Standing:
@@ -104,6 +114,6 @@ class Brokers(Checker):
                 leader = record.message.leader
                 if leader >= 0 and self._golden.standing(leader).fenced:
                     raise CheckFailedError(
-                        f"I16: batch {logged.header.base_offset} makes broker {leader} lead a partition; it is"
-                        f" {self._golden.standing(leader)}"
+                        f"I16: batch {logged.header.base_offset} makes broker {leader} lead a"
+                        f" partition; it is {self._golden.standing(leader)}"
                     )

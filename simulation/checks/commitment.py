@@ -1,11 +1,13 @@
 """What a leader may call committed (I5, I8).
 
-I5: at the moment the high watermark advances on a leader, everything below it is durable on a majority of the voter set in force in its
-log; the disks themselves are asked, not what anybody says of them. I8: a leader does not commit by counting before a record of its own
-epoch is counted (Raft §5.4.2, figure 8).
+I5: at the moment the high watermark advances on a leader, everything below it is durable on a
+majority of the voter set in force in its log; the disks themselves are asked, not what anybody says
+of them. I8: a leader does not commit by counting before a record of its own epoch is counted (Raft
+§5.4.2, figure 8).
 
-Would catch: counting the leader before its flush, followers that acknowledge before theirs, a majority of the wrong set, an
-observer counted, the commit of an older epoch's records by their number alone.
+Would catch: counting the leader before its flush, followers that acknowledge before theirs, a
+majority of the wrong set, an observer counted, the commit of an older epoch's records by their
+number alone.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ class Commitment(Checker):
         self.advances = 0
         """How often a leader's high watermark advanced: none means that nothing was checked."""
         self._disks: dict[tuple[int, str], SimDisk] = {}
-        """By node id and directory id. One that was lost stays: what it held when that was acknowledged counted."""
+        """By node id and directory id.
+
+        One that was lost stays: what it held when that was acknowledged counted.
+        """
         ledger.on(ev.HighWatermarkAdvanced, self._advanced)
 
     @override
@@ -46,14 +51,15 @@ class Commitment(Checker):
         epoch = there[0]
         if epoch != node.leads:
             raise CheckFailedError(
-                f"I8: {node.name} leads epoch {node.leads} and commits up to {offset}, a record of epoch {epoch}"
+                f"I8: {node.name} leads epoch {node.leads} and commits up to {offset}, a record of"
+                f" epoch {epoch}"
             )
         voters = node.voters
         holding = [voter.node_id for voter in voters if self._holds(voter, offset, epoch)]
         if len(holding) <= len(voters) // 2:
             raise CheckFailedError(
-                f"I5: {node.name} commits up to {offset} in epoch {epoch}, durable only on {holding}"
-                f" of the voters {[voter.node_id for voter in voters]}"
+                f"I5: {node.name} commits up to {offset} in epoch {epoch}, durable only on"
+                f" {holding} of the voters {[voter.node_id for voter in voters]}"
             )
 
     def _holds(self, voter: Voter, offset: int, epoch: int) -> bool:

@@ -1,19 +1,24 @@
-"""The committed records of partitions (I24): nothing that was acknowledged is lost while one member of the ISR keeps its disk.
+"""The committed records of partitions (I24): nothing that was acknowledged is lost while one member
+of the ISR keeps its disk.
 
-A record is *committed* when its leader says so to anybody: by an answer to a producer who waits for all replicas, or as the high
-watermark that a consumer or a follower is told. From then on
+A record is *committed* when its leader says so to anybody: by an answer to a producer who waits for
+all replicas, or as the high watermark that a consumer or a follower is told. From then on
 
-* it is on the disk of every member of the ISR, as the controllers have committed it, at that moment and whenever a member comes in;
-* what is committed never changes: all leaders say the same of the same offset, whoever leads next has all of it, nobody cuts it off;
+* it is on the disk of every member of the ISR, as the controllers have committed it, at that moment
+  and whenever a member comes in;
+* what is committed never changes: all leaders say the same of the same offset, whoever leads next
+  has all of it, nobody cuts it off;
 * with acks=all it is on as many disks as ``min.insync.replicas`` says; with acks=1 on the leader's.
 
-The premise: a member is *sound* while the disk that it was registered with is there and undamaged. As long as there is always a sound
-member in the committed ISR, all of this holds. When the last one goes (with KIP-903's exception the last member stays in the ISR, and
-may come back with an empty disk), or a leader is elected uncleanly, what was committed by then is *void*: it may be lost, and the
-partition begins anew with the next leader epoch. How often is counted.
+The premise: a member is *sound* while the disk that it was registered with is there and undamaged.
+As long as there is always a sound member in the committed ISR, all of this holds. When the last one
+goes (with KIP-903's exception the last member stays in the ISR, and may come back with an empty
+disk), or a leader is elected uncleanly, what was committed by then is *void*: it may be lost, and
+the partition begins anew with the next leader epoch. How often is counted.
 
-Would catch: a stale broker epoch in an ISR, an ISR that a leader believes in before it is committed, a high watermark beyond what is
-durable, a follower that is taken in too early, truncation of what was acknowledged, two leaders that both acknowledge.
+Would catch: a stale broker epoch in an ISR, an ISR that a leader believes in before it is
+committed, a high watermark beyond what is durable, a follower that is taken in too early,
+truncation of what was acknowledged, two leaders that both acknowledge.
 """
 
 from __future__ import annotations
@@ -87,7 +92,7 @@ class CommittedData(Checker):
         disks = (host.disk for host in self.world.brokers if host.disk is not None)
         return next((disk for disk in disks if disk.directory_id == directory), None)
 
-    # --- what controllers commit --------------------------------------------------------------------------------------
+    # --- what controllers commit -----------------------------------------------------------------
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         touched: dict[PartitionKey, None] = {}
@@ -108,7 +113,8 @@ class CommittedData(Checker):
             self._changed(key)
         if moved:
             for key, committed in self.partitions.items():
-                # Whoever is registered anew stays in an ISR as its last member only, and with another disk it has nothing.
+                # Whoever is registered anew stays in an ISR as its last member only, and with
+                # another disk it has nothing.
                 if committed.gone or moved.keys().isdisjoint(committed.isr):
                     continue
                 if set(committed.isr) <= moved.keys():
@@ -138,7 +144,9 @@ class CommittedData(Checker):
             return
         self._check_durable(key, committed, committed.log.end, "is in the ISR")
 
-    def _void(self, key: PartitionKey, committed: Committed, floor_epoch: int | None = None) -> None:
+    def _void(
+        self, key: PartitionKey, committed: Committed, floor_epoch: int | None = None
+    ) -> None:
         partition = self._golden.partition(key)
         committed.floor_epoch = floor_epoch if floor_epoch is not None else (
             partition.leader_epoch + 1 if partition is not None else committed.floor_epoch
@@ -155,7 +163,7 @@ class CommittedData(Checker):
             if not committed.gone and not any(self.soundness(member) for member in committed.isr):
                 self._void(key, committed)
 
-    # --- what disks hold ----------------------------------------------------------------------------------------------
+    # --- what disks hold -------------------------------------------------------------------------
 
     def _check_durable(self, key: PartitionKey, committed: Committed, end: int, why: str) -> None:
         """Every sound member of the committed ISR has all below ``end`` on its disk."""
@@ -166,11 +174,12 @@ class CommittedData(Checker):
             disk = self.soundness(member)
             if disk is not None and (found := epoch_on(disk, key, end)) != epoch:
                 raise CheckFailedError(
-                    f"I24: {name_of(key)} is committed up to {end}, there of leader epoch {epoch}; broker {member} {why}, and on"
-                    f" its disk {disk.directory_id} that is {'missing' if found is None else f'of leader epoch {found}'}"
+                    f"I24: {name_of(key)} is committed up to {end}, there of leader epoch {epoch};"
+                    f" broker {member} {why}, and on its disk {disk.directory_id} that is"
+                    f" {'missing' if found is None else f'of leader epoch {found}'}"
                 )
 
-    # --- what leaders say ---------------------------------------------------------------------------------------------
+    # --- what leaders say ------------------------------------------------------------------------
 
     @override
     def broker_started(self, host: BrokerView) -> None:
@@ -188,12 +197,18 @@ class CommittedData(Checker):
                     self._acknowledged(host, request, effect.response)
             elif kind is ev.AnswerFetch or kind is ev.AnswerReplicaFetch:
                 for result in effect.response.partitions:
-                    if not result.error_code and not result_diverges(result) and result.high_watermark >= 0:
+                    if (
+                        not result.error_code
+                        and not result_diverges(result)
+                        and result.high_watermark >= 0
+                    ):
                         key = result.topic_id, result.partition_index
                         self.claim(host, key, leader_epoch(host, key), result.high_watermark)
             elif kind is ev.Note and effect.event == "leads":
                 fields = effect.fields
-                self._leads(host, (bytes.fromhex(fields["partition"]), fields["index"]), fields["epoch"])
+                self._leads(
+                    host, (bytes.fromhex(fields["partition"]), fields["index"]), fields["epoch"]
+                )
             elif kind is ev.SendReplicaFetch:
                 self._acknowledges(host, effect.request)
             elif kind is ev.Delete:
@@ -210,7 +225,8 @@ class CommittedData(Checker):
             key, end = (named.topic_id, named.partition_index), named.fetch_offset
             if end and epoch_on(host.disk, key, end) != named.last_fetched_epoch:
                 raise CheckFailedError(
-                    f"I24: {host.name} acknowledges {name_of(key)} up to {end}, leader epoch {named.last_fetched_epoch}: not on its disk"
+                    f"I24: {host.name} acknowledges {name_of(key)} up to {end}, leader epoch"
+                    f" {named.last_fetched_epoch}: not on its disk"
                 )
 
     def _acknowledged(self, host: BrokerView, request: Any, response: Any) -> None:
@@ -222,16 +238,21 @@ class CommittedData(Checker):
             end = result.base_offset + len(asked.records)
             log = self._logs.log(host, key)
             index = log.index_at(end)
-            if (index < 0 or log.bases[index] != result.base_offset) and self._was_so(request, key, end):
+            if (index < 0 or log.bases[index] != result.base_offset) and self._was_so(
+                request, key, end
+            ):
                 continue
             if index < 0 or log.bases[index] != result.base_offset:
                 raise CheckFailedError(
-                    f"I24: {host.name} acknowledges {name_of(key)} {result.base_offset} to {end}: not there"
+                    f"I24: {host.name} acknowledges {name_of(key)} {result.base_offset} to {end}:"
+                    " not there"
                 )
             epoch = log.epochs[index]
             damaged = host.disk is not None and host.disk.directory_id in self._lost
             if host.disk is None or (not damaged and epoch_on(host.disk, key, end) != epoch):
-                raise CheckFailedError(f"I24: {host.name} acknowledges {name_of(key)} up to {end}: not on its own disk")
+                raise CheckFailedError(
+                    f"I24: {host.name} acknowledges {name_of(key)} up to {end}: not on its own disk"
+                )
             committed = self.partitions.get(key)
             if committed is not None and epoch < committed.floor_epoch:
                 committed.excused.append((result.base_offset, end))
@@ -240,7 +261,9 @@ class CommittedData(Checker):
                 self._check_copies(host, key, end, epoch)
 
     def _was_so(self, request: Any, key: PartitionKey, end: int) -> bool:
-        """Whether a partition's result may be of before: it waited for those of other partitions, and the replica has gone meanwhile."""
+        """Whether a partition's result may be of before: it waited for those of other partitions,
+        and the replica has gone meanwhile.
+        """
         committed = self.partitions.get(key)
         if len(request.partitions) == 1 or committed is None:
             return False
@@ -256,29 +279,41 @@ class CommittedData(Checker):
             return
         topic = self._golden.topic_name(key[0])
         replicas = len(partition.replicas) - len(partition.adding_replicas)
-        wanted = min(int(self._golden.config(TOPIC, topic, MIN_ISR, self._golden.end) or 1), replicas)
+        wanted = min(
+            int(self._golden.config(TOPIC, topic, MIN_ISR, self._golden.end) or 1), replicas
+        )
         found = [other.disk for other in self.world.brokers if other.disk is not None]
         disks = [disk for disk in found if disk.directory_id not in self._lost]
         copies = sum(epoch_on(disk, key, end) == epoch for disk in disks)
         if copies + len(self._lost) < wanted:
             raise CheckFailedError(
-                f"I24: {host.name} acknowledges {name_of(key)} up to {end} to all: it is on {copies} disks,"
-                f" {MIN_ISR} is {wanted}"
+                f"I24: {host.name} acknowledges {name_of(key)} up to {end} to all: it is on"
+                f" {copies} disks, {MIN_ISR} is {wanted}"
             )
 
     def claim(self, host: BrokerView, key: PartitionKey, epoch: int, end: int) -> None:
-        """A leader says that everything below ``end`` is committed. Raises CheckFailedError if that cannot be."""
+        """A leader says that everything below ``end`` is committed.
+
+        Raises CheckFailedError if that cannot be.
+        """
         committed = self.partitions.get(key)
         if committed is None or committed.gone or epoch < committed.floor_epoch:
             return
         self.claims += 1
         own, log = self._logs.log(host, key), committed.log
-        what = f"I24: {host.name}, leader epoch {epoch}, says that {name_of(key)} is committed up to {end}"
+        what = (
+            f"I24: {host.name}, leader epoch {epoch}, says that {name_of(key)} is committed up to"
+            f" {end}"
+        )
         below = min(end, log.end)
         if own.chain_at(end) is None:
-            raise CheckFailedError(f"{what}: its own log ends at {own.end}, or there inside a batch")
+            raise CheckFailedError(
+                f"{what}: its own log ends at {own.end}, or there inside a batch"
+            )
         if own.chain_at(below) != log.chain_at(below):
-            raise CheckFailedError(f"{what}: what was committed before below {below} was something else")
+            raise CheckFailedError(
+                f"{what}: what was committed before below {below} was something else"
+            )
         if end <= log.end:
             return
         for index in range(own.index_at(log.end) + 1 if log.end else 0, own.index_at(end) + 1):
@@ -286,7 +321,9 @@ class CommittedData(Checker):
             for listener in self.listeners:
                 listener(key, own.batches[index])
         committed.ends[epoch] = end
-        self._check_durable(key, committed, end, f"is in the ISR {committed.isr}, as {host.name} says so")
+        self._check_durable(
+            key, committed, end, f"is in the ISR {committed.isr}, as {host.name} says so"
+        )
 
     def _leads(self, host: BrokerView, key: PartitionKey, epoch: int) -> None:
         committed = self.partitions.get(key)
@@ -294,13 +331,18 @@ class CommittedData(Checker):
             return
         if committed.leaders.get(epoch) != host.id:
             raise CheckFailedError(
-                f"I24: {host.name} leads {name_of(key)} in leader epoch {epoch}: that is broker {committed.leaders.get(epoch)}'s"
+                f"I24: {host.name} leads {name_of(key)} in leader epoch {epoch}: that is broker"
+                f" {committed.leaders.get(epoch)}'s"
             )
-        # What a later leader has committed who comes late to an epoch need not have: a broker that slept over its whole epoch begins it.
+        # What a later leader has committed who comes late to an epoch need not have: a broker that
+        # slept over its whole epoch begins it.
         end = max((end for of, end in committed.ends.items() if of <= epoch), default=0)
-        if epoch >= committed.floor_epoch and self._logs.log(host, key).chain_at(end) != committed.log.chain_at(end):
+        if epoch >= committed.floor_epoch and self._logs.log(host, key).chain_at(
+            end
+        ) != committed.log.chain_at(end):
             raise CheckFailedError(
-                f"I24: {host.name} leads {name_of(key)} in leader epoch {epoch} without what is committed up to {end}"
+                f"I24: {host.name} leads {name_of(key)} in leader epoch {epoch} without what is"
+                f" committed up to {end}"
             )
 
     def _deleted(self, host: BrokerView, key: PartitionKey) -> None:
@@ -309,9 +351,12 @@ class CommittedData(Checker):
         if committed is None or committed.gone or partition is None or host.id not in partition.isr:
             return
         disk = self.soundness(host.id)
-        # Elected uncleanly, it may first do what was decided before, as it lags behind. Nothing is committed then, and nothing is lost.
+        # Elected uncleanly, it may first do what was decided before, as it lags behind. Nothing is
+        # committed then, and nothing is lost.
         if disk is host.disk and committed.log.end:
-            raise CheckFailedError(f"I24: {host.name} deletes {name_of(key)}, and is in its ISR {committed.isr}")
+            raise CheckFailedError(
+                f"I24: {host.name} deletes {name_of(key)}, and is in its ISR {committed.isr}"
+            )
 
     def _truncated(self, host: BrokerView, key: PartitionKey, end: int) -> None:
         """Told after the cut: the log is what is left; what was there is on the disk still."""
@@ -327,7 +372,8 @@ class CommittedData(Checker):
                     and header.epoch == committed.log.epochs[index]
                 ):
                     raise CheckFailedError(
-                        f"I24: {host.name} cuts {name_of(key)} at {end}: that it had was committed up to {committed.log.end}"
+                        f"I24: {host.name} cuts {name_of(key)} at {end}: that it had was committed"
+                        f" up to {committed.log.end}"
                     )
             if base > end:
                 break
@@ -335,7 +381,9 @@ class CommittedData(Checker):
 
 def result_diverges(result: Any) -> bool:
     """Whether an answer to a follower says that its log is another one."""
-    return isinstance(result, data_pb2.ReplicaFetchPartitionResult) and result.HasField("diverging_epoch")
+    return isinstance(result, data_pb2.ReplicaFetchPartitionResult) and result.HasField(
+        "diverging_epoch"
+    )
 
 
 def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
@@ -349,7 +397,9 @@ def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
 
 
 def epoch_on(disk: SimPartitionDisk, key: PartitionKey, end: int) -> int | None:
-    """The leader epoch of the batch that is durable on a disk and has the record before ``end``; None: there is none."""
+    """The leader epoch of the batch that is durable on a disk and has the record before ``end``;
+    None: there is none.
+    """
     chunks = disk.durable.get(key)
     if chunks is None:
         return None

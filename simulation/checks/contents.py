@@ -1,7 +1,7 @@
 """Images compared by what they hold, entity by entity, and not by their hashes.
 
-Counter-example: the hash leaves out a field, or an index that is no part of it, and who loads a snapshot loses just that: all hashes
-agree, and the node decides by another state than the others.
+Counter-example: the hash leaves out a field, or an index that is no part of it, and who loads a
+snapshot loses just that: all hashes agree, and the node decides by another state than the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _ABSENT = object()
 
 
 def difference(found: Image, expected: Image) -> str:
-    """The first thing in which two images differ, in words; empty if nothing. An index of an entity may be empty or missing."""
+    """The first thing in which two images differ, in words; empty if nothing.
+
+    An index of an entity may be empty or missing.
+    """
     for name in _FIELDS:
         mine, right = getattr(found, name), getattr(expected, name)
         if mine is right:
@@ -31,7 +34,10 @@ def difference(found: Image, expected: Image) -> str:
 
 def _plain(held: Any) -> dict[Any, Any]:
     """A map as a dict, and the maps in it; without those that are empty."""
-    plain = {key: dict(value.items()) if hasattr(value, "items") else value for key, value in held.items()}
+    plain = {
+        key: dict(value.items()) if hasattr(value, "items") else value
+        for key, value in held.items()
+    }
     return {key: value for key, value in plain.items() if value != {}}
 
 

@@ -1,7 +1,9 @@
-"""Contradictions: what a node refuses as one, no node that keeps the rules sends. In a simulation nobody forges messages.
+"""Contradictions: what a node refuses as one, no node that keeps the rules sends.
 
-Would catch: two leaders of one epoch, an election won by a log that lacks what is committed, a leader that answers by a log that it does
-not have, an epoch that grows without elections.
+In a simulation nobody forges messages.
+
+Would catch: two leaders of one epoch, an election won by a log that lacks what is committed, a
+leader that answers by a log that it does not have, an epoch that grows without elections.
 """
 
 from __future__ import annotations
@@ -19,11 +21,16 @@ class Contradictions(Checker):
 
     def __init__(self) -> None:
         self.effects = 0
-        """Looked at, each of them. A refusal that is no contradiction is nothing to judge: honest nodes cause hardly any."""
+        """Looked at, each of them.
+
+        A refusal that is no contradiction is nothing to judge: honest nodes cause hardly any.
+        """
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         self.effects += len(effects)
         for effect in effects:
             if type(effect) is Refused and effect.contradiction:
-                raise CheckFailedError(f"{host.name} refuses a {effect.message}: {effect.field}: {effect.reason}")
+                raise CheckFailedError(
+                    f"{host.name} refuses a {effect.message}: {effect.field}: {effect.reason}"
+                )

@@ -2,8 +2,9 @@
 
 * A record that was acknowledged to all is committed where the answer says, with that content, once.
 * A record that was definitely refused is never committed; one that nobody has sent is not either.
-* A consumer is given each offset once, in order, without a gap, and what it is given is what is committed there: one offset never answers
-  two different records, and no record that was shown goes away.
+* A consumer is given each offset once, in order, without a gap, and what it is given is what is
+  committed there: one offset never answers two different records, and no record that was shown goes
+  away.
 * The position of a consumer that reads on is never out of range.
 
 After a partition was void (see I24) what was answered and shown before counts no more.
@@ -52,18 +53,19 @@ class DataClients(Checker):
             sent = self._sent.get(record.value or b"")
             if sent is None:
                 raise CheckFailedError(
-                    f"I26: {name_of(key)} has {record.value!r} at {record.offset}, nobody has sent that"
+                    f"I26: {name_of(key)} has {record.value!r} at {record.offset}, nobody has sent"
+                    " that"
                 )
             operation = sent.operation
             if operation.outcome == "failed":
                 raise CheckFailedError(
-                    f"I26: {record.value!r} was refused with {operation.error} (number {operation.number}), and is committed at"
-                    f" {record.offset} of {name_of(key)}"
+                    f"I26: {record.value!r} was refused with {operation.error} (number"
+                    f" {operation.number}), and is committed at {record.offset} of {name_of(key)}"
                 )
             if sent.places and not operation.mode and sent.places[-1][:2] == (key, era):
                 raise CheckFailedError(
-                    f"I26: {record.value!r} (number {operation.number}) is committed at {record.offset} of {name_of(key)} and at"
-                    f" {sent.places[-1]}; it was sent once"
+                    f"I26: {record.value!r} (number {operation.number}) is committed at"
+                    f" {record.offset} of {name_of(key)} and at {sent.places[-1]}; it was sent once"
                 )
             sent.places.append((key, era, record.offset))
 
@@ -88,19 +90,20 @@ class DataClients(Checker):
         self.acknowledged += 1
         if (key, committed.era, operation.record_offset) not in sent.places:
             raise CheckFailedError(
-                f"I26: {operation.client} was told that {operation.value} (number {operation.number}) is at {operation.record_offset} of"
-                f" {name_of(key)}; it is committed at {sent.places}"
+                f"I26: {operation.client} was told that {operation.value} (number"
+                f" {operation.number}) is at {operation.record_offset} of {name_of(key)}; it is"
+                f" committed at {sent.places}"
             )
 
     def _refused(self, operation: Operation) -> None:
         sent = self._sent[operation.value.encode()]
         if sent.places:
             raise CheckFailedError(
-                f"I26: {operation.value} (number {operation.number}) was refused with {operation.error}, and is committed at"
-                f" {sent.places}"
+                f"I26: {operation.value} (number {operation.number}) was refused with"
+                f" {operation.error}, and is committed at {sent.places}"
             )
 
-    # --- consumers ----------------------------------------------------------------------------------------------------
+    # --- consumers -------------------------------------------------------------------------------
 
     @override
     def consumed(self, client: str, topic_id: bytes, record: ConsumedRecord) -> None:
@@ -111,13 +114,15 @@ class DataClients(Checker):
         self.read += 1
         era, wanted = self._next.get((client, key), (committed.era, record.offset))
         if era == committed.era and wanted != record.offset:
-            raise CheckFailedError(f"I26: {client} is given {record.offset} of {name_of(key)}, {wanted} is next")
+            raise CheckFailedError(
+                f"I26: {client} is given {record.offset} of {name_of(key)}, {wanted} is next"
+            )
         self._next[client, key] = committed.era, record.offset + 1
         found = _value_at(committed, record.offset)
         if found != (record.leader_epoch, record.value):
             raise CheckFailedError(
-                f"I26: {client} is given {record.value!r}, leader epoch {record.leader_epoch}, at {record.offset} of"
-                f" {name_of(key)}; committed is {found}"
+                f"I26: {client} is given {record.value!r}, leader epoch {record.leader_epoch}, at"
+                f" {record.offset} of {name_of(key)}; committed is {found}"
             )
 
     @override
@@ -133,4 +138,6 @@ def _value_at(committed: Committed, offset: int) -> tuple[int, bytes | None] | N
     data = committed.log.batches[index]
     header = next(batch.headers(data, verify=False))
     # A batch cut out of its chunk says where it begins itself.
-    return next((header.epoch, r.value) for r in records_from("", 0, data, offset) if r.offset == offset)
+    return next(
+        (header.epoch, r.value) for r in records_from("", 0, data, offset) if r.offset == offset
+    )

@@ -1,14 +1,18 @@
 """Who serves partitions, and whom (I25).
 
-* In one leader epoch of a partition one process answers producers and consumers, and it is of the broker that the controllers made leader.
-* A broker serves nothing new that is fenced, or not the registered one any more, in the image that it has itself applied, or whose last
-  heartbeat that was answered well was sent longer ago than its own timeout: nothing appended, nothing read, no follower answered.
-* A fetch of a follower's former incarnation is refused, if the leader's own image or an earlier fetch told it of a later one (KIP-903).
-* A leader proposes to take in a follower only by a broker epoch that this follower has fetched with in this leader epoch, and itself
-  by its own.
+* In one leader epoch of a partition one process answers producers and consumers, and it is of the
+  broker that the controllers made leader.
+* A broker serves nothing new that is fenced, or not the registered one any more, in the image that
+  it has itself applied, or whose last heartbeat that was answered well was sent longer ago than its
+  own timeout: nothing appended, nothing read, no follower answered.
+* A fetch of a follower's former incarnation is refused, if the leader's own image or an earlier
+  fetch told it of a later one (KIP-903).
+* A leader proposes to take in a follower only by a broker epoch that this follower has fetched with
+  in this leader epoch, and itself by its own.
 
-Would catch: self-fencing that is forgotten, a leader that serves on in an epoch that is over, fetches of replaced brokers that count,
-broker epochs that are read from metadata when an ISR is proposed.
+Would catch: self-fencing that is forgotten, a leader that serves on in an epoch that is over,
+fetches of replaced brokers that count, broker epochs that are read from metadata when an ISR is
+proposed.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ class DataServing(Checker):
         """(partition, leader epoch, replica) -> the broker epochs that it has fetched with."""
         self.served = self.refused = self.proposals = 0
 
-    # --- heartbeats ---------------------------------------------------------------------------------------------------
+    # --- heartbeats ------------------------------------------------------------------------------
 
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
@@ -67,7 +71,7 @@ class DataServing(Checker):
         if host.service is not None and not host.service._lifecycle.heartbeats:
             self._heard[host.name, host.incarnation] = host.network.loop.time()  # type: ignore[attr-defined]
 
-    # --- steps --------------------------------------------------------------------------------------------------------
+    # --- steps -----------------------------------------------------------------------------------
 
     @override
     def broker_started(self, host: BrokerView) -> None:
@@ -89,11 +93,16 @@ class DataServing(Checker):
                     if not result.error_code:
                         key = result.topic_id, result.partition_index
                         written = getattr(result, "base_offset", -1)
-                        # Of a leader that resigns in this very step the log still says in which epoch it was one.
+                        # Of a leader that resigns in this very step the log still says in which
+                        # epoch it was one.
                         self._served(
                             host,
                             key,
-                            self._logs.epoch_at(host, key, written) if written >= 0 else leader_epoch(host, key),
+                            (
+                                self._logs.epoch_at(host, key, written)
+                                if written >= 0
+                                else leader_epoch(host, key)
+                            ),
                         )
 
     def _served(self, host: BrokerView, key: PartitionKey, epoch: int) -> None:
@@ -103,8 +112,8 @@ class DataServing(Checker):
         process = host.name, host.incarnation
         if self._serving.setdefault((key, epoch), process) != process:
             raise CheckFailedError(
-                f"I25: {host.name} (process {host.incarnation}) serves {name_of(key)} in leader epoch {epoch};"
-                f" {self._serving[key, epoch]} has done so"
+                f"I25: {host.name} (process {host.incarnation}) serves {name_of(key)} in leader"
+                f" epoch {epoch}; {self._serving[key, epoch]} has done so"
             )
 
     def _client(self, host: BrokerView, event: Any, effects: Any, now: float) -> None:
@@ -113,11 +122,15 @@ class DataServing(Checker):
         self.refused += 1
         for effect in effects:
             if type(effect) is ev.Append or (
-                type(effect) is ev.AnswerFetch and effect.reply_to is event.reply_to and effect.reads
+                type(effect) is ev.AnswerFetch
+                and effect.reply_to is event.reply_to
+                and effect.reads
             ):
                 raise CheckFailedError(f"I25: {host.name} serves {type(event).__name__}, and {why}")
 
-    def _replica_fetch(self, host: BrokerView, event: ev.ReplicaFetchReceived, effects: Any, now: float) -> None:
+    def _replica_fetch(
+        self, host: BrokerView, event: ev.ReplicaFetchReceived, effects: Any, now: float
+    ) -> None:
         request, process = event.request, (host.name, host.incarnation)
         replica_id, epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
         answer = next(
@@ -133,14 +146,18 @@ class DataServing(Checker):
         if answer is not None and answer.error_code:
             return
         if why := self._why_not(host, now):
-            raise CheckFailedError(f"I25: {host.name} takes a fetch of broker {replica_id}, and {why}")
+            raise CheckFailedError(
+                f"I25: {host.name} takes a fetch of broker {replica_id}, and {why}"
+            )
         assert host.service is not None
         known = max(
-            self._fetched[process].get(replica_id, -1), self._at(replica_id, host.service.image.offset).broker_epoch
+            self._fetched[process].get(replica_id, -1),
+            self._at(replica_id, host.service.image.offset).broker_epoch,
         )
         if 0 <= epoch < known:
             raise CheckFailedError(
-                f"I25: {host.name} takes a fetch of broker {replica_id} of epoch {epoch}; it knows of epoch {known}"
+                f"I25: {host.name} takes a fetch of broker {replica_id} of epoch {epoch}; it knows"
+                f" of epoch {known}"
             )
         self._fetched[process][replica_id] = max(epoch, known)
         for named in request.partitions:
@@ -165,11 +182,12 @@ class DataServing(Checker):
                         right = vouched.get((key, data.leader_epoch, member.broker_id), set())
                     if member.broker_epoch not in right:
                         raise CheckFailedError(
-                            f"I25: {host.name} proposes broker {member.broker_id} by epoch {member.broker_epoch} for the ISR of"
-                            f" {name_of(key)}; it has shown {sorted(right)}"
+                            f"I25: {host.name} proposes broker {member.broker_id} by epoch"
+                            f" {member.broker_epoch} for the ISR of {name_of(key)}; it has shown"
+                            f" {sorted(right)}"
                         )
 
-    # --- who may serve --------------------------------------------------------------------------------------------------
+    # --- who may serve ---------------------------------------------------------------------------
 
     def _at(self, broker_id: int, offset: int) -> Standing:
         history = self._golden.standings(broker_id)
@@ -182,9 +200,14 @@ class DataServing(Checker):
         assert service is not None
         standing = self._at(host.id, service.image.offset)
         if standing.fenced or standing.broker_epoch != service._lifecycle.epoch:
-            return f"is broker epoch {service._lifecycle.epoch}; where its image is, {standing} holds"
+            return (
+                f"is broker epoch {service._lifecycle.epoch}; where its image is, {standing} holds"
+            )
         timeout_s = service._settings.lifecycle.fencing_timeout_ms / 1000
         heard = self._heard.get((host.name, host.incarnation), -1.0)
         if service._lifecycle.heartbeats and now - heard > timeout_s + 1e-6:
-            return f"the last heartbeat that was answered was sent {now - heard:.3f} s before, {timeout_s:g} s is the limit"
+            return (
+                f"the last heartbeat that was answered was sent {now - heard:.3f} s before,"
+                f" {timeout_s:g} s is the limit"
+            )
         return ""

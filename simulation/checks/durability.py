@@ -1,11 +1,13 @@
-"""What a replica says it has, its disk has; and who has met an error of its disk says nothing more (I18).
+"""What a replica says it has, its disk has; and who has met an error of its disk says nothing more
+(I18).
 
-A Fetch is an acknowledgement of everything below its offset (KIP-595): at the moment it leaves, the disk of its sender holds a
-batch of that epoch that ends there, durably. After a restart all that was acknowledged is still in the log. A node whose store has
-failed gives no message to anybody: its memory and its disk may differ.
+A Fetch is an acknowledgement of everything below its offset (KIP-595): at the moment it leaves, the
+disk of its sender holds a batch of that epoch that ends there, durably. After a restart all that
+was acknowledged is still in the log. A node whose store has failed gives no message to anybody: its
+memory and its disk may differ.
 
-Would catch: a fetch sent before its flush, a flush reported by one that came before the append, an fsync error that is retried or
-ignored, a recovery that cuts off more than what was torn.
+Would catch: a fetch sent before its flush, a flush reported by one that came before the append, an
+fsync error that is retried or ignored, a recovery that cuts off more than what was torn.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Durability(Checker):
         self._ledger = ledger
         self.acknowledgements = 0
         self._acknowledged: dict[tuple[int, str], tuple[int, int]] = {}
-        """(node, directory) -> (end offset, epoch) of the last acknowledgement, less what was truncated since."""
+        """(node, directory) -> (end offset, epoch) of the last acknowledgement, less what was
+        truncated since.
+        """
         ledger.on(ev.Truncate, self._truncated)
 
     @override
@@ -45,8 +49,8 @@ class Durability(Checker):
         there = log.at(end)
         if there is None or there[0] != epoch:
             raise CheckFailedError(
-                f"{host.name} had acknowledged everything below {end} (epoch {epoch}); after its restart its log ends at"
-                f" {log.end}, and has {there} there"
+                f"{host.name} had acknowledged everything below {end} (epoch {epoch}); after its"
+                f" restart its log ends at {log.end}, and has {there} there"
             )
 
     @override
@@ -56,13 +60,16 @@ class Durability(Checker):
             return
         broker = not hasattr(host, "core")
         if (not broker or _of_partitions(message)) and (failure := failure_of(disk)) is not None:
-            raise CheckFailedError(f"I18: {host.name} sends {type(message).__name__} to {peer} after {failure}")
+            raise CheckFailedError(
+                f"I18: {host.name} sends {type(message).__name__} to {peer} after {failure}"
+            )
         if type(message) is pb.FetchRequest and message.fetch_offset > 0:
             self.acknowledgements += 1
             end, epoch = message.fetch_offset, message.last_fetched_epoch
             if not holds_durably(disk, self._ledger.matching, end, epoch):
                 raise CheckFailedError(
-                    f"{host.name} acknowledges everything below {end} (epoch {epoch}), and its disk does not hold it durably"
+                    f"{host.name} acknowledges everything below {end} (epoch {epoch}), and its disk"
+                    " does not hold it durably"
                 )
             self._acknowledged[_directory(host)] = end, epoch
 

@@ -1,12 +1,14 @@
 """Elections (I1, I2, I3, I7).
 
-I1: one leader in an epoch. I2: epochs never go back. I3: one vote in an epoch, durable before it is told. I7: a new leader has every
-record that was committed in a lower epoch.
+I1: one leader in an epoch. I2: epochs never go back. I3: one vote in an epoch, durable before it is
+told. I7: a new leader has every record that was committed in a lower epoch.
 
-Votes are read from the disks at the moment a message leaves: what a node says must rest on what a crash would leave.
+Votes are read from the disks at the moment a message leaves: what a node says must rest on what a
+crash would leave.
 
-Would catch: a vote answered before its fsync, a vote forgotten by a crash, voting twice, leading again in an epoch after a restart,
-counting a pre-vote as a vote, a minority's election, an election won by a log that is too short.
+Would catch: a vote answered before its fsync, a vote forgotten by a crash, voting twice, leading
+again in an epoch after a restart, counting a pre-vote as a vote, a minority's election, an election
+won by a log that is too short.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Elections(Checker):
         assert core is not None
         told = self._told.get(_directory(host), 0)
         if core.epoch < told:
-            raise CheckFailedError(f"I2: {host.name} was heard in epoch {told} and came back in epoch {core.epoch}")
+            raise CheckFailedError(
+                f"I2: {host.name} was heard in epoch {told} and came back in epoch {core.epoch}"
+            )
         self._epochs[host.name] = core.epoch
 
     @override
@@ -64,7 +68,9 @@ class Elections(Checker):
         before = self._epochs[host.name]
         if epoch != before:
             if epoch < before:
-                raise CheckFailedError(f"I2: the epoch of {host.name} goes back from {before} to {epoch}")
+                raise CheckFailedError(
+                    f"I2: the epoch of {host.name} goes back from {before} to {epoch}"
+                )
             self._epochs[host.name] = epoch
 
     def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
@@ -72,14 +78,17 @@ class Elections(Checker):
         me = (node.name, node.host.incarnation)
         other = self.leaders.setdefault(epoch, me)
         if other != me:
-            raise CheckFailedError(f"I1: epoch {epoch} has two leaders, {other} and {me} (host, incarnation)")
-        # Not what a higher epoch has committed: who was elected long ago may hear of it late, and is of no consequence.
+            raise CheckFailedError(
+                f"I1: epoch {epoch} has two leaders, {other} and {me} (host, incarnation)"
+            )
+        # Not what a higher epoch has committed: who was elected long ago may hear of it late, and
+        # is of no consequence.
         end = self._ledger.committed_before(epoch)
         mine, committed = node.log.at(end), golden.at(end)
         if mine is None or mine != committed:
             raise CheckFailedError(
-                f"I7: {node.name} leads epoch {epoch} with a log that ends at {node.log.end} and has {mine} at {end},"
-                f" where {committed} is committed (epoch, chain)"
+                f"I7: {node.name} leads epoch {epoch} with a log that ends at {node.log.end} and"
+                f" has {mine} at {end}, where {committed} is committed (epoch, chain)"
             )
         self._count_votes(node, effect)
 
@@ -88,8 +97,8 @@ class Elections(Checker):
         granted = [voter for voter in effect.granting_voters if voter in ids]
         if len(granted) <= len(ids) // 2:
             raise CheckFailedError(
-                f"I3: {node.name} leads epoch {effect.epoch} with the votes of {list(effect.granting_voters)} only;"
-                f" the voters are {sorted(ids)}"
+                f"I3: {node.name} leads epoch {effect.epoch} with the votes of"
+                f" {list(effect.granting_voters)} only; the voters are {sorted(ids)}"
             )
         for voter in granted:
             if voter == node.host.id:
@@ -97,14 +106,20 @@ class Elections(Checker):
                 got = vote.voted_id if vote.epoch == effect.epoch else -1
             else:
                 got = next(
-                    (to for ((of, _), epoch), to in self._votes.items() if of == voter and epoch == effect.epoch), -1
+                    (
+                        to
+                        for ((of, _), epoch), to in self._votes.items()
+                        if of == voter and epoch == effect.epoch
+                    ),
+                    -1,
                 )
             if got != node.host.id:
                 raise CheckFailedError(
-                    f"I3: {node.name} counts a vote of {voter} in epoch {effect.epoch}, which went to {got} (-1: to nobody)"
+                    f"I3: {node.name} counts a vote of {voter} in epoch {effect.epoch}, which went"
+                    f" to {got} (-1: to nobody)"
                 )
 
-    # --- what is said -------------------------------------------------------------------------------------------------
+    # --- what is said ----------------------------------------------------------------------------
 
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
@@ -133,7 +148,8 @@ class Elections(Checker):
     def _heard_in(self, host: Any, epoch: int) -> None:
         if host.disk.vote.epoch < epoch:
             raise CheckFailedError(
-                f"I2: {host.name} speaks in epoch {epoch}, on its disk is epoch {host.disk.vote.epoch}"
+                f"I2: {host.name} speaks in epoch {epoch}, on its disk is epoch"
+                f" {host.disk.vote.epoch}"
             )
         who = _directory(host)
         if self._told.get(who, 0) < epoch:
@@ -143,11 +159,14 @@ class Elections(Checker):
         vote = host.disk.vote
         if (vote.epoch, vote.voted_id) != (epoch, candidate) and vote.epoch <= epoch:
             raise CheckFailedError(
-                f"I3: {host.name} says that it votes for {candidate} in epoch {epoch}; on its disk is {vote}"
+                f"I3: {host.name} says that it votes for {candidate} in epoch {epoch}; on its disk"
+                f" is {vote}"
             )
         got = self._votes.setdefault((_directory(host), epoch), candidate)
         if got != candidate:
-            raise CheckFailedError(f"I3: {host.name} votes for {candidate} in epoch {epoch}, and has voted for {got}")
+            raise CheckFailedError(
+                f"I3: {host.name} votes for {candidate} in epoch {epoch}, and has voted for {got}"
+            )
 
     def _id_of(self, peer: str) -> int:
         for host in self._ledger.world.controllers:

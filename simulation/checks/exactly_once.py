@@ -1,14 +1,17 @@
 """Exactly once, no phantoms, and the order of things (I14).
 
-Each config write of a run writes a value that no other writes to that key, so the committed log says how often it was executed.
-Answered *ok*: once. Definitely failed: never. Unknown: at most once, whatever was retried by whom. A record that nobody has asked
-for is a phantom. For topics the creations and deletions of each name are counted. A (client id, sequence) names one write: two batches
-with the same one are one write executed twice.
+Each config write of a run writes a value that no other writes to that key, so the committed log
+says how often it was executed. Answered *ok*: once. Definitely failed: never. Unknown: at most
+once, whatever was retried by whom. A record that nobody has asked for is a phantom. For topics the
+creations and deletions of each name are counted. A (client id, sequence) names one write: two
+batches with the same one are one write executed twice.
 
-The log orders writes as they happened: one that returned before another was invoked stands before it.
+The log orders writes as they happened: one that returned before another was invoked stands before
+it.
 
-Would catch: a retry executed twice across a failover, a forward that a broker repeats by itself, an error told for a write that was
-proposed, a window that forgets too early, a client id that comes back.
+Would catch: a retry executed twice across a failover, a forward that a broker repeats by itself, an
+error told for a write that was proposed, a window that forgets too early, a client id that comes
+back.
 """
 
 from __future__ import annotations
@@ -49,11 +52,15 @@ class ExactlyOnce(Checker):
         """When the highest offset that had been answered rose, and to what."""
         ledger.golden.listeners.append(self._batch_committed)
 
-    # --- clients ------------------------------------------------------------------------------------------------------
+    # --- clients ---------------------------------------------------------------------------------
 
     @override
     def looked_at(self) -> dict[str, int]:
-        return {"writes": len(self._committed), "sequences": len(self._sequences), "topics": len(self._topics)}
+        return {
+            "writes": len(self._committed),
+            "sequences": len(self._sequences),
+            "topics": len(self._topics),
+        }
 
     @override
     def client_invoked(self, operation: Operation) -> None:
@@ -61,10 +68,13 @@ class ExactlyOnce(Checker):
             other = self._writes.setdefault((operation.key, operation.value), operation)
             if other is not operation:
                 raise CheckFailedError(
-                    f"the workload writes {operation.key}={operation.value} twice: nothing can be said"
+                    f"the workload writes {operation.key}={operation.value} twice: nothing can be"
+                    " said"
                 )
         elif operation.kind in TOPIC_KINDS:
-            self._topics.setdefault((operation.kind, operation.key), _Count()).calls.append(operation)
+            self._topics.setdefault((operation.kind, operation.key), _Count()).calls.append(
+                operation
+            )
 
     @override
     def client_returned(self, operation: Operation) -> None:
@@ -73,18 +83,21 @@ class ExactlyOnce(Checker):
         offset = self._committed.get((operation.key, operation.value))
         if operation.outcome == "failed" and offset is not None:
             raise CheckFailedError(
-                f"I14: {_name(operation)} has failed with {operation.error}, and is in the log at {offset}"
+                f"I14: {_name(operation)} has failed with {operation.error}, and is in the log at"
+                f" {offset}"
             )
         if operation.outcome != "ok":
             return
         if offset is None:
-            raise CheckFailedError(f"I14: {_name(operation)} is answered as written, and is not in the committed log")
+            raise CheckFailedError(
+                f"I14: {_name(operation)} is answered as written, and is not in the committed log"
+            )
         times, offsets = self._returned
         if not offsets or offset > offsets[-1]:
             times.append(operation.returned_at)
             offsets.append(offset)
 
-    # --- the log ------------------------------------------------------------------------------------------------------
+    # --- the log ---------------------------------------------------------------------------------
 
     def _batch_committed(self, logged: Logged, records: list[Record]) -> None:
         header = logged.header
@@ -92,13 +105,17 @@ class ExactlyOnce(Checker):
             at = self._sequences.setdefault((header.client_id, header.sequence), header.base_offset)
             if at != header.base_offset:
                 raise CheckFailedError(
-                    f"I14: write {header.sequence} of client {header.client_id} is in the log twice, at {at} and"
-                    f" {header.base_offset}"
+                    f"I14: write {header.sequence} of client {header.client_id} is in the log"
+                    f" twice, at {at} and {header.base_offset}"
                 )
         for index, record in enumerate(records):
             message = record.message
             if record.type == RecordType.CONFIG:
-                if message.resource_type == CLIENT_METRICS and message.name == CONFIG_KEY and message.HasField("value"):
+                if (
+                    message.resource_type == CLIENT_METRICS
+                    and message.name == CONFIG_KEY
+                    and message.HasField("value")
+                ):
                     self._written(message.resource_name, message.value, header.base_offset + index)
             elif record.type == RecordType.TOPIC:
                 self._topic_names[message.topic_id] = message.name
@@ -109,30 +126,39 @@ class ExactlyOnce(Checker):
     def _written(self, key: str, value: str, offset: int) -> None:
         operation = self._writes.get((key, value))
         if operation is None:
-            raise CheckFailedError(f"I14: {key}={value} is in the log at {offset}, and nobody has written it")
+            raise CheckFailedError(
+                f"I14: {key}={value} is in the log at {offset}, and nobody has written it"
+            )
         at = self._committed.setdefault((key, value), offset)
         if at != offset:
-            raise CheckFailedError(f"I14: {_name(operation)} is in the log twice, at {at} and {offset}")
+            raise CheckFailedError(
+                f"I14: {_name(operation)} is in the log twice, at {at} and {offset}"
+            )
         if operation.outcome == "failed":
             raise CheckFailedError(
-                f"I14: {_name(operation)} has failed with {operation.error}, and is in the log at {offset}"
+                f"I14: {_name(operation)} has failed with {operation.error}, and is in the log at"
+                f" {offset}"
             )
         times, offsets = self._returned
         before = bisect_left(times, operation.invoked_at)
         if before and offsets[before - 1] > offset:
             raise CheckFailedError(
-                f"I14: {_name(operation)} is at {offset}; what is at {offsets[before - 1]} was answered before it was invoked"
+                f"I14: {_name(operation)} is at {offset}; what is at {offsets[before - 1]} was"
+                " answered before it was invoked"
             )
 
     def _topic(self, kind: str, name: str, offset: int) -> None:
         count = self._topics.get((kind, name))
         if count is None:
-            raise CheckFailedError(f"I14: {kind} {name} is in the log at {offset}, and nobody has asked for it")
+            raise CheckFailedError(
+                f"I14: {kind} {name} is in the log at {offset}, and nobody has asked for it"
+            )
         count.committed += 1
         possible = sum(1 for call in count.calls if call.outcome != "failed")
         if count.committed > possible:
             raise CheckFailedError(
-                f"I14: {kind} {name} is in the log {count.committed} times, {possible} calls may have done it"
+                f"I14: {kind} {name} is in the log {count.committed} times, {possible} calls may"
+                " have done it"
             )
 
     @override
@@ -142,7 +168,8 @@ class ExactlyOnce(Checker):
             possible = sum(1 for call in count.calls if call.outcome != "failed")
             if not done <= count.committed <= possible:
                 raise CheckFailedError(
-                    f"I14: {kind} {name} is in the log {count.committed} times; {done} calls have done it, {possible} may have"
+                    f"I14: {kind} {name} is in the log {count.committed} times; {done} calls have"
+                    f" done it, {possible} may have"
                 )
 
 

@@ -1,11 +1,13 @@
-"""Answers without records: what a controller says of a topic was so in what was committed between the question and the answer (I13).
+"""Answers without records: what a controller says of a topic was so in what was committed between
+the question and the answer (I13).
 
-The committed log is the order of things, so no search is needed: an answer that changed nothing must be true of an image whose
-offset lies between what was committed when the client asked and what is committed when it has the answer. Refusals of creations and
-deletions are such answers, and questions that change nothing.
+The committed log is the order of things, so no search is needed: an answer that changed nothing
+must be true of an image whose offset lies between what was committed when the client asked and what
+is committed when it has the answer. Refusals of creations and deletions are such answers, and
+questions that change nothing.
 
-Would catch: a deposed controller that answers from what it has, an answer that rests on a record that is not committed, rounds that
-prove nothing.
+Would catch: a deposed controller that answers from what it has, an answer that rests on a record
+that is not committed, rounds that prove nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from simulation.checks.ledger import Ledger
 
 
 def said(operation: Operation) -> bool | None:
-    """Whether the answer says that the topic is there; None if it says nothing, or wrote something."""
+    """Whether the answer says that the topic is there; None if it says nothing, or wrote
+    something.
+    """
     if operation.kind == "ask_topic" and operation.outcome == "ok":
         return operation.found == (operation.key,)
     if operation.outcome == "failed" and operation.error == REFUSALS.get(operation.kind):
@@ -50,6 +54,7 @@ class Existence(Checker):
         golden = self._golden
         if there not in golden.existence(operation.key, since - 1, golden.end - 1):
             raise CheckFailedError(
-                f"I13: {operation.client} is told by {operation.kind} that topic {operation.key} is {'' if there else 'not '}there;"
-                f" in no image from {since - 1}, which was committed when it asked, to {golden.end - 1} is that so"
+                f"I13: {operation.client} is told by {operation.kind} that topic {operation.key} is"
+                f" {'' if there else 'not '}there; in no image from {since - 1}, which was"
+                f" committed when it asked, to {golden.end - 1} is that so"
             )

@@ -1,9 +1,12 @@
-"""Export cursors: a node drops nothing of its log that a cursor, in the image that is committed there, asks to keep.
+"""Export cursors: a node drops nothing of its log that a cursor, in the image that is committed
+there, asks to keep.
 
-The cursors at each offset are taken from the committed records, not from the fold that is under test. A cursor that lay below a node's log
-start before asks for nothing more there: it was set when that was gone, or a snapshot was installed.
+The cursors at each offset are taken from the committed records, not from the fold that is under
+test. A cursor that lay below a node's log start before asks for nothing more there: it was set when
+that was gone, or a snapshot was installed.
 
-Would catch: retention that does not look at cursors, that looks at an image of another offset, or at some of the cursors only.
+Would catch: retention that does not look at cursors, that looks at an image of another offset, or
+at some of the cursors only.
 """
 
 from __future__ import annotations
@@ -70,6 +73,6 @@ class ExportCursors(Checker):
         for name, end_offset in sorted(cursors.items()):
             if before <= end_offset < start:
                 raise CheckFailedError(
-                    f"{host.name} drops its log from {before} up to {start}, with the image at {applied}: the export {name} has read up to"
-                    f" {end_offset} only"
+                    f"{host.name} drops its log from {before} up to {start}, with the image at"
+                    f" {applied}: the export {name} has read up to {end_offset} only"
                 )

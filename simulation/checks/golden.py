@@ -1,7 +1,9 @@
-"""The committed log, as it must look to everybody for ever: collected once, folded once, and asked by all checkers.
+"""The committed log, as it must look to everybody for ever: collected once, folded once, and asked
+by all checkers.
 
-It grows when the high watermark of a leader does. From it: the state hash at every offset, what each config key was at any offset, who was
-unfenced when, the voter sets. Configs and registrations are read from the records here, not from the fold that is under test.
+It grows when the high watermark of a leader does. From it: the state hash at every offset, what
+each config key was at any offset, who was unfenced when, the voter sets. Configs and registrations
+are read from the records here, not from the fold that is under test.
 """
 
 from __future__ import annotations
@@ -83,7 +85,9 @@ class GoldenLog:
         try:
             self._builder.apply_decoded(header, records)
         except FatalError as error:
-            raise CheckFailedError(f"what is committed at {header.base_offset} cannot be folded: {error}") from error
+            raise CheckFailedError(
+                f"what is committed at {header.base_offset} cannot be folded: {error}"
+            ) from error
         self.batches.append(logged)
         self._ends.append(logged.end_offset)
         image = self.images[header.last_offset] = self._builder.snapshot()
@@ -122,7 +126,10 @@ class GoldenLog:
         return values[index - 1] if index else None
 
     def topics(self, offset: int) -> tuple[str, ...]:
-        """The names of the topics in the image at ``offset``, sorted. Linear in the names ever used."""
+        """The names of the topics in the image at ``offset``, sorted.
+
+        Linear in the names ever used.
+        """
         found = []
         for name, (offsets, there) in self._topics.items():
             index = bisect_right(offsets, offset)
@@ -135,7 +142,9 @@ class GoldenLog:
         return self._topic_names[topic_id]
 
     def existence(self, topic: str, first: int, last: int) -> set[bool]:
-        """Whether the topic was there, in the images from offset ``first`` to ``last``: one answer, or both."""
+        """Whether the topic was there, in the images from offset ``first`` to ``last``: one answer,
+        or both.
+        """
         offsets, states = self._topics.get(topic, ((), ()))
         before, until = bisect_right(offsets, first), bisect_right(offsets, last)
         return {bool(before) and states[before - 1], *states[before:until]}
@@ -149,7 +158,7 @@ class GoldenLog:
         """All of them, ascending by offset."""
         return self._standings.get(broker_id, [])
 
-    # --- what records say ---------------------------------------------------------------------------------------------
+    # --- what records say ------------------------------------------------------------------------
 
     def _config_changed(self, message: Any, offset: int, epoch: int) -> None:
         key = (message.resource_type, message.resource_name, message.name)
@@ -157,7 +166,9 @@ class GoldenLog:
         offsets.append(offset)
         values.append(message.value if message.HasField("value") else None)
 
-    def _stand(self, broker_id: int, broker_epoch: int, fenced: bool, offset: int, epoch: int) -> None:
+    def _stand(
+        self, broker_id: int, broker_epoch: int, fenced: bool, offset: int, epoch: int
+    ) -> None:
         standing = Standing(offset, broker_epoch, fenced, epoch, self._now())
         self._standings.setdefault(broker_id, []).append(standing)
 

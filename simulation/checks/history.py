@@ -1,11 +1,14 @@
-"""What clients did, as histories of single objects: the checker that asks whether they are linearizable (I13).
+"""What clients did, as histories of single objects: the checker that asks whether they are
+linearizable (I13).
 
-What is linearizable in raftlog: what the active controller decides. A write is a write of its key's register; creating and deleting topics
-are calls on the topic's existence, and their errors TOPIC_ALREADY_EXISTS and UNKNOWN_TOPIC_OR_PARTITION are reads of it, each
-given only after a confirmed round. Reads at brokers are not linearizable and promise other things (``visibility``); what is committed
-in the end, which all nodes show (I10), is one read of each key after everything.
+What is linearizable in raftlog: what the active controller decides. A write is a write of its key's
+register; creating and deleting topics are calls on the topic's existence, and their errors
+TOPIC_ALREADY_EXISTS and UNKNOWN_TOPIC_OR_PARTITION are reads of it, each given only after a
+confirmed round. Reads at brokers are not linearizable and promise other things (``visibility``);
+what is committed in the end, which all nodes show (I10), is one read of each key after everything.
 
-Catches: a deposed controller that answers, a lost or resurrected write, an error told about a state that never was.
+Catches: a deposed controller that answers, a lost or resurrected write, an error told about a state
+that never was.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ def register_entry(operation: Operation) -> Entry | None:
 
 
 def existence_entry(operation: Operation) -> Entry | None:
-    """A topic's creation or deletion as a call on its existence; None if it says nothing about it."""
+    """A topic's creation or deletion as a call on its existence; None if it says nothing about
+    it.
+    """
     call = (TOPIC_KINDS[operation.kind],)
     if operation.outcome == "ok":
         return Entry(operation.invoked_at, operation.returned_at, call, True)
@@ -94,25 +99,38 @@ class Linearizability(Checker):
         golden = self._golden
         last = golden.end - 1
         keys = {operation.key for operation in self._writes}
-        self.check_configs({key: golden.config(CLIENT_METRICS, key, CONFIG_KEY, last) for key in keys})
+        self.check_configs(
+            {key: golden.config(CLIENT_METRICS, key, CONFIG_KEY, last) for key in keys}
+        )
         self.check_topics(set(golden.topics(last)))
 
     def check_configs(self, at_rest: dict[str, str | None]) -> None:
         """Raises CheckFailedError."""
         for key, operations in by_key(self._writes).items():
-            history = [entry for operation in operations if (entry := register_entry(operation)) is not None]
+            history = [
+                entry
+                for operation in operations
+                if (entry := register_entry(operation)) is not None
+            ]
             now = self.world.now() + 1
             history.append(Entry(now, now, ("read",), at_rest.get(key)))
             if not check_register(history):
                 raise CheckFailedError(
-                    f"config {key}: ends as {at_rest.get(key)!r}, which no order of its writes explains: {history}"
+                    f"config {key}: ends as {at_rest.get(key)!r}, which no order of its writes"
+                    f" explains: {history}"
                 )
 
     def check_topics(self, at_rest: set[str]) -> None:
         """Raises CheckFailedError."""
         for key, operations in by_key(self._topics).items():
-            history = [entry for operation in operations if (entry := existence_entry(operation)) is not None]
+            history = [
+                entry
+                for operation in operations
+                if (entry := existence_entry(operation)) is not None
+            ]
             now = self.world.now() + 1
             history.append(Entry(now, now, ("exists",), key in at_rest))
             if not check(history, Existence(), max_states=self._max_states):
-                raise CheckFailedError(f"topic {key}: no order of its creations and deletions explains them: {history}")
+                raise CheckFailedError(
+                    f"topic {key}: no order of its creations and deletions explains them: {history}"
+                )

@@ -1,10 +1,12 @@
-"""Former incarnations of a broker: whoever has been replaced in the log is told so, and no heartbeat of his is accepted any more.
+"""Former incarnations of a broker: whoever has been replaced in the log is told so, and no
+heartbeat of his is accepted any more.
 
-A heartbeat that leaves its broker when a newer registration of that id is committed, and that is answered by the controller of that
-registration's epoch or of a later one, must not be answered as a good one: that controller had the registration in its log when the
-heartbeat arrived.
+A heartbeat that leaves its broker when a newer registration of that id is committed, and that is
+answered by the controller of that registration's epoch or of a later one, must not be answered as a
+good one: that controller had the registration in its log when the heartbeat arrived.
 
-Would catch: a heartbeat whose broker epoch is not compared, which keeps the session of a dead successor alive, unfences or stops him.
+Would catch: a heartbeat whose broker epoch is not compared, which keeps the session of a dead
+successor alive, unfences or stops him.
 """
 
 from __future__ import annotations
@@ -41,14 +43,26 @@ class Incarnations(Checker):
             self._answered(host.name, peer, message, *found)
 
     def _answered(
-        self, controller: str, peer: str, response: pb.ControllerResponse, broker_id: int, epoch: int, sent_at: float
+        self,
+        controller: str,
+        peer: str,
+        response: pb.ControllerResponse,
+        broker_id: int,
+        epoch: int,
+        sent_at: float,
     ) -> None:
-        newer = next((s for s in self._ledger.golden.standings(broker_id) if s.broker_epoch > epoch), None)
-        if newer is None or newer.committed_at >= sent_at or response.controller_epoch < newer.controller_epoch:
+        newer = next(
+            (s for s in self._ledger.golden.standings(broker_id) if s.broker_epoch > epoch), None
+        )
+        if (
+            newer is None
+            or newer.committed_at >= sent_at
+            or response.controller_epoch < newer.controller_epoch
+        ):
             return
         self.stale += 1
         if not response.HasField("error"):
             raise CheckFailedError(
-                f"{controller} accepts a heartbeat of {peer}, broker {broker_id} of epoch {epoch}, in controller epoch"
-                f" {response.controller_epoch}; it was replaced: {newer}"
+                f"{controller} accepts a heartbeat of {peer}, broker {broker_id} of epoch {epoch},"
+                f" in controller epoch {response.controller_epoch}; it was replaced: {newer}"
             )

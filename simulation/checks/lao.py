@@ -1,13 +1,17 @@
-"""LowestAcknowledgedOffset, as it leaves the controllers (KIP-343's promise to writers rests on it).
+"""LowestAcknowledgedOffset, as it leaves the controllers (KIP-343's promise to writers rests on
+it).
 
-* Monotone in an epoch, and across epochs: nothing that a later controller announces is below anything an earlier one ever
-  announced, also when the earlier one, deposed, is still talking.
+* Monotone in an epoch, and across epochs: nothing that a later controller announces is below
+  anything an earlier one ever announced, also when the earlier one, deposed, is still talking.
 * Below the announcer's high watermark, committed, and the end of a batch.
-* At that moment every broker that is unfenced in the committed log, in that very incarnation, has applied it.
-* What progress records say in the log is a lower bound: never above what was announced, never going back.
+* At that moment every broker that is unfenced in the committed log, in that very incarnation, has
+  applied it.
+* What progress records say in the log is a lower bound: never above what was announced, never going
+  back.
 
-Would catch: a broker left out of the minimum while some image shows it unfenced, LAO known before all members have reported in the
-epoch, reports counted that were made to another controller or another incarnation, a join below LAO.
+Would catch: a broker left out of the minimum while some image shows it unfenced, LAO known before
+all members have reported in the epoch, reports counted that were made to another controller or
+another incarnation, a join below LAO.
 """
 
 from __future__ import annotations
@@ -36,18 +40,23 @@ class Lao(Checker):
     @override
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         self.announcements += 1
-        # Within an epoch a reply may be told late, and say less than another one before it; receivers keep the maximum.
+        # Within an epoch a reply may be told late, and say less than another one before it;
+        # receivers keep the maximum.
         lowest, highest = self._of_epoch.get(controller_epoch, (lao, lao))
         self._of_epoch[controller_epoch] = min(lowest, lao), max(highest, lao)
         for epoch, (lowest, highest) in self._of_epoch.items():
-            if (epoch < controller_epoch and highest > lao) or (epoch > controller_epoch and lowest < lao):
+            if (epoch < controller_epoch and highest > lao) or (
+                epoch > controller_epoch and lowest < lao
+            ):
                 raise CheckFailedError(
                     f"LAO {lao} is announced by {host.name} in epoch {controller_epoch};"
                     f" epoch {epoch} has announced {lowest} to {highest}"
                 )
         core = host.core
         if core is not None and core.epoch == controller_epoch and lao >= core.high_watermark:
-            raise CheckFailedError(f"LAO {lao} of {host.name} is not below its high watermark {core.high_watermark}")
+            raise CheckFailedError(
+                f"LAO {lao} of {host.name} is not below its high watermark {core.high_watermark}"
+            )
         if lao not in self._ledger.golden.hashes:
             raise CheckFailedError(f"LAO {lao} of {host.name} is not the end of a committed batch")
         self._check_brokers(host, lao)
@@ -61,7 +70,8 @@ class Lao(Checker):
             lao, key = leadership.lao.lao, (host.name, leadership.epoch)
             if -1 < lao < self._known.get(key, -1):
                 raise CheckFailedError(
-                    f"LAO of {host.name} goes back from {self._known[key]} to {lao} in epoch {key[1]}"
+                    f"LAO of {host.name} goes back from {self._known[key]} to {lao} in epoch"
+                    f" {key[1]}"
                 )
             self._known[key] = max(lao, self._known.get(key, -1))
 
@@ -69,13 +79,17 @@ class Lao(Checker):
         golden = self._ledger.golden
         for broker in self._ledger.world.brokers:
             standing = golden.standing(broker.id)
-            if standing.fenced or broker.service is None or broker.service._lifecycle.epoch != standing.broker_epoch:
+            if (
+                standing.fenced
+                or broker.service is None
+                or broker.service._lifecycle.epoch != standing.broker_epoch
+            ):
                 continue
             applied = broker.service._view.applied
             if applied < lao:
                 raise CheckFailedError(
-                    f"LAO {lao} is announced by {host.name}; {broker.name} is unfenced since {standing.offset}"
-                    f" and has applied {applied}"
+                    f"LAO {lao} is announced by {host.name}; {broker.name} is unfenced since"
+                    f" {standing.offset} and has applied {applied}"
                 )
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
@@ -87,6 +101,7 @@ class Lao(Checker):
                 continue
             if lao < self._recorded or lao >= logged.header.base_offset:
                 raise CheckFailedError(
-                    f"the progress record at {logged.header.base_offset} says LAO {lao}, the one before said {self._recorded}"
+                    f"the progress record at {logged.header.base_offset} says LAO {lao}, the one"
+                    f" before said {self._recorded}"
                 )
             self._recorded = lao

@@ -1,12 +1,13 @@
 """How leaders begin and end (Raft 5.4.2, KIP-996, KAFKA-15489).
 
 * The first batch of an epoch is its leader's own LeaderChange record.
-* A leader that no majority has fetched from for one and a half fetch timeouts leads no more (check-quorum).
-* No needless election: nobody opens an epoch while a leader and a majority have held working streams throughout, for as long as an
-  election takes.
+* A leader that no majority has fetched from for one and a half fetch timeouts leads no more
+  (check-quorum).
+* No needless election: nobody opens an epoch while a leader and a majority have held working
+  streams throughout, for as long as an election takes.
 
-Would catch: pre-votes that are granted by who hears a leader, or not asked for; a check-quorum that is off; an epoch that begins with
-whatever comes first.
+Would catch: pre-votes that are granted by who hears a leader, or not asked for; a check-quorum that
+is off; an epoch that begins with whatever comes first.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Leadership(Checker):
         self._leading.pop(host.name, None)
         self._hearing.pop(host.name, None)
 
-    # --- the first record -----------------------------------------------------------------------------------------------
+    # --- the first record ------------------------------------------------------------------------
 
     def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
         core = node.host.core
@@ -91,10 +92,11 @@ class Leadership(Checker):
         first = self._ledger.matching.headers(effect.span.data)[0]
         if effect.span.base_offset != leading.start_offset or not first.control:
             raise CheckFailedError(
-                f"{node.name} begins epoch {leading.epoch} with a batch at {first.base_offset} that is no LeaderChange"
+                f"{node.name} begins epoch {leading.epoch} with a batch at {first.base_offset} that"
+                " is no LeaderChange"
             )
 
-    # --- time -------------------------------------------------------------------------------------------------------------
+    # --- time ------------------------------------------------------------------------------------
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
@@ -132,15 +134,17 @@ class Leadership(Checker):
         heard = sorted(times)[-(len(times) // 2 + 1)]
         if node.now - heard > CHECK_QUORUM_FACTOR * node.config.fetch_timeout_ms / 1000 + 1e-6:
             raise CheckFailedError(
-                f"{host.name} leads epoch {leading.epoch} still; no majority has fetched from it for {node.now - heard:.3f} s"
+                f"{host.name} leads epoch {leading.epoch} still; no majority has fetched from it"
+                f" for {node.now - heard:.3f} s"
             )
 
     @override
     def connects_refused(self, hosts: Sequence[str]) -> None:
-        # To everybody it looks as if the other process had died: what was heard before counts no more.
+        # To everybody it looks as if the other process had died: what was heard before counts no
+        # more.
         self._hearing.clear()
 
-    # --- needless elections ---------------------------------------------------------------------------------------------
+    # --- needless elections ----------------------------------------------------------------------
 
     def _answered(self, host: ControllerView, response: object) -> None:
         core = host.core
@@ -162,13 +166,22 @@ class Leadership(Checker):
         now = self._ledger.world.now()
         config = host.core._node.config  # type: ignore[union-attr]
         heard = now - HEARD_WITHIN * config.fetch_timeout_ms / 1000
-        # As long as what the campaign rests on may be old: its own timeout, its round of pre-votes, and the messages on their way.
+        # As long as what the campaign rests on may be old: its own timeout, its round of pre-votes,
+        # and the messages on their way.
         throughout = (
-            now - 2 * (config.fetch_timeout_ms + config.election_timeout_ms + config.election_jitter_max_ms) / 1000
+            now
+            - 2
+            * (config.fetch_timeout_ms + config.election_timeout_ms + config.election_jitter_max_ms)
+            / 1000
         )
         for name, leading in self._leading.items():
             node = self._ledger.nodes.get(name)
-            if node is None or leading.epoch >= epoch or leading.since > throughout or name == host.name:
+            if (
+                node is None
+                or leading.epoch >= epoch
+                or leading.since > throughout
+                or name == host.name
+            ):
                 continue
             ids = {voter.node_id for voter in node.voters}
             hear = [node.host.id] if node.host.id in ids else []
@@ -184,6 +197,6 @@ class Leadership(Checker):
                     hear.append(other.host.id)
             if len(hear) > len(ids) // 2:
                 raise CheckFailedError(
-                    f"a needless election: {host.name} opens epoch {epoch}, while {name} leads epoch {leading.epoch} and {sorted(hear)}"
-                    " have heard it throughout"
+                    f"a needless election: {host.name} opens epoch {epoch}, while {name} leads"
+                    f" epoch {leading.epoch} and {sorted(hear)} have heard it throughout"
                 )

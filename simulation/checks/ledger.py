@@ -1,11 +1,15 @@
-"""The books that the checkers of the quorum share: each node's log, and the committed one; kept from effects, in their order.
+"""The books that the checkers of the quorum share: each node's log, and the committed one; kept
+from effects, in their order.
 
-A checker subscribes to kinds of effects; the ledger carries each effect into its books first and tells the subscribers then, so that they
-all see the same state. It checks itself what keeping the books needs: log matching (I4), and that what is committed never changes (I6):
-a high watermark never covers another log than it once did, never goes back within a process's life, and no node drops what is committed.
+A checker subscribes to kinds of effects; the ledger carries each effect into its books first and
+tells the subscribers then, so that they all see the same state. It checks itself what keeping the
+books needs: log matching (I4), and that what is committed never changes (I6): a high watermark
+never covers another log than it once did, never goes back within a process's life, and no node
+drops what is committed.
 
-Would catch: a leader elected without a committed record, a commit that a failover undoes, a truncation on equal, a follower that believes a
-high watermark above what it shares with the leader, a disk that comes back with other bytes.
+Would catch: a leader elected without a committed record, a commit that a failover undoes, a
+truncation on equal, a follower that believes a high watermark above what it shares with the leader,
+a disk that comes back with other bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +52,9 @@ class Node:
 
     @property
     def voters(self) -> tuple[Voter, ...]:
-        """The set in force by this log: the last one appended, else the snapshot's, else the configured one."""
+        """The set in force by this log: the last one appended, else the snapshot's, else the
+        configured one.
+        """
         if self.log.voter_sets:
             return self.log.voter_sets[-1].voters or self.configured
         return self.base_voters or self.configured
@@ -75,7 +81,9 @@ class Ledger(Checker):
         }
 
     def committed_before(self, epoch: int) -> int:
-        """The end of what leaders of lower epochs have committed: what the leader of ``epoch`` must have."""
+        """The end of what leaders of lower epochs have committed: what the leader of ``epoch`` must
+        have.
+        """
         index = bisect_left(self._commits, (epoch, -1))
         return self._commits[index - 1][1] if index else 0
 
@@ -96,14 +104,20 @@ class Ledger(Checker):
         start = core.log_start_offset
         below = self.golden.at(start)
         if below is None:
-            raise CheckFailedError(f"I9: the log of {host.name} begins at {start}, which is not committed")
+            raise CheckFailedError(
+                f"I9: the log of {host.name} begins at {start}, which is not committed"
+            )
         log = NodeLog(host.name, self.matching, start, *below)
         for base_offset, chunk in host.disk.live.scan(start):
             log.append(*self._from(start, base_offset, chunk))
         if log.end != core.log_end_offset:
-            raise CheckFailedError(f"{host.name} recovered up to {core.log_end_offset}, its disk ends at {log.end}")
+            raise CheckFailedError(
+                f"{host.name} recovered up to {core.log_end_offset}, its disk ends at {log.end}"
+            )
         quorum = service.quorum
-        node = Node(host, log, tuple(quorum.voters), quorum.directory_id, self.golden.voters_at(start))
+        node = Node(
+            host, log, tuple(quorum.voters), quorum.directory_id, self.golden.voters_at(start)
+        )
         self.nodes[host.name] = node
 
     def _from(self, start: int, base_offset: int, chunk: bytes) -> tuple[int, bytes]:
@@ -133,21 +147,23 @@ class Ledger(Checker):
                 for subscriber in told or ():
                     subscriber(node, effect)
 
-    # --- books --------------------------------------------------------------------------------------------------------
+    # --- books -----------------------------------------------------------------------------------
 
     def _append(self, node: Node, effect: ev.Append) -> None:
         span, log = effect.span, node.log
         log.append(span.base_offset, span.data)
         if log.end != span.end_offset:
             raise CheckFailedError(
-                f"{node.name} takes [{span.base_offset}, {span.end_offset}), which ends at {log.end}"
+                f"{node.name} takes [{span.base_offset}, {span.end_offset}), which ends at"
+                f" {log.end}"
             )
 
     def _truncate(self, node: Node, effect: ev.Truncate) -> None:
         end = effect.end_offset
         if end < node.high_watermark:
             raise CheckFailedError(
-                f"I6: {node.name} truncates to {end}, below its high watermark {node.high_watermark}"
+                f"I6: {node.name} truncates to {end}, below its high watermark"
+                f" {node.high_watermark}"
             )
         core = node.host.core
         assert core is not None
@@ -155,10 +171,13 @@ class Ledger(Checker):
             committed = self.golden.at(dropped.end_offset)
             if committed is None or committed[1] != dropped.chain:
                 continue
-            # What a leader of a later epoch has committed the leader of this node's epoch need not have: nobody has counted on this
-            # node for it. It may tell the node to truncate until it hears of that epoch.
+            # What a leader of a later epoch has committed the leader of this node's epoch need not
+            # have: nobody has counted on this node for it. It may tell the node to truncate until
+            # it hears of that epoch.
             if dropped.end_offset <= self.committed_before(core.epoch + 1):
-                raise CheckFailedError(f"I6: {node.name} drops [{end}, {dropped.end_offset}), which is committed")
+                raise CheckFailedError(
+                    f"I6: {node.name} drops [{end}, {dropped.end_offset}), which is committed"
+                )
 
     @override
     def looked_at(self) -> dict[str, int]:
@@ -167,16 +186,21 @@ class Ledger(Checker):
     def _high_watermark(self, node: Node, effect: ev.HighWatermarkAdvanced) -> None:
         offset, golden = effect.offset, self.golden
         if offset <= node.high_watermark:
-            raise CheckFailedError(f"I6: the high watermark of {node.name} goes from {node.high_watermark} to {offset}")
+            raise CheckFailedError(
+                f"I6: the high watermark of {node.name} goes from {node.high_watermark} to {offset}"
+            )
         node.high_watermark = offset
         if offset > golden.end:
             if node.leads < 0:
                 raise CheckFailedError(
-                    f"I6: {node.name} takes {offset} for committed, no leader has committed beyond {golden.end}"
+                    f"I6: {node.name} takes {offset} for committed, no leader has committed beyond"
+                    f" {golden.end}"
                 )
             self._same(node, golden.end)
             if node.log.at(offset) is None:
-                raise CheckFailedError(f"{node.name} commits {offset}, which is no end of a batch of its log")
+                raise CheckFailedError(
+                    f"{node.name} commits {offset}, which is no end of a batch of its log"
+                )
             for logged in node.log.between(golden.end, offset):
                 golden.append(logged)
             if self._commits and self._commits[-1][0] == node.leads:
@@ -189,7 +213,8 @@ class Ledger(Checker):
         mine, committed = node.log.at(offset), self.golden.at(offset)
         if mine is None or mine != committed:
             raise CheckFailedError(
-                f"I6: what {node.name} has below {offset} is not what was committed: (epoch, chain) {mine}, not {committed}"
+                f"I6: what {node.name} has below {offset} is not what was committed: (epoch, chain)"
+                f" {mine}, not {committed}"
             )
 
     def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
@@ -203,8 +228,8 @@ class Ledger(Checker):
         committed = self.golden.at(snapshot.end_offset)
         if committed is None or committed[0] != snapshot.epoch:
             raise CheckFailedError(
-                f"I9: {node.name} begins with a snapshot of ({snapshot.end_offset}, epoch {snapshot.epoch}),"
-                f" committed there is {committed}"
+                f"I9: {node.name} begins with a snapshot of ({snapshot.end_offset}, epoch"
+                f" {snapshot.epoch}), committed there is {committed}"
             )
         mine = node.log.at(snapshot.end_offset)
         if mine is None or mine != committed:
@@ -215,12 +240,20 @@ class Ledger(Checker):
 
 
 def _begins_at(node: Node, offset: int) -> None:
-    """The disk, and whoever gives the log away, know where it begins now. Else followers are sent what is not there."""
+    """The disk, and whoever gives the log away, know where it begins now.
+
+    Else followers are sent what is not there.
+    """
     service, core = node.host.service, node.host.core
     assert service is not None
     assert core is not None
-    known = (node.host.disk.state.start_offset, service.replica.log_start_offset, core.log_start_offset)
+    known = (
+        node.host.disk.state.start_offset,
+        service.replica.log_start_offset,
+        core.log_start_offset,
+    )
     if known != (offset, offset, offset):
         raise CheckFailedError(
-            f"I9: the log of {node.name} begins at {offset} now; its disk, its replica and its state machine say {known}"
+            f"I9: the log of {node.name} begins at {offset} now; its disk, its replica and its"
+            f" state machine say {known}"
         )

@@ -1,10 +1,12 @@
-"""metadata.version: the committed log holds nothing that programs of its level could not read (KIP-584).
+"""metadata.version: the committed log holds nothing that programs of its level could not read
+(KIP-584).
 
-Records that a level brings are not committed below it, and a level is not lowered below what is there: mapped hosts, export cursors, open
-clients, the voter set, causes of brokers' changes and of mapped hosts.
+Records that a level brings are not committed below it, and a level is not lowered below what is
+there: mapped hosts, export cursors, open clients, the voter set, causes of brokers' changes and of
+mapped hosts.
 
-Would catch: a record whose level is not asked for, or asked of an older image than the one it is decided on; a downgrade that leaves
-something behind, or that a record overtakes.
+Would catch: a record whose level is not asked for, or asked of an older image than the one it is
+decided on; a downgrade that leaves something behind, or that a record overtakes.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Levels(Checker):
         self._caused_hosts: set[str] = set()
         """Hosts whose mapping says one."""
         self.caused = self.put_in_words = 0
-        """Records that say one; and brokers and hosts whose cause was taken back for a lower level."""
+        """Records that say one; and brokers and hosts whose cause was taken back for a lower
+        level.
+        """
         self._known: dict[int, int] = {}
         """Broker id -> the highest level that its registration says it knows."""
         ledger.golden.listeners.append(self._committed)
@@ -65,7 +69,8 @@ class Levels(Checker):
             elif kind in NEEDED:
                 if NEEDED[kind] > self._level:
                     raise CheckFailedError(
-                        f"{RecordType(kind).name} is committed at {offset}, at level {self._level} of metadata.version"
+                        f"{RecordType(kind).name} is committed at {offset}, at level {self._level}"
+                        " of metadata.version"
                     )
                 self._note(kind, message, offset)
 
@@ -76,24 +81,31 @@ class Levels(Checker):
             there.discard(key)
             return
         if self._level < CAUSES:
-            raise CheckFailedError(f"a cause is committed at {offset}, at level {self._level} of metadata.version")
+            raise CheckFailedError(
+                f"a cause is committed at {offset}, at level {self._level} of metadata.version"
+            )
         there.add(key)
         self.caused += 1
 
     def _registered(self, message: Any, offset: int) -> None:
         highest = max(
-            (one.max_supported_version for one in message.features if one.name == METADATA_VERSION), default=0
+            (one.max_supported_version for one in message.features if one.name == METADATA_VERSION),
+            default=0,
         )
         self.older += highest < LATEST_METADATA_VERSION
         self._known[message.broker_id] = highest
         if highest < self._level:
             raise CheckFailedError(
-                f"broker {message.broker_id} is registered at {offset}: it knows metadata.version up to {highest},"
-                f" the cluster is at {self._level}"
+                f"broker {message.broker_id} is registered at {offset}: it knows metadata.version"
+                f" up to {highest}, the cluster is at {self._level}"
             )
 
     def _moved(self, level: int, offset: int) -> None:
-        behind = [f"broker {broker_id} ({known})" for broker_id, known in self._known.items() if known < level]
+        behind = [
+            f"broker {broker_id} ({known})"
+            for broker_id, known in self._known.items()
+            if known < level
+        ]
         nodes = self._ledger.nodes.values()
         voters = {voter.node_id for node in nodes if node.leads >= 0 for voter in node.voters}
         for node in nodes:
@@ -104,18 +116,24 @@ class Levels(Checker):
                 behind += [f"{node.name} ({known})"] if known < level else []
         if behind:
             raise CheckFailedError(
-                f"metadata.version is {level} from {offset} on, and this is of builds that do not know it: {behind}"
+                f"metadata.version is {level} from {offset} on, and this is of builds that do not"
+                f" know it: {behind}"
             )
         self.raised += level > self._level and self.older > 0
         self.lowered += level < self._level
-        left = sorted(RecordType(kind).name for kind, needed in NEEDED.items() if needed > level and self._there[kind])
+        left = sorted(
+            RecordType(kind).name
+            for kind, needed in NEEDED.items()
+            if needed > level and self._there[kind]
+        )
         if level < CAUSES and self._caused:
             left.append(f"causes of brokers {sorted(self._caused)}")
         if level < CAUSES and self._caused_hosts:
             left.append(f"causes of hosts {sorted(self._caused_hosts)}")
         if left:
             raise CheckFailedError(
-                f"metadata.version is {level} from {offset} on, and there is still something of {left}"
+                f"metadata.version is {level} from {offset} on, and there is still something of"
+                f" {left}"
             )
         self._level = level
 

@@ -1,17 +1,21 @@
 """A broker's life as KIP-343 has it, and the double roll.
 
-* *Self-fencing*: a broker takes nothing new if the last heartbeat or registration of its that a controller accepted was sent longer ago
-  than ``broker.fencing.timeout.ms``, by its own clock; unless its newest image says that heartbeats are not in force.
-* *The controller decides first*: a broker that has fenced itself is not unfenced in the committed image for longer than a session, as long
-  as one controller leads, is not held up and commits.
+* *Self-fencing*: a broker takes nothing new if the last heartbeat or registration of its that a
+  controller accepted was sent longer ago than ``broker.fencing.timeout.ms``, by its own clock;
+  unless its newest image says that heartbeats are not in force.
+* *The controller decides first*: a broker that has fenced itself is not unfenced in the committed
+  image for longer than a session, as long as one controller leads, is not held up and commits.
 * *Inactive at first*: a new registration is fenced.
-* *A leave is final*: once it is committed, no successor is told that its predecessor's session has not ended.
-* *Evidence of death*: a broker that is fenced because its process seems to be gone runs no more, unless a firewall has refused in its name.
+* *A leave is final*: once it is committed, no successor is told that its predecessor's session has
+  not ended.
+* *Evidence of death*: a broker that is fenced because its process seems to be gone runs no more,
+  unless a firewall has refused in its name.
 * *Without heartbeats* (``broker.heartbeat.version`` 0) nobody is fenced but by his own leave.
 
-Would catch: a session that is renewed by what the broker itself does not go by, a broker that serves clients for ever behind a
-partition, one that counts before it has applied anything, a restart that has to wait for a session that is over, fencing for a silence
-that was agreed, or for a connection that broke.
+Would catch: a session that is renewed by what the broker itself does not go by, a broker that
+serves clients for ever behind a partition, one that counts before it has applied anything, a
+restart that has to wait for a session that is over, fencing for a silence that was agreed, or for a
+connection that broke.
 """
 
 from __future__ import annotations
@@ -44,7 +48,9 @@ HELD_UP_S = 0.1
 
 
 def _is_alone(broker: BrokerView, controller: ControllerView) -> bool:
-    """Whether a broker has fenced itself for its silence, and this controller's committed image has it unfenced."""
+    """Whether a broker has fenced itself for its silence, and this controller's committed image has
+    it unfenced.
+    """
     if broker.service is None or controller.service is None:
         return False
     lifecycle = broker.service._lifecycle
@@ -64,17 +70,23 @@ class Lifecycles(Checker):
         self._asked = Asked[tuple[str, int, float]]("broker_heartbeat", "register_broker")
         """Request, broker id, when."""
         self._contact: dict[str, float] = {}
-        """Broker's host -> when it sent the newest request that was accepted, or from when on it had to send any."""
+        """Broker's host -> when it sent the newest request that was accepted, or from when on it
+        had to send any.
+        """
         self._heartbeats: dict[str, bool] = {}
         self._features: dict[str, int] = {}
         self._epochs: dict[int, int] = {}
         self._left: dict[int, tuple[int, float]] = {}
-        """Broker id -> (controller epoch, when committed) of its leave, while it is not registered anew."""
+        """Broker id -> (controller epoch, when committed) of its leave, while it is not registered
+        anew.
+        """
         self.self_fenced = self.after_leave = self.alone = 0
-        """How often a broker was asked while it had to fence itself, an id was registered after a leave, and a broker was found that
-        had fenced itself while it counted as unfenced."""
+        """How often a broker was asked while it had to fence itself, an id was registered after a
+        leave, and a broker was found that had fenced itself while it counted as unfenced."""
         self._steady: tuple[str, int, float] = ("", 0, 0.0)
-        """The active controller, its epoch, and since when it decides and commits without a pause."""
+        """The active controller, its epoch, and since when it decides and commits without a
+        pause.
+        """
         self._uncommitted = -1
         self._refused: set[str] = set()
         self.gone = 0
@@ -83,7 +95,7 @@ class Lifecycles(Checker):
         """Broker's host -> since when it has fenced itself, and counts as unfenced."""
         ledger.golden.listeners.append(self._committed)
 
-    # --- self-fencing -------------------------------------------------------------------------------------------------
+    # --- self-fencing ----------------------------------------------------------------------------
 
     @override
     def broker_started(self, host: BrokerView) -> None:
@@ -111,16 +123,25 @@ class Lifecycles(Checker):
         if not why_fenced:
             age = "never" if contact is None else f"{self._ledger.world.now() - contact:.3f} s ago"
             raise CheckFailedError(
-                f"{host.name} takes a new request; a controller accepted {age} what it said last, and it has to fence itself"
+                f"{host.name} takes a new request; a controller accepted {age} what it said last,"
+                " and it has to fence itself"
             )
 
-    # --- the controller decides first ---------------------------------------------------------------------------------
+    # --- the controller decides first ------------------------------------------------------------
 
     @override
     def sample(self) -> None:
         now = self._ledger.world.now()
-        found = [host for host in self._ledger.world.controllers if host.service is not None and host.service.decider]
-        newest = max(found, key=lambda host: host.service.controller_epoch if host.service else 0, default=None)
+        found = [
+            host
+            for host in self._ledger.world.controllers
+            if host.service is not None and host.service.decider
+        ]
+        newest = max(
+            found,
+            key=lambda host: host.service.controller_epoch if host.service else 0,
+            default=None,
+        )
         steady_since = self._look_at_controller(newest, now)
         for broker in self._ledger.world.brokers:
             if newest is None or not _is_alone(broker, newest):
@@ -129,10 +150,14 @@ class Lifecycles(Checker):
             assert newest.service is not None
             self.alone += broker.name not in self._alone_since
             since = max(self._alone_since.setdefault(broker.name, now), steady_since)
-            bound_s = newest.service.settings.broker_session_timeout_ms / 1000 * CLOCK_SLACK + DECIDES_WITHIN_S
+            bound_s = (
+                newest.service.settings.broker_session_timeout_ms / 1000 * CLOCK_SLACK
+                + DECIDES_WITHIN_S
+            )
             if now - since > bound_s:
                 raise CheckFailedError(
-                    f"{broker.name} has fenced itself {now - since:.3f} s ago, and {newest.name}, which leads and commits, has it unfenced"
+                    f"{broker.name} has fenced itself {now - since:.3f} s ago, and {newest.name},"
+                    " which leads and commits, has it unfenced"
                 )
 
     def _look_at_controller(self, host: ControllerView | None, now: float) -> float:
@@ -142,7 +167,9 @@ class Lifecycles(Checker):
         service, (name, epoch, since) = host.service, self._steady
         away_s = host_context(host.name).run(service.now) - service._next_tick
         uncommitted = (
-            service.replica.log_end_offset - 1 if service.committed_end < service.replica.log_end_offset else -1
+            service.replica.log_end_offset - 1
+            if service.committed_end < service.replica.log_end_offset
+            else -1
         )
         stuck = uncommitted >= 0 and service.committed_end <= self._uncommitted
         if (name, epoch) != (host.name, service.controller_epoch) or away_s > HELD_UP_S or stuck:
@@ -162,7 +189,13 @@ class Lifecycles(Checker):
             self._answered(host.name, peer, message, *found)
 
     def _answered(
-        self, controller: str, peer: str, response: pb.ControllerResponse, kind: str, broker_id: int, sent_at: float
+        self,
+        controller: str,
+        peer: str,
+        response: pb.ControllerResponse,
+        kind: str,
+        broker_id: int,
+        sent_at: float,
     ) -> None:
         if not response.HasField("error"):
             self._contact[peer] = max(sent_at, self._contact.get(peer, sent_at))
@@ -172,10 +205,11 @@ class Lifecycles(Checker):
         self.after_leave += 1
         if response.error.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             raise CheckFailedError(
-                f"{controller} tells {peer} that broker {broker_id} has a living session; it left in order at {left_at:.3f}"
+                f"{controller} tells {peer} that broker {broker_id} has a living session; it left"
+                f" in order at {left_at:.3f}"
             )
 
-    # --- what is committed --------------------------------------------------------------------------------------------
+    # --- what is committed -----------------------------------------------------------------------
 
     @override
     def connects_refused(self, hosts: Sequence[str]) -> None:
@@ -185,10 +219,17 @@ class Lifecycles(Checker):
         self.gone += 1
         for broker in self._ledger.world.brokers:
             service = broker.service
-            if service is None or service._closed or service._done.done() or service._lifecycle.epoch != broker_epoch:
+            if (
+                service is None
+                or service._closed
+                or service._done.done()
+                or service._lifecycle.epoch != broker_epoch
+            ):
                 continue
             if service._settings.broker_id == broker_id and broker.name not in self._refused:
-                raise CheckFailedError(f"broker {broker_id} is fenced as gone, and {broker.name} runs")
+                raise CheckFailedError(
+                    f"broker {broker_id} is fenced as gone, and {broker.name} runs"
+                )
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         for record in records:
@@ -196,8 +237,13 @@ class Lifecycles(Checker):
             if record.type == RecordType.FEATURE_LEVEL:
                 self._features[message.name] = message.feature_level
             elif record.type == RecordType.REGISTER_BROKER:
-                if self._epochs.get(message.broker_id) != message.broker_epoch and not message.fenced:
-                    raise CheckFailedError(f"broker {message.broker_id} is unfenced at its registration")
+                if (
+                    self._epochs.get(message.broker_id) != message.broker_epoch
+                    and not message.fenced
+                ):
+                    raise CheckFailedError(
+                        f"broker {message.broker_id} is unfenced at its registration"
+                    )
                 self._epochs[message.broker_id] = message.broker_epoch
                 self._left.pop(message.broker_id, None)
             elif record.type == RecordType.UNREGISTER_BROKER:
@@ -209,6 +255,6 @@ class Lifecycles(Checker):
                     self._left[message.broker_id] = logged.header.epoch, self._ledger.world.now()
                 elif not heartbeats_in_force(self._features):
                     raise CheckFailedError(
-                        f"broker {message.broker_id} is fenced ({message.reason}) at {logged.header.base_offset},"
-                        " where heartbeats are not in force"
+                        f"broker {message.broker_id} is fenced ({message.reason}) at"
+                        f" {logged.header.base_offset}, where heartbeats are not in force"
                     )

@@ -1,13 +1,17 @@
-"""Linearizability of small histories: Wing & Gong's search with Lowe's memoisation, one key at a time.
+"""Linearizability of small histories: Wing & Gong's search with Lowe's memoisation, one key at a
+time.
 
-A history is a list of :class:`Entry`: calls with the time they were made, the time they returned (infinity: never heard of again),
-and what they returned. It is linearizable if every call can be given one moment between the two, so that the calls in that order are
-what the sequential model does. A call that never returned may have its moment at any time after it was made, or never.
+A history is a list of :class:`Entry`: calls with the time they were made, the time they returned
+(infinity: never heard of again), and what they returned. It is linearizable if every call can be
+given one moment between the two, so that the calls in that order are what the sequential model
+does. A call that never returned may have its moment at any time after it was made, or never.
 
-Locality: objects are independent, so a history over many keys is linearizable if it is so for each key. The caller partitions.
+Locality: objects are independent, so a history over many keys is linearizable if it is so for each
+key. The caller partitions.
 
-Cost: exponential in the calls that overlap, at worst. ``max_states`` bounds the states visited; a search that meets the bound raises
-:class:`SearchBoundError` and has decided nothing, it never passes.
+Cost: exponential in the calls that overlap, at worst. ``max_states`` bounds the states visited; a
+search that meets the bound raises :class:`SearchBoundError` and has decided nothing, it never
+passes.
 """
 
 from __future__ import annotations
@@ -55,7 +59,10 @@ class Model(Protocol):
 
 
 class Register:
-    """One config key. Calls: ("write", value) -> None; ("read",) -> the value, None if there is none."""
+    """One config key.
+
+    Calls: ("write", value) -> None; ("read",) -> the value, None if there is none.
+    """
 
     initial: Hashable = None
 
@@ -67,7 +74,10 @@ class Register:
 
 
 class Existence:
-    """One topic. Calls: ("create",) and ("delete",) -> whether it did; ("exists",) -> whether it is there."""
+    """One topic.
+
+    Calls: ("create",) and ("delete",) -> whether it did; ("exists",) -> whether it is there.
+    """
 
     initial: Hashable = False
 
@@ -80,10 +90,12 @@ class Existence:
 
 
 def _twins_before(history: Sequence[Entry]) -> list[int]:
-    """For each open call the bit of the one that did the same and was made before it; that of ALWAYS if there is none.
+    """For each open call the bit of the one that did the same and was made before it; that of
+    ALWAYS if there is none.
 
-    Which of two such calls takes effect makes no difference, and the older one may do so whenever the younger one may: trying
-    them in that order only is enough. So is leaving out those that would change nothing.
+    Which of two such calls takes effect makes no difference, and the older one may do so whenever
+    the younger one may: trying them in that order only is enough. So is leaving out those that
+    would change nothing.
     """
     before = [0] * len(history)
     newest: dict[tuple[Any, ...], int] = {}
@@ -98,7 +110,8 @@ def _twins_before(history: Sequence[Entry]) -> list[int]:
 def _timeline(history: Sequence[Entry]) -> list[tuple[float, int, int]]:
     """(time, 0 for a call and 1 for a return, number of the entry), in order.
 
-    At one moment calls come before returns: who returned then and who was called then may have overlapped.
+    At one moment calls come before returns: who returned then and who was called then may have
+    overlapped.
     """
     events: list[tuple[float, int, int]] = []
     for number, entry in enumerate(history):
@@ -111,7 +124,8 @@ def _timeline(history: Sequence[Entry]) -> list[tuple[float, int, int]]:
 
 def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATES) -> bool:
     """Whether the history is linearizable. Raises SearchBoundError."""
-    # The classic shape: a doubly linked list of calls and returns in order of time; position 0 is the head.
+    # The classic shape: a doubly linked list of calls and returns in order of time; position 0 is
+    # the head.
     events = _timeline(history)
     size = len(events) + 2
     after, before = [*range(1, size), 0], [0, *range(size - 1)]
@@ -144,7 +158,9 @@ def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATE
             mark = (placed | 2 << number, following)
             if fits and mark not in seen:
                 if len(seen) >= max_states:
-                    raise SearchBoundError(f"{len(history)} calls: more than {max_states} states, nothing is decided")
+                    raise SearchBoundError(
+                        f"{len(history)} calls: more than {max_states} states, nothing is decided"
+                    )
                 seen.add(mark)
                 trail.append((number, state))
                 placed, state = mark
@@ -170,9 +186,13 @@ def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATE
 
 
 def without_unread_writes(history: Sequence[Entry]) -> list[Entry]:
-    """A register's history without the open writes that no read has seen, which is linearizable exactly if the whole one is.
+    """A register's history without the open writes that no read has seen, which is linearizable
+    exactly if the whole one is.
 
-    Values are unique: such a write may as well never have happened. What makes histories with many unknown outcomes affordable.
+    Values are unique: such a write may as well never have happened. What makes histories with many
+    unknown outcomes affordable.
     """
     read = {entry.result for entry in history if entry.call[0] == "read"}
-    return [e for e in history if not (e.is_open and e.call[0] == "write" and e.call[1] not in read)]
+    return [
+        e for e in history if not (e.is_open and e.call[0] == "write" and e.call[1] not in read)
+    ]

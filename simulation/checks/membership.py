@@ -1,9 +1,12 @@
-"""Voter sets (I19, KIP-853): one change in flight, and any majority of the new set meets any majority of the old one.
+"""Voter sets (I19, KIP-853): one change in flight, and any majority of the new set meets any
+majority of the old one.
 
-Also that each node goes by the set its own log names: the last one appended, else the snapshot's, else the configured one.
+Also that each node goes by the set its own log names: the last one appended, else the snapshot's,
+else the configured one.
 
-Would catch: a second change proposed before the first is committed, a change proposed before the leader has committed in its epoch (the
-defect of the first single-server algorithm), two members changed at once, a set that a truncation did not revert.
+Would catch: a second change proposed before the first is committed, a change proposed before the
+leader has committed in its epoch (the defect of the first single-server algorithm), two members
+changed at once, a set that a truncation did not revert.
 """
 
 from __future__ import annotations
@@ -30,34 +33,41 @@ class VoterSets(Checker):
         span, sets = effect.span, node.log.voter_sets
         if not sets or sets[-1].offset < span.base_offset:
             if span.voters:
-                raise CheckFailedError(f"I19: {node.name} is told of voter sets {span.voters} that are not in the log")
+                raise CheckFailedError(
+                    f"I19: {node.name} is told of voter sets {span.voters} that are not in the log"
+                )
             return
         new = [found for found in sets if found.offset >= span.base_offset]
         if tuple(new) != tuple(span.voters):
-            raise CheckFailedError(f"I19: {node.name} appends the voter sets {new} and is told of {span.voters}")
+            raise CheckFailedError(
+                f"I19: {node.name} appends the voter sets {new} and is told of {span.voters}"
+            )
         before = sets[-len(new) - 1] if len(sets) > len(new) else None
         old = before.voters if before is not None else (node.base_voters or node.configured)
         for found in new:
             if old and found.voters and not majorities_meet(old, found.voters):
                 raise CheckFailedError(
-                    f"I19: the voter set at {found.offset} has a majority without any of one of the set before:"
-                    f" {_ids(found.voters)} after {_ids(old)}"
+                    f"I19: the voter set at {found.offset} has a majority without any of one of the"
+                    f" set before: {_ids(found.voters)} after {_ids(old)}"
                 )
             old = found.voters
         if node.leads >= 0:
-            self._check_leader(node, len(new), before.offset if before is not None else -1, span.base_offset)
+            self._check_leader(
+                node, len(new), before.offset if before is not None else -1, span.base_offset
+            )
 
     def _check_leader(self, node: Node, new: int, before: int, at: int) -> None:
         self.changes += 1
         committed = node.log.at(node.high_watermark) if node.high_watermark >= 0 else None
         if new > 1 or before >= max(node.high_watermark, 0):
             raise CheckFailedError(
-                f"I19: {node.name} proposes a voter set at {at}; the one at {before} is not committed,"
-                f" its high watermark is {node.high_watermark}"
+                f"I19: {node.name} proposes a voter set at {at}; the one at {before} is not"
+                f" committed, its high watermark is {node.high_watermark}"
             )
         if committed is None or committed[0] != node.leads:
             raise CheckFailedError(
-                f"I19: {node.name} proposes a voter set at {at} before a record of its epoch {node.leads} is committed"
+                f"I19: {node.name} proposes a voter set at {at} before a record of its epoch"
+                f" {node.leads} is committed"
             )
 
     @override
@@ -67,14 +77,19 @@ class VoterSets(Checker):
             if core is not None and not core._node.halted:
                 ids = tuple(sorted(voter.node_id for voter in node.voters))
                 if ids != core._node.voters.ids:
-                    raise CheckFailedError(f"I19: {node.name} counts {core._node.voters.ids}, its log names {ids}")
+                    raise CheckFailedError(
+                        f"I19: {node.name} counts {core._node.voters.ids}, its log names {ids}"
+                    )
 
 
 def majorities_meet(old: Sequence[Voter], new: Sequence[Voter]) -> bool:
     """Whether every majority of one set has a member in common with every majority of the other."""
     common = sum(1 for voter in new if any(_same(voter, other) for other in old))
-    # What a majority of each needs beyond those it has for itself; disjoint ones exist if the common ones suffice for both.
-    needed = max(0, len(old) // 2 + 1 - (len(old) - common)) + max(0, len(new) // 2 + 1 - (len(new) - common))
+    # What a majority of each needs beyond those it has for itself; disjoint ones exist if the
+    # common ones suffice for both.
+    needed = max(0, len(old) // 2 + 1 - (len(old) - common)) + max(
+        0, len(new) // 2 + 1 - (len(new) - common)
+    )
     return needed > common
 
 

@@ -1,7 +1,9 @@
-"""The log of one node as the checkers keep it: batch by batch with a hash chain, so that comparing two logs is comparing two numbers.
+"""The log of one node as the checkers keep it: batch by batch with a hash chain, so that comparing
+two logs is comparing two numbers.
 
-What is known of all nodes' batches lives in :class:`LogMatching`: the chain at (end offset, epoch) covers every byte below that offset,
-so one look-up at each append checks Raft's Log Matching Property (I4): same (offset, epoch), same bytes, all the way down.
+What is known of all nodes' batches lives in :class:`LogMatching`: the chain at (end offset, epoch)
+covers every byte below that offset, so one look-up at each append checks Raft's Log Matching
+Property (I4): same (offset, epoch), same bytes, all the way down.
 """
 
 from __future__ import annotations
@@ -65,17 +67,23 @@ class LogMatching:
             self._known[header.end_offset, header.epoch] = known
         elif known.chain != chain:
             raise CheckFailedError(
-                f"I4 log matching: {who} has another log below ({header.end_offset}, epoch {header.epoch}) than was seen before;"
-                f" its batch has {len(data)} bytes and client {header.client_id}/{header.sequence},"
-                f" the other {len(known.data)} and {known.header.client_id}/{known.header.sequence}"
+                f"I4 log matching: {who} has another log below ({header.end_offset}, epoch"
+                f" {header.epoch}) than was seen before; its batch has {len(data)} bytes and client"
+                f" {header.client_id}/{header.sequence}, the other {len(known.data)} and"
+                f" {known.header.client_id}/{known.header.sequence}"
             )
         return known
 
 
 class NodeLog:
-    """The log of one node, what it has not flushed included. Begins at ``start``, with the chain of what lies below."""
+    """The log of one node, what it has not flushed included.
 
-    def __init__(self, who: str, matching: LogMatching, start: int, start_epoch: int, start_chain: int) -> None:
+    Begins at ``start``, with the chain of what lies below.
+    """
+
+    def __init__(
+        self, who: str, matching: LogMatching, start: int, start_epoch: int, start_chain: int
+    ) -> None:
         self.who = who
         self._matching = matching
         self._base = (start_epoch, start_chain)
@@ -98,11 +106,15 @@ class NodeLog:
     def append(self, base_offset: int, chunk: bytes) -> None:
         """Raises CheckFailedError."""
         if base_offset != self.end:
-            raise CheckFailedError(f"{self.who} appends at {base_offset} to a log that ends at {self.end}")
+            raise CheckFailedError(
+                f"{self.who} appends at {base_offset} to a log that ends at {self.end}"
+            )
         chain = self.batches[-1].chain if self.batches else self._base[1]
         for header in self._matching.headers(chunk):
             if header.base_offset != self.end:
-                raise CheckFailedError(f"{self.who} has a batch of {header.base_offset} at offset {self.end}")
+                raise CheckFailedError(
+                    f"{self.who} has a batch of {header.base_offset} at offset {self.end}"
+                )
             logged = self._matching.logged(self.who, chain, chunk, header)
             chain = logged.chain
             self.batches.append(logged)
@@ -114,7 +126,9 @@ class NodeLog:
         """Drop what lies at or above; returns it. Raises CheckFailedError."""
         kept = bisect_left(self._ends, end_offset + 1)
         if end_offset < self.start or end_offset not in (self.start, *self._ends[kept - 1 : kept]):
-            raise CheckFailedError(f"{self.who} truncates to {end_offset}, which is no end of a batch of its log")
+            raise CheckFailedError(
+                f"{self.who} truncates to {end_offset}, which is no end of a batch of its log"
+            )
         dropped = self.batches[kept:]
         del self.batches[kept:], self._ends[kept:]
         while self.voter_sets and self.voter_sets[-1].offset >= end_offset:

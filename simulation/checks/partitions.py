@@ -1,18 +1,27 @@
-"""Partitions and who may be in their ISRs (I21), read from the committed records a second time, without the fold under test.
+"""Partitions and who may be in their ISRs (I21), read from the committed records a second time,
+without the fold under test.
 
-* What a leader proposed (AlterPartition) is in the log only if at that offset its proposer led the partition under the broker epoch it
-  named, and every member was registered under the epoch named for it, unfenced and not shutting down (KIP-903). Epoch -1 names none.
-* A record that no leader proposed takes members out of an ISR, and puts none in; but for an unclean leader, which is alone in it,
-  RECOVERING, where none of the ISR is live, and the topic allows it or somebody has asked for it.
-* A replica that a partition did not have before a reassignment stays only if it is in the ISR when that ends.
-* After each batch: an ISR is not empty, a part of the replicas, and has the leader; a broker that is fenced, shut down or not registered is
-  in no ISR but as its last member, and leads nothing. So a registration takes the incarnation before it out in the same batch.
-* Leader and partition epochs, counted here, are those of the fold, and so are leader, ISR and replicas.
-* An answer to a leader is of a state that the log really had, committed when the controller sends it.
+* What a leader proposed (AlterPartition) is in the log only if at that offset its proposer led the
+  partition under the broker epoch it named, and every member was registered under the epoch named
+  for it, unfenced and not shutting down (KIP-903). Epoch -1 names none.
+* A record that no leader proposed takes members out of an ISR, and puts none in; but for an unclean
+  leader, which is alone in it, RECOVERING, where none of the ISR is live, and the topic allows it
+  or somebody has asked for it.
+* A replica that a partition did not have before a reassignment stays only if it is in the ISR when
+  that ends.
+* After each batch: an ISR is not empty, a part of the replicas, and has the leader; a broker that
+  is fenced, shut down or not registered is in no ISR but as its last member, and leads nothing. So
+  a registration takes the incarnation before it out in the same batch.
+* Leader and partition epochs, counted here, are those of the fold, and so are leader, ISR and
+  replicas.
+* An answer to a leader is of a state that the log really had, committed when the controller sends
+  it.
 
-Would catch: reassignments that end too early, cancellations that leave something behind, unclean leaders that nobody asked for or that
-do not say so; epochs of members or of the proposer not compared, a registration that inherits its predecessor's place, a leader elected
-outside the ISR, a proposal decided against the committed image instead of the pending one, an answer from a state that never was.
+Would catch: reassignments that end too early, cancellations that leave something behind, unclean
+leaders that nobody asked for or that do not say so; epochs of members or of the proposer not
+compared, a registration that inherits its predecessor's place, a leader elected outside the ISR, a
+proposal decided against the committed image instead of the pending one, an answer from a state that
+never was.
 """
 
 from __future__ import annotations
@@ -93,8 +102,11 @@ class Partitions(Checker):
         ledger.golden.listeners.append(self._committed)
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
-        # A batch takes a broker out of the ISRs before it unregisters it; no image lies between the two.
-        self._unregistering = {r.message.broker_id for r in records if r.type == RecordType.UNREGISTER_BROKER}
+        # A batch takes a broker out of the ISRs before it unregisters it; no image lies between the
+        # two.
+        self._unregistering = {
+            r.message.broker_id for r in records if r.type == RecordType.UNREGISTER_BROKER
+        }
         for index, record in enumerate(records):
             note = self._notes.get(record.type)  # type: ignore[call-overload]
             if note is not None:
@@ -106,7 +118,7 @@ class Partitions(Checker):
                     self._check(key, where)
             self._touched.clear()
 
-    # --- what records say ---------------------------------------------------------------------------------------------
+    # --- what records say ------------------------------------------------------------------------
 
     def _registered(self, message: Any, offset: int) -> None:
         self._stand(
@@ -117,7 +129,11 @@ class Partitions(Checker):
     def _registration_changed(self, message: Any, offset: int) -> None:
         old = self._brokers.get(message.broker_id, NOBODY)
         fenced = message.fenced if message.HasField("fenced") else old.fenced
-        stopping = message.in_controlled_shutdown if message.HasField("in_controlled_shutdown") else old.stopping
+        stopping = (
+            message.in_controlled_shutdown
+            if message.HasField("in_controlled_shutdown")
+            else old.stopping
+        )
         self._stand(message.broker_id, _Registration(message.broker_epoch, fenced, stopping))
 
     def _unregistered(self, message: Any, offset: int) -> None:
@@ -130,7 +146,13 @@ class Partitions(Checker):
     def _created(self, message: Any, offset: int) -> None:
         key = message.topic_id, message.partition_id
         partition = self._partitions[key] = _Partition(tuple(message.replicas))
-        state = State(tuple(message.isr), message.leader, message.leader_epoch, message.partition_epoch, RECOVERED)
+        state = State(
+            tuple(message.isr),
+            message.leader,
+            message.leader_epoch,
+            message.partition_epoch,
+            RECOVERED,
+        )
         partition.states.append(state)
         self._moved(key, (), state.isr)
 
@@ -152,12 +174,17 @@ class Partitions(Checker):
         isr = tuple(message.isr.ids) if message.HasField("isr") else before.isr
         named = message.HasField("leader")
         leader = message.leader if named else before.leader
-        recovery = message.leader_recovery_state if message.HasField("leader_recovery_state") else before.recovery
+        recovery = (
+            message.leader_recovery_state
+            if message.HasField("leader_recovery_state")
+            else before.recovery
+        )
         leader_epoch = before.leader_epoch + (named or bool(gone))
         if message.HasField("leader_epoch"):
             if message.leader_epoch < leader_epoch:
                 raise CheckFailedError(
-                    f"I21: {_name(key)} is led in {message.leader_epoch} at {offset}, after {before}"
+                    f"I21: {_name(key)} is led in {message.leader_epoch} at {offset}, after"
+                    f" {before}"
                 )
             leader_epoch = message.leader_epoch
         epochs = leader_epoch, before.partition_epoch + 1
@@ -185,17 +212,24 @@ class Partitions(Checker):
             self._in_isr.setdefault(member, {})[key] = None
         self._touched[key] = None
 
-    # --- rules --------------------------------------------------------------------------------------------------------
+    # --- rules -----------------------------------------------------------------------------------
 
-    def _proposed(self, key: Key, before: State, message: Any, offset: int, gone: frozenset[int]) -> None:
-        """What was accepted, against what was in force just below it. ``gone``: by a reassignment that it completes."""
+    def _proposed(
+        self, key: Key, before: State, message: Any, offset: int, gone: frozenset[int]
+    ) -> None:
+        """What was accepted, against what was in force just below it.
+
+        ``gone``: by a reassignment that it completes.
+        """
         self.proposals += 1
         what = f"I21: the ISR of {_name(key)} at {offset}, proposed by broker {message.proposer_id}"
         proposer = self._brokers.get(message.proposer_id, NOBODY)
         if before.leader != message.proposer_id:
             raise CheckFailedError(f"{what}: the leader is broker {before.leader}")
         if proposer.epoch != message.proposer_epoch:
-            raise CheckFailedError(f"{what} of epoch {message.proposer_epoch}: it is registered under {proposer.epoch}")
+            raise CheckFailedError(
+                f"{what} of epoch {message.proposer_epoch}: it is registered under {proposer.epoch}"
+            )
         proposed = [member.broker_id for member in message.isr_with_epochs]
         if list(message.isr.ids) != [member for member in proposed if member not in gone]:
             raise CheckFailedError(f"{what}: {list(message.isr.ids)} is not what was proposed")
@@ -204,11 +238,13 @@ class Partitions(Checker):
             self.with_epochs += member.broker_epoch >= 0
             if member.broker_epoch not in (-1, registration.epoch):
                 raise CheckFailedError(
-                    f"{what}, has broker {member.broker_id} by epoch {member.broker_epoch}: it is registered under"
-                    f" {registration.epoch}"
+                    f"{what}, has broker {member.broker_id} by epoch {member.broker_epoch}: it is"
+                    f" registered under {registration.epoch}"
                 )
             if not registration.active:
-                raise CheckFailedError(f"{what}, has broker {member.broker_id}: it is {registration}")
+                raise CheckFailedError(
+                    f"{what}, has broker {member.broker_id}: it is {registration}"
+                )
 
     def _decided(self, key: Key, before: State, after: State, offset: int) -> None:
         """What the controller did by itself."""
@@ -223,11 +259,15 @@ class Partitions(Checker):
         if alive and set(alive) & set(self._partitions[key].replicas):
             raise CheckFailedError(f"{what}, an unclean leader: {alive} of its ISR are live")
         topic = self._golden.topic_name(key[0])
-        allowed = self._golden.config(2, topic, UNCLEAN, offset) or self._golden.config(4, "", UNCLEAN, offset)
+        allowed = self._golden.config(2, topic, UNCLEAN, offset) or self._golden.config(
+            4, "", UNCLEAN, offset
+        )
         if allowed != "true" and not self._asked_for_unclean:
             raise CheckFailedError(f"{what}, an unclean leader: nobody has asked for it")
 
-    def _reassigned(self, key: Key, partition: _Partition, original: frozenset[int], after: State, offset: int) -> None:
+    def _reassigned(
+        self, key: Key, partition: _Partition, original: frozenset[int], after: State, offset: int
+    ) -> None:
         what = f"I21: {_name(key)} at {offset}, replicas {partition.replicas}, ISR {after.isr}"
         adding, removing, replicas = (
             frozenset(partition.adding),
@@ -235,30 +275,44 @@ class Partitions(Checker):
             frozenset(partition.replicas),
         )
         if adding & removing or not adding | removing <= replicas:
-            raise CheckFailedError(f"{what}: adds {partition.adding} and removes {partition.removing}")
+            raise CheckFailedError(
+                f"{what}: adds {partition.adding} and removes {partition.removing}"
+            )
         if adding or removing:
             if replicas - adding != original:
-                raise CheckFailedError(f"{what}: adds {partition.adding}, but its replicas were {sorted(original)}")
+                raise CheckFailedError(
+                    f"{what}: adds {partition.adding}, but its replicas were {sorted(original)}"
+                )
         elif replicas != original:
             self.reassigned += 1
             if not replicas - original <= set(after.isr):
                 raise CheckFailedError(
-                    f"{what}: the reassignment is complete, and {sorted(replicas - original)} are not in sync"
+                    f"{what}: the reassignment is complete, and {sorted(replicas - original)} are"
+                    " not in sync"
                 )
 
     def _check(self, key: Key, where: str) -> None:
         partition = self._partitions[key]
         state = partition.states[-1]
         what = f"I21: {_name(key)} {where}"
-        if not state.isr or len(set(state.isr)) < len(state.isr) or not set(state.isr) <= set(partition.replicas):
-            raise CheckFailedError(f"{what}: the ISR {state.isr} is no part of the replicas {partition.replicas}")
+        if (
+            not state.isr
+            or len(set(state.isr)) < len(state.isr)
+            or not set(state.isr) <= set(partition.replicas)
+        ):
+            raise CheckFailedError(
+                f"{what}: the ISR {state.isr} is no part of the replicas {partition.replicas}"
+            )
         if state.leader >= 0 and state.leader not in state.isr:
-            raise CheckFailedError(f"{what}: the leader {state.leader} is not in the ISR {state.isr}")
+            raise CheckFailedError(
+                f"{what}: the leader {state.leader} is not in the ISR {state.isr}"
+            )
         for member in state.isr:
             registration = self._brokers.get(member, NOBODY)
             if not registration.active and (len(state.isr) > 1 or state.leader >= 0):
                 raise CheckFailedError(
-                    f"{what}: broker {member} is {registration}, and in the ISR {state.isr} led by {state.leader}"
+                    f"{what}: broker {member} is {registration}, and in the ISR {state.isr} led by"
+                    f" {state.leader}"
                 )
         folded = self._golden.partition(key)
         derived = (partition.replicas, *state)
@@ -268,11 +322,14 @@ class Partitions(Checker):
         ):  # fmt: skip
             raise CheckFailedError(f"{what}: the records say {derived}, the fold {folded}")
 
-    # --- answers ------------------------------------------------------------------------------------------------------
+    # --- answers ---------------------------------------------------------------------------------
 
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
-        if type(message) is pb.ControllerResponse and message.WhichOneof("body") == "alter_partition":
+        if (
+            type(message) is pb.ControllerResponse
+            and message.WhichOneof("body") == "alter_partition"
+        ):
             self._told(message, f"{peer} by {host.name}")
 
     @override
@@ -301,7 +358,8 @@ class Partitions(Checker):
         told = State(tuple(result.isr), result.leader_id, *epochs, result.leader_recovery_state)
         if not 0 <= index < len(states) or states[index] != told:
             raise CheckFailedError(
-                f"I21: {who} was told {told} of {_name(key)}; committed is {states[-1] if states else 'nothing'}"
+                f"I21: {who} was told {told} of {_name(key)}; committed is"
+                f" {states[-1] if states else 'nothing'}"
             )
 
 

@@ -1,7 +1,8 @@
 """What hosts have asked controllers and not been answered yet, as checkers keep it.
 
-Each link counts its requests for itself, and two hosts may have several links. So a number alone does not tell which request an answer
-is to: its body does. An error has none, and leaves what was asked where it is: it may be the answer to something else.
+Each link counts its requests for itself, and two hosts may have several links. So a number alone
+does not tell which request an answer is to: its body does. An error has none, and leaves what was
+asked where it is: it may be the answer to something else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ What = TypeVar("What")
 
 
 class Asked(Generic[What]):
-    """Requests of the ``kinds`` named (fields of ControllerRequest's body), and what the checker notes of each."""
+    """Requests of the ``kinds`` named (fields of ControllerRequest's body), and what the checker
+    notes of each.
+    """
 
     def __init__(self, *kinds: str) -> None:
         self._kinds = kinds
@@ -28,7 +31,11 @@ class Asked(Generic[What]):
         return kind if kind is not None and kind in self._kinds else ""
 
     def note(self, asker: str, controller: str, correlation_id: int, what: What) -> None:
-        """It was sent. An older one of the same number was another link's, and is forgotten; so is the oldest of too many."""
+        """It was sent.
+
+        An older one of the same number was another link's, and is forgotten; so is the oldest of
+        too many.
+        """
         key = asker, controller, correlation_id
         self._open.pop(key, None)
         self._open[key] = what
@@ -36,7 +43,9 @@ class Asked(Generic[What]):
             del self._open[next(iter(self._open))]
 
     def answered(self, controller: str, asker: str, message: Any) -> What | None:
-        """What ``message`` answers, or may answer if it is an error; None: nothing that was noted."""
+        """What ``message`` answers, or may answer if it is an error; None: nothing that was
+        noted.
+        """
         if type(message) is not pb.ControllerResponse:
             return None
         key = asker, controller, message.correlation_id

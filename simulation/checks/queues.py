@@ -1,7 +1,7 @@
 """Bounded queues (I20): what waits in a node never passes the bound that its code names.
 
-Sampled. Would catch: a queue that nobody bounds any more, reports or effects that pile up behind a vote, images kept without end, a parked
-read that nobody expires.
+Sampled. Would catch: a queue that nobody bounds any more, reports or effects that pile up behind a
+vote, images kept without end, a parked read that nobody expires.
 """
 
 from __future__ import annotations
@@ -44,7 +44,12 @@ class Queues(Checker):
         assert service is not None
         assert core is not None
         self._at_most(host.name, "intake", len(service._intake), MAX_WAITING)
-        self._at_most(host.name, "intake bytes", service._intake.waiting_bytes, MAX_WAITING * MAX_REQUEST_BYTES)
+        self._at_most(
+            host.name,
+            "intake bytes",
+            service._intake.waiting_bytes,
+            MAX_WAITING * MAX_REQUEST_BYTES,
+        )
         replica = service.replica
         self._at_most(host.name, "held effects", len(replica._held), MAX_HELD)
         self._at_most(host.name, "inbox", len(replica._inbox), MAX_HELD)
@@ -54,15 +59,24 @@ class Queues(Checker):
             self._at_most(host.name, "parked fetches", len(role._parked), MAX_PARKED_FETCHES)
         leadership = service.leadership
         if leadership is not None:
-            self._at_most(host.name, "parked replies", len(leadership.parking), MAX_PARKED + MAX_WAITING)
+            self._at_most(
+                host.name, "parked replies", len(leadership.parking), MAX_PARKED + MAX_WAITING
+            )
             # The inherited tail counts as one more.
-            self._at_most(host.name, "uncommitted chunks", leadership.uncommitted_chunks, MAX_UNCOMMITTED_CHUNKS + 1)
+            self._at_most(
+                host.name,
+                "uncommitted chunks",
+                leadership.uncommitted_chunks,
+                MAX_UNCOMMITTED_CHUNKS + 1,
+            )
 
     def _broker(self, host: BrokerView) -> None:
         service = host.service
         assert service is not None
         settings, view = service._settings, service._view
-        self._at_most(host.name, "parked reads", len(service.requests._gate), settings.max_parked_reads)
+        self._at_most(
+            host.name, "parked reads", len(service.requests._gate), settings.max_parked_reads
+        )
         # One reply may come over the bound before the stream is held back.
         most = settings.image_max_bytes + 10 * settings.follower.fetch_max_bytes
         self._at_most(host.name, "image bytes", view._bytes, most)

@@ -1,8 +1,10 @@
-"""Linearizability of a register whose writes are all of different values: decided exactly, in O(n log n) (Gibbons and Korach 1997).
+"""Linearizability of a register whose writes are all of different values: decided exactly, in O(n
+log n) (Gibbons and Korach 1997).
 
-A value's *cluster* is its write and the reads that returned it; in any legal order a cluster stands together. With ``f`` the first
-return and ``s`` the last invocation in it, cluster i must come before j if f_i < s_j. The history is linearizable exactly if no two
-clusters must come before each other. No search, so no bound: Wing and Gong's is exponential in the writes that overlap.
+A value's *cluster* is its write and the reads that returned it; in any legal order a cluster stands
+together. With ``f`` the first return and ``s`` the last invocation in it, cluster i must come
+before j if f_i < s_j. The history is linearizable exactly if no two clusters must come before each
+other. No search, so no bound: Wing and Gong's is exponential in the writes that overlap.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from simulation.checks.linearizability import UNKNOWN, Entry
 
 
 def check_register(history: Sequence[Entry]) -> bool:
-    """Whether a history of ("write", value) and ("read",) is linearizable. Raises ValueError if a value is written twice."""
+    """Whether a history of ("write", value) and ("read",) is linearizable.
+
+    Raises ValueError if a value is written twice.
+    """
     writes: dict[object, tuple[float, float]] = {None: (-math.inf, -math.inf)}
     reads = [entry for entry in history if entry.call[0] == "read" and entry.result != UNKNOWN]
     read_values = {entry.result for entry in reads}
@@ -40,7 +45,8 @@ def check_register(history: Sequence[Entry]) -> bool:
 
 def _no_two_before_each_other(clusters: list[tuple[float, float]]) -> bool:
     """Of (f, s): no i and j with f_i < s_j and f_j < s_i."""
-    # Clusters with f < s span [f, s] and must not overlap; one with s <= f must not lie within such a span. Others never collide.
+    # Clusters with f < s span [f, s] and must not overlap; one with s <= f must not lie within such
+    # a span. Others never collide.
     spans = sorted((f, s) for f, s in clusters if f < s)
     if any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
         return False

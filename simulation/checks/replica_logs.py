@@ -1,11 +1,12 @@
 """The logs of partition replicas (I23), kept a second time from what brokers write, cut and delete.
 
-* The same base offset and leader epoch is the same batch, at every replica and for ever, and all below it is the same, too (log matching).
+* The same base offset and leader epoch is the same batch, at every replica and for ever, and all
+  below it is the same, too (log matching).
 * A replica's log continues where it ends; epochs do not go back in it.
 * A process begins with what its disk holds durably, and that is a log of whole batches.
 
-Would catch: two leaders of one epoch, a leader that restarts in the epoch that it led, a follower that appends where it should have cut,
-answers of an old leader taken for those of a new one.
+Would catch: two leaders of one epoch, a leader that restarts in the epoch that it led, a follower
+that appends where it should have cut, answers of an old leader taken for those of a new one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class ReplicaLog:
     def append(self, base: int, end: int, epoch: int, data: bytes) -> int:
         """One more batch; its chain."""
         # Lengths and checksum come first in a batch: they stand for its bytes.
-        chain = hash((self.chains[-1] if self.chains else 0, base, end, epoch, int.from_bytes(data[:8])))
+        chain = hash(
+            (self.chains[-1] if self.chains else 0, base, end, epoch, int.from_bytes(data[:8]))
+        )
         self.bases.append(base)
         self.ends.append(end)
         self.epochs.append(epoch)
@@ -123,29 +126,36 @@ class ReplicaLogs(Checker):
                 self.appends += 1
                 self._append(host, effect.key, log, effect.chunk, effect.base_offset)
                 if log.end != effect.end_offset:
-                    raise CheckFailedError(f"I23: {host.name} appends up to {effect.end_offset}, and it is {log.end}")
+                    raise CheckFailedError(
+                        f"I23: {host.name} appends up to {effect.end_offset}, and it is {log.end}"
+                    )
             elif kind is ev.Truncate:
                 log = logs.get(effect.key)
                 if log is not None:
                     self.truncations += 1
                     log.truncate(effect.end_offset)
                     if log.end != effect.end_offset:
-                        raise CheckFailedError(f"I23: {host.name} cuts {name_of(effect.key)} inside a batch")
+                        raise CheckFailedError(
+                            f"I23: {host.name} cuts {name_of(effect.key)} inside a batch"
+                        )
             elif kind is ev.Delete:
                 self.deletions += logs.pop(effect.key, None) is not None
 
-    def _append(self, host: BrokerView, key: PartitionKey, log: ReplicaLog, chunk: bytes, base_offset: int) -> None:
+    def _append(
+        self, host: BrokerView, key: PartitionKey, log: ReplicaLog, chunk: bytes, base_offset: int
+    ) -> None:
         for header in batch.headers(chunk, verify=False):
             base, epoch = header.base_offset, header.epoch
             if base != log.end or (log.epochs and epoch < log.epochs[-1]):
                 raise CheckFailedError(
-                    f"I23: {host.name} has {name_of(key)} up to {log.end}, epoch {log.epochs[-1] if log.epochs else None},"
-                    f" and appends at {base}, epoch {epoch}"
+                    f"I23: {host.name} has {name_of(key)} up to {log.end}, epoch"
+                    f" {log.epochs[-1] if log.epochs else None}, and appends at {base}, epoch"
+                    f" {epoch}"
                 )
             data = chunk[header.position : header.position + header.size]
             chain = log.append(base, header.end_offset, epoch, data)
             if self._chains.setdefault((key, base, epoch), chain) != chain:
                 raise CheckFailedError(
-                    f"I23: {name_of(key)} has two logs that end with the batch of offset {base} and leader epoch {epoch};"
-                    f" one of them at {host.name}"
+                    f"I23: {name_of(key)} has two logs that end with the batch of offset {base} and"
+                    f" leader epoch {epoch}; one of them at {host.name}"
                 )

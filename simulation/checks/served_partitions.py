@@ -1,11 +1,15 @@
-"""What brokers tell clients of partitions is what the committed records say, read a second time, without the fold under test (KIP-24).
+"""What brokers tell clients of partitions is what the committed records say, read a second time,
+without the fold under test (KIP-24).
 
-* Topic Metadata at an offset: replicas, leader and leader epoch of that offset; offline are the replicas whose brokers are fenced there.
-  The ISR has no part in it: it says the same before and after an ISR change.
-* BrokerMetadata: the broker that answers led the partition in that leader epoch, and the ISR is the one of that partition epoch.
+* Topic Metadata at an offset: replicas, leader and leader epoch of that offset; offline are the
+  replicas whose brokers are fenced there. The ISR has no part in it: it says the same before and
+  after an ISR change.
+* BrokerMetadata: the broker that answers led the partition in that leader epoch, and the ISR is the
+  one of that partition epoch.
 
-Would catch: the ISR given for the replicas or for who is online, an ISR of another epoch than the answer names, a proposed ISR told as the
-committed one, a broker that answers for partitions that it has never led.
+Would catch: the ISR given for the replicas or for who is online, an ISR of another epoch than the
+answer names, a proposed ISR told as the committed one, a broker that answers for partitions that it
+has never led.
 """
 
 from __future__ import annotations
@@ -42,7 +46,10 @@ class ServedPartitions(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden
         self._states: dict[Key, list[_State]] = {}
-        """One for each partition epoch, from the first on. Those of deleted topics stay: answers may be on their way."""
+        """One for each partition epoch, from the first on.
+
+        Those of deleted topics stay: answers may be on their way.
+        """
         self.partitions = self.led = 0
         """Looked at in Metadata, and in BrokerMetadata."""
         ledger.golden.listeners.append(self._committed)
@@ -56,7 +63,12 @@ class ServedPartitions(Checker):
 
     def _created(self, said: Any, offset: int) -> None:
         state = _State(
-            offset, tuple(said.replicas), tuple(said.isr), said.leader, said.leader_epoch, said.partition_epoch
+            offset,
+            tuple(said.replicas),
+            tuple(said.isr),
+            said.leader,
+            said.leader_epoch,
+            said.partition_epoch,
         )
         self._states[said.topic_id, said.partition_id] = [state]
 
@@ -71,18 +83,24 @@ class ServedPartitions(Checker):
                 tuple(said.replicas.ids) if said.HasField("replicas") else old.replicas,
                 tuple(said.isr.ids) if said.HasField("isr") else old.isr,
                 said.leader if said.HasField("leader") else old.leader,
-                said.leader_epoch
-                if said.HasField("leader_epoch")
-                else old.leader_epoch + (said.HasField("leader") or gone),
+                (
+                    said.leader_epoch
+                    if said.HasField("leader_epoch")
+                    else old.leader_epoch + (said.HasField("leader") or gone)
+                ),
                 old.partition_epoch + 1,
             )
         )
 
-    # --- Metadata -----------------------------------------------------------------------------------------------------
+    # --- Metadata --------------------------------------------------------------------------------
 
     @override
     def client_returned(self, operation: Operation) -> None:
-        if operation.kind != "read_topics" or operation.outcome != "ok" or operation.response is None:
+        if (
+            operation.kind != "read_topics"
+            or operation.outcome != "ok"
+            or operation.response is None
+        ):
             return
         for topic in operation.response.metadata.topics:
             for told in topic.partitions:
@@ -93,16 +111,24 @@ class ServedPartitions(Checker):
         states, offset = self._states.get(key, []), operation.offset
         index = bisect_right(states, offset, key=lambda state: state.offset)
         if not index:
-            raise CheckFailedError(f"KIP-24: {operation.client} is told of {key} at {offset}, where it is not")
+            raise CheckFailedError(
+                f"KIP-24: {operation.client} is told of {key} at {offset}, where it is not"
+            )
         state = states[index - 1]
         offline = [one for one in state.replicas if self._fenced(one, offset)]
         leader = -1 if self._fenced(state.leader, offset) else state.leader
         expected = (list(state.replicas), offline, leader, state.leader_epoch)
-        found = (list(told.replica_nodes), list(told.offline_replicas), told.leader_id, told.leader_epoch)
+        found = (
+            list(told.replica_nodes),
+            list(told.offline_replicas),
+            told.leader_id,
+            told.leader_epoch,
+        )
         if found != expected:
             raise CheckFailedError(
-                f"KIP-24: {operation.client} is told (replicas, offline, leader, leader epoch) {found} of {key} at {offset};"
-                f" the log says {expected}, and the ISR was {list(state.isr)}"
+                f"KIP-24: {operation.client} is told (replicas, offline, leader, leader epoch)"
+                f" {found} of {key} at {offset}; the log says {expected}, and the ISR was"
+                f" {list(state.isr)}"
             )
 
     def _fenced(self, broker_id: int, offset: int) -> bool:
@@ -110,7 +136,7 @@ class ServedPartitions(Checker):
         index = bisect_right(standings, offset, key=lambda standing: standing.offset)
         return not index or standings[index - 1].fenced
 
-    # --- BrokerMetadata -----------------------------------------------------------------------------------------------
+    # --- BrokerMetadata --------------------------------------------------------------------------
 
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
@@ -128,9 +154,11 @@ class ServedPartitions(Checker):
                 if (state.leader, told.leader_epoch, isr) == expected:
                     return
                 raise CheckFailedError(
-                    f"KIP-24: {host.name} says of {key} in partition epoch {told.partition_epoch}: leader {host.id}, leader epoch"
-                    f" {told.leader_epoch}, ISR {sorted(isr)}; the log says {state}"
+                    f"KIP-24: {host.name} says of {key} in partition epoch {told.partition_epoch}:"
+                    f" leader {host.id}, leader epoch {told.leader_epoch}, ISR {sorted(isr)}; the"
+                    f" log says {state}"
                 )
         raise CheckFailedError(
-            f"KIP-24: {host.name} names partition epoch {told.partition_epoch} of {key}, which is not committed"
+            f"KIP-24: {host.name} names partition epoch {told.partition_epoch} of {key}, which is"
+            " not committed"
         )

@@ -1,8 +1,11 @@
-"""What is given of a snapshot is what the giver has on its disk under that very name, at the place asked for (KIP-630).
+"""What is given of a snapshot is what the giver has on its disk under that very name, at the place
+asked for (KIP-630).
 
-That what somebody has put together of such parts is sound and is the state at its offset says I11 (``states``), and of brokers I15.
+That what somebody has put together of such parts is sound and is the state at its offset says I11
+(``states``), and of brokers I15.
 
-Would catch: parts of two snapshots under one name, a size that changes from part to part, a part of another place than it says.
+Would catch: parts of two snapshots under one name, a size that changes from part to part, a part of
+another place than it says.
 """
 
 from __future__ import annotations
@@ -45,13 +48,19 @@ class SnapshotParts(Checker):
             return
         content = disk.snapshots.get(snapshot_id)
         if content is None:
-            # The reply waited for a vote to become durable, and the snapshot was dropped meanwhile: who takes the parts compares them.
+            # The reply waited for a vote to become durable, and the snapshot was dropped meanwhile:
+            # who takes the parts compares them.
             return
         position, given = message.position, message.bytes
-        if message.size != len(content) or content[position : position + len(given)] != given or not given:
+        if (
+            message.size != len(content)
+            or content[position : position + len(given)] != given
+            or not given
+        ):
             raise CheckFailedError(
-                f"{host.name} gives {peer} {len(given)} of {message.size} bytes of {snapshot_id} from {position} on; that is not"
-                f" what it has there: its snapshot has {len(content)} bytes"
+                f"{host.name} gives {peer} {len(given)} of {message.size} bytes of {snapshot_id}"
+                f" from {position} on; that is not what it has there: its snapshot has"
+                f" {len(content)} bytes"
             )
         end = position + len(given)
         if position or end < message.size:

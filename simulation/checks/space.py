@@ -1,8 +1,11 @@
-"""The free-space reserve: a controller that leads while no disk has its reserve takes no client's write.
+"""The free-space reserve: a controller that leads while no disk has its reserve takes no client's
+write.
 
-What it goes by are measurements that are made once a second, and what followers said in their last Fetch: it is given a few seconds.
+What it goes by are measurements that are made once a second, and what followers said in their last
+Fetch: it is given a few seconds.
 
-Would catch: a reserve that nobody looks at, flags of followers that do not come through, a hand-over that is tried for ever instead.
+Would catch: a reserve that nobody looks at, flags of followers that do not come through, a
+hand-over that is tried for ever instead.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ class Space(Checker):
         reserve = world.config.reserve_bytes
         if not reserve:
             return
-        active = [host for host in world.controllers if host.service is not None and host.service.decider]
+        active = [
+            host for host in world.controllers if host.service is not None and host.service.decider
+        ]
         newest: Any = max(active, key=lambda host: host.service.controller_epoch, default=None)  # type: ignore[union-attr]
         leader = (newest.name, newest.service.controller_epoch) if newest is not None else None
         low = all(host.disk.free_bytes() < reserve for host in world.controllers)
@@ -54,8 +59,8 @@ class Space(Checker):
         self.refused += operation.outcome == "failed"
         if operation.outcome == "ok":
             raise CheckFailedError(
-                f"{operation.kind} of {operation.client} is written; all disks are below their reserve since {self._since:.3f},"
-                f" and {self._leader[0]} leads since then"
+                f"{operation.kind} of {operation.client} is written; all disks are below their"
+                f" reserve since {self._since:.3f}, and {self._leader[0]} leads since then"
             )
 
 

@@ -1,15 +1,16 @@
 """States (I9, I10, I11).
 
-I10: the same offset is the same state on every node. I11: a snapshot and the log behind it are the fold from 0. I9: where the offsets of
-one node may lie.
+I10: the same offset is the same state on every node. I11: a snapshot and the log behind it are the
+fold from 0. I9: where the offsets of one node may lie.
 
-The committed log is folded once here; every image of a controller or a broker must have the hash that this fold had at its
-offset, and, now and then and in the end, its contents, entity by entity and index by index. A snapshot must claim that hash when it
-is frozen or stored. Some are loaded there and then. In the end all that the disks hold are, and the log behind is folded onto them:
-what comes of it must be, entity by entity, the fold from 0.
+The committed log is folded once here; every image of a controller or a broker must have the hash
+that this fold had at its offset, and, now and then and in the end, its contents, entity by entity
+and index by index. A snapshot must claim that hash when it is frozen or stored. Some are loaded
+there and then. In the end all that the disks hold are, and the log behind is folded onto them: what
+comes of it must be, entity by entity, the fold from 0.
 
-Would catch: a record folded differently by a leader that had it pending, a snapshot of another offset than it says, a loader that forgets
-an index, state that depends on the order of a map.
+Would catch: a record folded differently by a leader that had it pending, a snapshot of another
+offset than it says, a loader that forgets an index, state that depends on the order of a map.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from simulation.checks.ledger import Ledger
 
 SNAPSHOT_BYTES = 1 << 20
 SAMPLES = 4
-"""At one sample of so many the contents of one host's image are compared, at each the hashes of all."""
+"""At one sample of so many the contents of one host's image are compared, at each the hashes of
+all.
+"""
 LOADED = 4
 """One snapshot of so many is loaded when it is frozen or stored."""
 
@@ -50,7 +53,7 @@ class States(Checker):
         """Snapshots checked, loaded, and folded on up to the end."""
         self._samples = 0
 
-    # --- I9 -----------------------------------------------------------------------------------------------------------
+    # --- I9 --------------------------------------------------------------------------------------
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
@@ -61,8 +64,8 @@ class States(Checker):
             or -1 < high_watermark < log.start
         ):
             raise CheckFailedError(
-                f"I9: {host.name} has its log start at {log.start}, high watermark {high_watermark}, durable end {log.flushed_end},"
-                f" end {log.end}"
+                f"I9: {host.name} has its log start at {log.start}, high watermark"
+                f" {high_watermark}, durable end {log.flushed_end}, end {log.end}"
             )
         kind = type(event)
         if kind is ev.SnapshotFrozen:
@@ -72,10 +75,11 @@ class States(Checker):
                 self._check_snapshot(host, event.snapshot_id)  # type: ignore[union-attr]
         elif kind is ev.LogStartAdvanced and event.snapshot_id.end_offset > high_watermark:  # type: ignore[union-attr]
             raise CheckFailedError(
-                f"I9: {host.name} drops its log up to {event}, its high watermark is {high_watermark}"
+                f"I9: {host.name} drops its log up to {event}, its high watermark is"
+                f" {high_watermark}"
             )
 
-    # --- I11 ----------------------------------------------------------------------------------------------------------
+    # --- I11 -------------------------------------------------------------------------------------
 
     def _check_snapshot(self, host: ControllerView, snapshot_id: SnapshotId) -> None:
         assert host.service is not None
@@ -88,18 +92,25 @@ class States(Checker):
                 position += len(piece)
             header = verifier.finish()
         except (FatalError, LookupError) as error:
-            raise CheckFailedError(f"I11: {snapshot_id} of {host.name} is not sound: {error}") from error
+            raise CheckFailedError(
+                f"I11: {snapshot_id} of {host.name} is not sound: {error}"
+            ) from error
         self.snapshots += 1
         claimed = (header.epoch, verifier.state_hash)
         committed = self._golden.hashes.get(snapshot_id.end_offset - 1)
-        if claimed != committed or (header.end_offset, header.epoch) != (snapshot_id.end_offset, snapshot_id.epoch):
+        if claimed != committed or (header.end_offset, header.epoch) != (
+            snapshot_id.end_offset,
+            snapshot_id.epoch,
+        ):
             raise CheckFailedError(
-                f"I11: {snapshot_id} of {host.name} says end {header.end_offset} and (epoch, hash) {claimed};"
-                f" the committed log up to there gives {committed}"
+                f"I11: {snapshot_id} of {host.name} says end {header.end_offset} and (epoch, hash)"
+                f" {claimed}; the committed log up to there gives {committed}"
             )
         voters = self._golden.voters_at(snapshot_id.end_offset) or ()
         if header.voters != voters:
-            raise CheckFailedError(f"I11: {snapshot_id} of {host.name} names the voters {header.voters}, not {voters}")
+            raise CheckFailedError(
+                f"I11: {snapshot_id} of {host.name} names the voters {header.voters}, not {voters}"
+            )
         if self.snapshots % LOADED == 1:
             self._load(host.name, snapshot_id, pieces)
 
@@ -109,9 +120,13 @@ class States(Checker):
         try:
             _, image = snapshot.load(pieces)
         except FatalError as error:
-            raise CheckFailedError(f"I11: {snapshot_id} of {who} cannot be loaded: {error}") from error
+            raise CheckFailedError(
+                f"I11: {snapshot_id} of {who} cannot be loaded: {error}"
+            ) from error
         if why := difference(image, self._golden.images[snapshot_id.end_offset - 1]):
-            raise CheckFailedError(f"I11: {snapshot_id} of {who} is not the fold from 0 up to there: {why}")
+            raise CheckFailedError(
+                f"I11: {snapshot_id} of {who} is not the fold from 0 up to there: {why}"
+            )
         return image
 
     def _fold_on(self, who: str, snapshot_id: SnapshotId, content: bytes) -> None:
@@ -121,9 +136,11 @@ class States(Checker):
             builder.apply_chunk(logged.data)
         self.folded += 1
         if why := difference(builder.snapshot(), self._golden.image()):
-            raise CheckFailedError(f"I11: {snapshot_id} of {who} and the log behind it are not the fold from 0: {why}")
+            raise CheckFailedError(
+                f"I11: {snapshot_id} of {who} and the log behind it are not the fold from 0: {why}"
+            )
 
-    # --- I10 ----------------------------------------------------------------------------------------------------------
+    # --- I10 -------------------------------------------------------------------------------------
 
     @override
     def broker_moved(self, host: BrokerView) -> None:
@@ -137,17 +154,22 @@ class States(Checker):
             service = host.service
             if service is None or host.core is None:
                 continue
-            # The offset is there for nothing; an image that nobody asked for is not made for this check.
+            # The offset is there for nothing; an image that nobody asked for is not made for this
+            # check.
             built = service._committed
             if built.offset >= max(host.core.high_watermark, 0):
                 raise CheckFailedError(
-                    f"I9: {host.name} has applied {built.offset}, its high watermark is {host.core.high_watermark}"
+                    f"I9: {host.name} has applied {built.offset}, its high watermark is"
+                    f" {host.core.high_watermark}"
                 )
             builder = built._builder
             self._compare(host.name, builder.offset, builder.epoch, builder.state_hash % (1 << 128))
         self._samples += 1
         if self._samples % SAMPLES == 0:
-            hosts: list[ControllerView | BrokerView] = [*self.world.controllers, *self.world.brokers]
+            hosts: list[ControllerView | BrokerView] = [
+                *self.world.controllers,
+                *self.world.brokers,
+            ]
             self._compare_contents(hosts[self._samples // SAMPLES % len(hosts)])
 
     @override
@@ -164,19 +186,29 @@ class States(Checker):
         service = host.service
         if service is None:
             return
-        image = service._committed.image if isinstance(service, ControllerService) else service._view._tip
+        image = (
+            service._committed.image
+            if isinstance(service, ControllerService)
+            else service._view._tip
+        )
         expected = self._golden.images.get(image.offset)
         if expected is None:
-            raise CheckFailedError(f"I10: {host.name} shows offset {image.offset}, where no committed batch ends")
+            raise CheckFailedError(
+                f"I10: {host.name} shows offset {image.offset}, where no committed batch ends"
+            )
         self.contents += 1
         if why := difference(image, expected):
-            raise CheckFailedError(f"I10: the state of {host.name} at {image.offset} is not the fold from 0: {why}")
+            raise CheckFailedError(
+                f"I10: the state of {host.name} at {image.offset} is not the fold from 0: {why}"
+            )
 
     def _compare(self, who: str, offset: int, epoch: int, state_hash: int) -> None:
         self.compared += 1
         committed = self._golden.hashes.get(offset)
         if committed is None:
-            raise CheckFailedError(f"I10: {who} shows offset {offset}, where no committed batch ends")
+            raise CheckFailedError(
+                f"I10: {who} shows offset {offset}, where no committed batch ends"
+            )
         if offset >= 0 and committed != (epoch, state_hash):
             raise CheckFailedError(
                 f"I10: the state of {who} at {offset} is {state_hash:032x} of epoch {epoch},"

@@ -1,17 +1,21 @@
-"""Strict reads (I22): together with the writes that were answered ``acknowledged`` or ``visible`` they are linearizable.
+"""Strict reads (I22): together with the writes that were answered ``acknowledged`` or ``visible``
+they are linearizable.
 
-* A strict read shows every such write that was answered before it began, and all that a strict read showed that was answered before it
-  began: whichever brokers, whatever they know about their own fencing, and without a token.
+* A strict read shows every such write that was answered before it began, and all that a strict read
+  showed that was answered before it began: whichever brokers, whatever they know about their own
+  fencing, and without a token.
 * It shows nothing above the highest LAO that was ever announced.
-* In the end each key's history, of these reads and all writes, is linearizable. A write that was answered less than ``acknowledged`` may
-  take effect later for them: its interval is open.
+* In the end each key's history, of these reads and all writes, is linearizable. A write that was
+  answered less than ``acknowledged`` may take effect later for them: its interval is open.
 
 * What some broker has offered no unfenced broker refuses: ApiVersions go by LAO.
 
-Nothing of the rest asks whether the broker was unfenced, or held a lease: that is what leases are for.
+Nothing of the rest asks whether the broker was unfenced, or held a lease: that is what leases are
+for.
 
-Would catch: a lease that outlives the session by whose end others fence the broker, one that a deposed controller gave, a broker that is
-fenced, replaced or unregistered under its lease, a broker that shows less than another one has shown.
+Would catch: a lease that outlives the session by whose end others fence the broker, one that a
+deposed controller gave, a broker that is fenced, replaced or unregistered under its lease, a broker
+that shows less than another one has shown.
 """
 
 from __future__ import annotations
@@ -50,21 +54,30 @@ class StrictReads(Checker):
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         # Clients read strictly only what they were offered.
-        if type(message) is not broker_pb2.BrokerResponse or message.error.error_code != ErrorCode.UNSUPPORTED_VERSION:
+        if (
+            type(message) is not broker_pb2.BrokerResponse
+            or message.error.error_code != ErrorCode.UNSUPPORTED_VERSION
+        ):
             return
         standing = self._golden.standing(host.id)
         service: Any = host.service
         # One that has not heard yet that it is unfenced is not meant.
-        heard = service._view.applied >= standing.offset and service._lifecycle.epoch == standing.broker_epoch
+        heard = (
+            service._view.applied >= standing.offset
+            and service._lifecycle.epoch == standing.broker_epoch
+        )
         if heard and not standing.fenced:
             raise CheckFailedError(
-                f"{host.name}, unfenced since {standing.offset} and at {service._view.applied}, refuses a strict read that some broker has"
-                f" offered: {message.error.error_message}"
+                f"{host.name}, unfenced since {standing.offset} and at {service._view.applied},"
+                " refuses a strict read that some broker has offered:"
+                f" {message.error.error_message}"
             )
 
     @override
     def client_invoked(self, operation: Operation) -> None:
-        if operation.kind == "write_config" or (operation.kind == "read_config" and _is_strict(operation)):
+        if operation.kind == "write_config" or (
+            operation.kind == "read_config" and _is_strict(operation)
+        ):
             self._registers.append(operation)
 
     @override
@@ -85,25 +98,36 @@ class StrictReads(Checker):
     @override
     def end(self) -> None:
         for key, operations in by_key(self._registers).items():
-            history = [entry for operation in operations if (entry := _entry(operation)) is not None]
+            history = [
+                entry for operation in operations if (entry := _entry(operation)) is not None
+            ]
             if not check_register(history):
                 raise CheckFailedError(
-                    f"I22: config {key}: no order of its writes explains its strict reads: {history}"
+                    f"I22: config {key}: no order of its writes explains its strict reads:"
+                    f" {history}"
                 )
 
     def _check(self, operation: Operation) -> None:
         self.reads += 1
         floor = self._floor.at(operation.invoked_at)
         self.held_to += floor >= 0
-        name = f"{operation.client}'s strict {operation.kind} {operation.key} (number {operation.number})"
+        name = (
+            f"{operation.client}'s strict {operation.kind} {operation.key} (number"
+            f" {operation.number})"
+        )
         if operation.offset < floor:
             raise CheckFailedError(
-                f"I22: {name} shows {operation.offset}; before it began {floor} was acknowledged, or shown by a strict read"
+                f"I22: {name} shows {operation.offset}; before it began {floor} was acknowledged,"
+                " or shown by a strict read"
             )
         if operation.offset not in self._golden.hashes:
-            raise CheckFailedError(f"I22: {name} is answered from {operation.offset}, no end of a committed batch")
+            raise CheckFailedError(
+                f"I22: {name} is answered from {operation.offset}, no end of a committed batch"
+            )
         if operation.offset > self._announced:
-            raise CheckFailedError(f"I22: {name} shows {operation.offset}; LAO was announced up to {self._announced}")
+            raise CheckFailedError(
+                f"I22: {name} shows {operation.offset}; LAO was announced up to {self._announced}"
+            )
 
 
 def _is_strict(operation: Operation) -> bool:
@@ -119,4 +143,8 @@ def _entry(operation: Operation) -> Entry | None:
     if operation.outcome == "failed":
         return None
     seen_by_all = operation.outcome == "ok" and operation.reached >= common_pb2.ACKS_ACKNOWLEDGED
-    return Entry(operation.invoked_at, operation.returned_at if seen_by_all else math.inf, ("write", operation.value))
+    return Entry(
+        operation.invoked_at,
+        operation.returned_at if seen_by_all else math.inf,
+        ("write", operation.value),
+    )

@@ -1,16 +1,21 @@
 """What readers at brokers may see, and when they must see a write.
 
-* Never two answers for one offset: a read's reply names the image that answered, and its value is what the committed log says for there.
+* Never two answers for one offset: a read's reply names the image that answered, and its value is
+  what the committed log says for there.
 * A *repeatable* read without a token shows nothing above the highest LAO that was ever announced.
-* *At least T* comes from an image at T or later; a client that sends the token of what it has seen last never sees less.
-* After a write was answered ``acknowledged``, every *latest* read that begins later shows it, on every unfenced broker; after
-  ``visible`` every *repeatable* read does too.
-* An acknowledged write is in the committed log where its token says (I12; that it stays there is I6, that all show it is I10).
+* *At least T* comes from an image at T or later; a client that sends the token of what it has seen
+  last never sees less.
+* After a write was answered ``acknowledged``, every *latest* read that begins later shows it, on
+  every unfenced broker; after ``visible`` every *repeatable* read does too.
+* An acknowledged write is in the committed log where its token says (I12; that it stays there is
+  I6, that all show it is I10).
 
-A broker that the log has fenced and that has not heard of it may lag: that is what fencing is for. What it answers between the
-commit of its fencing and that of its next unfencing is held to the first two rules only.
+A broker that the log has fenced and that has not heard of it may lag: that is what fencing is for.
+What it answers between the commit of its fencing and that of its next unfencing is held to the
+first two rules only.
 
-Would catch: replies from a pending or half-applied image, tokens that are not waited for, LAO that runs ahead of readers.
+Would catch: replies from a pending or half-applied image, tokens that are not waited for, LAO that
+runs ahead of readers.
 """
 
 from __future__ import annotations
@@ -32,7 +37,10 @@ READ_KINDS = ("read_config", "read_topics")
 
 
 class _Sent(NamedTuple):
-    """An answer as it left its broker. The network parses what is sent once, so a client gets this very object."""
+    """An answer as it left its broker.
+
+    The network parses what is sent once, so a client gets this very object.
+    """
 
     response: Any
     broker: str
@@ -56,9 +64,14 @@ class Visibility(Checker):
 
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
-        if type(message) is broker_pb2.BrokerResponse and message.HasField("token") and host.service is not None:
+        if (
+            type(message) is broker_pb2.BrokerResponse
+            and message.HasField("token")
+            and host.service is not None
+        ):
             standing = self._ledger.golden.standing(host.id)
-            unfenced = not standing.fenced and standing.broker_epoch == host.service._lifecycle.epoch  # type: ignore[union-attr]
+            service: Any = host.service
+            unfenced = not standing.fenced and standing.broker_epoch == service._lifecycle.epoch
             self._sent.append(_Sent(message, host.name, unfenced))
 
     @override
@@ -89,54 +102,68 @@ class Visibility(Checker):
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         self._announced = max(self._announced, lao)
 
-    # --- writes -------------------------------------------------------------------------------------------------------
+    # --- writes ----------------------------------------------------------------------------------
 
     def _check_written(self, operation: Operation) -> None:
         golden = self._ledger.golden
         if operation.offset >= golden.end:
             raise CheckFailedError(
-                f"I12: {_name(operation)} is answered as written at {operation.offset}; committed is only up to {golden.end}"
+                f"I12: {_name(operation)} is answered as written at {operation.offset}; committed"
+                f" is only up to {golden.end}"
             )
         if operation.kind == "write_config":
             there = golden.config(CLIENT_METRICS, operation.key, CONFIG_KEY, operation.offset)
             if there != operation.value:
-                raise CheckFailedError(f"I12: {_name(operation)} is answered as written; the log says {there!r} there")
+                raise CheckFailedError(
+                    f"I12: {_name(operation)} is answered as written; the log says {there!r} there"
+                )
 
-    # --- reads --------------------------------------------------------------------------------------------------------
+    # --- reads -----------------------------------------------------------------------------------
 
     def _check_answer(self, operation: Operation) -> None:
         golden = self._ledger.golden
         expected: Any
         if operation.offset not in golden.hashes:
             raise CheckFailedError(
-                f"{_name(operation)} is answered from {operation.offset}, no end of a committed batch"
+                f"{_name(operation)} is answered from {operation.offset}, no end of a committed"
+                " batch"
             )
         if operation.kind == "read_config":
             expected = golden.config(CLIENT_METRICS, operation.key, CONFIG_KEY, operation.offset)
         else:
             expected = golden.topics(operation.offset)
-        if operation.mode == broker_pb2.REPEATABLE and operation.at_least < 0 and operation.offset > self._announced:
+        if (
+            operation.mode == broker_pb2.REPEATABLE
+            and operation.at_least < 0
+            and operation.offset > self._announced
+        ):
             raise CheckFailedError(
-                f"{_name(operation)}, repeatable, is answered from {operation.offset}; LAO was announced up to {self._announced}"
+                f"{_name(operation)}, repeatable, is answered from {operation.offset}; LAO was"
+                f" announced up to {self._announced}"
             )
         if operation.found != expected:
             raise CheckFailedError(
-                f"{_name(operation)} finds {operation.found!r} in the image at {operation.offset}; the log says {expected!r}"
+                f"{_name(operation)} finds {operation.found!r} in the image at {operation.offset};"
+                f" the log says {expected!r}"
             )
 
     def _check_order(self, operation: Operation, client: Floors) -> None:
         if operation.offset < operation.at_least:
             raise CheckFailedError(
-                f"{_name(operation)} asked for {operation.at_least} at least, got {operation.offset}"
+                f"{_name(operation)} asked for {operation.at_least} at least, got"
+                f" {operation.offset}"
             )
         if operation.at_least >= 0 and operation.offset < client.at(operation.invoked_at):
             raise CheckFailedError(
-                f"{_name(operation)} shows {operation.offset}, its client has seen {client.at(operation.invoked_at)}"
+                f"{_name(operation)} shows {operation.offset}, its client has seen"
+                f" {client.at(operation.invoked_at)}"
             )
 
     def _check_floor(self, operation: Operation) -> None:
         # From the newest on: an answer is on its way for a short time.
-        sent = next((sent for sent in reversed(self._sent) if sent.response is operation.response), None)
+        sent = next(
+            (sent for sent in reversed(self._sent) if sent.response is operation.response), None
+        )
         if sent is None or not sent.unfenced:
             return
         repeatable = operation.mode == broker_pb2.REPEATABLE
@@ -146,11 +173,14 @@ class Visibility(Checker):
         if operation.offset < floor:
             kind, level = ("repeatable", "visible") if repeatable else ("latest", "acknowledged")
             raise CheckFailedError(
-                f"{_name(operation)}, {kind} at {sent.broker}, shows {operation.offset}; a write at {floor} was answered"
-                f" as {level} before it began, and the broker was unfenced when it answered"
+                f"{_name(operation)}, {kind} at {sent.broker}, shows {operation.offset}; a write at"
+                f" {floor} was answered as {level} before it began, and the broker was unfenced"
+                " when it answered"
             )
 
 
 def _name(operation: Operation) -> str:
     value = f"={operation.value}" if operation.value else ""
-    return f"{operation.client}'s {operation.kind} {operation.key}{value} (number {operation.number})"
+    return (
+        f"{operation.client}'s {operation.kind} {operation.key}{value} (number {operation.number})"
+    )

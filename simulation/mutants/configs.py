@@ -1,4 +1,6 @@
-"""Where mutants are hunted: small clusters, short lives, and the faults that bring a kind of breakage to light."""
+"""Where mutants are hunted: small clusters, short lives, and the faults that bring a kind of
+breakage to light.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ ASKED = SwarmConfig(
     numbered_share=0.0, safety_s=20.0, election_timeout_ms=100, fetch_timeout_ms=2000, session_timeout_ms=20000, timeout_s=2.0,
     drift=0.1, faults={"isolate": 1.0, "pause": 2.0, "one_way": 3.0},
 )  # fmt: skip
-"""Many questions, few changes: a leader that leads no more has nothing of its own under way, and is asked all the same."""
+"""Many questions, few changes: a leader that leads no more has nothing of its own under way, and is
+asked all the same.
+"""
 
 ANSWERED = SwarmConfig(
     brokers=1, clients=0, direct_clients=12, writes_per_s=400.0, reads_per_s=0.0, asks_share=0.4, topics_share=0.7, shared_keys=1,
@@ -82,7 +86,12 @@ EVICTED = SwarmConfig(
 """More exactly-once clients than may be open, and answers that are lost."""
 
 OVERTAKEN = replace(
-    ASKED, direct_clients=100, writes_per_s=100.0, asks_share=0.98, timeout_s=3.0, faults={"overtaken": 1.0}
+    ASKED,
+    direct_clients=100,
+    writes_per_s=100.0,
+    asks_share=0.98,
+    timeout_s=3.0,
+    faults={"overtaken": 1.0},
 )
 """Leaders that hear from the others too late, and from their Fetches first."""
 
@@ -100,7 +109,9 @@ VOTERS = SwarmConfig(
 )  # fmt: skip
 """Voters that join and leave, under failovers."""
 
-HASTY = replace(VOTERS, faults={"change_voters": 0.05, "kill_controller": 1.5, "isolate": 2.0, "resign": 0.7})
+HASTY = replace(
+    VOTERS, faults={"change_voters": 0.05, "kill_controller": 1.5, "isolate": 2.0, "resign": 0.7}
+)
 """Voters that join and leave as fast as they can, from the first moment of each leader."""
 
 REPLICAS = SwarmConfig(
@@ -123,7 +134,9 @@ UNFENCING = SwarmConfig(
     session_timeout_ms=500, disk_max_ms=5.0,
     faults={"broker_behind": 0.5, "kill_broker": 4.0, "resign": 2.0, "kill_controller": 4.0},
 )  # fmt: skip
-"""Brokers are fenced, fall behind, and want to be unfenced before they have caught up; controllers change."""
+"""Brokers are fenced, fall behind, and want to be unfenced before they have caught up; controllers
+change.
+"""
 
 SNAPSHOTS = SwarmConfig(
     brokers=2, clients=3, writes_per_s=30.0, reads_per_s=5.0, topics_share=0.1, safety_s=15.0, election_timeout_ms=200,
@@ -143,7 +156,9 @@ TRANSFERS = replace(
     SNAPSHOTS, voters=5, brokers=0, reads_per_s=0.0, value_bytes=300, snapshot_part_bytes=100, election_timeout_ms=1000,
     fetch_timeout_ms=1000, faults={"long_pause": 3.0, "snapshot_cut": 0.2, "kill_controller": 1.5},
 )  # fmt: skip
-"""Followers that are left behind, under a leader that mostly stays, and fetch snapshots that are replaced meanwhile."""
+"""Followers that are left behind, under a leader that mostly stays, and fetch snapshots that are
+replaced meanwhile.
+"""
 
 EXPORTS = replace(
     SNAPSHOTS, brokers=0, clients=1, reads_per_s=0.0, topics_share=0.0, exports_per_s=0.5, safety_s=40.0,
@@ -162,7 +177,9 @@ LIVES = replace(
     BROKERS,
     faults={**BROKERS.faults, "stop_broker": 2.0, "roll_heartbeats": 2.5, "long_pause": 6.0},
 )
-"""As ``BROKERS``; they also stop in order, sleep long, and heartbeats are in force only some of the time."""
+"""As ``BROKERS``; they also stop in order, sleep long, and heartbeats are in force only some of the
+time.
+"""
 
 SILENCED = SwarmConfig(
     brokers=3, clients=1, writes_per_s=5.0, reads_per_s=5.0, safety_s=30.0, election_timeout_ms=200, fetch_timeout_ms=200,
@@ -193,7 +210,8 @@ LED = SwarmConfig(
 """Followers that fall behind and come back, and leaders that wait for the controllers' answer."""
 
 ROLLED = replace(
-    UNFENCING, faults={**UNFENCING.faults, "roll_heartbeats": 0.7, "kill_broker": 1.0, "kill_controller": 8.0}
+    UNFENCING,
+    faults={**UNFENCING.faults, "roll_heartbeats": 0.7, "kill_broker": 1.0, "kill_controller": 8.0},
 )
 """Brokers that are behind, while heartbeats go out of force and in again."""
 
@@ -205,7 +223,9 @@ DATA = SwarmConfig(
         "fetches_late": 2.0,
     },
 )  # fmt: skip
-"""Brokers with partitions die, sleep and lose sight of each other and of the controllers; leaders move all the time."""
+"""Brokers with partitions die, sleep and lose sight of each other and of the controllers; leaders
+move all the time.
+"""
 
 DATA_DISKS = replace(
     DATA,
@@ -229,18 +249,27 @@ DATA_LATE = replace(
         "broker_pause": 3.0,
     },
 )
-"""What leaders tell the controller of ISRs comes late, and is of brokers that have restarted meanwhile."""
+"""What leaders tell the controller of ISRs comes late, and is of brokers that have restarted
+meanwhile.
+"""
 
 DATA_TWINS = replace(
-    DATA, brokers=3, topics_share=0.0, faults={"broker_alone": 0.7, "twin_broker": 0.8, "kill_broker": 4.0}
+    DATA,
+    brokers=3,
+    topics_share=0.0,
+    faults={"broker_alone": 0.7, "twin_broker": 0.8, "kill_broker": 4.0},
 )
-"""Brokers that the controllers have replaced, and that do not know it, while their leaders still hear them."""
+"""Brokers that the controllers have replaced, and that do not know it, while their leaders still
+hear them.
+"""
 
 DATA_UNKNOWN = replace(
     DATA, brokers=3, topics_share=0.0, session_timeout_ms=9000, replica_lag_ms=500, balance_interval_s=0, safety_s=30.0,
     faults={"fetches_late": 0.15, "brokers_cut": 0.6, "isr_change_late": 0.5},
 )  # fmt: skip
-"""ISR changes come later than their leader waits for an answer, and are of followers that have fallen behind meanwhile."""
+"""ISR changes come later than their leader waits for an answer, and are of followers that have
+fallen behind meanwhile.
+"""
 
 OPERATED = SwarmConfig(
     brokers=3, clients=2, writes_per_s=10.0, reads_per_s=5.0, topics_share=0.3, admin_per_s=1.0, exports_per_s=1.0, safety_s=20.0,
@@ -266,7 +295,9 @@ STEPS = SwarmConfig(
     fetch_timeout_ms=200, snapshot_bytes=500, retention_bytes=1,
     faults={"kill_between_steps": 0.3, "isolate": 2.0, "kill_controller": 2.0},
 )  # fmt: skip
-"""Snapshots every few records, and death in the midst of what the store does with them in several steps."""
+"""Snapshots every few records, and death in the midst of what the store does with them in several
+steps.
+"""
 
 LOW = SwarmConfig(
     brokers=1, clients=2, writes_per_s=10.0, reads_per_s=0.0, safety_s=30.0, election_timeout_ms=500, fetch_timeout_ms=500,
@@ -292,4 +323,6 @@ BUILDS = SwarmConfig(
     session_timeout_ms=1500, old_build=4, release_version=4,
     faults={"change_build": 0.7, "raise_features": 0.5, "kill_broker": 4.0, "kill_controller": 6.0},
 )  # fmt: skip
-"""Nodes of two builds, one restarted as the other, and an operator who wants the newer one's level as soon as may be."""
+"""Nodes of two builds, one restarted as the other, and an operator who wants the newer one's level
+as soon as may be.
+"""

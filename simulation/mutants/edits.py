@@ -1,8 +1,9 @@
 """Editing a function of the running program, for a while.
 
-An edit is text for text in the source of one function, which is compiled anew and put in place as the function's code: every reference
-to it, by whatever name, is the edited one. The text is found whatever its layout. Source that has changed so that it is no longer found,
-once and only once, is an error, never a mutant that does nothing.
+An edit is text for text in the source of one function, which is compiled anew and put in place as
+the function's code: every reference to it, by whatever name, is the edited one. The text is found
+whatever its layout. Source that has changed so that it is no longer found, once and only once, is
+an error, never a mutant that does nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def find_function(target: str) -> FunctionType:
     try:
         found = importlib.import_module(module_name)
         for name in path.split("."):
-            # Not by getattr: an inherited method is another class's, and a class method would come bound.
+            # Not by getattr: an inherited method is another class's, and a class method would come
+            # bound.
             found = vars(found)[name]
     except (ImportError, KeyError) as error:
         raise StaleMutantError(f"there is no {target}{_moved_to(path)}: {error!r}") from error
@@ -77,9 +79,13 @@ def _compiled(function: FunctionType, source: str, target: str) -> CodeType:
     code: CodeType | None = compile(text, f"<{target}, edited>", "exec", flags, dont_inherit=True)
     for name in ("_enclosing", function.__code__.co_name):
         assert code is not None
-        code = next((c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name), None)
+        code = next(
+            (c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name), None
+        )
     if code is None or code.co_freevars != free:
-        raise StaleMutantError(f"{target} cannot be edited: it does not compile to a function with the names {free}")
+        raise StaleMutantError(
+            f"{target} cannot be edited: it does not compile to a function with the names {free}"
+        )
     # Tracebacks and filters go by the qualified name.
     return code.replace(co_qualname=function.__code__.co_qualname)
 
@@ -102,7 +108,10 @@ def edited(edits: Sequence[Edit]) -> Iterator[None]:
         function = find_function(target)
         source = sources[function][1] if function in sources else inspect.getsource(function)
         sources[function] = target, _replaced(source, target, old, new)
-    codes = {function: _compiled(function, source, target) for function, (target, source) in sources.items()}
+    codes = {
+        function: _compiled(function, source, target)
+        for function, (target, source) in sources.items()
+    }
     originals = {function: function.__code__ for function in codes}
     try:
         for function, code in codes.items():

@@ -1,7 +1,8 @@
-"""Hunting all mutants, from several starting points, on all cores; and the table of what noticed them.
+"""Hunting all mutants, from several starting points, on all cores; and the table of what noticed
+them.
 
-Each hunt has a process of its own. A mutant may spin so that no virtual time passes: no timer ends that run. It is given a wall-clock
-bound, and its process is killed.
+Each hunt has a process of its own. A mutant may spin so that no virtual time passes: no timer ends
+that run. It is given a wall-clock bound, and its process is killed.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def _dropped(_logger: object, _name: str, _event: object) -> NoReturn:
 
 def quiet() -> None:
     """What simulated nodes log is nobody's business here."""
-    structlog.configure(processors=[_dropped], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    structlog.configure(
+        processors=[_dropped], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+    )
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
     warnings.simplefilter("ignore", RuntimeWarning)
 
@@ -99,7 +102,10 @@ def _hunt(mutant: Mutant, first_seed: int, seeds: int, reports: Connection) -> N
 
 
 def hunt_one(mutant: Mutant, first_seed: int, seeds: int, run_wall_s: float = RUN_WALL_S) -> Fate:
-    """In a process of its own; each run gets ``run_wall_s`` of real time. Raises BrokenMutantError, also for an edit that fits no more."""
+    """In a process of its own; each run gets ``run_wall_s`` of real time.
+
+    Raises BrokenMutantError, also for an edit that fits no more.
+    """
     receiver, sender = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_hunt, args=(mutant, first_seed, seeds, sender), daemon=True)
     process.start()
@@ -123,12 +129,20 @@ def hunt_one(mutant: Mutant, first_seed: int, seeds: int, run_wall_s: float = RU
         receiver.close()
 
 
-def hunt_all(names: Sequence[str], *, seeds: int | None, repeat: int, run_wall_s: float = RUN_WALL_S) -> list[Row]:
+def hunt_all(
+    names: Sequence[str], *, seeds: int | None, repeat: int, run_wall_s: float = RUN_WALL_S
+) -> list[Row]:
     """Hunt each from ``repeat`` starting points, within ``seeds`` runs or its own bound."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         futures: dict[str, list[Future[Fate]]] = {
             name: [
-                pool.submit(hunt_one, MUTANTS[name], STRIDE * start, seeds or MUTANTS[name].seeds, run_wall_s)
+                pool.submit(
+                    hunt_one,
+                    MUTANTS[name],
+                    STRIDE * start,
+                    seeds or MUTANTS[name].seeds,
+                    run_wall_s,
+                )
                 for start in range(repeat)
             ]
             for name in names
@@ -190,7 +204,8 @@ def as_text(rows: Sequence[Row]) -> str:
     """For people at a terminal."""
     width = max(len(row.name) for row in rows)
     return "\n".join(
-        f"{row.name:{width}}  {_in_short(row)}  {row.median_seeds:g} seeds of {row.bound}  {', '.join(row.checks)}"
+        f"{row.name:{width}}  {_in_short(row)}  {row.median_seeds:g} seeds of {row.bound} "
+        f" {', '.join(row.checks)}"
         for row in rows
     )
 
@@ -198,16 +213,27 @@ def as_text(rows: Sequence[Row]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. 1 if a mutant survived."""
     parser = argparse.ArgumentParser(
-        prog="scripts/mutants", description="Break the code on purpose, and see whether a simulated cluster notices."
+        prog="scripts/mutants",
+        description="Break the code on purpose, and see whether a simulated cluster notices.",
     )
     parser.add_argument("name", nargs="*", help="mutants to hunt; none: all of them")
-    parser.add_argument("--seeds", type=int, help="runs of each hunt; by default each mutant's own bound")
-    parser.add_argument("--repeat", type=int, default=5, help="hunts of each mutant, from different seeds (default: 5)")
+    parser.add_argument(
+        "--seeds", type=int, help="runs of each hunt; by default each mutant's own bound"
+    )
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=5,
+        help="hunts of each mutant, from different seeds (default: 5)",
+    )
     parser.add_argument(
         "--run-wall-s",
         type=float,
         default=RUN_WALL_S,
-        help="real seconds of one run; then its process is killed, and the mutant not (default: %(default)s)",
+        help=(
+            "real seconds of one run; then its process is killed, and the mutant not (default:"
+            " %(default)s)"
+        ),
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything, as JSON")
@@ -217,7 +243,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no mutant is called {', '.join(unknown)}; there are: {', '.join(MUTANTS)}")
     rows = hunt_all(
-        options.name or list(MUTANTS), seeds=options.seeds, repeat=options.repeat, run_wall_s=options.run_wall_s
+        options.name or list(MUTANTS),
+        seeds=options.seeds,
+        repeat=options.repeat,
+        run_wall_s=options.run_wall_s,
     )
     show = as_json if options.json else as_markdown if options.markdown else as_text
     sys.stdout.write(show(rows) + "\n")

@@ -1,4 +1,6 @@
-"""Mutants of what moves partitions about: reassignments, elections, and what they must not do to an ISR."""
+"""Mutants of what moves partitions about: reassignments, elections, and what they must not do to an
+ISR.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,13 @@ MUTANTS = (
     Mutant(
         "last-member-leaves-isr",
         "the last member of an ISR is removed from it",
-        (Edit("controller.rules.partition_change:next_state", "members or partition.isr", "members"),),
+        (
+            Edit(
+                "controller.rules.partition_change:next_state",
+                "members or partition.isr",
+                "members",
+            ),
+        ),
         MOVING,
         RESTARTS,
     ),
@@ -116,7 +124,8 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.metadata.fold:changed_partition",
-                'has("leader") or (replicas is not old.replicas and not set(old.replicas) <= set(replicas))',
+                'has("leader") or (replicas is not old.replicas and not set(old.replicas) <='
+                " set(replicas))",
                 'has("leader")',
             ),
         ),

@@ -10,7 +10,13 @@ MUTANTS = (
     Mutant(
         "repeatable-from-tip",
         "a repeatable read is answered from the newest image",
-        (Edit("broker.metadata.read_gate:ReadGate._find", "at_lao = view.repeatable", "at_lao = view.tip"),),
+        (
+            Edit(
+                "broker.metadata.read_gate:ReadGate._find",
+                "at_lao = view.repeatable",
+                "at_lao = view.tip",
+            ),
+        ),
         SLOW,
         "slow links to brokers",
     ),
@@ -37,7 +43,11 @@ MUTANTS = (
                 "if why := self._lifecycle.why_fenced(self._loop.time()):",
                 "if why := (not self._lifecycle.epoch >= 0 and 'not registered'):",
             ),
-            Edit("broker.metadata.view:View._note_membership", "if mine is None or mine.fenced:", "if mine is None:"),
+            Edit(
+                "broker.metadata.view:View._note_membership",
+                "if mine is None or mine.fenced:",
+                "if mine is None:",
+            ),
         ),
         BROKERS,
         "brokers cut off for longer than their session",
@@ -46,7 +56,11 @@ MUTANTS = (
         "listens-to-deposed",
         "a broker accepts a controller of an older epoch than the newest it has seen",
         (
-            Edit("broker.metadata.view:View.hear", "if controller_epoch < self.controller_epoch:", "if False:"),
+            Edit(
+                "broker.metadata.view:View.hear",
+                "if controller_epoch < self.controller_epoch:",
+                "if False:",
+            ),
             Edit(
                 "broker.metadata.follower:MetadataFollower._take",
                 "elif reply.controller_epoch < view.controller_epoch:",
@@ -92,7 +106,8 @@ MUTANTS = (
             Edit(
                 "broker.partition.describe:_describe",
                 "for member in state.committed",
-                "for member in (dict(state.proposal.members) if state.proposal else state.committed)",
+                "for member in (dict(state.proposal.members) if state.proposal else"
+                " state.committed)",
             ),
         ),
         LED,

@@ -33,7 +33,11 @@ MUTANTS = (
         "generated-while-absent",
         "a newcomer gets a new id while a broker that holds replicas is absent",
         (
-            Edit("controller.decisions.brokers.broker_ids:_missing", "if free and not free[0].missing:", "if False:"),
+            Edit(
+                "controller.decisions.brokers.broker_ids:_missing",
+                "if free and not free[0].missing:",
+                "if False:",
+            ),
             Edit(
                 "controller.decisions.brokers.broker_ids:_missing",
                 "if not free:",
@@ -46,14 +50,24 @@ MUTANTS = (
     Mutant(
         "generated-within-session",
         "a newcomer does not wait until all brokers that hold replicas have been heard from",
-        (Edit("controller.decisions.brokers.broker_ids:_missing", "_check_all_heard(asking, reserved)", "pass"),),
+        (
+            Edit(
+                "controller.decisions.brokers.broker_ids:_missing",
+                "_check_all_heard(asking, reserved)",
+                "pass",
+            ),
+        ),
         ADOPTED,
         "newcomers, while a broker is away",
     ),
     Mutant(
         "guesses-among-missing",
         "of several missing ids, a newcomer gets the first",
-        (Edit("controller.decisions.brokers.broker_ids:_missing", "if len(free) > 1:", "if False:"),),
+        (
+            Edit(
+                "controller.decisions.brokers.broker_ids:_missing", "if len(free) > 1:", "if False:"
+            ),
+        ),
         ADOPTED,
         "newcomers, while brokers are away",
         known=2,
@@ -73,7 +87,8 @@ MUTANTS = (
     ),
     Mutant(
         "own-past-taken-for-alive",
-        "a session that has not ended counts as another process, and a broker on its own host gets a new id",
+        "a session that has not ended counts as another process, and a broker on its own host gets"
+        " a new id",
         (
             Edit(
                 "controller.decisions.brokers.broker_ids:_Asking.life",
@@ -100,7 +115,13 @@ MUTANTS = (
     Mutant(
         "missing-at-once",
         "an id is missing as soon as its broker is down",
-        (Edit("controller.state.absent_ids:AbsentIds.absent", "max(0.0, self._adopt_after_s - absent_for_s)", "0.0"),),
+        (
+            Edit(
+                "controller.state.absent_ids:AbsentIds.absent",
+                "max(0.0, self._adopt_after_s - absent_for_s)",
+                "0.0",
+            ),
+        ),
         NEWCOMERS,
         "newcomers, while a broker restarts",
         seeds=100,

@@ -34,11 +34,13 @@ MUTANTS = (
     ),
     Mutant(
         "answer-before-commit",
-        "an answer without records does not wait for the commit of the records that its decision depends on",
+        "an answer without records does not wait for the commit of the records that its decision"
+        " depends on",
         (
             Edit(
                 "controller.service.parking:Parking.release_reads",
-                "reads[0].round <= self._confirmed_round and reads[0].offset < self._high_watermark",
+                "reads[0].round <= self._confirmed_round and reads[0].offset <"
+                " self._high_watermark",
                 "reads[0].round <= self._confirmed_round",
             ),
         ),
@@ -51,7 +53,8 @@ MUTANTS = (
         (
             Edit(
                 "controller.service.parking:Parking.release_reads",
-                "reads[0].round <= self._confirmed_round and reads[0].offset < self._high_watermark",
+                "reads[0].round <= self._confirmed_round and reads[0].offset <"
+                " self._high_watermark",
                 "reads[0].offset < self._high_watermark",
             ),
         ),
@@ -175,8 +178,10 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.quorum.leader:Leader.on_fetch",
-                "if request.round > replica.echoed_round:\n                self._echoed(replica, request.round)",
-                "if self.rounds.current > replica.echoed_round:\n                self._echoed(replica, self.rounds.current)",
+                "if request.round > replica.echoed_round:\n                self._echoed(replica,"
+                " request.round)",
+                "if self.rounds.current > replica.echoed_round:\n               "
+                " self._echoed(replica, self.rounds.current)",
             ),
         ),
         OVERTAKEN,
@@ -186,17 +191,23 @@ MUTANTS = (
     ),
     Mutant(
         "change-before-own-commit",
-        "a leader changes the voter set before it has committed in its epoch (the defect that KIP-853 avoids)",
+        "a leader changes the voter set before it has committed in its epoch (the defect that"
+        " KIP-853 avoids)",
         (
             Edit(
                 "controller.decisions.quorum.membership:Membership._changeable",
                 "state.committed.offset < self._epoch_start_offset",
                 "False",
             ),
-            Edit("raftlog.quorum.membership:obstacle", "if node.high_watermark <= start_offset:", "if False:"),
+            Edit(
+                "raftlog.quorum.membership:obstacle",
+                "if node.high_watermark <= start_offset:",
+                "if False:",
+            ),
             Edit(
                 "controller.service.turns:Turns.decide_all",
-                "allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS",
+                "allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else"
+                " MAX_UNCOMMITTED_CHUNKS",
                 "allowed = MAX_UNCOMMITTED_CHUNKS",
             ),
         ),

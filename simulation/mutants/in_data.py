@@ -1,4 +1,6 @@
-"""Mutants of brokers' partitions: who is in sync, what is committed, what is acknowledged, who may serve, who is followed."""
+"""Mutants of brokers' partitions: who is in sync, what is committed, what is acknowledged, who may
+serve, who is followed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.partitions.alter_partition:_ineligible",
-                "member.broker_epoch != broker.epoch and not (skip and member.broker_epoch == UNKNOWN_EPOCH)",
+                "member.broker_epoch != broker.epoch and not (skip and member.broker_epoch =="
+                " UNKNOWN_EPOCH)",
                 "False",
             ),
         ),
@@ -27,12 +30,14 @@ MUTANTS = (
     ),
     Mutant(
         "epochs-from-metadata",
-        "a leader proposes a follower under the epoch in its metadata, not under the one that the follower fetched with (KIP-903)",
+        "a leader proposes a follower under the epoch in its metadata, not under the one that the"
+        " follower fetched with (KIP-903)",
         (
             Edit(
                 "broker.partition.leader_isr:LeaderIsr.epoch_of",
                 "return follower.broker_epoch",
-                "return self._host.image.brokers[member].epoch if member in self._host.image.brokers else NO_EPOCH",
+                "return self._host.image.brokers[member].epoch if member in"
+                " self._host.image.brokers else NO_EPOCH",
             ),
             Edit(
                 "broker.partition.leader_isr:LeaderIsr._is_eligible",
@@ -73,7 +78,13 @@ MUTANTS = (
     Mutant(
         "commits-by-committed-isr",
         "the high watermark does not wait for members that are proposed and not yet committed",
-        (Edit("broker.partition.leader:Leader.advance", "self.isr.state.maximal", "self.isr.state.committed"),),
+        (
+            Edit(
+                "broker.partition.leader:Leader.advance",
+                "self.isr.state.maximal",
+                "self.isr.state.committed",
+            ),
+        ),
         DATA_LATE,
         LATE,
         known=4,
@@ -94,8 +105,16 @@ MUTANTS = (
         "data-follower-acknowledges-unflushed",
         "a follower sends its next fetch before the fetched records are durable",
         (
-            Edit("broker.partition.follower:Follower.named", "replica.log.flushed_end", "replica.log.end"),
-            Edit("broker.partition.leader_link:LeaderLink._take", "if not replica.durable:", "if True:"),
+            Edit(
+                "broker.partition.follower:Follower.named",
+                "replica.log.flushed_end",
+                "replica.log.end",
+            ),
+            Edit(
+                "broker.partition.leader_link:LeaderLink._take",
+                "if not replica.durable:",
+                "if True:",
+            ),
             Edit(
                 "broker.partition.leader_link:LeaderLink._take",
                 "self._writing[replica.key] = follower",
@@ -110,7 +129,8 @@ MUTANTS = (
         (
             Edit(
                 "broker.partition.leader_isr:LeaderIsr._may_join",
-                "and follower.end_offset >= leader.high_watermark\n            and follower.end_offset >= leader.start_offset",
+                "and follower.end_offset >= leader.high_watermark\n            and"
+                " follower.end_offset >= leader.start_offset",
                 "and follower.end_offset >= 0",
             ),
         ),
@@ -120,7 +140,8 @@ MUTANTS = (
     ),
     Mutant(
         "joins-isr-below-start",
-        "a follower enters the ISR below the start of its leader's epoch, before the leader knows what is committed",
+        "a follower enters the ISR below the start of its leader's epoch, before the leader knows"
+        " what is committed",
         (
             Edit(
                 "broker.partition.leader_isr:LeaderIsr._may_join",
@@ -140,7 +161,8 @@ MUTANTS = (
     ),
     Mutant(
         "data-truncation-skipped",
-        "a leader does not compare epochs: a follower with a diverging log receives the records after its log end",
+        "a leader does not compare epochs: a follower with a diverging log receives the records"
+        " after its log end",
         (
             # One that is longer is told: there is nothing to give behind it.
             Edit(
@@ -156,7 +178,13 @@ MUTANTS = (
     Mutant(
         "old-incarnation-fetches",
         "fetches of a former incarnation of a follower count (KIP-903)",
-        (Edit("broker.partition.sessions:Sessions._check_epoch", "if epoch < max(known, 0):", "if False:"),),
+        (
+            Edit(
+                "broker.partition.sessions:Sessions._check_epoch",
+                "if epoch < max(known, 0):",
+                "if False:",
+            ),
+        ),
         DATA_TWINS,
         "brokers that were replaced and do not know it",
     ),
@@ -179,7 +207,9 @@ MUTANTS = (
         "records are acknowledged with acks=all regardless of min.insync.replicas",
         (
             Edit(
-                "broker.partition.leader:Leader.enough_in_sync", "len(self.isr.state.committed) >= self.min_isr", "True"
+                "broker.partition.leader:Leader.enough_in_sync",
+                "len(self.isr.state.committed) >= self.min_isr",
+                "True",
             ),
         ),
         DATA,
@@ -189,7 +219,13 @@ MUTANTS = (
     Mutant(
         "acknowledged-by-leader-alone",
         "records with acks=all are acknowledged when only the leader has them",
-        (Edit("broker.partition.produces:Produces._append", "for_commit=acks == ALL", "for_commit=False"),),
+        (
+            Edit(
+                "broker.partition.produces:Produces._append",
+                "for_commit=acks == ALL",
+                "for_commit=False",
+            ),
+        ),
         DATA,
     ),
     Mutant(
@@ -249,9 +285,18 @@ MUTANTS = (
     Mutant(
         "lagging-stays-in-isr",
         "a member of the ISR that has fallen behind stays in it",
-        (Edit("broker.partition.leader_isr:LeaderIsr._look_for_lag", "if late and self._may_propose():", "if False:"),),
+        (
+            Edit(
+                "broker.partition.leader_isr:LeaderIsr._look_for_lag",
+                "if late and self._may_propose():",
+                "if False:",
+            ),
+        ),
         replace(
-            DATA, replica_lag_ms=500, session_timeout_ms=9000, faults={"brokers_cut": 0.5, "broker_disk_hang": 1.0}
+            DATA,
+            replica_lag_ms=500,
+            session_timeout_ms=9000,
+            faults={"brokers_cut": 0.5, "broker_disk_hang": 1.0},
         ),
         "brokers that do not reach each other",
         known=4,

@@ -52,7 +52,8 @@ MUTANTS = (
             Edit(
                 ADVANCE,
                 "self._floor = max(self._floor, self._by_applied[0][0])",
-                "self._floor = max(self._floor, next((a for a, _, _ in self._by_applied if a >= 0), -1))",
+                "self._floor = max(self._floor, next((a for a, _, _ in self._by_applied if a >= 0),"
+                " -1))",
             ),
             Edit(
                 "controller.visibility.lao:LaoTracker.lao",
@@ -66,7 +67,13 @@ MUTANTS = (
     Mutant(
         "reports-of-other-epochs",
         "reports made to another controller count",
-        (Edit("controller.visibility.lao:LaoTracker.report", "controller_epoch != self.epoch or ", ""),),
+        (
+            Edit(
+                "controller.visibility.lao:LaoTracker.report",
+                "controller_epoch != self.epoch or ",
+                "",
+            ),
+        ),
         replace(SLOW, faults={"resign": 1.0, "isolate": 2.0, "clog": 1.0}),
         "failovers",
         known=48,
@@ -77,10 +84,12 @@ MUTANTS = (
         (
             Edit(
                 "controller.visibility.lao:LaoTracker._set_fenced",
-                "            broker.leaves_at = batch_end\n            self._leaving.append((batch_end, broker))",
-                "            broker.member = False\n"
-                "            self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))\n"
-                "            self._by_known_lao.remove((broker.known_lao, broker.broker_id, broker.epoch))",
+                "            broker.leaves_at = batch_end\n           "
+                " self._leaving.append((batch_end, broker))",
+                "            broker.member = False\n           "
+                " self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))\n      "
+                "      self._by_known_lao.remove((broker.known_lao, broker.broker_id,"
+                " broker.epoch))",
             ),
         ),
         replace(
@@ -146,7 +155,13 @@ MUTANTS = (
     Mutant(
         "told-of-former-epoch",
         "a broker reads at an LAO from an earlier controller epoch than the one that unfenced it",
-        (Edit("broker.metadata.view:View.repeatable", "self._told_epoch < self._unfenced_epoch or ", ""),),
+        (
+            Edit(
+                "broker.metadata.view:View.repeatable",
+                "self._told_epoch < self._unfenced_epoch or ",
+                "",
+            ),
+        ),
         UNFENCING,
         "failovers, brokers that lag while they are fenced",
     ),
@@ -157,7 +172,8 @@ MUTANTS = (
             Edit(
                 "controller.visibility.lao:LaoTracker._set_fenced",
                 "        if not fenced:\n",
-                "        if 0 <= batch_end <= self.epoch_start_offset:\n            return\n        if not fenced:\n",
+                "        if 0 <= batch_end <= self.epoch_start_offset:\n            return\n       "
+                " if not fenced:\n",
             ),
         ),
         UNFENCING,
@@ -170,7 +186,8 @@ MUTANTS = (
             Edit(
                 "controller.visibility.lao:LaoTracker.lao",
                 "return -1 if self._off or silent or self._level_is_zero else self._floor",
-                "return self._high_watermark - 1 if not self._by_applied else -1 if self._by_applied[0][0] < 0 else self._floor",
+                "return self._high_watermark - 1 if not self._by_applied else -1 if"
+                " self._by_applied[0][0] < 0 else self._floor",
             ),
         ),
         replace(UNFENCING, brokers=1),
@@ -184,8 +201,9 @@ MUTANTS = (
                 "controller.visibility.lao:LaoTracker._membership_changed",
                 '            if message.HasField("fenced"):\n'
                 "                self._set_fenced(broker, message.fenced, batch_end)",
-                '            if message.HasField("fenced") or message.in_controlled_shutdown:\n'
-                "                self._set_fenced(broker, message.fenced or message.in_controlled_shutdown, batch_end)",
+                '            if message.HasField("fenced") or message.in_controlled_shutdown:\n    '
+                "            self._set_fenced(broker, message.fenced or"
+                " message.in_controlled_shutdown, batch_end)",
             ),
         ),
         replace(SLOW, topics_share=0.6, faults={"stop_broker": 0.7, "clog": 1.0}),

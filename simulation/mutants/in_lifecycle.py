@@ -1,4 +1,6 @@
-"""Mutants of brokers' lives (KIP-343): who counts, until when, and what the double roll leaves behind."""
+"""Mutants of brokers' lives (KIP-343): who counts, until when, and what the double roll leaves
+behind.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ MUTANTS = (
         (
             Edit(
                 "broker.registration.lifecycle:Lifecycle.self_fenced",
-                "silent = self._heartbeats and",
-                "silent = False and",
+                "self._heartbeats and",
+                "False and",
             ),
         ),
         LIVES,
@@ -70,7 +72,11 @@ MUTANTS = (
     Mutant(
         "gone-under-lease",
         "a broker that seems to be gone is fenced although it may hold a lease for strict reads",
-        (Edit("controller.state.gone:Gone.due", "if leases.ends_at(broker_id) <= now:", "if True:"),),
+        (
+            Edit(
+                "controller.state.gone:Gone.due", "if leases.ends_at(broker_id) <= now:", "if True:"
+            ),
+        ),
         REFUSED,
         "a firewall that refuses in a broker's name, strict reads",
         known=6,
@@ -91,7 +97,13 @@ MUTANTS = (
     Mutant(
         "fenced-without-heartbeats",
         "silence fences a broker also where heartbeats are not in force",
-        (Edit("controller.decider:Decider._fence_silent", " and not heartbeats_off(self.state)", ""),),
+        (
+            Edit(
+                "controller.decider:Decider._fence_silent",
+                " and not heartbeats_off(self.state)",
+                "",
+            ),
+        ),
         LIVES,
         "the double roll, brokers that die",
     ),

@@ -1,4 +1,6 @@
-"""Mutants of messages as they travel: what only shows because the simulated network carries bytes, and no objects."""
+"""Mutants of messages as they travel: what only shows because the simulated network carries bytes,
+and no objects.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ MUTANTS = (
         "numbered-after-send",
         "a Fetch gets its correlation id after it was sent",
         (
-            Edit("raftlog.quorum.fetcher:Fetcher.pump", "request.correlation_id = correlation_id", "pass"),
+            Edit(
+                "raftlog.quorum.fetcher:Fetcher.pump",
+                "request.correlation_id = correlation_id",
+                "pass",
+            ),
             Edit(
                 "raftlog.replica.peers:Peer.send_fetch",
                 """request.correlation_id = correlation_id

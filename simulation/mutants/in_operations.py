@@ -1,4 +1,6 @@
-"""Mutants of what operators ask for: brokers unregistered, levels lowered, hosts mapped by hand, voters moved."""
+"""Mutants of what operators ask for: brokers unregistered, levels lowered, hosts mapped by hand,
+voters moved.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ MUTANTS = (
     ),
     Mutant(
         "downgrade-leaves-causes",
-        "metadata.version is lowered although brokers have causes that programs of that level do not know",
+        "metadata.version is lowered although brokers have causes that programs of that level do"
+        " not know",
         (
             Edit(
                 "controller.decisions.quorum.features:_told_in_words",
@@ -62,7 +65,8 @@ MUTANTS = (
     ),
     Mutant(
         "downgrade-leaves-mapping-causes",
-        "metadata.version is lowered although host mappings have causes that programs of that level do not know",
+        "metadata.version is lowered although host mappings have causes that programs of that level"
+        " do not know",
         (
             Edit(
                 "controller.decisions.quorum.features:_told_in_words",
@@ -76,14 +80,26 @@ MUTANTS = (
     Mutant(
         "raised-beside-old-brokers",
         "metadata.version is raised although a registered broker does not know it",
-        (Edit("controller.decisions.quorum.features:_brokers_against", "if not low <= level <= high:", "if False:"),),
+        (
+            Edit(
+                "controller.decisions.quorum.features:_brokers_against",
+                "if not low <= level <= high:",
+                "if False:",
+            ),
+        ),
         BUILDS,
         "brokers of two builds",
     ),
     Mutant(
         "raised-beside-old-voters",
         "metadata.version is raised although a voter does not know it",
-        (Edit("controller.decisions.quorum.features:_voters_against", "elif known < level:", "elif False:"),),
+        (
+            Edit(
+                "controller.decisions.quorum.features:_voters_against",
+                "elif known < level:",
+                "elif False:",
+            ),
+        ),
         BUILDS,
         "controllers of two builds",
         known=2,
@@ -94,8 +110,9 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.brokers.registration:_check_features",
-                "if feature is None or not feature.min_supported_version <= level <= feature.max_supported_version:",
-                "if False:",
+                "feature is None or not feature.min_supported_version <= level <="
+                " feature.max_supported_version",
+                "False",
             ),
         ),
         BUILDS,
@@ -150,7 +167,8 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.quorum.membership:Membership.update",
-                "VoterEntry(v.id, v.directory_id, request.endpoint) if v is old else v for v in voters",
+                "VoterEntry(v.id, v.directory_id, request.endpoint) if v is old else v for v in"
+                " voters",
                 "VoterEntry(v.id, v.directory_id, request.endpoint) for v in voters if v is old",
             ),
         ),
@@ -174,7 +192,13 @@ MUTANTS = (
     Mutant(
         "reserve-not-told",
         "a follower does not report that its disk is below its reserve",
-        (Edit("raftlog.quorum.fetcher:Fetcher.pump", "request.low_on_space = node.low_on_space", "pass"),),
+        (
+            Edit(
+                "raftlog.quorum.fetcher:Fetcher.pump",
+                "request.low_on_space = node.low_on_space",
+                "pass",
+            ),
+        ),
         LOW,
         "disks that are below their reserve",
         known=1,

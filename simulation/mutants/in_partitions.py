@@ -1,4 +1,6 @@
-"""Mutants of what keeps ISRs true: broker epochs, and what registering and fencing do to partitions."""
+"""Mutants of what keeps ISRs true: broker epochs, and what registering and fencing do to
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,13 @@ MUTANTS = (
     Mutant(
         "isr-of-fenced",
         "a fenced broker can enter an ISR",
-        (Edit("controller.decisions.partitions.alter_partition:_ineligible", "if broker.fenced:", "if False:"),),
+        (
+            Edit(
+                "controller.decisions.partitions.alter_partition:_ineligible",
+                "if broker.fenced:",
+                "if False:",
+            ),
+        ),
         REPLICAS,
         RESTARTS,
     ),
@@ -66,7 +74,8 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.brokers.registration:register_broker",
-                "records.extend(removals(state.pending, old.id, on_purpose=True, same_disk=same_disk))",
+                "records.extend(removals(state.pending, old.id, on_purpose=True,"
+                " same_disk=same_disk))",
                 "pass",
             ),
         ),

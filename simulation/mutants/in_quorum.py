@@ -12,7 +12,11 @@ MUTANTS = (
     Mutant(
         "silent-peer-link-kept",
         "a node keeps using a silent link to another controller",
-        (Edit("raftlog.replica.peers:PeerLink._dial_another", "if self._other is None", "if False"),),
+        (
+            Edit(
+                "raftlog.replica.peers:PeerLink._dial_another", "if self._other is None", "if False"
+            ),
+        ),
         SILENCED_QUORUM,
         "single connections between controllers that are dead",
     ),
@@ -44,7 +48,13 @@ MUTANTS = (
     Mutant(
         "acknowledge-before-fsync",
         "a follower's next Fetch leaves before its flush",
-        (Edit("raftlog.quorum.fetcher:Fetcher._blocked", "node.log.flushed_end < node.log.end", "False"),),
+        (
+            Edit(
+                "raftlog.quorum.fetcher:Fetcher._blocked",
+                "node.log.flushed_end < node.log.end",
+                "False",
+            ),
+        ),
         ELECTIONS,
     ),
     Mutant(
@@ -70,7 +80,11 @@ MUTANTS = (
                 "target = min(end_offset, local_end) if local_epoch == epoch else local_end",
                 "target = min(end_offset, max(self.epochs.last_start, self.start))",
             ),
-            Edit("raftlog.quorum.fetcher:Fetcher._truncate", "if target < node.high_watermark:", "if False:"),
+            Edit(
+                "raftlog.quorum.fetcher:Fetcher._truncate",
+                "if target < node.high_watermark:",
+                "if False:",
+            ),
         ),
         ELECTIONS,
         "failovers",
@@ -91,7 +105,8 @@ MUTANTS = (
     ),
     Mutant(
         "log-matching-off",
-        "the leader does not compare epochs: it sends a follower the records after its log end, with any log below",
+        "the leader does not compare epochs: it sends a follower the records after its log end,"
+        " with any log below",
         (
             Edit(
                 "raftlog.quorum.log_ends:LogEnds.divergence",
@@ -148,7 +163,8 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.quorum.campaign:Campaign.on_response",
-                "if self._awaited.get(event.peer_id) != event.correlation_id or not isinstance(response, pb.VoteResponse):",
+                "if self._awaited.get(event.peer_id) != event.correlation_id or not"
+                " isinstance(response, pb.VoteResponse):",
                 "if not isinstance(response, pb.VoteResponse):",
             ),
             Edit(
@@ -158,8 +174,9 @@ MUTANTS = (
             ),
             Edit(
                 "raftlog.quorum.campaign:Campaign.on_response",
-                "sound = not response.error_code and response.leader_epoch == self.epoch and response.pre_vote == self.pre_vote",
-                "sound = not response.error_code",
+                "not response.error_code and response.leader_epoch == self.epoch and"
+                " response.pre_vote == self.pre_vote",
+                "not response.error_code",
             ),
         ),
         LATE,
@@ -202,7 +219,13 @@ MUTANTS = (
     Mutant(
         "acknowledge-after-io-error",
         "a failed sync is reported as done",
-        (Edit("raftlog.storage.group_commit:GroupCommit.sync_finished", "if error is not None:", "if False:"),),
+        (
+            Edit(
+                "raftlog.storage.group_commit:GroupCommit.sync_finished",
+                "if error is not None:",
+                "if False:",
+            ),
+        ),
         replace(ELECTIONS, faults={"disk_error": 0.5}),
         "disks that fail",
     ),
@@ -229,7 +252,9 @@ MUTANTS = (
         "every request for a pre-vote is granted, also by a voter that hears a leader (KIP-996)",
         (
             Edit(
-                "raftlog.quorum.requests:_grants", "return complete and node.role.grants_pre_vote()", "return complete"
+                "raftlog.quorum.requests:_grants",
+                "return complete and node.role.grants_pre_vote()",
+                "return complete",
             ),
         ),
         FLAPPING,
@@ -238,7 +263,13 @@ MUTANTS = (
     Mutant(
         "pre-vote-skipped",
         "a voter that misses its leader opens an epoch without a pre-vote",
-        (Edit("raftlog.quorum.prospective:Prospective.enter", "self._begin_round()", "self.node.become_candidate()"),),
+        (
+            Edit(
+                "raftlog.quorum.prospective:Prospective.enter",
+                "self._begin_round()",
+                "self.node.become_candidate()",
+            ),
+        ),
         FLAPPING,
         "links that break for a moment",
     ),
@@ -263,7 +294,8 @@ MUTANTS = (
             Edit(
                 "raftlog.quorum.node_state:NodeState._adopt_voters",
                 "self.voters = history.voters",
-                "self.voters = history.voters if history.record_offset < max(0, self.high_watermark) else history.before",
+                "self.voters = history.voters if history.record_offset < max(0,"
+                " self.high_watermark) else history.before",
             ),
         ),
         VOTERS,
@@ -290,14 +322,21 @@ MUTANTS = (
     Mutant(
         "set-survives-truncation",
         "a voter set stays in force when its record is truncated",
-        (Edit("raftlog.quorum.fetcher:Fetcher._truncate_to", "node.truncate_voters(end_offset)", "pass"),),
+        (
+            Edit(
+                "raftlog.quorum.fetcher:Fetcher._truncate_to",
+                "node.truncate_voters(end_offset)",
+                "pass",
+            ),
+        ),
         VOTERS,
         "voters that join and leave, failovers",
         known=2,
     ),
     Mutant(
         "late-fetch-answer",
-        "a follower accepts any answer to a Fetch, of any epoch and leader, and in any role of its own",
+        "a follower accepts any answer to a Fetch, of any epoch and leader, and in any role of"
+        " its own",
         (
             Edit(
                 "raftlog.quorum.fetcher:Fetcher.awaits",

@@ -13,7 +13,8 @@ ENDS_AT = "controller.visibility.read_leases:ReadLeases.ends_at"
 MUTANTS = (
     Mutant(
         "strict-lease-without-round",
-        "a lease is given or renewed without a confirmed round, also by a controller that no longer leads",
+        "a lease is given or renewed without a confirmed round, also by a controller that no longer"
+        " leads",
         (
             Edit(
                 "controller.service.turns:Turns._settle",
@@ -37,7 +38,13 @@ MUTANTS = (
     Mutant(
         "fenced-while-leased",
         "a broker that lags is fenced even if it holds a lease",
-        (Edit("controller.decider:Decider._fence_stuck", "if leases.ends_at(stuck) > now:", "if False:"),),
+        (
+            Edit(
+                "controller.decider:Decider._fence_stuck",
+                "if leases.ends_at(stuck) > now:",
+                "if False:",
+            ),
+        ),
         replace(STRICT, lag_max_ms=600, session_timeout_ms=6000, faults={"broker_behind": 2.0}),
         "brokers that heartbeat and get no log",
     ),
@@ -51,7 +58,12 @@ MUTANTS = (
                 "self._granted_at.get(broker_id, -1e9)",
             ),
         ),
-        replace(STRICT, lag_max_ms=600, session_timeout_ms=6000, faults={"broker_behind": 1.0, "resign": 1.0}),
+        replace(
+            STRICT,
+            lag_max_ms=600,
+            session_timeout_ms=6000,
+            faults={"broker_behind": 1.0, "resign": 1.0},
+        ),
         "failovers, brokers that get no log",
     ),
     Mutant(
@@ -71,13 +83,24 @@ MUTANTS = (
         "lease-without-margin",
         "a lease is as long as the session, without a margin for clock drift",
         (Edit("controller.visibility.read_leases:ReadLeases.length_ms", "LEASE_SHARE", "1.0"),),
-        replace(STRICT, brokers=6, drift=0.1, session_timeout_ms=3000, safety_s=30.0, faults={"broker_behind": 0.7}),
+        replace(
+            STRICT,
+            brokers=6,
+            drift=0.1,
+            session_timeout_ms=3000,
+            safety_s=30.0,
+            faults={"broker_behind": 0.7},
+        ),
         "brokers cut off, clocks that drift",
     ),
     Mutant(
         "strict-without-lease",
         "a strict read is answered like a repeatable one, with or without a lease",
-        (Edit("broker.metadata.read_gate:ReadGate.admit", "if self._lease.held(now):", "if True:"),),
+        (
+            Edit(
+                "broker.metadata.read_gate:ReadGate.admit", "if self._lease.held(now):", "if True:"
+            ),
+        ),
         STRICT,
         "brokers cut off for longer than their session",
         known=1,
@@ -86,15 +109,24 @@ MUTANTS = (
         "strict-below-applied",
         "a strict read does not wait until LAO covers what the broker has applied",
         (
-            Edit("broker.metadata.read_gate:ReadGate.admit", "offset = max(offset, self._view.applied)", "pass"),
-            Edit("broker.metadata.read_gate:ReadGate._take_floor", "applied = self._view.applied", "applied = UNKNOWN"),
+            Edit(
+                "broker.metadata.read_gate:ReadGate.admit",
+                "offset = max(offset, self._view.applied)",
+                "pass",
+            ),
+            Edit(
+                "broker.metadata.read_gate:ReadGate._take_floor",
+                "applied = self._view.applied",
+                "applied = UNKNOWN",
+            ),
         ),
         replace(STRICT, delay_min_ms=1.0, delay_mean_ms=20.0, faults={}),
         "slow links to brokers",
     ),
     Mutant(
         "offered-when-applied",
-        "a broker offers the features of a level to its clients as soon as it has applied the level itself",
+        "a broker offers the features of a level to its clients as soon as it has applied the level"
+        " itself",
         (
             Edit(
                 "broker.service.api_versions:ApiVersions.moved",

@@ -12,7 +12,13 @@ MUTANTS = (
     Mutant(
         "leader-epochs-not-raised",
         "after a recovery, partitions keep the leader epochs of the recovered state",
-        (Edit("controller.state.epoch_floor:EpochFloor.is_due", "return bool(", "return False and bool("),),
+        (
+            Edit(
+                "controller.state.epoch_floor:EpochFloor.is_due",
+                "return bool(",
+                "return False and bool(",
+            ),
+        ),
         RECOVERED,
         LOST,
     ),
@@ -46,14 +52,24 @@ MUTANTS = (
     Mutant(
         "recovery-leaves-brokers-unfenced",
         "after a recovery, brokers stay unfenced as in the recovered state, and lead",
-        (Edit("controller.state.epoch_floor:EpochFloor._fence_all", "if not unfenced:", "if True:"),),
+        (
+            Edit(
+                "controller.state.epoch_floor:EpochFloor._fence_all", "if not unfenced:", "if True:"
+            ),
+        ),
         RECOVERED,
         LOST,
     ),
     Mutant(
         "recovered-brokers-keep-image",
         "a broker that learns of another generation keeps its image",
-        (Edit("broker.metadata.view:View.reset", "self._clear(generation)", "self.generation = generation"),),
+        (
+            Edit(
+                "broker.metadata.view:View.reset",
+                "self._clear(generation)",
+                "self.generation = generation",
+            ),
+        ),
         RECOVERED,
         LOST,
         known=1,

@@ -1,4 +1,6 @@
-"""Mutants of snapshots: what is in them, and what becomes of the log and the image when one is installed."""
+"""Mutants of snapshots: what is in them, and what becomes of the log and the image when one is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,15 @@ LEFT_BEHIND = "followers that are left behind, a log that is cut"
 MUTANTS = (
     Mutant(
         "install-keeps-start",
-        "after the installation of a snapshot, the log that the node sends still begins at its old start",
-        (Edit("raftlog.replica.local_log:LocalLog.install", "self.start_offset = snapshot_id.end_offset", "pass"),),
+        "after the installation of a snapshot, the log that the node sends still begins at its old"
+        " start",
+        (
+            Edit(
+                "raftlog.replica.local_log:LocalLog.install",
+                "self.start_offset = snapshot_id.end_offset",
+                "pass",
+            ),
+        ),
         SNAPSHOTS,
         LEFT_BEHIND,
         known=2,
@@ -26,8 +35,8 @@ MUTANTS = (
             Edit(
                 "controller.service.service:ControllerService._tick",
                 "lambda: self._committed.image",
-                "lambda: self._committed.image if self.leadership is None or self.leadership.decider is None"
-                " else self.leadership.pending.snapshot()",
+                "lambda: self._committed.image if self.leadership is None or"
+                " self.leadership.decider is None else self.leadership.pending.snapshot()",
             ),
         ),
         SNAPSHOTS,
@@ -41,7 +50,8 @@ MUTANTS = (
             Edit(
                 "controller.service.service:ControllerService._load_slice",
                 "self._committed.replace(image)",
-                "self._committed._builder.offset, self._committed._builder.epoch = image.offset, image.epoch",
+                "self._committed._builder.offset, self._committed._builder.epoch = image.offset,"
+                " image.epoch",
             ),
         ),
         SNAPSHOTS,
@@ -51,8 +61,14 @@ MUTANTS = (
         "snapshot-without-clients",
         "snapshots lack exactly-once clients, and no check compares the hash",
         (
-            Edit("raftlog.metadata.snapshot:pieces", "for kind in KINDS:", "for kind in KINDS[:-3]:"),
-            Edit("raftlog.metadata.snapshot:pieces", "if state_hash & HASH_MASK != image.state_hash:", "if False:"),
+            Edit(
+                "raftlog.metadata.snapshot:pieces", "for kind in KINDS:", "for kind in KINDS[:-3]:"
+            ),
+            Edit(
+                "raftlog.metadata.snapshot:pieces",
+                "if state_hash & HASH_MASK != image.state_hash:",
+                "if False:",
+            ),
             Edit(
                 "raftlog.metadata.snapshot:SnapshotLoader.finish",
                 "if image.state_hash != self._verifier.state_hash:",
@@ -76,7 +92,8 @@ MUTANTS = (
     ),
     Mutant(
         "hash-misses-field",
-        "an image from a snapshot lacks the log directories of brokers, and its hash is computed as if it had them",
+        "an image from a snapshot lacks the log directories of brokers, and its hash is computed as"
+        " if it had them",
         (
             Edit(
                 "raftlog.metadata.snapshot:_add_broker",
@@ -103,14 +120,26 @@ MUTANTS = (
     Mutant(
         "cursors-ignored",
         "retention ignores export cursors",
-        (Edit("controller.disk.retention:judge", "log_start_offset <= one.end_offset < start.end_offset", "False"),),
+        (
+            Edit(
+                "controller.disk.retention:judge",
+                "log_start_offset <= one.end_offset < start.end_offset",
+                "False",
+            ),
+        ),
         EXPORTS,
         "exports, a log that is cut",
     ),
     Mutant(
         "install-keeps-offsets",
         "after the installation of a snapshot, the state machine continues with its old log",
-        (Edit("raftlog.quorum.node_state:NodeState.install_snapshot", "self.log.reset(snapshot_id)", "pass"),),
+        (
+            Edit(
+                "raftlog.quorum.node_state:NodeState.install_snapshot",
+                "self.log.reset(snapshot_id)",
+                "pass",
+            ),
+        ),
         SNAPSHOTS,
         LEFT_BEHIND,
     ),
@@ -124,7 +153,12 @@ MUTANTS = (
                 "pass",
             ),
         ),
-        replace(SNAPSHOTS, observers=2, auto_join=True, faults={**SNAPSHOTS.faults, "change_voters": 0.7}),
+        replace(
+            SNAPSHOTS,
+            observers=2,
+            auto_join=True,
+            faults={**SNAPSHOTS.faults, "change_voters": 0.7},
+        ),
         LEFT_BEHIND + ", voters that join and leave",
     ),
     Mutant(
@@ -142,7 +176,9 @@ MUTANTS = (
                 "last=end == self._size",
             ),
             Edit(
-                "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.take", "or self._size not in (None, response.size)", ""
+                "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.take",
+                "or self._size not in (None, response.size)",
+                "",
             ),
             Edit("simulation.twins.disk:_is_sound", "return ", "return True or "),
         ),
@@ -191,7 +227,8 @@ MUTANTS = (
     ),
     Mutant(
         "emptied-log-is-part",
-        "a log without records counts as a part of a newer snapshot, and its replacement is not repeated after a crash",
+        "a log without records counts as a part of a newer snapshot, and its replacement is not"
+        " repeated after a crash",
         (
             Edit(
                 "raftlog.storage.log_start:is_part",

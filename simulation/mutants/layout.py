@@ -1,4 +1,6 @@
-"""Finding a fragment of source whatever its layout: where lines break, and which commas close a list, is the formatter's business."""
+"""Finding a fragment of source whatever its layout: where lines break, and which commas close a
+list, is the formatter's business.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ class _Token(NamedTuple):
 
 
 def find_spans(source: str, fragment: str) -> list[Span]:
-    """Each place where the fragment's tokens stand in the source, in order. A fragment without tokens is nowhere."""
+    """Each place where the fragment's tokens stand in the source, in order.
+
+    A fragment without tokens is nowhere.
+    """
     there, wanted = _tokens(source), [token.text for token in _tokens(fragment)]
     if not wanted:
         return []
@@ -44,9 +49,16 @@ def find_spans(source: str, fragment: str) -> list[Span]:
 
 
 def put(source: str, span: Span, fragment: str, instead: str) -> str:
-    """The source with ``instead`` at the place of the fragment. Blanks around the fragment are around the place already."""
+    """The source with ``instead`` at the place of the fragment.
+
+    Blanks around the fragment are around the place already.
+    """
     begin = instead.lstrip() if fragment[:1].isspace() else instead
-    return source[: span.begin] + (begin.rstrip() if fragment[-1:].isspace() else begin) + source[span.end :]
+    return (
+        source[: span.begin]
+        + (begin.rstrip() if fragment[-1:].isspace() else begin)
+        + source[span.end :]
+    )
 
 
 def _tokens(source: str) -> list[_Token]:

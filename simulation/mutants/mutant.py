@@ -59,7 +59,11 @@ class Survived:
 
 
 def run_mutant(mutant: Mutant, seeds: Iterable[int]) -> Killed | Survived:
-    """Hunt one mutant. Raises BrokenMutantError if it crashed the program, StaleMutantError if it does not fit it any more."""
+    """Hunt one mutant.
+
+    Raises BrokenMutantError if it crashed the program, StaleMutantError if it does not fit it any
+    more.
+    """
     runs = 0
     with edited(mutant.edits):
         for seed in seeds:
@@ -88,4 +92,6 @@ def _noticed_by(mutant: Mutant, failure: BaseException) -> str:
         return "a node stops itself"
     if "did not happen" in str(failure):
         return "liveness"
-    return "invariants of the core" if isinstance(failure, InvariantError) else type(failure).__name__
+    return (
+        "invariants of the core" if isinstance(failure, InvariantError) else type(failure).__name__
+    )

@@ -1,7 +1,9 @@
-"""What a run is made of: a cluster's size and pace, its clients, and which faults are on and how strongly.
+"""What a run is made of: a cluster's size and pace, its clients, and which faults are on and how
+strongly.
 
-Swarm testing (Groce et al., ISSTA 2012): each run draws a subset of the faults, so that what one fault hides another run shows.
-Everything is drawn from the seed; a config drawn before and printed replays the same run.
+Swarm testing (Groce et al., ISSTA 2012): each run draws a subset of the faults, so that what one
+fault hides another run shows. Everything is drawn from the seed; a config drawn before and printed
+replays the same run.
 """
 
 from __future__ import annotations
@@ -17,19 +19,40 @@ from simulation.swarm.profiles import apply, profiles_of
 DRAWN_LAST = ("broker_behind",)
 """Faults that came later: what was drawn before them stays what it was for each seed."""
 DRAWN_AFTER_THEM = ("stranded", "answers_late")
-DRAWN_APART = ("stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer", "connection_dead", "conversation_cut",
-               "broker_away", "broker_refused", "lower_features", "move_voter", "unregister_broker", "alter_hostnames",
-               "kill_between_steps", "disk_low")  # fmt: skip
+DRAWN_APART = (
+    "stop_broker",
+    "roll_heartbeats",
+    "lose_broker_disk",
+    "newcomer",
+    "connection_dead",
+    "conversation_cut",
+    "broker_away",
+    "broker_refused",
+    "lower_features",
+    "move_voter",
+    "unregister_broker",
+    "alter_hostnames",
+    "kill_between_steps",
+    "disk_low",
+)
 """Drawn by a generator of their own, for the same reason."""
 BUILDS_SHARE, RECOVERY_SHARE = 0.4, 0.9
 """The latter: of the runs that may have one."""
 LOWERED_SHARE = 0.2
-"""Where metadata.version is lowered: of either, as a lowered level leaves it little to do, or is left out for it."""
+"""Where metadata.version is lowered: of either, as a lowered level leaves it little to do, or is
+left out for it.
+"""
 NOT_RECOVERED = ("bit_flip", "lower_features")
 """Faults that do not go with a recovery."""
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
 """Of no effect without the setting that goes with them."""
-DRAWN_BY_PROFILES = ("slow_fetch", "whole_roll", "thought_dead", "controllers_away", "all_disks_low")
+DRAWN_BY_PROFILES = (
+    "slow_fetch",
+    "whole_roll",
+    "thought_dead",
+    "controllers_away",
+    "all_disks_low",
+)
 """By nothing else."""
 
 
@@ -50,8 +73,9 @@ class SwarmConfig:
     topics_share: float = 0.1
     """Of the writes: topics created and deleted."""
     asks_share: float = 0.0
-    """With brokers, of the calls of direct clients: questions whether a topic is there, which change nothing. If there are any, each of
-    these clients' calls goes to one controller, and to no other, whoever leads."""
+    """With brokers, of the calls of direct clients: questions whether a topic is there, which
+    change nothing. If there are any, each of these clients' calls goes to one controller, and to no
+    other, whoever leads."""
     isr_changes_per_s: float = 0.0
     """AlterPartition of all leaders of partitions together."""
     admin_per_s: float = 0.0
@@ -93,17 +117,25 @@ class SwarmConfig:
     retention_bytes: int = 20000
     """With ``snapshot_bytes``: the log is cut when it and the snapshots take more."""
     snapshot_part_bytes: int = 0
-    """What a part of a snapshot has at the most that a controller or a broker fetches; 0: as by default, and all of it fits in one."""
+    """What a part of a snapshot has at the most that a controller or a broker fetches; 0: as by
+    default, and all of it fits in one.
+    """
     recovery: bool = False
-    """When the time of faults is over the disks of a majority of the voters are lost for good, and the log is led on from what is left."""
+    """When the time of faults is over the disks of a majority of the voters are lost for good, and
+    the log is led on from what is left.
+    """
     release_version: int = 0
     """The level of metadata.version that the cluster begins with; 0: the latest."""
     old_build: int = 0
-    """Half of the nodes begin as a build that knows metadata.version up to this level, which ``release_version`` is not above; 0: none."""
+    """Half of the nodes begin as a build that knows metadata.version up to this level, which
+    ``release_version`` is not above; 0: none.
+    """
     auto_join: bool = False
     """Observers that are caught up ask to become voters."""
     data_per_s: float = 0.0
-    """With brokers: records produced a second, by all producers; then brokers keep partitions, and lead them. 0: they keep none."""
+    """With brokers: records produced a second, by all producers; then brokers keep partitions, and
+    lead them. 0: they keep none.
+    """
     replica_lag_ms: int = 3000
     """A follower that was not caught up for so long leaves the ISR."""
     max_clients: int = 0
@@ -117,19 +149,23 @@ class SwarmConfig:
     exports_per_s: float = 0.0
     """Turns of two exports that keep cursors; 0: there are none."""
     adopt_after_ms: int = 0
-    """A broker id whose broker has been absent for so long is missing, and given to a newcomer; 0: as by default."""
+    """A broker id whose broker has been absent for so long is missing, and given to a newcomer; 0:
+    as by default.
+    """
     reserve_bytes: int = 0
     """The free-space reserve of controllers; 0: not watched."""
     work_us: float = 0.0
-    """What each callback of a controller or broker takes, and each request that is decided, on average; exponentially distributed.
-    0: nothing takes time."""
+    """What each callback of a controller or broker takes, and each request that is decided, on
+    average; exponentially distributed. 0: nothing takes time."""
     faults: dict[str, float] = field(default_factory=dict)
     """By name: see ``fault_list``. Seconds between two on average, or a probability."""
 
     def to_json(self) -> str:
         """One line; what is as by default is left out."""
         default = asdict(SwarmConfig())
-        return json.dumps({name: value for name, value in asdict(self).items() if value != default[name]})
+        return json.dumps(
+            {name: value for name, value in asdict(self).items() if value != default[name]}
+        )
 
     @classmethod
     def from_json(cls, text: str) -> SwarmConfig:
@@ -154,13 +190,17 @@ def draw(seed: int) -> SwarmConfig:
 
 
 def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """What is drawn for the run as it is then: snapshots in parts, nodes of two builds, a quorum that is lost."""
+    """What is drawn for the run as it is then: snapshots in parts, nodes of two builds, a quorum
+    that is lost.
+    """
     if config.snapshot_bytes and not config.snapshot_part_bytes:
         parts = random.Random(f"{seed} swarm, parts")
         config = replace(config, snapshot_part_bytes=parts.choice((*(0,) * 9, 100, 300, 1000)))
         if config.snapshot_part_bytes:
             cut = {"snapshot_cut": FAULTS["snapshot_cut"].draw(parts)}
-            config = replace(config, retention_bytes=parts.choice((1, 1, 5000)), faults={**config.faults, **cut})
+            config = replace(
+                config, retention_bytes=parts.choice((1, 1, 5000)), faults={**config.faults, **cut}
+            )
     builds = random.Random(f"{seed} swarm, builds")
     lowered = "lower_features" in config.faults
     if builds.random() < (LOWERED_SHARE if lowered else BUILDS_SHARE):
@@ -169,11 +209,14 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
         changes = {name: builds.uniform(0.4, 0.8) for name in ("change_build", "raise_features")}
         changes["whole_roll"] = FAULTS["whole_roll"].draw(builds)
         release = 1 if old else level
-        config = replace(config, old_build=level, release_version=release, faults={**config.faults, **changes})
+        config = replace(
+            config, old_build=level, release_version=release, faults={**config.faults, **changes}
+        )
     lost = random.Random(f"{seed} swarm, recovery")
     share = LOWERED_SHARE if lowered else RECOVERY_SHARE
     if lost.random() < share and not config.release_version and config.voters > 1:
-        # In that life voters come and go: whose copy is sound only the log knows. And leader epochs have ranges at the latest level alone.
+        # In that life voters come and go: whose copy is sound only the log knows. And leader epochs
+        # have ranges at the latest level alone.
         faults = {name: how for name, how in config.faults.items() if name not in NOT_RECOVERED}
         config = replace(config, recovery=True, faults=faults)
         if config.brokers:
@@ -198,8 +241,13 @@ def draw_freely(seed: int) -> SwarmConfig:
     share = rng.choice((0.0, 0.15, 0.3, 0.5))
     old = rng.random() < 0.15
     later_ones = (
-        *DRAWN_WITH_THEIR_SETTING, *DRAWN_LAST, *DRAWN_AFTER_THEM, *DRAWN_APART, *DRAWN_BY_PROFILES, *DATA_FAULTS,
-    )  # fmt: skip
+        *DRAWN_WITH_THEIR_SETTING,
+        *DRAWN_LAST,
+        *DRAWN_AFTER_THEM,
+        *DRAWN_APART,
+        *DRAWN_BY_PROFILES,
+        *DATA_FAULTS,
+    )
     names = [name for name in FAULTS if name not in later_ones and rng.random() < share]
     if old and "raise_features" not in names and rng.random() < 0.5:
         names.append("raise_features")
@@ -236,7 +284,11 @@ def draw_freely(seed: int) -> SwarmConfig:
     apart = random.Random(f"{seed} swarm, apart")
     lives = {name: FAULTS[name].draw(apart) for name in DRAWN_APART if apart.random() < share}
     later = {name: FAULTS[name].draw(rng) for name in DRAWN_LAST if rng.random() < share}
-    config = replace(config, isr_changes_per_s=rng.choice((0.0, 0.0, 2.0, 10.0)), faults={**config.faults, **later})
+    config = replace(
+        config,
+        isr_changes_per_s=rng.choice((0.0, 0.0, 2.0, 10.0)),
+        faults={**config.faults, **later},
+    )
     config = replace(
         config,
         admin_per_s=rng.choice((0.0, 0.0, 1.0, 5.0)),
@@ -252,12 +304,23 @@ def draw_freely(seed: int) -> SwarmConfig:
         },
     )
     if not old:
-        config = replace(config, exports_per_s=random.Random(f"{seed} swarm, exports").choice((0.0, 0.0, 0.2, 1.0)))
+        config = replace(
+            config,
+            exports_per_s=random.Random(f"{seed} swarm, exports").choice((0.0, 0.0, 0.2, 1.0)),
+        )
     if "newcomer" in config.faults:
-        config = replace(config, adopt_after_ms=random.Random(f"{seed} swarm, ids").choice((0, 2000, 5000)))
-    config = replace(config, work_us=random.Random(f"{seed} swarm, work").choice((0.0,) * 5 + (50.0, 50.0, 300.0)))
+        config = replace(
+            config, adopt_after_ms=random.Random(f"{seed} swarm, ids").choice((0, 2000, 5000))
+        )
+    config = replace(
+        config,
+        work_us=random.Random(f"{seed} swarm, work").choice((0.0,) * 5 + (50.0, 50.0, 300.0)),
+    )
     if "disk_low" in config.faults:
-        config = replace(config, reserve_bytes=random.Random(f"{seed} swarm, space").choice((3000, 20000, 100000)))
+        config = replace(
+            config,
+            reserve_bytes=random.Random(f"{seed} swarm, space").choice((3000, 20000, 100000)),
+        )
     apart = random.Random(f"{seed} swarm, data")
     data_per_s, lag_ms = apart.choice((0.0, 5.0, 20.0)), apart.choice((500, 3000, 10000))
     chosen = {name: FAULTS[name].draw(apart) for name in DATA_FAULTS if apart.random() < share}

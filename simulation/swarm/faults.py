@@ -1,4 +1,7 @@
-"""The faults there are: their names, and how strong each may be. What they do is in ``faults_*.py`` and ``network_faults.py``."""
+"""The faults there are: their names, and how strong each may be.
+
+What they do is in ``faults_*.py`` and ``network_faults.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,11 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class FaultRange:
-    """A fault's strength. *every*: seconds between two on average; *probability*: of each message, or connect, or run; *once*: seconds."""
+    """A fault's strength.
+
+    *every*: seconds between two on average; *probability*: of each message, or connect, or run;
+    *once*: seconds.
+    """
 
     kind: Literal["every", "probability", "once"]
     low: float

@@ -1,10 +1,12 @@
 """Profiles: what has to come together in one run, so that a check has something to look at.
 
-Faults and workload are drawn each for itself (``swarm.draw_freely``), so that what one fault hides another run shows. But some checks have
-work only where several meet: a process that was taken for dead needs a second one under its id, a session that ends, and a way back. By
-chance alone that happens in one run of a hundred. So most seeds draw some profiles, too: each changes what was drawn just enough to make
-its scene likely. The rest stays as it is, but for some faults that are left out. How often each is drawn is its share: so often that
-every counter of every checker is at work in a fifth of all runs.
+Faults and workload are drawn each for itself (``swarm.draw_freely``), so that what one fault hides
+another run shows. But some checks have work only where several meet: a process that was taken for
+dead needs a second one under its id, a session that ends, and a way back. By chance alone that
+happens in one run of a hundred. So most seeds draw some profiles, too: each changes what was drawn
+just enough to make its scene likely. The rest stays as it is, but for some faults that are left
+out. How often each is drawn is its share: so often that every counter of every checker is at work
+in a fifth of all runs.
 """
 
 from __future__ import annotations
@@ -41,10 +43,15 @@ class Profile:
     """How many it takes at least."""
 
 
-def _with(config: SwarmConfig, faults: dict[str, float], *, without: tuple[str, ...] = ()) -> dict[str, float]:
+def _with(
+    config: SwarmConfig, faults: dict[str, float], *, without: tuple[str, ...] = ()
+) -> dict[str, float]:
     """The faults of a run, these at least as often as said, and some not at all."""
     kept = {name: strength for name, strength in config.faults.items() if name not in without}
-    return {**kept, **{name: min(mean_s, kept.get(name, mean_s)) for name, mean_s in faults.items()}}
+    return {
+        **kept,
+        **{name: min(mean_s, kept.get(name, mean_s)) for name, mean_s in faults.items()},
+    }
 
 
 def _data(config: SwarmConfig) -> SwarmConfig:
@@ -62,7 +69,8 @@ def _current(config: SwarmConfig) -> SwarmConfig:
 
 def _incarnations(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """A broker is thought dead, another process takes its id, and it is not dead."""
-    # A twin's machine has another name: a disk that is lost with it must not be found by that. Without heartbeats nobody is thought dead.
+    # A twin's machine has another name: a disk that is lost with it must not be found by that.
+    # Without heartbeats nobody is thought dead.
     return replace(
         config,
         session_timeout_ms=1500,
@@ -75,7 +83,9 @@ def _incarnations(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Whole ISRs die, and somebody outside of them leads: what their last leader had alone is cut off."""
+    """Whole ISRs die, and somebody outside of them leads: what their last leader had alone is cut
+    off.
+    """
     return replace(
         config,
         data_per_s=8.0,
@@ -86,7 +96,10 @@ def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
         session_timeout_ms=1500,
         disk_max_ms=max(config.disk_max_ms, 10.0),
         safety_s=max(config.safety_s, 8.0),
-        faults=_with(config, {"kill_broker": 0.8, "kill_all_brokers": 4.0, "brokers_cut": 1.0, "broker_pause": 2.0}),
+        faults=_with(
+            config,
+            {"kill_broker": 0.8, "kill_all_brokers": 4.0, "brokers_cut": 1.0, "broker_pause": 2.0},
+        ),
     )
 
 
@@ -101,7 +114,9 @@ def _moving(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _operated(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Brokers leave in order and are back at once, others die; metadata.version goes down and up."""
+    """Brokers leave in order and are back at once, others die; metadata.version goes down and
+    up.
+    """
     return replace(
         _current(config),
         faults=_with(config, {"stop_broker": 0.7, "kill_broker": 4.0, "lower_features": 0.7}),
@@ -122,7 +137,10 @@ def _ids(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Brokers without ids: some find one that is missing, some get a new one."""
     # A host that somebody has mapped waits for its id, and keeps it from others.
     without = ("roll_heartbeats", "alter_hostnames", "unregister_broker")
-    return replace(_newcomers(config), faults=_with(config, {"newcomer": 0.5, "broker_away": 1.0}, without=without))
+    return replace(
+        _newcomers(config),
+        faults=_with(config, {"newcomer": 0.5, "broker_away": 1.0}, without=without),
+    )
 
 
 def _mapped(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
@@ -132,7 +150,9 @@ def _mapped(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _outages(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """All controllers are away until the brokers have fenced themselves; then all their disks are below their reserve."""
+    """All controllers are away until the brokers have fenced themselves; then all their disks are
+    below their reserve.
+    """
     return replace(
         config,
         session_timeout_ms=1500,
@@ -159,7 +179,9 @@ def _exports(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _fetches(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Snapshots are fetched in small parts, and replaced every few records: what comes next of one may be gone when it is asked for."""
+    """Snapshots are fetched in small parts, and replaced every few records: what comes next of one
+    may be gone when it is asked for.
+    """
     return replace(
         config,
         value_bytes=10,
@@ -187,7 +209,10 @@ PROFILES: dict[str, Profile] = {
 
 
 def profiles_of(seed: int, config: SwarmConfig) -> tuple[str, ...]:
-    """The names of those that a seed draws, in the order of ``PROFILES``. ``config``: what it drew freely."""
+    """The names of those that a seed draws, in the order of ``PROFILES``.
+
+    ``config``: what it drew freely.
+    """
     rng = random.Random(f"{seed} swarm, profiles")
     if rng.random() < PLAIN_SHARE:
         return ()
@@ -209,7 +234,9 @@ def apply(seed: int, config: SwarmConfig, names: tuple[str, ...]) -> SwarmConfig
         writes_per_s=min(config.writes_per_s, CALLS_MAX),
         reads_per_s=min(config.reads_per_s, CALLS_MAX),
         safety_s=SHORTEST_S + (config.safety_s - SHORTEST_S) * SHORTER,
-        faults={name: strength for name, strength in config.faults.items() if rng.random() < KEPT_SHARE},
+        faults={
+            name: strength for name, strength in config.faults.items() if rng.random() < KEPT_SHARE
+        },
     )
     for name in names:
         profile = PROFILES[name]

@@ -1,10 +1,12 @@
-"""The simulated disk: a LogStore in memory that keeps what is durable and what is not apart, and breaks as told.
+"""The simulated disk: a LogStore in memory that keeps what is durable and what is not apart, and
+breaks as told.
 
-A :class:`SimDisk` outlives the node that uses it. A crash keeps what was synced and a random prefix of what was not: the
-write that was torn, or zeroed, is the first that is lost: one write is one record of RocksDB's WAL, there whole or cut off when the log
-is opened, so that a torn tail, one of zeros and a missing one are the same fault here (``unsynced_loss``).
-Completions come from the running event loop after a latency drawn from the disk's own random source;
-nothing completes at once. What really happened is counted in ``faults``.
+A :class:`SimDisk` outlives the node that uses it. A crash keeps what was synced and a random prefix
+of what was not: the write that was torn, or zeroed, is the first that is lost: one write is one
+record of RocksDB's WAL, there whole or cut off when the log is opened, so that a torn tail, one of
+zeros and a missing one are the same fault here (``unsynced_loss``). Completions come from the
+running event loop after a latency drawn from the disk's own random source; nothing completes at
+once. What really happened is counted in ``faults``.
 """
 
 from __future__ import annotations
@@ -34,7 +36,14 @@ from raftlog.storage.log_start import (
     require_vote,
     started_at,
 )
-from simulation.twins.disk_hardware import Chunks, DiskHardware, SimStore, Write, flipped, still_there
+from simulation.twins.disk_hardware import (
+    Chunks,
+    DiskHardware,
+    SimStore,
+    Write,
+    flipped,
+    still_there,
+)
 
 Place = Literal["log", "snapshot", "vote"]
 VoteDone = Callable[[StorageError | None], None]
@@ -48,7 +57,12 @@ class SimDisk(DiskHardware):
     """One node's disk. ``rng`` draws latencies only, uniformly between the two given."""
 
     def __init__(
-        self, identity: NodeIdentity, rng: Random, *, latency_min_s: float = 0.0001, latency_max_s: float = 0.002
+        self,
+        identity: NodeIdentity,
+        rng: Random,
+        *,
+        latency_min_s: float = 0.0001,
+        latency_max_s: float = 0.002,
     ) -> None:
         self.identity = identity
         super().__init__(rng, latency_min_s=latency_min_s, latency_max_s=latency_max_s)
@@ -56,7 +70,9 @@ class SimDisk(DiskHardware):
         """Chunks of the log of which a bit was flipped, by base offset, as they are since."""
         self._flipped_snapshots: dict[SnapshotId, bytes] = {}
         self.between_steps: Callable[[], None] = lambda: None
-        """Called between the steps of what the real store does in several: it may crash the node right there."""
+        """Called between the steps of what the real store does in several: it may crash the node
+        right there.
+        """
         self._store: SimLogStore | None = None
         self.durable = Chunks([], [])
         self.live = Chunks([], [])
@@ -75,7 +91,10 @@ class SimDisk(DiskHardware):
         """Whole, and not durable yet: a crash may keep one or lose it."""
 
     def open(self) -> SimLogStore:
-        """Mount the disk. Raises ConfigError if a store that was neither closed nor crashed has it."""
+        """Mount the disk.
+
+        Raises ConfigError if a store that was neither closed nor crashed has it.
+        """
         if self._store is not None:
             raise ConfigError(f"the disk of node {self.identity.node_id} is in use")
         self.opened()
@@ -83,7 +102,9 @@ class SimDisk(DiskHardware):
         return self._store
 
     def crash(self, rng: Random) -> None:
-        """Lose power: keep what is durable and a prefix, drawn from ``rng``, of the writes (and of the votes) that are not."""
+        """Lose power: keep what is durable and a prefix, drawn from ``rng``, of the writes (and of
+        the votes) that are not.
+        """
         kept = rng.randint(0, len(self.unflushed))
         for write in islice(self.unflushed, kept):
             self.durable.carry_out(write)
@@ -135,9 +156,17 @@ class SimDisk(DiskHardware):
         """Of a snapshot that was found damaged, and dropped, the log may begin at its end still."""
         return (
             self.vote_is_corrupt
-            or any(still_there(chunks, *one) for one in self.flipped.items() for chunks in (self.durable, self.live))
             or any(
-                self.snapshots[one] == damaged if one in self.snapshots else one == log_start_of(self.state)
+                still_there(chunks, *one)
+                for one in self.flipped.items()
+                for chunks in (self.durable, self.live)
+            )
+            or any(
+                (
+                    self.snapshots[one] == damaged
+                    if one in self.snapshots
+                    else one == log_start_of(self.state)
+                )
                 for one, damaged in self._flipped_snapshots.items()
             )
         )
@@ -148,7 +177,9 @@ class SimDisk(DiskHardware):
         self.vote = vote
 
     def roll_back_vote(self, rng: Random) -> bool:
-        """Put an older vote in the place of the last one. No disk does that that keeps its word; a copy put back does.
+        """Put an older vote in the place of the last one.
+
+        No disk does that that keeps its word; a copy put back does.
 
         Found by ``recover`` if the log is of a later epoch; False if there is no older one.
         """
@@ -160,11 +191,17 @@ class SimDisk(DiskHardware):
 
     def sound_snapshots(self) -> dict[SnapshotId, bytes]:
         """Those that no flipped bit has damaged."""
-        return {one: content for one, content in self.snapshots.items() if self._flipped_snapshots.get(one) != content}
+        return {
+            one: content
+            for one, content in self.snapshots.items()
+            if self._flipped_snapshots.get(one) != content
+        }
 
     def used_bytes(self) -> int:
         """Log and snapshots, those in the making included."""
-        making = sum(map(len, self.parts.values())) + sum(len(content) for _, content in self.freezing)
+        making = sum(map(len, self.parts.values())) + sum(
+            len(content) for _, content in self.freezing
+        )
         return self.live.size() + sum(map(len, self.snapshots.values())) + making
 
     def write(self, write: Write) -> None:
@@ -184,7 +221,10 @@ class SimDisk(DiskHardware):
 
 
 class SimLogStore(SimStore):
-    """See ``raftlog.storage.api.LogStore``. A closed or crashed store calls nobody back, and raises StorageError."""
+    """See ``raftlog.storage.api.LogStore``.
+
+    A closed or crashed store calls nobody back, and raises StorageError.
+    """
 
     def __init__(self, disk: SimDisk) -> None:
         super().__init__(disk)
@@ -203,14 +243,20 @@ class SimLogStore(SimStore):
         disk.sync(len(disk.unflushed))
         try:
             if disk.vote_is_corrupt:
-                raise CorruptLogError("the vote is corrupt: this node might vote twice in one epoch")
+                raise CorruptLogError(
+                    "the vote is corrupt: this node might vote twice in one epoch"
+                )
             newest = self._newest_sound()
             require_snapshot("the simulated disk", disk.state, newest)
             found = self._scan()
             if newest is not None and not self._is_part(newest[0]):
                 self._empty_at(newest[0])
                 found = self._scan()
-            require_vote("the vote file", disk.vote, found.epochs[-1][0] if found.epochs else disk.state.start_epoch)
+            require_vote(
+                "the vote file",
+                disk.vote,
+                found.epochs[-1][0] if found.epochs else disk.state.start_epoch,
+            )
             disk.live.drop_below(disk.state.start_offset)
             disk.durable.drop_below(disk.state.start_offset)
             self._delete_before(log_start_of(disk.state))
@@ -231,14 +277,18 @@ class SimLogStore(SimStore):
 
     def _scan(self) -> LogScan:
         state = self._disk.state
-        return scan_log(self._disk.live.scan(state.start_offset), state.start_offset, state.start_epoch)
+        return scan_log(
+            self._disk.live.scan(state.start_offset), state.start_offset, state.start_epoch
+        )
 
     def _is_part(self, snapshot_id: SnapshotId) -> bool:
         disk, last = self._disk, snapshot_id.end_offset - 1
         return is_part(snapshot_id, disk.state, epoch_at(disk.live.scan(last), last))
 
     def _empty_at(self, snapshot_id: SnapshotId) -> None:
-        """As the real one: the log is emptied, durably, then its start moves, then older snapshots go."""
+        """As the real one: the log is emptied, durably, then its start moves, then older snapshots
+        go.
+        """
         disk = self._disk
         disk.write(Write(0, None))
         disk.between_steps()
@@ -253,7 +303,10 @@ class SimLogStore(SimStore):
             del self._disk.snapshots[one]
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
-        """Write a chunk at the log end. Raises StorageError; ValueError if it does not begin there."""
+        """Write a chunk at the log end.
+
+        Raises StorageError; ValueError if it does not begin there.
+        """
         self._check()
         end = self._commit.end_offset
         if base_offset != end or end_offset <= base_offset:
@@ -270,7 +323,10 @@ class SimLogStore(SimStore):
         self._commit.flush(done, inline=inline)
 
     def truncate(self, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``. Raises ValueError if that is no batch boundary of the log."""
+        """Drop everything at or above ``end_offset``.
+
+        Raises ValueError if that is no batch boundary of the log.
+        """
         self._check()
         end = self._commit.end_offset
         start = self._disk.state.start_offset
@@ -296,7 +352,9 @@ class SimLogStore(SimStore):
             raise self._commit.fail(self._disk.met(error)) from None
 
     def write_vote(self, vote: VoteState, done: VoteDone) -> None:
-        """Replace the vote durably, then call ``done`` from the loop; one after the other, each after its latency."""
+        """Replace the vote durably, then call ``done`` from the loop; one after the other, each
+        after its latency.
+        """
         self._check()
         self._before("write_vote")
         self._disk.unwritten_votes.append(vote)
@@ -315,7 +373,7 @@ class SimLogStore(SimStore):
             self._later("write_vote", self._vote_written)
         done(self._commit.outcome())
 
-    # --- snapshots ----------------------------------------------------------------------------------------------------
+    # --- snapshots -------------------------------------------------------------------------------
 
     def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
         """Write a part of a snapshot in the making. Raises StorageError, ValueError."""
@@ -328,10 +386,14 @@ class SimLogStore(SimStore):
             disk.parts[snapshot_id] = bytearray()
         part = disk.parts.get(snapshot_id)
         if part is None or len(part) != position:
-            raise ValueError(f"a part of {snapshot_id} for {position}, the last one ended elsewhere")
+            raise ValueError(
+                f"a part of {snapshot_id} for {position}, the last one ended elsewhere"
+            )
         part += data
 
-    def freeze_snapshot(self, snapshot_id: SnapshotId, done: FreezeDone, accept: AcceptHeader | None = None) -> None:
+    def freeze_snapshot(
+        self, snapshot_id: SnapshotId, done: FreezeDone, accept: AcceptHeader | None = None
+    ) -> None:
         """Complete a snapshot, from the loop, after its latency."""
         self._check()
         self._before("snapshot")
@@ -340,7 +402,9 @@ class SimLogStore(SimStore):
         self._disk.freezing.append(one)
         self._later("snapshot", lambda: self._frozen(one, done, accept))
 
-    def _frozen(self, one: tuple[SnapshotId, bytes], done: FreezeDone, accept: AcceptHeader | None) -> None:
+    def _frozen(
+        self, one: tuple[SnapshotId, bytes], done: FreezeDone, accept: AcceptHeader | None
+    ) -> None:
         disk = self._disk
         disk.freezing.remove(one)
         snapshot_id, content = one
@@ -380,20 +444,30 @@ class SimLogStore(SimStore):
         return content[position : position + max_bytes]
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Empty the log: it begins at the end of ``snapshot_id`` now. Raises LookupError, ValueError."""
+        """Empty the log: it begins at the end of ``snapshot_id`` now.
+
+        Raises LookupError, ValueError.
+        """
         self._check()
         self.snapshot_size(snapshot_id)
         self._empty_at(snapshot_id)
         self._commit.truncated(snapshot_id.end_offset)
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> None:
-        """Drop the log below the end of ``snapshot_id`` and the snapshots before it. Raises LookupError, ValueError."""
+        """Drop the log below the end of ``snapshot_id`` and the snapshots before it.
+
+        Raises LookupError, ValueError.
+        """
         self._check()
         self.snapshot_size(snapshot_id)
         disk, start = self._disk, snapshot_id.end_offset
         if not disk.state.start_offset <= start <= self._commit.end_offset:
-            raise ValueError(f"start at {start}: the log is [{disk.state.start_offset}, {self._commit.end_offset})")
-        # As the real one: first the start, durably, then older snapshots, then the log, whose deletion a crash may take back.
+            raise ValueError(
+                f"start at {start}: the log is [{disk.state.start_offset},"
+                f" {self._commit.end_offset})"
+            )
+        # As the real one: first the start, durably, then older snapshots, then the log, whose
+        # deletion a crash may take back.
         disk.state = replace(started_at(disk.state, snapshot_id), end_offset_at_least=0)
         self._delete_before(snapshot_id)
         disk.between_steps()
@@ -409,7 +483,10 @@ class SimLogStore(SimStore):
         return self._disk.used_bytes()
 
     def close(self) -> None:
-        """Give the disk back. Writes under way are carried to their end, as the operating system would; nobody is told."""
+        """Give the disk back.
+
+        Writes under way are carried to their end, as the operating system would; nobody is told.
+        """
         if self._gone is not None:
             return
         if self._disk.unwritten_votes and self._commit.failure is None:
@@ -430,7 +507,9 @@ def _sound_header(content: bytes, snapshot_id: SnapshotId) -> SnapshotHeader | N
     return header if SnapshotId(header.end_offset, header.epoch) == snapshot_id else None
 
 
-def _flaw(content: bytes, snapshot_id: SnapshotId, accept: AcceptHeader | None) -> CorruptLogError | None:
+def _flaw(
+    content: bytes, snapshot_id: SnapshotId, accept: AcceptHeader | None
+) -> CorruptLogError | None:
     header = _sound_header(content, snapshot_id)
     if header is None:
         return CorruptLogError(f"{snapshot_id} is not sound")

@@ -1,4 +1,6 @@
-"""What every simulated disk is made of: chunks in order, latency, faults that are ordered, and a store that crashes under its user."""
+"""What every simulated disk is made of: chunks in order, latency, faults that are ordered, and a
+store that crashes under its user.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ class Chunks:
         return Chunks(self.bases.copy(), self.chunks.copy())
 
     def carry_out(self, write: Write) -> None:
-        """Append or truncate. Raises ValueError if a truncation is not to a batch boundary; then nothing has changed."""
+        """Append or truncate.
+
+        Raises ValueError if a truncation is not to a batch boundary; then nothing has changed.
+        """
         if write.chunk is not None:
             self.bases.append(write.offset)
             self.chunks.append(write.chunk)
@@ -75,7 +80,10 @@ class Chunks:
 
 
 class DiskHardware:
-    """The faults and the latency of a disk. ``rng`` draws latencies only, uniformly between the two given."""
+    """The faults and the latency of a disk.
+
+    ``rng`` draws latencies only, uniformly between the two given.
+    """
 
     def __init__(self, rng: Random, *, latency_min_s: float, latency_max_s: float) -> None:
         self._rng = rng
@@ -94,10 +102,14 @@ class DiskHardware:
         self.faults: dict[str, int] = {}
         """What really happened to this disk, by name."""
         self._injected: list[FatalError] = []
-        """The errors that faults have raised since the disk was opened, and that have excused no stop yet."""
+        """The errors that faults have raised since the disk was opened, and that have excused no
+        stop yet.
+        """
 
     def fail_next(self, operation: Operation, message: str = "injected disk failure") -> None:
-        """Make the next such operation fail; the store is broken from then on, until the disk is opened anew."""
+        """Make the next such operation fail; the store is broken from then on, until the disk is
+        opened anew.
+        """
         self._failures[operation] = StorageError(f"{operation}: {message}")
 
     def take_failure(self, operation: Operation) -> StorageError | None:
@@ -119,10 +131,13 @@ class DiskHardware:
         raise NotImplementedError
 
     def excuses(self, error: BaseException) -> bool:
-        """Whether an injected fault has raised this error, with which a process stops. Each excuses one stop.
+        """Whether an injected fault has raised this error, with which a process stops.
 
-        The error itself is compared, or of damage its words, as a store hands them on. What a snapshot holds is checked by who reads
-        it, not by the store: for that the damage itself is the excuse, as long as it is there.
+        Each excuses one stop.
+
+        The error itself is compared, or of damage its words, as a store hands them on. What a
+        snapshot holds is checked by who reads it, not by the store: for that the damage itself is
+        the excuse, as long as it is there.
         """
         for given in self._injected:
             if given is error or (isinstance(given, CorruptLogError) and str(given) == str(error)):
@@ -179,7 +194,11 @@ class DiskHardware:
 
     def free_bytes(self) -> int:
         """What is left of the capacity."""
-        return AMPLE_BYTES if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes())
+        return (
+            AMPLE_BYTES
+            if self.capacity_bytes is None
+            else max(0, self.capacity_bytes - self.used_bytes())
+        )
 
     def room_for(self, data: bytes) -> StorageError | None:
         """ENOSPC, if that is what writing ``data`` meets."""
@@ -196,7 +215,10 @@ class DiskHardware:
 
 
 class SimStore:
-    """An open disk: what completes later completes from the loop. Once closed or crashed it calls nobody back, and raises StorageError."""
+    """An open disk: what completes later completes from the loop.
+
+    Once closed or crashed it calls nobody back, and raises StorageError.
+    """
 
     def __init__(self, hardware: DiskHardware) -> None:
         self._hardware = hardware
@@ -210,7 +232,11 @@ class SimStore:
     @property
     def busy_s(self) -> float:
         """How long the sync under way has taken by now; 0: none is."""
-        return 0.0 if self._sync_began is None else asyncio.get_running_loop().time() - self._sync_began
+        return (
+            0.0
+            if self._sync_began is None
+            else asyncio.get_running_loop().time() - self._sync_began
+        )
 
     @property
     def last_sync_s(self) -> float:
@@ -246,11 +272,15 @@ class SimStore:
             if self._gone is None:
                 call()
 
-        handle = asyncio.get_running_loop().call_later(self._hardware.latency_s(), self._hardware.complete, due)
+        handle = asyncio.get_running_loop().call_later(
+            self._hardware.latency_s(), self._hardware.complete, due
+        )
         self._timers.setdefault(operation, []).append(handle)
         if len(self._timers[operation]) > 8:
             now = asyncio.get_running_loop().time()
-            self._timers[operation] = [timer for timer in self._timers[operation] if timer.when() >= now]
+            self._timers[operation] = [
+                timer for timer in self._timers[operation] if timer.when() >= now
+            ]
 
     def _before(self, operation: Operation) -> None:
         if self._hardware.before is not None:
@@ -269,7 +299,11 @@ class SimStore:
 def still_there(chunks: Chunks, base: int, damaged: bytes) -> bool:
     """Whether the chunk at ``base`` is this damaged one, or what a truncation has left of it."""
     index = bisect_left(chunks.bases, base)
-    return index < len(chunks.bases) and chunks.bases[index] == base and damaged.startswith(chunks.chunks[index])
+    return (
+        index < len(chunks.bases)
+        and chunks.bases[index] == base
+        and damaged.startswith(chunks.chunks[index])
+    )
 
 
 def flipped(content: bytes, rng: Random) -> bytes:

@@ -1,11 +1,15 @@
-"""An asyncio event loop on virtual time: deterministic, single-threaded, without sockets. When nothing is ready, time jumps.
+"""An asyncio event loop on virtual time: deterministic, single-threaded, without sockets.
 
-Determinism: callbacks run in the order they were scheduled, timers by (time, order of scheduling), and nothing here looks
-at the real clock, a thread, a selector or a hash. A callback that raises ends the run: a simulation must not go past a bug.
+When nothing is ready, time jumps.
 
-A *host* is a process of the simulated world. Callbacks belong to the host in whose context they were scheduled (asyncio
-copies the context along), so a host can be stopped as by SIGSTOP: its callbacks and timers wait, everyone else's run on. A host's clock
-may run fast or slow: what its callbacks see as the time, and wait for, is its own. What is no host's (network, disks, checks) asks
+Determinism: callbacks run in the order they were scheduled, timers by (time, order of scheduling),
+and nothing here looks at the real clock, a thread, a selector or a hash. A callback that raises
+ends the run: a simulation must not go past a bug.
+
+A *host* is a process of the simulated world. Callbacks belong to the host in whose context they
+were scheduled (asyncio copies the context along), so a host can be stopped as by SIGSTOP: its
+callbacks and timers wait, everyone else's run on. A host's clock may run fast or slow: what its
+callbacks see as the time, and wait for, is its own. What is no host's (network, disks, checks) asks
 for the true time.
 """
 
@@ -32,7 +36,9 @@ _NOBODY = copy_context()
 """Of no host."""
 
 _REBUILD_ABOVE = 64
-"""Cancelled timers are swept out of the heap once they are more than this, and more than half of it."""
+"""Cancelled timers are swept out of the heap once they are more than this, and more than half of
+it.
+"""
 
 _LAST_TURNS = 20
 """Of the loop, in which cancelled tasks come to their end."""
@@ -46,15 +52,22 @@ class _Timer(asyncio.TimerHandle):
 
 
 class DeadlockError(RuntimeError):
-    """Nothing is ready, nothing is scheduled, and the main coroutine has not ended: it waits for what can never come."""
+    """Nothing is ready, nothing is scheduled, and the main coroutine has not ended: it waits for
+    what can never come.
+    """
 
 
 class HostDiedError(BaseException):
-    """The process that runs has just been killed from within: unwinds it, and nothing else. Nobody may catch it but the loop."""
+    """The process that runs has just been killed from within: unwinds it, and nothing else.
+
+    Nobody may catch it but the loop.
+    """
 
 
 def host_context(host: str) -> Context:
-    """A context for a host's tasks: ``loop.create_task(node.run(), context=host_context("c1"))``."""
+    """A context for a host's tasks: ``loop.create_task(node.run(),
+    context=host_context("c1"))``.
+    """
     context = copy_context()
     context.run(_HOST.set, host)
     return context
@@ -86,12 +99,16 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._free_at: dict[str, float] = {}
         """By host: when its last callback is done."""
         self._waking: set[str] = set()
-        """Hosts that are in a callback, or have a timer for its end: only those do for which something waits."""
+        """Hosts that are in a callback, or have a timer for its end: only those do for which
+        something waits.
+        """
         self._spent_s = 0.0
         self.longest_s: dict[str, float] = {}
         """By host: what its longest callback took."""
         self.ending = False
-        """The run is over: tasks are being cancelled, and must be allowed to come to their end, whoever dies meanwhile."""
+        """The run is over: tasks are being cancelled, and must be allowed to come to their end,
+        whoever dies meanwhile.
+        """
 
     def time(self) -> float:
         """Virtual seconds, by the clock of the host that runs."""
@@ -104,11 +121,16 @@ class VirtualLoop(base_events.BaseEventLoop):
         return self._now
 
     def set_clock_rate(self, host: str, rate: float) -> None:
-        """Let a host's clock run ``rate`` times as fast as time. Only before the host does anything."""
+        """Let a host's clock run ``rate`` times as fast as time.
+
+        Only before the host does anything.
+        """
         self._rates[host] = rate
 
     def set_cost(self, host: str, cost_s: Callable[[], float]) -> None:
-        """Let each callback of a host take a time, drawn by ``cost_s``, and its next ones wait for it; its clock goes on meanwhile."""
+        """Let each callback of a host take a time, drawn by ``cost_s``, and its next ones wait for
+        it; its clock goes on meanwhile.
+        """
         self._costs[host], self._queues[host], self._free_at[host] = cost_s, deque(), 0.0
 
     def stopwatch(self, host: str) -> float:
@@ -126,31 +148,48 @@ class VirtualLoop(base_events.BaseEventLoop):
         return handle
 
     def call_later(
-        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """As asyncio's."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """As asyncio's; timers due at the same moment run in the order they were made."""
         if self._rates:
             rate, wanted = self._rates.get(_HOST.get(), 1.0), when
             when /= rate
-            # Rounded down, the timer would fire a moment before its time has come, by its own clock, for ever.
+            # Rounded down, the timer would fire a moment before its time has come, by its own
+            # clock, for ever.
             while when * rate < wanted:
                 when = math.nextafter(when, math.inf)
         return self.call_at_true(when, callback, *args, context=context)
 
     def call_later_true(
-        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """As ``call_later``, by no host's clock."""
         return self.call_at_true(self._now + delay, callback, *args, context=context)
 
     def call_at_true(
-        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """As ``call_at``, by no host's clock."""
         handle = _Timer(when, callback, args, self, context)
@@ -175,7 +214,10 @@ class VirtualLoop(base_events.BaseEventLoop):
         return super().create_task(coro, name=name or f"task-{self._tasks_made:08d}", **kwargs)
 
     def pause_host(self, host: str) -> None:
-        """Stop a host: nothing that belongs to it runs until it is resumed. Its clock, like everyone's, goes on."""
+        """Stop a host: nothing that belongs to it runs until it is resumed.
+
+        Its clock, like everyone's, goes on.
+        """
         self._held.setdefault(host, [])
 
     def is_held(self, host: str) -> bool:
@@ -203,9 +245,13 @@ class VirtualLoop(base_events.BaseEventLoop):
         if not handle._scheduled:
             return
         self._cancelled_timers += 1
-        if self._cancelled_timers > _REBUILD_ABOVE and self._cancelled_timers * 2 > len(self._timers):
+        if self._cancelled_timers > _REBUILD_ABOVE and self._cancelled_timers * 2 > len(
+            self._timers
+        ):
             # The handle that is just being cancelled is not marked yet.
-            self._timers[:] = [entry for entry in self._timers if not (entry[2]._cancelled or entry[2] is handle)]
+            self._timers[:] = [
+                entry for entry in self._timers if not (entry[2]._cancelled or entry[2] is handle)
+            ]
             heapify(self._timers)
             handle._scheduled = False
             self._cancelled_timers = 0
@@ -230,7 +276,9 @@ class VirtualLoop(base_events.BaseEventLoop):
         count = len(ready)
         self.steps += count
         if self.steps > self._max_steps and not self.ending:
-            raise RunTooLongError(f"the run has not ended after {self._max_steps} steps, at {now:g} s of virtual time")
+            raise RunTooLongError(
+                f"the run has not ended after {self._max_steps} steps, at {now:g} s of virtual time"
+            )
         for _ in range(count):
             handle = ready.popleft()
             if self._costs and (host := handle._context.get(_HOST, "")) in self._costs:
@@ -243,7 +291,9 @@ class VirtualLoop(base_events.BaseEventLoop):
                     continue
 
     def _work_on(self, host: str) -> None:
-        """Run what a host has to do next, once it is done with what it did before; the rest waits."""
+        """Run what a host has to do next, once it is done with what it did before; the rest
+        waits.
+        """
         queue = self._queues[host]
         while queue and host not in self._waking and host not in self._held:
             if self._now < self._free_at[host]:
@@ -284,17 +334,26 @@ class VirtualLoop(base_events.BaseEventLoop):
     def _deadlock(self) -> None:
         if self._stopping:
             return
-        waiting = sorted(f"{task.get_name()} {_coroutine_name(task)}" for task in asyncio.all_tasks(self))
-        raise DeadlockError(f"at {self._now} s nothing is ready or scheduled, and these wait: " + "; ".join(waiting))
+        waiting = sorted(
+            f"{task.get_name()} {_coroutine_name(task)}" for task in asyncio.all_tasks(self)
+        )
+        raise DeadlockError(
+            f"at {self._now} s nothing is ready or scheduled, and these wait: " + "; ".join(waiting)
+        )
 
 
 def _coroutine_name(task: asyncio.Task[Any]) -> str:
-    """Its function: the repr of a coroutine has an address in it, which is another one in each run."""
+    """Its function: the repr of a coroutine has an address in it, which is another one in each
+    run.
+    """
     return str(getattr(task.get_coro(), "__qualname__", "?"))
 
 
 def run(main: Coroutine[Any, Any, T], *, start_time: float = 0.0, max_steps: int = MAX_STEPS) -> T:
-    """Run ``main`` to its end on a loop of its own. Raises DeadlockError, RunTooLongError, and whatever ``main`` or any callback raises."""
+    """Run ``main`` to its end on a loop of its own.
+
+    Raises DeadlockError, RunTooLongError, and whatever ``main`` or any callback raises.
+    """
     loop = VirtualLoop(start_time, max_steps=max_steps)
     try:
         return loop.run_until_complete(main)
@@ -315,7 +374,8 @@ def _cancel_tasks(loop: VirtualLoop) -> None:
     tasks = sorted(asyncio.all_tasks(loop), key=asyncio.Task.get_name)
     for task in tasks:
         task.cancel()
-    # Not until all are done: a task whose process was killed just before its next step never takes it.
+    # Not until all are done: a task whose process was killed just before its next step never takes
+    # it.
     loop.run_until_complete(_some_turns())
     for task in tasks:
         if not task.done():

@@ -1,8 +1,10 @@
-"""The simulated network: hosts, the delays between them, and what can go wrong, all from one random generator.
+"""The simulated network: hosts, the delays between them, and what can go wrong, all from one random
+generator.
 
-Each flow and each dialer draws from a generator of its own, named after what it serves, so that a change in one place does not
-reshuffle the rest. A host stands for a process *and* its kernel: a crash ends the process, whose kernel then closes its
-connections and refuses new ones. Cut a host off as well (``isolate``) for a machine that has lost its power.
+Each flow and each dialer draws from a generator of its own, named after what it serves, so that a
+change in one place does not reshuffle the rest. A host stands for a process *and* its kernel: a
+crash ends the process, whose kernel then closes its connections and refuses new ones. Cut a host
+off as well (``isolate``) for a machine that has lost its power.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from simulation.twins.network_transport import SimDialer, SimListener, SimTransp
 
 @dataclass(frozen=True, slots=True)
 class NetworkParams:
-    """One way takes ``delay_min_ms`` plus an exponentially distributed time of mean ``delay_extra_mean_ms``."""
+    """One way takes ``delay_min_ms`` plus an exponentially distributed time of mean
+    ``delay_extra_mean_ms``.
+    """
 
     delay_min_ms: float = 0.05
     delay_extra_mean_ms: float = 0.15
@@ -33,8 +37,8 @@ class NetworkParams:
 class SimNetwork:
     """All hosts and links. Must be made on a running :class:`simulation.twins.loop.VirtualLoop`.
 
-    ``handler_failures``: what link handlers have raised. Each such link was closed, as in a real node; a test asserts that there
-    are none.
+    ``handler_failures``: what link handlers have raised. Each such link was closed, as in a real
+    node; a test asserts that there are none.
     """
 
     def __init__(self, rng: random.Random, params: NetworkParams | None = None) -> None:
@@ -58,11 +62,15 @@ class SimNetwork:
         self.faults: LinkFaults | None = None
         """What goes wrong on open links; None: nothing."""
         self.held: dict[tuple[str, str], int] = {}
-        """How often something could not get from one host to another because the way was blocked."""
+        """How often something could not get from one host to another because the way was
+        blocked.
+        """
         self.far_s: dict[tuple[str, str], float] = {}
         """What a message takes from one host to another on top of what is drawn."""
         self.taps: dict[str, Callable[[str, Any], None]] = {}
-        """By host: what hears of each message that is given to a link there, as (peer's host, message)."""
+        """By host: what hears of each message that is given to a link there, as (peer's host,
+        message).
+        """
 
     def tap(self, host: str, listener: Callable[[str, Any], None] | None) -> None:
         """Let ``listener`` hear of each message that ``host`` sends."""
@@ -75,15 +83,20 @@ class SimNetwork:
         self._transports.setdefault(host, []).append(transport)
         return transport
 
-    # --- faults -------------------------------------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
     def block(self, source: str, target: str) -> None:
-        """Let nothing through from one host to another; the other direction stays open. Links break at the keepalive timeout."""
+        """Let nothing through from one host to another; the other direction stays open.
+
+        Links break at the keepalive timeout.
+        """
         self._blocked[source, target] = False
         self._recheck()
 
     def reject(self, source: str, target: str) -> None:
-        """As by a firewall that answers: connections of the two are broken off at once, and connects from one to the other refused."""
+        """As by a firewall that answers: connections of the two are broken off at once, and
+        connects from one to the other refused.
+        """
         self._blocked[source, target] = True
         for connection in list(self._connections):
             if {end.site.host for end in connection.ends} == {source, target}:
@@ -103,7 +116,10 @@ class SimNetwork:
         self._recheck()
 
     def heal(self, one: str, other: str) -> None:
-        """Open both directions again. What was held comes through, unless its link broke meanwhile."""
+        """Open both directions again.
+
+        What was held comes through, unless its link broke meanwhile.
+        """
         self._blocked.pop((one, other), None)
         self._blocked.pop((other, one), None)
         self._recheck()
@@ -114,9 +130,11 @@ class SimNetwork:
         self._recheck()
 
     def crash(self, host: str) -> None:
-        """Kill the processes of a host, as by kill -9: nothing of its context runs again, peers see their links end at once.
+        """Kill the processes of a host, as by kill -9: nothing of its context runs again, peers see
+        their links end at once.
 
-        The caller forgets the processes' objects; their tasks stay where they are until the run ends.
+        The caller forgets the processes' objects; their tasks stay where they are until the run
+        ends.
         """
         self.resume(host)
         for transport in self._transports.get(host, []):
@@ -129,7 +147,9 @@ class SimNetwork:
         self.loop.drop_host(host)
 
     def pause(self, host: str) -> None:
-        """Stop a host's processes, as by SIGSTOP: callbacks of its context wait, connects are accepted and never answered."""
+        """Stop a host's processes, as by SIGSTOP: callbacks of its context wait, connects are
+        accepted and never answered.
+        """
         self._paused[host] = None
         self.loop.pause_host(host)
         self._recheck()
@@ -143,13 +163,19 @@ class SimNetwork:
 
     def break_links(self, host: str) -> int:
         """Break all connections of a host; what is on its way is lost. How many there were."""
-        broken = [c for c in list(self._connections) if any(end.site.host == host for end in c.ends)]
+        broken = [
+            c for c in list(self._connections) if any(end.site.host == host for end in c.ends)
+        ]
         for connection in broken:
             connection.break_off()
         return len(broken)
 
-    def stall(self, source: str, target: str, seconds: float, conversation: Conversation | None = None) -> int:
-        """Let everything that is sent from now on over the present links take so much longer, in order. How many links."""
+    def stall(
+        self, source: str, target: str, seconds: float, conversation: Conversation | None = None
+    ) -> int:
+        """Let everything that is sent from now on over the present links take so much longer, in
+        order. How many links.
+        """
         count = 0
         for connection in list(self._connections):
             if conversation is None or connection.conversation is conversation:
@@ -160,7 +186,8 @@ class SimNetwork:
         return count
 
     def mute(self, source: str, target: str, conversation: Conversation) -> int:
-        """Let no message through from one host to another on the present links of a conversation, for good. How many links.
+        """Let no message through from one host to another on the present links of a conversation,
+        for good. How many links.
 
         All else of the two goes on, so no keepalive notices; new links work.
         """
@@ -174,7 +201,9 @@ class SimNetwork:
         return count
 
     def hush(self, source: str, target: str, conversation: Conversation) -> int:
-        """As ``mute``, and no connect for this conversation between the two is answered until ``unhush``."""
+        """As ``mute``, and no connect for this conversation between the two is answered until
+        ``unhush``.
+        """
         self._hushed[source, target, conversation] = None
         return self.mute(source, target, conversation)
 
@@ -218,7 +247,7 @@ class SimNetwork:
             or other in self._paused
         )
 
-    # --- for transports, dialers, listeners and connections -----------------------------------------------------------
+    # --- for transports, dialers, listeners and connections --------------------------------------
 
     def rng_for(self, purpose: str) -> random.Random:
         """The generator of one purpose."""
@@ -230,14 +259,18 @@ class SimNetwork:
     def delay_s(self, rng: random.Random) -> float:
         """One way's time, drawn."""
         extra_ms = self.params.delay_extra_mean_ms
-        return (self.params.delay_min_ms + (rng.expovariate(1 / extra_ms) if extra_ms else 0.0)) / 1000
+        return (
+            self.params.delay_min_ms + (rng.expovariate(1 / extra_ms) if extra_ms else 0.0)
+        ) / 1000
 
     def travel_s(self, rng: random.Random, source: str, target: str) -> float:
         """A message's way on a link."""
         return self.delay_s(rng) + self.far_s.get((source, target), 0.0)
 
     def keepalive_s(self, host: str) -> float:
-        """How long until an end notices that its peer is silent: the next ping may be due now or in a whole interval."""
+        """How long until an end notices that its peer is silent: the next ping may be due now or in
+        a whole interval.
+        """
         limits = self.params.limits
         due_ms = self.rng_for(f"keepalive {host}").uniform(0, limits.keepalive_time_ms)
         return (due_ms + limits.keepalive_timeout_ms) / 1000
@@ -269,7 +302,9 @@ class SimNetwork:
         self._connections.pop(connection, None)
 
     def connect(self, dialer: SimDialer) -> None:
-        """Carry a connect to its target, and the answer back; on a blocked way neither comes, and the dialer's timeout does."""
+        """Carry a connect to its target, and the answer back; on a blocked way neither comes, and
+        the dialer's timeout does.
+        """
         host = dialer.address.rpartition(":")[0]
         rng = self.rng_for(f"connect {dialer.site.host}>{host}")
         source = dialer.site.host
@@ -282,7 +317,9 @@ class SimNetwork:
             return
         if trouble == "refused" or self._blocked.get((source, host)):
             reason = "UNAVAILABLE: connection refused"
-            self.loop.call_later_true(self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context)
+            self.loop.call_later_true(
+                self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context
+            )
         elif not trouble and host in self._transports and not self.is_disturbed(source, host):
             self.loop.call_later_true(self.delay_s(rng), self._connect_arrives, dialer, rng)
 
@@ -291,17 +328,27 @@ class SimNetwork:
         if not dialer.connecting:
             return
         if listener is None or dialer.conversation not in listener.acceptors:
-            reason = "UNAVAILABLE: connection refused" if listener is None else "UNIMPLEMENTED: no such conversation"
-            self.loop.call_later_true(self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context)
+            reason = (
+                "UNAVAILABLE: connection refused"
+                if listener is None
+                else "UNIMPLEMENTED: no such conversation"
+            )
+            self.loop.call_later_true(
+                self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context
+            )
             return
         connection = Connection(self, dialer.site, listener.site, dialer.conversation)
         self._connections[connection] = None
         connection.recheck()
         dialer.begun(connection)
-        self.loop.call_soon(listener.accept, connection, dialer.conversation, dialer, context=listener.site.context)
+        self.loop.call_soon(
+            listener.accept, connection, dialer.conversation, dialer, context=listener.site.context
+        )
 
     async def probe(self, source: str, address: str, timeout_s: float) -> Probe:
-        """A paused process still has a kernel that accepts; a host that is cut off, or that nobody knows, is silent."""
+        """A paused process still has a kernel that accepts; a host that is cut off, or that nobody
+        knows, is silent.
+        """
         host = address.rpartition(":")[0]
         rng = self.rng_for(f"probe {source}>{host}")
         there_and_back_s = self.delay_s(rng) + self.delay_s(rng)

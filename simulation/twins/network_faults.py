@@ -1,14 +1,20 @@
-"""What goes wrong with messages all the time, on links that are open: drawn for each envelope and each connect.
+"""What goes wrong with messages all the time, on links that are open: drawn for each envelope and
+each connect.
 
-The real links are gRPC streams over TCP, so within one stream nothing is lost, doubled or overtaken. What loss, duplication and
-reordering can still do to the code above, and what stands for them here:
+The real links are gRPC streams over TCP, so within one stream nothing is lost, doubled or
+overtaken. What loss, duplication and reordering can still do to the code above, and what stands for
+them here:
 
-* a lost packet that is never repaired is a *broken link*: what was on its way, both ways, is lost, and both ends learn of it;
-* a message that is late is one that *stalls its stream*: everything behind it waits too. Its sender may give up meanwhile, open another
-  link and be served there; then the old messages arrive, after the new ones: reordering across links;
-* a *duplicate* is a request that its handler gets twice. No stream does that. It stands for a sender that asks again, so only those
-  requests are doubled that a correct sender might repeat: votes, fetches, heartbeats, registrations, a client's write if it is numbered.
-* a connect that is *refused* or answered by nobody, although the process lives: a full backlog, a firewall.
+* a lost packet that is never repaired is a *broken link*: what was on its way, both ways, is lost,
+  and both ends learn of it;
+* a message that is late is one that *stalls its stream*: everything behind it waits too. Its sender
+  may give up meanwhile, open another link and be served there; then the old messages arrive, after
+  the new ones: reordering across links;
+* a *duplicate* is a request that its handler gets twice. No stream does that. It stands for a
+  sender that asks again, so only those requests are doubled that a correct sender might repeat:
+  votes, fetches, heartbeats, registrations, a client's write if it is numbered.
+* a connect that is *refused* or answered by nobody, although the process lives: a full backlog, a
+  firewall.
 """
 
 from __future__ import annotations
@@ -22,26 +28,39 @@ from raftlog.transport.api import Conversation
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1.quorum_pb2 import FetchSnapshotResponse
 
-_REPEATABLE = frozenset((Conversation.QUORUM, Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER))
+_REPEATABLE = frozenset(
+    (Conversation.QUORUM, Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER)
+)
 _REPEATABLE_BODIES = frozenset(("broker_heartbeat", "register_broker", "describe_brokers"))
 
 
 @dataclass(slots=True)
 class LinkFaults:
-    """Probabilities. Each fault that happens is given to ``happened`` by name. ``spares`` says which links are left alone."""
+    """Probabilities.
+
+    Each fault that happens is given to ``happened`` by name. ``spares`` says which links are left
+    alone.
+    """
 
     happened: Callable[[str], None]
     break_p: float = 0.0
     """Of an envelope: its link breaks instead."""
     duplicate_p: float = 0.0
-    """Of an envelope of repeatable requests: it is delivered twice, the second time a little later."""
+    """Of an envelope of repeatable requests: it is delivered twice, the second time a little
+    later.
+    """
     stall_p: float = 0.0
-    """Of an envelope: it takes ``stall_mean_s`` more, exponentially distributed, and all behind it wait."""
+    """Of an envelope: it takes ``stall_mean_s`` more, exponentially distributed, and all behind it
+    wait.
+    """
     stall_mean_s: float = 1.0
     refuse_p: float = 0.0
     """Of a connect."""
     late_change_p: float = 0.0
-    """Of an envelope with an AlterPartition: it takes ``late_change_mean_s`` more, as above. Nothing else of its sender is late."""
+    """Of an envelope with an AlterPartition: it takes ``late_change_mean_s`` more, as above.
+
+    Nothing else of its sender is late.
+    """
     late_change_mean_s: float = 1.0
     part_sent: Callable[[str, str], None] | None = None
     """Told of each part of a snapshot that is not the last one: who gives it, and whom."""
@@ -76,7 +95,12 @@ class LinkFaults:
             self.part_sent(one, other)
 
     def repeated(
-        self, rng: random.Random, one: str, other: str, conversation: Conversation, messages: list[Any]
+        self,
+        rng: random.Random,
+        one: str,
+        other: str,
+        conversation: Conversation,
+        messages: list[Any],
     ) -> list[Any]:
         """The requests of an envelope that come a second time."""
         if not self.duplicate_p or rng.random() >= self.duplicate_p or self.spares(one, other):
@@ -106,4 +130,7 @@ def _is_isr_change(message: Any) -> bool:
 
 
 def _is_inner_part(message: Any) -> bool:
-    return type(message) is FetchSnapshotResponse and message.position + len(message.bytes) < message.size
+    return (
+        type(message) is FetchSnapshotResponse
+        and message.position + len(message.bytes) < message.size
+    )

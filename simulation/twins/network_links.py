@@ -1,4 +1,6 @@
-"""Simulated connections: two ends, and between them two flows that keep order and lose nothing but with the connection."""
+"""Simulated connections: two ends, and between them two flows that keep order and lose nothing but
+with the connection.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an end of a connection is: its host, the context its callbacks run in, and the address its peer sees."""
+    """Where an end of a connection is: its host, the context its callbacks run in, and the address
+    its peer sees.
+    """
 
     host: str
     context: Context
@@ -30,13 +34,23 @@ class Site:
 
 
 class SimLink(BaseLink):
-    """One end of a connection. A message becomes bytes when it is sent, and what arrives is parsed from them, as on the real link.
+    """One end of a connection.
 
-    So two processes never share an object: what a sender changes afterwards is not sent, and what a receiver changes is its own.
+    A message becomes bytes when it is sent, and what arrives is parsed from them, as on the real
+    link.
+
+    So two processes never share an object: what a sender changes afterwards is not sent, and what a
+    receiver changes is its own.
     """
 
     def __init__(
-        self, network: SimNetwork, site: Site, peer: str, outgoing: Wire, incoming: Wire, max_bytes: int
+        self,
+        network: SimNetwork,
+        site: Site,
+        peer: str,
+        outgoing: Wire,
+        incoming: Wire,
+        max_bytes: int,
     ) -> None:
         super().__init__(network.loop, peer)
         self.site = site
@@ -53,8 +67,11 @@ class SimLink(BaseLink):
         """Queue a message: what is sent in one turn of the loop travels together."""
         if self._reason is not None:
             raise self._closed_error()
-        # Before the tap: what checkers keep is what will arrive, whatever the sender does to its own.
-        message = self._outgoing.item_type.FromString(self._outgoing.encode(message, self._max_bytes))
+        # Before the tap: what checkers keep is what will arrive, whatever the sender does to its
+        # own.
+        message = self._outgoing.item_type.FromString(
+            self._outgoing.encode(message, self._max_bytes)
+        )
         tap = self._network.taps.get(self.site.host)
         if tap is not None:
             tap(self.peer.rpartition(":")[0], message)
@@ -97,13 +114,20 @@ class SimLink(BaseLink):
 
 
 class Flow:
-    """One direction of a connection: each envelope takes a drawn time and none overtakes another, as on TCP.
+    """One direction of a connection: each envelope takes a drawn time and none overtakes another,
+    as on TCP.
 
-    While the way is blocked, what arrives is held, in order, and delivered when it opens, unless the connection broke before.
+    While the way is blocked, what arrives is held, in order, and delivered when it opens, unless
+    the connection broke before.
     """
 
     def __init__(
-        self, network: SimNetwork, source: Site, connection: Connection, target: SimLink, rng: random.Random
+        self,
+        network: SimNetwork,
+        source: Site,
+        connection: Connection,
+        target: SimLink,
+        rng: random.Random,
     ) -> None:
         self._network = network
         self._connection = connection
@@ -138,7 +162,9 @@ class Flow:
             again = faults.repeated(self._rng, *hosts, self._connection.conversation, messages)
             if again:
                 self.backlog += len(again)
-                self._travel(self._deliver, [type(one).FromString(one.SerializeToString()) for one in again])
+                self._travel(
+                    self._deliver, [type(one).FromString(one.SerializeToString()) for one in again]
+                )
 
     def stall(self, seconds: float) -> None:
         """Let what is sent from now on arrive so much later."""
@@ -150,11 +176,15 @@ class Flow:
         self._held.clear()
 
     def mute(self) -> None:
-        """No message comes through any more, and nobody is told: as a middlebox does that has forgotten a connection."""
+        """No message comes through any more, and nobody is told: as a middlebox does that has
+        forgotten a connection.
+        """
         self._muted = True
 
     def push_call(self, callback: Callable[[], None]) -> None:
-        """Let an event happen at the other end, behind what has been sent: the opening, or the end."""
+        """Let an event happen at the other end, behind what has been sent: the opening, or the
+        end.
+        """
         self._travel(lambda _: callback(), None)
 
     def retry(self) -> None:
@@ -174,7 +204,9 @@ class Flow:
     def _travel(self, event: Callable[..., None], argument: Any) -> None:
         loop = self._network.loop
         self._last_arrival = max(loop.true_time() + self._way_s(), self._last_arrival)
-        loop.call_at_true(self._last_arrival, self._arrive, event, argument, context=self._target.site.context)
+        loop.call_at_true(
+            self._last_arrival, self._arrive, event, argument, context=self._target.site.context
+        )
 
     def _arrive(self, event: Callable[..., None], argument: Any) -> None:
         if self._lost:
@@ -186,7 +218,9 @@ class Flow:
             event(argument)
 
     def _drain(self) -> None:
-        while self._held and not self._network.is_blocked(self._source.host, self._target.site.host):
+        while self._held and not self._network.is_blocked(
+            self._source.host, self._target.site.host
+        ):
             event, argument = self._held.popleft()
             event(argument)
 
@@ -199,13 +233,19 @@ class Flow:
 class Connection:
     """Two ends and their flows, from connect until both ends know that it is over."""
 
-    def __init__(self, network: SimNetwork, client: Site, server: Site, conversation: Conversation) -> None:
+    def __init__(
+        self, network: SimNetwork, client: Site, server: Site, conversation: Conversation
+    ) -> None:
         self._network = network
         self.conversation = conversation
         wires, limits = WIRES[conversation], network.params.limits
         up_bytes, down_bytes = limits.request_max_bytes(conversation.name), limits.max_message_bytes
-        self.client = SimLink(network, client, server.address, wires.to_server, wires.to_client, up_bytes)
-        self.server = SimLink(network, server, client.address, wires.to_client, wires.to_server, down_bytes)
+        self.client = SimLink(
+            network, client, server.address, wires.to_server, wires.to_client, up_bytes
+        )
+        self.server = SimLink(
+            network, server, client.address, wires.to_client, wires.to_server, down_bytes
+        )
         for end, other in ((self.client, self.server), (self.server, self.client)):
             end.connection = self
             rng = network.rng_for(f"flow {end.site.host}>{other.site.host} {conversation.name}")
@@ -223,7 +263,10 @@ class Connection:
             end.flow.lose()
             delay_s = self._network.delay_s(self._network.rng_for(f"reset {end.site.host}"))
             self._network.loop.call_later_true(
-                delay_s, end.close, "UNAVAILABLE: connection reset by peer", context=end.site.context
+                delay_s,
+                end.close,
+                "UNAVAILABLE: connection reset by peer",
+                context=end.site.context,
             )
 
     def end_closed(self, end: SimLink) -> None:
@@ -252,7 +295,8 @@ class Connection:
 
     def _keepalive_expired(self, end: SimLink) -> None:
         if end.close_reason is not None:
-            # Long over on this side, and its kernel goes on to say so: the other end would hear it, whoever is gone.
+            # Long over on this side, and its kernel goes on to say so: the other end would hear it,
+            # whoever is gone.
             return
         end.flow.drop_held()
         end.close("UNAVAILABLE: keepalive timeout")

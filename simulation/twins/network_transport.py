@@ -1,4 +1,6 @@
-"""The transport of one simulated process: the same interface as the real one, over a :class:`simulation.twins.network.SimNetwork`."""
+"""The transport of one simulated process: the same interface as the real one, over a
+:class:`simulation.twins.network.SimNetwork`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ class SimDialer(BaseDialer):
     """Connects over the simulated network; everything else is the real dialer's."""
 
     def __init__(
-        self, network: SimNetwork, site: Site, address: str, conversation: Conversation, handler: DialHandler
+        self,
+        network: SimNetwork,
+        site: Site,
+        address: str,
+        conversation: Conversation,
+        handler: DialHandler,
     ) -> None:
         rng = network.rng_for(f"backoff {site.host}>{address} {conversation.name}")
         super().__init__(network.loop, address, handler, network.params.limits, rng=rng)
@@ -49,7 +56,9 @@ class SimDialer(BaseDialer):
     def begun(self, connection: Connection) -> None:
         """A server has answered the connect; the stream is not open yet."""
         self._connecting = connection
-        connection.client.attach(lambda _link, _messages: None, lambda _, reason: self.refused(connection, reason))
+        connection.client.attach(
+            lambda _link, _messages: None, lambda _, reason: self.refused(connection, reason)
+        )
 
     @property
     def connecting(self) -> bool:
@@ -65,7 +74,9 @@ class SimDialer(BaseDialer):
         if self._closed:
             return
         timeout_ms = self._network.params.limits.connect_timeout_ms
-        self._timeout = self._loop.call_later(timeout_ms / 1000, self._give_up, f"no answer within {timeout_ms} ms")
+        self._timeout = self._loop.call_later(
+            timeout_ms / 1000, self._give_up, f"no answer within {timeout_ms} ms"
+        )
         self._network.connect(self)
 
     def _abort(self) -> None:
@@ -88,7 +99,9 @@ class SimDialer(BaseDialer):
 class SimListener:
     """A bound address of a simulated process."""
 
-    def __init__(self, network: SimNetwork, site: Site, acceptors: dict[Conversation, Acceptor]) -> None:
+    def __init__(
+        self, network: SimNetwork, site: Site, acceptors: dict[Conversation, Acceptor]
+    ) -> None:
         self.site = site
         self.acceptors = acceptors
         self._network = network
@@ -125,7 +138,9 @@ class SimListener:
 
 
 class SimTransport:
-    """Implements :class:`raftlog.transport.api.Transport` for one process of one host; it dies with ``SimNetwork.crash``."""
+    """Implements :class:`raftlog.transport.api.Transport` for one process of one host; it dies with
+    ``SimNetwork.crash``.
+    """
 
     def __init__(self, network: SimNetwork, host: str) -> None:
         self._network = network
@@ -141,7 +156,10 @@ class SimTransport:
         return self._host
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> SimDialer:
-        """Begin to keep a link to ``address``. Raises LinkClosedError in a process that has died."""
+        """Begin to keep a link to ``address``.
+
+        Raises LinkClosedError in a process that has died.
+        """
         self._check_alive()
         split_address(address)
         site = Site(self._host, self._context, self._network.client_address(self._host))
@@ -150,9 +168,15 @@ class SimTransport:
         return dialer
 
     async def listen(
-        self, address: str, acceptors: dict[Conversation, Acceptor], *, extra_handlers: Sequence[Any] = ()
+        self,
+        address: str,
+        acceptors: dict[Conversation, Acceptor],
+        *,
+        extra_handlers: Sequence[Any] = (),
     ) -> SimListener:
-        """Serve these conversations on ``host:port``, where host is this one's; port 0: any free one. Raises ConfigError."""
+        """Serve these conversations on ``host:port``, where host is this one's; port 0: any free
+        one. Raises ConfigError.
+        """
         self._check_alive()
         host, port = split_address(address)
         if host != self._host:

@@ -1,7 +1,9 @@
-"""The simulated disk of a broker's partition replicas: a PartitionStore in memory, made like :mod:`simulation.twins.disk`.
+"""The simulated disk of a broker's partition replicas: a PartitionStore in memory, made like
+:mod:`simulation.twins.disk`.
 
-All replicas share one order of writes, as they share RocksDB's WAL: a crash keeps what was synced and a prefix of the rest, over all of
-them. The write that was torn is the first that is lost: one write is one record of the WAL, there whole or cut off when it is opened.
+All replicas share one order of writes, as they share RocksDB's WAL: a crash keeps what was synced
+and a prefix of the rest, over all of them. The write that was torn is the first that is lost: one
+write is one record of the WAL, there whole or cut off when it is opened.
 """
 
 from __future__ import annotations
@@ -17,14 +19,29 @@ from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageErro
 from raftlog.storage.chunks import read_span
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.storage.partition_ends import PartitionEnds, damage_in, scan_partition
-from simulation.twins.disk_hardware import Chunks, DiskHardware, SimStore, Write, flipped, still_there
+from simulation.twins.disk_hardware import (
+    Chunks,
+    DiskHardware,
+    SimStore,
+    Write,
+    flipped,
+    still_there,
+)
 
 
 class SimPartitionDisk(DiskHardware):
-    """The disk of one broker: it outlives the processes that use it. ``directory_id``: the disk's own."""
+    """The disk of one broker: it outlives the processes that use it.
+
+    ``directory_id``: the disk's own.
+    """
 
     def __init__(
-        self, directory_id: str, rng: Random, *, latency_min_s: float = 0.0001, latency_max_s: float = 0.002
+        self,
+        directory_id: str,
+        rng: Random,
+        *,
+        latency_min_s: float = 0.0001,
+        latency_max_s: float = 0.002,
     ) -> None:
         super().__init__(rng, latency_min_s=latency_min_s, latency_max_s=latency_max_s)
         self.directory_id = directory_id
@@ -37,7 +54,10 @@ class SimPartitionDisk(DiskHardware):
         self._store: SimPartitionStore | None = None
 
     def open(self) -> SimPartitionStore:
-        """Mount the disk. Raises ConfigError if a store that was neither closed nor crashed has it."""
+        """Mount the disk.
+
+        Raises ConfigError if a store that was neither closed nor crashed has it.
+        """
         if self._store is not None:
             raise ConfigError(f"the disk {self.directory_id} is in use")
         self.opened()
@@ -45,7 +65,9 @@ class SimPartitionDisk(DiskHardware):
         return self._store
 
     def crash(self, rng: Random) -> None:
-        """Lose power: keep what is durable, and of the writes that are not a prefix drawn from ``rng``."""
+        """Lose power: keep what is durable, and of the writes that are not a prefix drawn from
+        ``rng``.
+        """
         kept = rng.randint(0, len(self.unflushed))
         self.sync(kept)
         if self.unflushed:
@@ -57,7 +79,10 @@ class SimPartitionDisk(DiskHardware):
             self._store.drop("the node crashed")
 
     def replace(self, directory_id: str) -> None:
-        """Put an empty disk in its place, with a directory id of its own and no faults. Raises ConfigError if it is in use."""
+        """Put an empty disk in its place, with a directory id of its own and no faults.
+
+        Raises ConfigError if it is in use.
+        """
         if self._store is not None:
             raise ConfigError(f"the disk {self.directory_id} is in use")
         self.directory_id = directory_id
@@ -125,7 +150,10 @@ def _carry_out(replicas: dict[PartitionKey, Chunks], key: PartitionKey, write: W
 
 
 class SimPartitionStore(SimStore):
-    """See ``raftlog.storage.partition_api.PartitionStore``. A closed or crashed store calls nobody back, and raises StorageError."""
+    """See ``raftlog.storage.partition_api.PartitionStore``.
+
+    A closed or crashed store calls nobody back, and raises StorageError.
+    """
 
     def __init__(self, disk: SimPartitionDisk) -> None:
         super().__init__(disk)
@@ -146,7 +174,10 @@ class SimPartitionStore(SimStore):
         return found
 
     def append(self, key: PartitionKey, chunk: bytes, base_offset: int, end_offset: int) -> None:
-        """Write a chunk at a replica's end. Raises StorageError; ValueError if it does not begin there."""
+        """Write a chunk at a replica's end.
+
+        Raises StorageError; ValueError if it does not begin there.
+        """
         self._check()
         self._ends.check_append(key, base_offset, end_offset)
         self._before("append")
@@ -158,10 +189,16 @@ class SimPartitionStore(SimStore):
     def flush(self, done: Callable[[StorageError | None], None], *, inline: bool) -> None:
         """Make durable what was written so far, then call ``done``, always from the loop."""
         self._check()
-        self._commit.flush(lambda outcome: done(outcome if isinstance(outcome, StorageError) else None), inline=inline)
+        self._commit.flush(
+            lambda outcome: done(outcome if isinstance(outcome, StorageError) else None),
+            inline=inline,
+        )
 
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``. Raises ValueError if that is no batch boundary of the replica."""
+        """Drop everything at or above ``end_offset``.
+
+        Raises ValueError if that is no batch boundary of the replica.
+        """
         self._check()
         if not self._ends.check_truncate(key, end_offset):
             return
@@ -177,7 +214,9 @@ class SimPartitionStore(SimStore):
         if not self._ends.check_read(key, offset, until):
             return b""
         try:
-            return read_span(self._disk.live[key].scan(offset), offset, until, max_bytes, inside=True)
+            return read_span(
+                self._disk.live[key].scan(offset), offset, until, max_bytes, inside=True
+            )
         except CorruptLogError as error:
             raise self._commit.fail(self._disk.met(damage_in(key, error))) from error
 
@@ -193,6 +232,9 @@ class SimPartitionStore(SimStore):
         return self._disk.free_bytes()
 
     def close(self) -> None:
-        """Give the disk back. What was written stays, as the operating system would see to; nobody is told."""
+        """Give the disk back.
+
+        What was written stays, as the operating system would see to; nobody is told.
+        """
         if self._gone is None:
             self.drop("the store is closed")

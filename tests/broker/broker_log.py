@@ -16,7 +16,9 @@ def topic_id(name: str) -> bytes:
 
 
 class LogMaker:
-    """Encodes batches one after the other; remembers them, so that the fold to any offset can be had."""
+    """Encodes batches one after the other; remembers them, so that the fold to any offset can be
+    had.
+    """
 
     def __init__(self) -> None:
         self.end = 0
@@ -52,7 +54,7 @@ class LogMaker:
                 builder.apply_chunk(data)
         return builder.snapshot()
 
-    # --- records --------------------------------------------------------------------------------------------------------
+    # --- records ---------------------------------------------------------------------------------
 
     def leader(self, leader_id: int = 1) -> bytes:
         return self.append(rec.LeaderChangeRecord(leader_id=leader_id, voters=[1, 2, 3]))
@@ -76,14 +78,18 @@ class LogMaker:
                 end_points=[rec.Listener(name="PLAINTEXT", host=host, port=port)],
                 fenced=fenced,
                 registration_version=1,
-                process=rec.ProcessProof(boot_id="boot", directory_id="d", lock_device=1, lock_inode=2),
+                process=rec.ProcessProof(
+                    boot_id="boot", directory_id="d", lock_device=1, lock_inode=2
+                ),
             )
         )
         return epoch
 
     def change(self, broker_id: int, broker_epoch: int, **fields: Any) -> bytes:
         return self.append(
-            rec.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker_epoch, reason="test", **fields)
+            rec.BrokerRegistrationChangeRecord(
+                broker_id=broker_id, broker_epoch=broker_epoch, reason="test", **fields
+            )
         )
 
     def unfence(self, broker_id: int, broker_epoch: int) -> bytes:
@@ -93,7 +99,9 @@ class LogMaker:
         return self.change(broker_id, broker_epoch, fenced=True)
 
     def unregister(self, broker_id: int, broker_epoch: int) -> bytes:
-        return self.append(rec.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker_epoch))
+        return self.append(
+            rec.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker_epoch)
+        )
 
     def topic(self, name: str, *partitions: tuple[list[int], int]) -> bytes:
         """A topic whose partitions are (replicas, leader)."""
@@ -111,5 +119,9 @@ class LogMaker:
             ),
         )
 
-    def config(self, value: str, *, name: str = "retention.ms", kind: int = 4, resource: str = "") -> bytes:
-        return self.append(rec.ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value))
+    def config(
+        self, value: str, *, name: str = "retention.ms", kind: int = 4, resource: str = ""
+    ) -> bytes:
+        return self.append(
+            rec.ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
+        )

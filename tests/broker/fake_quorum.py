@@ -1,4 +1,6 @@
-"""Controllers good enough to keep brokers busy: one shared, always committed log, over a simulated network."""
+"""Controllers good enough to keep brokers busy: one shared, always committed log, over a simulated
+network.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ HOSTS = ("c1", "c2", "c3")
 
 
 class Quorum:
-    """The log, who leads, and what brokers have reported. ``hold_lao``: LAO does not move by itself."""
+    """The log, who leads, and what brokers have reported.
+
+    ``hold_lao``: LAO does not move by itself.
+    """
 
     def __init__(self, network: SimNetwork) -> None:
         self.network = network
@@ -36,13 +41,17 @@ class Quorum:
         self.lao = -1
         self.hold_lao = False
         self.read_lease_ms = 6_000
-        self.registration_says_ms = self.heartbeats_say_ms = 0  # The controllers' session timeout; 0: not known.
+        self.registration_says_ms = self.heartbeats_say_ms = (
+            0  # The controllers' session timeout; 0: not known.
+        )
         self.records_max: int | None = None  # In an answer.
         self.fetches: list[pb.MetadataFetchRequest] = []
         self.stale: set[int] = set()
         self.deaf_to_heartbeats = False
         self.heartbeat_delay_s = 0.0  # Of answers.
-        self.heartbeat_epoch: int | None = None  # what heartbeats are answered under, if not the real one
+        self.heartbeat_epoch: int | None = (
+            None  # what heartbeats are answered under, if not the real one
+        )
         self.applied: dict[int, int] = {}
         self.known_lao: dict[int, int] = {}
         self.registrations: list[pb.RegisterBrokerRequest] = []
@@ -87,22 +96,32 @@ class Quorum:
     def members(self) -> list[int]:
         return sorted(b.id for b in self.log.image(self.log.last).brokers.values() if not b.fenced)
 
-    # --- what brokers say ---------------------------------------------------------------------------------------------
+    # --- what brokers say ------------------------------------------------------------------------
 
-    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int) -> None:
+    def report(
+        self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int
+    ) -> None:
         current = self.registration(broker_id)
         if current is None or current.epoch != broker_epoch or controller_epoch != self.log.epoch:
             return
         self.applied[broker_id] = max(applied, self.applied.get(broker_id, -1))
         self.known_lao[broker_id] = max(known_lao, self.known_lao.get(broker_id, -1))
-        if current.fenced and applied >= max(self.lao, broker_epoch) and broker_id not in self.stale:
+        if (
+            current.fenced
+            and applied >= max(self.lao, broker_epoch)
+            and broker_id not in self.stale
+        ):
             self.log.unfence(broker_id, broker_epoch)
         self.move_lao()
         self.release()
 
     def move_lao(self) -> None:
         members = self.members()
-        if members and not self.hold_lao and all(broker_id in self.applied for broker_id in members):
+        if (
+            members
+            and not self.hold_lao
+            and all(broker_id in self.applied for broker_id in members)
+        ):
             self.lao = max(self.lao, min(self.applied[broker_id] for broker_id in members))
 
     def release(self) -> None:
@@ -163,7 +182,9 @@ class Node:
                     response.correlation_id = message.correlation_id
                     response.controller_epoch = self.quorum.log.epoch
                     if response.HasField("broker_heartbeat") and self.quorum.heartbeat_delay_s:
-                        asyncio.get_running_loop().call_later(self.quorum.heartbeat_delay_s, link.send, response)
+                        asyncio.get_running_loop().call_later(
+                            self.quorum.heartbeat_delay_s, link.send, response
+                        )
                     else:
                         link.send(response)
 
@@ -204,9 +225,12 @@ class Node:
             return None
         quorum.log.topic(topic, ([1], 1))
         quorum.release()
-        token = common_pb2.MetadataToken(generation=0, epoch=quorum.log.epoch, offset=quorum.log.last)
+        token = common_pb2.MetadataToken(
+            generation=0, epoch=quorum.log.epoch, offset=quorum.log.last
+        )
         return pb.ControllerResponse(
-            create_topics=pb.CreateTopicsResponse(), write=common_pb2.WriteResult(token=token, reached=request.acks)
+            create_topics=pb.CreateTopicsResponse(),
+            write=common_pb2.WriteResult(token=token, reached=request.acks),
         )
 
     def register(self, request: pb.RegisterBrokerRequest) -> pb.ControllerResponse:
@@ -218,7 +242,9 @@ class Node:
         else:
             listener = request.listeners[0]
             endpoint = (listener.host, listener.port)
-            epoch = quorum.log.register(request.broker_id, request.incarnation_id, endpoint=endpoint)
+            epoch = quorum.log.register(
+                request.broker_id, request.incarnation_id, endpoint=endpoint
+            )
             quorum.applied.pop(request.broker_id, None)
             quorum.release()
         return pb.ControllerResponse(
@@ -234,7 +260,9 @@ class Node:
         quorum.heartbeats.append(request)
         current = quorum.registration(request.broker_id)
         if current is None or current.epoch != request.broker_epoch:
-            return pb.ControllerResponse(error=common_pb2.Error(error_code=ErrorCode.STALE_BROKER_EPOCH))
+            return pb.ControllerResponse(
+                error=common_pb2.Error(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            )
         quorum.report(
             request.broker_id,
             request.broker_epoch,
@@ -250,7 +278,9 @@ class Node:
                 should_shut_down=request.want_shut_down,
                 broker_session_timeout_ms=quorum.heartbeats_say_ms,
                 lowest_acknowledged_offset=quorum.lao,
-                controller_epoch=quorum.log.epoch if quorum.heartbeat_epoch is None else quorum.heartbeat_epoch,
+                controller_epoch=quorum.log.epoch
+                if quorum.heartbeat_epoch is None
+                else quorum.heartbeat_epoch,
                 read_lease_ms=quorum.read_lease_ms if request.want_read_lease else 0,
                 read_lease_refusal="" if quorum.read_lease_ms else "not now",
             )
@@ -295,7 +325,9 @@ class Cluster:
 
     def client(self, *services: BrokerService) -> BrokerClient:
         transport = self.network.transport_for(f"client{len(self.clients)}")
-        client = BrokerClient(transport, [service.address for service in services], rng=random.Random(9))
+        client = BrokerClient(
+            transport, [service.address for service in services], rng=random.Random(9)
+        )
         self.clients.append(client)
         return client
 

@@ -15,7 +15,9 @@ class Broker:
     def __init__(self, highest: int = 3) -> None:
         self.view, self.log = View(ME, max_bytes=1 << 30), LogMaker()
         self.view.reset(0)
-        self.versions = ApiVersions(self.view, (("metadata.version", 1, highest), ("lao.version", 0, 1)))
+        self.versions = ApiVersions(
+            self.view, (("metadata.version", 1, highest), ("lao.version", 0, 1))
+        )
         self.log.leader()
         self.log.append(rec.FeatureLevelRecord(name="lao.version", feature_level=1))
         self.level(2)
@@ -37,7 +39,9 @@ class Broker:
         """The highest version of Metadata, and the finalized level."""
         response = self.versions.response()
         highest = next(api.max_version for api in response.api_keys if api.api_key == METADATA_KEY)
-        return highest, next((one.level for one in response.finalized_features if one.name == "metadata.version"), 0)
+        return highest, next(
+            (one.level for one in response.finalized_features if one.name == "metadata.version"), 0
+        )
 
 
 def test_a_level_is_offered_when_lao_has_passed_its_record_and_not_when_it_is_applied() -> None:

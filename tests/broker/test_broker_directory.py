@@ -31,7 +31,9 @@ def test_the_process_proof_is_that_of_the_lock(directory: Path) -> None:
     opened.close()
     opened.close()
     again = open_directory(directory, cluster_id=CLUSTER, broker_id=4)
-    assert again.process == opened.process, "a restarted process proves that its predecessor is gone"
+    assert again.process == opened.process, (
+        "a restarted process proves that its predecessor is gone"
+    )
     again.close()
 
 
@@ -46,10 +48,19 @@ def test_a_directory_in_use_is_refused(directory: Path) -> None:
     ("cluster_id", "broker_id", "says"),
     [
         ("other", 4, "belongs to cluster 'c-1', configured is cluster 'other'"),
-        (CLUSTER, 5, "node.id is 5, but data directory .* belongs to node 4 .*: set node.id to 4 or leave it out"),
+        (
+            CLUSTER,
+            5,
+            (
+                "node.id is 5, but data directory .* belongs to node 4 .*: set node.id to 4 or"
+                " leave it out"
+            ),
+        ),
     ],
 )
-def test_somebody_elses_directory_is_refused(directory: Path, cluster_id: str, broker_id: int, says: str) -> None:
+def test_somebody_elses_directory_is_refused(
+    directory: Path, cluster_id: str, broker_id: int, says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         open_directory(directory, cluster_id=cluster_id, broker_id=broker_id)
     open_directory(directory, cluster_id=CLUSTER, broker_id=4).close()
@@ -64,7 +75,9 @@ def test_unformatted_and_corrupt_directories_are_refused(directory: Path, tmp_pa
         open_directory(directory, cluster_id=CLUSTER, broker_id=5)
 
 
-def test_without_a_boot_id_there_is_no_proof_and_the_lock_is_given_back(directory: Path, tmp_path: Path) -> None:
+def test_without_a_boot_id_there_is_no_proof_and_the_lock_is_given_back(
+    directory: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="what names this process"):
         open_directory(directory, cluster_id=CLUSTER, broker_id=4, boot_id_file=tmp_path / "none")
     open_directory(directory, cluster_id=CLUSTER, broker_id=4).close()
@@ -107,8 +120,12 @@ def test_settings_come_from_the_nodes_configuration(tmp_path: Path) -> None:
     )
 
 
-async def test_a_broker_without_controllers_ends_with_an_exit_code(tmp_path: Path, directory: Path) -> None:
-    """The whole process but for its signals, over real sockets: nobody listens where the controllers should be."""
+async def test_a_broker_without_controllers_ends_with_an_exit_code(
+    tmp_path: Path, directory: Path
+) -> None:
+    """The whole process but for its signals, over real sockets: nobody listens where the
+    controllers should be.
+    """
     path = config_file(tmp_path, **{"initial.broker.registration.timeout.ms": "300"})
     assert await run_broker(load_config(path)) == 1
     open_directory(directory, cluster_id=CLUSTER, broker_id=4).close()

@@ -155,8 +155,17 @@ def staged(test: Callable[[Stage], Awaitable[None]], **kwargs: Any) -> None:
 def test_the_next_fetch_says_what_is_applied_and_told_and_leaves_at_once() -> None:
     async def test(stage: Stage) -> None:
         first = stage.link.sent[0]
-        assert (first.fetch_offset, first.applied_offset, first.broker_epoch, first.generation) == (0, -1, -1, -1)
-        assert (first.cluster_id, first.replica_id, first.told_lowest_acknowledged_offset) == (CLUSTER, ME, -1)
+        assert (first.fetch_offset, first.applied_offset, first.broker_epoch, first.generation) == (
+            0,
+            -1,
+            -1,
+            -1,
+        )
+        assert (first.cluster_id, first.replica_id, first.told_lowest_acknowledged_offset) == (
+            CLUSTER,
+            ME,
+            -1,
+        )
         assert first.max_wait_ms > 0
         stage.log.leader()
         stage.log.config("1")
@@ -164,7 +173,11 @@ def test_the_next_fetch_says_what_is_applied_and_told_and_leaves_at_once() -> No
         stage.reply(controller_epoch=4, lowest_acknowledged_offset=0, generation=2)
         second = stage.link.sent[1]
         assert (second.fetch_offset, second.applied_offset, second.broker_epoch) == (2, 1, 33)
-        assert (second.controller_epoch, second.told_lowest_acknowledged_offset, second.high_watermark) == (4, 0, 2)
+        assert (
+            second.controller_epoch,
+            second.told_lowest_acknowledged_offset,
+            second.high_watermark,
+        ) == (4, 0, 2)
         assert second.generation == 2
         assert stage.moved == [1]
         stage.reply(controller_epoch=4, lowest_acknowledged_offset=1, generation=2)
@@ -308,7 +321,9 @@ def test_a_new_generation_drops_the_state() -> None:
 
 
 def test_a_broker_that_ends_when_it_sees_the_generation_applies_nothing_more() -> None:
-    """[registered in a log that was taken back since, and asked to stop: it ends inside the call that tells it]"""
+    """[registered in a log that was taken back since, and asked to stop: it ends inside the call
+    that tells it]
+    """
 
     async def test(stage: Stage) -> None:
         stage.log.leader()

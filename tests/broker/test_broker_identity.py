@@ -1,4 +1,6 @@
-"""Which id a broker has: configured, in its directory, or given; and what happens while it asks for one (KIP-426)."""
+"""Which id a broker has: configured, in its directory, or given; and what happens while it asks for
+one (KIP-426).
+"""
 
 import asyncio
 import random
@@ -39,7 +41,9 @@ def test_configured_then_stored(configured: int, stored: int, expected: int) -> 
 
 
 def test_the_two_must_agree() -> None:
-    with pytest.raises(ConfigError, match=r"node\.id is 0, but data directory /data belongs to node 7"):
+    with pytest.raises(
+        ConfigError, match=r"node\.id is 0, but data directory /data belongs to node 7"
+    ):
         known_id(0, 7, "/data")
 
 
@@ -65,14 +69,21 @@ def test_formatting_again_leaves_alone_what_has_an_id_by_now(tmp_path: Path) -> 
     """[a supervisor formats at every start: `storage format --ignore-formatted`]"""
     mine = NodeIdentity(CLUSTER, 1001, "dir-1")
     format_storage(tmp_path / "b", mine)
-    assert format_storage(tmp_path / "b", NodeIdentity(CLUSTER, NO_NODE_ID, "dir-2"), ignore_formatted=True) == mine
+    assert (
+        format_storage(
+            tmp_path / "b", NodeIdentity(CLUSTER, NO_NODE_ID, "dir-2"), ignore_formatted=True
+        )
+        == mine
+    )
     with pytest.raises(ConfigError, match="already formatted"):
         format_storage(tmp_path / "b", NodeIdentity(CLUSTER, NO_NODE_ID, "dir-2"))
     with pytest.raises(ConfigError, match="already formatted"):
-        format_storage(tmp_path / "b", NodeIdentity("c-2", NO_NODE_ID, "dir-2"), ignore_formatted=True)
+        format_storage(
+            tmp_path / "b", NodeIdentity("c-2", NO_NODE_ID, "dir-2"), ignore_formatted=True
+        )
 
 
-# --- asking -----------------------------------------------------------------------------------------------------------
+# --- asking -------------------------------------------------------------------------------------
 
 
 def seeker(now: float = 10.0) -> IdSeeker:
@@ -164,9 +175,15 @@ def test_a_stop_ends_the_asking_and_takes_nothing_back() -> None:
 
 
 async def test_who_cannot_listen_does_not_ask() -> None:
-    """[the same configuration twice: the second would be given an id that it can do nothing with]"""
+    """[the same configuration twice: the second would be given an id that it can do nothing
+    with]
+    """
     settings = BrokerSettings(
-        NO_NODE_ID, CLUSTER, ("127.0.0.1:1",), "127.0.0.1:0", lifecycle=LifecycleSettings(registration_timeout_ms=300)
+        NO_NODE_ID,
+        CLUSTER,
+        ("127.0.0.1:1",),
+        "127.0.0.1:0",
+        lifecycle=LifecycleSettings(registration_timeout_ms=300),
     )
     first, second = GrpcServerTransport(), GrpcServerTransport()
     listener = await first.listen("127.0.0.1:0", {})

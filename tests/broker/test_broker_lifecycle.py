@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from broker_log import LogMaker
 
-from broker.registration.lifecycle import UNKNOWN_GENERATION, Exit, Heartbeat, Lifecycle, Register, State
+from broker.registration.lifecycle import (
+    UNKNOWN_GENERATION,
+    Exit,
+    Heartbeat,
+    Lifecycle,
+    Register,
+    State,
+)
 from broker.settings import LifecycleSettings
 from raftlog.deadline import NEVER
 from raftlog.errors import ApiError, ConfigError, ErrorCode
@@ -22,7 +29,9 @@ class Life:
     def __init__(self, **settings: Any) -> None:
         self.now = 100.0
         self.settings = LifecycleSettings(**settings)
-        self.it = Lifecycle(self.settings, broker_id=ME, incarnation_id=MINE, rng=random.Random(1), now=self.now)
+        self.it = Lifecycle(
+            self.settings, broker_id=ME, incarnation_id=MINE, rng=random.Random(1), now=self.now
+        )
 
     def poll(self) -> Register | Heartbeat | None:
         return self.it.poll(self.now)
@@ -171,7 +180,12 @@ def test_registration_is_given_up_even_while_one_is_in_flight() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION]
+    "code",
+    [
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.INVALID_REGISTRATION,
+        ErrorCode.UNSUPPORTED_VERSION,
+    ],
 )
 def test_a_registration_that_can_never_succeed_ends_at_once(code: ErrorCode) -> None:
     life = Life()
@@ -249,7 +263,9 @@ def test_stale_epoch_fences_at_once_and_waits_for_the_image() -> None:
     life.fail(ErrorCode.STALE_BROKER_EPOCH)
     assert life.it.self_fenced(life.now)
     assert life.exit() is None, "the image does not show yet why"
-    assert isinstance(life.advance(), Heartbeat), "never a registration on the word of a reply alone"
+    assert isinstance(life.advance(), Heartbeat), (
+        "never a registration on the word of a reply alone"
+    )
 
 
 def test_stale_epoch_ends_with_the_next_answered_heartbeat() -> None:
@@ -307,7 +323,9 @@ def test_another_generation_is_registered_in_anew() -> None:
     assert life.poll() == Register(EPOCH)
 
 
-def test_in_another_generation_the_same_registration_counts_only_from_where_it_was_decided_on() -> None:
+def test_in_another_generation_the_same_registration_counts_only_from_where_it_was_decided_on() -> (
+    None
+):
     life = Life()
     life.it.generation_seen(0, life.now)
     life.active().advance()
@@ -318,8 +336,13 @@ def test_in_another_generation_the_same_registration_counts_only_from_where_it_w
     assert life.it.shown_from == EPOCH + 50
     assert isinstance(life.poll(), Heartbeat)
     life.ok()
-    # The new log is read from its beginning: there stands this registration, fenced, unfenced, even gone.
-    told: list[tuple[int, dict[str, Any]]] = [(EPOCH, {}), (EPOCH + 1, {"fenced": False}), (EPOCH + 49, {"gone": True})]
+    # The new log is read from its beginning: there stands this registration, fenced, unfenced, even
+    # gone.
+    told: list[tuple[int, dict[str, Any]]] = [
+        (EPOCH, {}),
+        (EPOCH + 1, {"fenced": False}),
+        (EPOCH + 49, {"gone": True}),
+    ]
     for offset, fields in told:
         life.image(offset, **fields)
         assert life.exit() is None
@@ -333,12 +356,20 @@ def test_in_another_generation_the_same_registration_counts_only_from_where_it_w
 
 @pytest.mark.parametrize(
     ("registered_in", "seen_first", "again"),
-    [(0, 1, True), (0, 0, False), (1, 1, False), (UNKNOWN_GENERATION, 0, False), (UNKNOWN_GENERATION, 1, False)],
+    [
+        (0, 1, True),
+        (0, 0, False),
+        (1, 1, False),
+        (UNKNOWN_GENERATION, 0, False),
+        (UNKNOWN_GENERATION, 1, False),
+    ],
 )
 def test_a_registration_made_before_the_log_was_seen_is_void_in_another_generation(
     registered_in: int, seen_first: int, again: bool
 ) -> None:
-    """[registered, and the log is taken back before the first fetch: the epoch is beyond the end of every controller's log]"""
+    """[registered, and the log is taken back before the first fetch: the epoch is beyond the end of
+    every controller's log]
+    """
     life = Life()
     assert isinstance(life.poll(), Register)
     life.it.registered(EPOCH, life.now, generation=registered_in)
@@ -349,7 +380,9 @@ def test_a_registration_made_before_the_log_was_seen_is_void_in_another_generati
 
 
 @pytest.mark.parametrize(("registered_in", "again"), [(0, True), (1, False), (2, False)])
-def test_an_answer_of_a_log_that_was_taken_back_meanwhile_is_no_registration(registered_in: int, again: bool) -> None:
+def test_an_answer_of_a_log_that_was_taken_back_meanwhile_is_no_registration(
+    registered_in: int, again: bool
+) -> None:
     life = Life()
     assert isinstance(life.poll(), Register)
     life.it.generation_seen(1, life.now)
@@ -490,12 +523,15 @@ def test_a_replaced_broker_exits_without_heartbeats_too() -> None:
 
 
 def test_timeouts_are_checked_against_those_of_the_controllers() -> None:
-    settings = LifecycleSettings(heartbeat_interval_ms=2000, session_timeout_ms=9000, fencing_timeout_ms=12000)
+    settings = LifecycleSettings(
+        heartbeat_interval_ms=2000, session_timeout_ms=9000, fencing_timeout_ms=12000
+    )
     assert settings.misfit(0) == ""
     assert settings.misfit(9000) == ""
     assert settings.misfit(11_999) == ""
-    assert "broker.fencing.timeout.ms (12000) is not above the controllers' broker.session.timeout.ms (12000)" in (
-        settings.misfit(12_000)
+    assert (
+        "broker.fencing.timeout.ms (12000) is not above the controllers' broker.session.timeout.ms"
+        " (12000)" in (settings.misfit(12_000))
     )
     assert "broker.heartbeat.interval.ms (2000) is more than half" in settings.misfit(3999)
 

@@ -31,12 +31,17 @@ def cluster() -> LogMaker:
 def test_metadata_of_all_topics() -> None:
     log = cluster()
     answer = reads.metadata(log.image(log.last), pb.MetadataRequest(), CLUSTER)
-    assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(n, f"b{n}", 9092) for n in (1, 2, 4)]
+    assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [
+        (n, f"b{n}", 9092) for n in (1, 2, 4)
+    ]
     assert [topic.name for topic in answer.topics] == ["ant", "zebra"]
     assert answer.cluster_id == CLUSTER
     zebra = answer.topics[1]
     assert zebra.topic_id == topic_id("zebra")
-    assert [(p.leader_id, p.error_code) for p in zebra.partitions] == [(1, 0), (-1, ErrorCode.LEADER_NOT_AVAILABLE)]
+    assert [(p.leader_id, p.error_code) for p in zebra.partitions] == [
+        (1, 0),
+        (-1, ErrorCode.LEADER_NOT_AVAILABLE),
+    ]
     assert [list(p.replica_nodes) for p in zebra.partitions] == [[1, 2, 3], [3, 4, 1]]
     assert [list(p.offline_replicas) for p in zebra.partitions] == [[3], [3]]
 
@@ -49,12 +54,18 @@ def test_a_fenced_leader_is_no_leader() -> None:
 
 
 def test_metadata_carries_no_isr() -> None:
-    """KIP-24: neither by a field of its own, anywhere in the answer, nor through any other field."""
+    """KIP-24: neither by a field of its own, anywhere in the answer, nor through any other
+    field.
+    """
     seen: list[Any] = [pb.MetadataResponse.DESCRIPTOR]
     names: set[str] = set()
     for message in seen:
         names |= {field.name for field in message.fields}
-        seen += [field.message_type for field in message.fields if field.message_type not in (None, *seen)]
+        seen += [
+            field.message_type
+            for field in message.fields
+            if field.message_type not in (None, *seen)
+        ]
     assert {"replica_nodes", "leader_epoch"} <= names
     assert not any("isr" in name.split("_") or "in_sync" in name for name in names)
 
@@ -64,7 +75,11 @@ def test_metadata_says_the_same_whatever_the_isr_is() -> None:
     request = pb.MetadataRequest()
     before = reads.metadata(log.image(log.last), request, CLUSTER)
     for isr in ([1], [1, 3], [2, 1]):
-        log.append(rec.PartitionChangeRecord(topic_id=topic_id("zebra"), partition_id=0, isr=rec.IdList(ids=isr)))
+        log.append(
+            rec.PartitionChangeRecord(
+                topic_id=topic_id("zebra"), partition_id=0, isr=rec.IdList(ids=isr)
+            )
+        )
         image = log.image(log.last)
         assert image.partitions[topic_id("zebra"), 0].isr == tuple(isr)
         assert reads.metadata(image, request, CLUSTER) == before
@@ -87,7 +102,9 @@ def test_describe_cluster() -> None:
     live = reads.describe_cluster(image, pb.DescribeClusterRequest(), CLUSTER)
     assert [b.broker_id for b in live.brokers] == [1, 2, 4]
     assert (live.controller_id, live.cluster_id) == (2, CLUSTER)
-    everyone = reads.describe_cluster(image, pb.DescribeClusterRequest(include_fenced_brokers=True), CLUSTER)
+    everyone = reads.describe_cluster(
+        image, pb.DescribeClusterRequest(include_fenced_brokers=True), CLUSTER
+    )
     assert [(b.broker_id, b.is_fenced, b.broker_epoch) for b in everyone.brokers] == [
         (1, False, image.brokers[1].epoch),
         (2, False, image.brokers[2].epoch),
@@ -97,8 +114,12 @@ def test_describe_cluster() -> None:
 
 
 def describe(log: LogMaker, kind: int, name: str, *keys: str) -> pb.DescribeConfigsResult:
-    resource = pb.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-    (result,) = reads.describe_configs(log.image(log.last), pb.DescribeConfigsRequest(resources=[resource])).results
+    resource = pb.DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=keys
+    )
+    (result,) = reads.describe_configs(
+        log.image(log.last), pb.DescribeConfigsRequest(resources=[resource])
+    ).results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
 
@@ -111,7 +132,9 @@ def test_topic_configs_are_what_was_set_and_defaults() -> None:
     assert values["retention.ms"] == ("5", reads.DYNAMIC_TOPIC, False)
     assert values["segment.bytes"] == (TOPIC_KEYS["segment.bytes"].default, reads.DEFAULT, True)
     assert list(values) == sorted(TOPIC_KEYS)
-    assert [c.name for c in describe(log, 2, "ant", "segment.bytes", "no.such").configs] == ["segment.bytes"]
+    assert [c.name for c in describe(log, 2, "ant", "segment.bytes", "no.such").configs] == [
+        "segment.bytes"
+    ]
 
 
 def test_a_topic_inherits_what_is_set_for_all_brokers_under_their_name_of_the_key() -> None:
@@ -120,7 +143,9 @@ def test_a_topic_inherits_what_is_set_for_all_brokers_under_their_name_of_the_ke
     log.config("7", name="log.retention.ms", kind=4, resource="1")
     log.config("8", name="min.insync.replicas", kind=4, resource="")
     log.config("9", name="min.insync.replicas", kind=2, resource="ant")
-    values = {c.name: (c.value, c.config_source, c.is_default) for c in describe(log, 2, "ant").configs}
+    values = {
+        c.name: (c.value, c.config_source, c.is_default) for c in describe(log, 2, "ant").configs
+    }
     assert values["retention.ms"] == ("6", reads.DYNAMIC_DEFAULT_BROKER, False)
     assert values["min.insync.replicas"] == ("9", reads.DYNAMIC_TOPIC, False)
     assert list(values) == sorted(TOPIC_KEYS), "nothing under a broker's name"

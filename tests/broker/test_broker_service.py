@@ -51,9 +51,16 @@ def test_a_broker_registers_catches_up_and_serves() -> None:
         image = cluster.quorum.log.image(cluster.quorum.log.last)
         assert about.state == controller_pb2.ACTIVE
         assert (about.broker_id, about.broker_epoch) == (7, registration.epoch)
-        assert (about.applied_offset, about.high_watermark) == (image.offset, cluster.quorum.log.end)
+        assert (about.applied_offset, about.high_watermark) == (
+            image.offset,
+            cluster.quorum.log.end,
+        )
         assert about.state_hash == format_hash(image.state_hash)
-        assert (about.controller_id, about.controller_epoch, about.self_fenced) == (1, cluster.quorum.log.epoch, False)
+        assert (about.controller_id, about.controller_epoch, about.self_fenced) == (
+            1,
+            cluster.quorum.log.epoch,
+            False,
+        )
         assert broker.ready() == (True, f"serving up to offset {image.offset}")
 
     on_cluster(test)
@@ -62,7 +69,9 @@ def test_a_broker_registers_catches_up_and_serves() -> None:
 def test_a_forward_carries_the_identity_of_the_client_and_none_of_the_brokers() -> None:
     async def test(cluster: Cluster) -> None:
         (one,) = await cluster.active(1)
-        identity = common_pb2.ClientIdentity(principal="alice", client_id=7, sequence=9, all_below_done=8, generation=2)
+        identity = common_pb2.ClientIdentity(
+            principal="alice", client_id=7, sequence=9, all_below_done=8, generation=2
+        )
         request = controller_pb2.ControllerRequest(client=identity, create_topics=create("t"))
         await cluster.client(one).write(request)
         assert cluster.quorum.writes[-1].client == identity
@@ -74,10 +83,15 @@ def test_a_write_through_one_broker_is_read_at_another() -> None:
     async def test(cluster: Cluster) -> None:
         one, two = await cluster.active(1, 2)
         writer, reader = cluster.client(one), cluster.client(two)
-        response = await writer.write(create("t"), acks=common_pb2.ACKS_ACKNOWLEDGED, principal="alice")
+        response = await writer.write(
+            create("t"), acks=common_pb2.ACKS_ACKNOWLEDGED, principal="alice"
+        )
         forwarded = cluster.quorum.writes[-1]
         assert (forwarded.client.client_id, forwarded.client.sequence) == (0, 0)
-        assert (forwarded.client.principal, forwarded.acks) == ("alice", common_pb2.ACKS_ACKNOWLEDGED)
+        assert (forwarded.client.principal, forwarded.acks) == (
+            "alice",
+            common_pb2.ACKS_ACKNOWLEDGED,
+        )
         reader.see(response.write.token)
         read = await reader.read(topics())
         assert names(read) == ["t"]
@@ -100,10 +114,16 @@ def test_repeatable_shows_lao_latest_the_tip_and_tokens_what_lies_between() -> N
         response = await cluster.client(broker).read(topics())
         assert names(response) == []
         token = response.token
-        assert (token.generation, token.offset, token.epoch) == (0, cluster.quorum.lao, cluster.quorum.log.epoch)
+        assert (token.generation, token.offset, token.epoch) == (
+            0,
+            cluster.quorum.lao,
+            cluster.quorum.log.epoch,
+        )
         assert names(await cluster.client(broker).read(topics(), mode=pb.LATEST)) == ["a", "b", "c"]
         client = cluster.client(broker)
-        client.see(common_pb2.MetadataToken(generation=0, epoch=cluster.quorum.log.epoch, offset=at_b))
+        client.see(
+            common_pb2.MetadataToken(generation=0, epoch=cluster.quorum.log.epoch, offset=at_b)
+        )
         assert names(await client.read(topics())) == ["a", "b"]
 
     on_cluster(test)
@@ -113,7 +133,9 @@ def test_the_next_fetch_is_the_acknowledgement() -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.active(1, 2)
         begun = cluster.loop.time()
-        offset = cluster.quorum.commit(rec.ConfigRecord(resource_type=4, name="num.io.threads", value="9"))
+        offset = cluster.quorum.commit(
+            rec.ConfigRecord(resource_type=4, name="num.io.threads", value="9")
+        )
         await cluster.until(lambda: cluster.quorum.lao >= offset)
         await cluster.until(lambda: min(cluster.quorum.known_lao.values()) >= offset)
         assert cluster.loop.time() - begun < 0.05, "not paced by any timer"
@@ -129,13 +151,17 @@ def test_each_fetch_says_what_has_been_applied() -> None:
         fetches = cluster.quorum.fetches
         for value in range(3):
             offset = cluster.quorum.commit(
-                rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(value)), rec.NoOpRecord()
+                rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(value)),
+                rec.NoOpRecord(),
             )
             await cluster.until(partial(lambda at: broker.image.offset == at, offset))
             await cluster.until(partial(lambda at: fetches[-1].applied_offset == at, offset))
         for fetch in fetches:
-            assert fetch.applied_offset == fetch.fetch_offset - 1, "what it asks for follows what it has applied"
-        # Records come in parts: the first part is applied and said while the high watermark is far above it.
+            assert fetch.applied_offset == fetch.fetch_offset - 1, (
+                "what it asks for follows what it has applied"
+            )
+        # Records come in parts: the first part is applied and said while the high watermark is far
+        # above it.
         cluster.quorum.records_max = 1
         begun = len(fetches)
         for _ in range(3):
@@ -153,18 +179,38 @@ def test_what_a_broker_says_of_itself() -> None:
         (broker,) = await cluster.active(1)
         quorum = cluster.quorum
         (registered,) = quorum.registrations
-        assert (registered.broker_id, registered.incarnation_id, registered.registration_version) == (1, "i-1", 1)
+        assert (
+            registered.broker_id,
+            registered.incarnation_id,
+            registered.registration_version,
+        ) == (1, "i-1", 1)
         proof = registered.process
-        assert (proof.boot_id, proof.directory_id, proof.lock_device, proof.lock_inode) == ("boot", "dir-1", 1, 2)
+        assert (proof.boot_id, proof.directory_id, proof.lock_device, proof.lock_inode) == (
+            "boot",
+            "dir-1",
+            1,
+            2,
+        )
         offset = quorum.commit(rec.NoOpRecord())
         await cluster.until(lambda: broker.image.offset == quorum.lao == offset)
         said = len(quorum.heartbeats)
         await cluster.until(lambda: len(quorum.heartbeats) > said + 1)
         beat, fetch, epoch = quorum.heartbeats[-1], quorum.fetches[-1], quorum.registration(1).epoch
-        assert (beat.broker_id, beat.broker_epoch, beat.controller_epoch) == (1, epoch, quorum.log.epoch)
+        assert (beat.broker_id, beat.broker_epoch, beat.controller_epoch) == (
+            1,
+            epoch,
+            quorum.log.epoch,
+        )
         assert (beat.target_state, beat.want_shut_down) == (controller_pb2.ACTIVE, False)
-        assert (beat.current_metadata_offset, beat.told_lowest_acknowledged_offset) == (offset, offset)
-        assert (fetch.replica_id, fetch.broker_epoch, fetch.controller_epoch) == (1, epoch, quorum.log.epoch)
+        assert (beat.current_metadata_offset, beat.told_lowest_acknowledged_offset) == (
+            offset,
+            offset,
+        )
+        assert (fetch.replica_id, fetch.broker_epoch, fetch.controller_epoch) == (
+            1,
+            epoch,
+            quorum.log.epoch,
+        )
         assert (fetch.applied_offset, fetch.told_lowest_acknowledged_offset) == (offset, offset)
         links = len(quorum.links["c1"])
         await cluster.client(broker).write(create("t"))
@@ -222,7 +268,9 @@ class Listening:
         self.opened_at: list[float] = []
         self.known_lao: list[pb.BrokerResponse] = []
         self.closed_at: list[float] = []
-        self.dialer = cluster.network.transport_for("listening").dial(address, Conversation.BROKER, self)
+        self.dialer = cluster.network.transport_for("listening").dial(
+            address, Conversation.BROKER, self
+        )
 
     def opened(self, link: Link) -> None:
         self.opened_at.append(self.loop.time())
@@ -246,7 +294,9 @@ def test_when_other_levels_are_offered_each_connection_is_told_and_later_closed(
         cluster.quorum.commit(rec.FeatureLevelRecord(name="metadata.version", feature_level=3))
         await cluster.until(lambda: bool(client.known_lao))
         told_at = cluster.loop.time()
-        levels = {one.name: one.level for one in client.known_lao[-1].api_versions.finalized_features}
+        levels = {
+            one.name: one.level for one in client.known_lao[-1].api_versions.finalized_features
+        }
         assert levels["metadata.version"] == 3
         assert client.closed_at == [], "what is under way has its time"
         await cluster.until(lambda: len(client.closed_at) == 1, within_s=2.0)
@@ -277,7 +327,10 @@ def test_failover_of_the_controller() -> None:
         begun = cluster.loop.time()
         result = await write
         assert cluster.loop.time() - begun < 1.0
-        assert len([w for w in cluster.quorum.writes if w.create_topics.topics[0].name == "after"]) == 1
+        assert (
+            len([w for w in cluster.quorum.writes if w.create_topics.topics[0].name == "after"])
+            == 1
+        )
         await cluster.until(lambda: cluster.quorum.lao >= result.write.token.offset)
         for broker in (one, two):
             about = broker.describe()
@@ -317,7 +370,9 @@ def test_a_broker_that_reaches_no_controller_fences_itself_and_recovers() -> Non
         await asyncio.sleep(5)
         error = await failure(client.read(topics(), timeout_s=1))
         assert (error.code, error.outcome_unknown) == (ErrorCode.BROKER_FENCED, False)
-        assert (await failure(client.write(create("u"), timeout_s=1))).code is ErrorCode.BROKER_FENCED
+        assert (
+            await failure(client.write(create("u"), timeout_s=1))
+        ).code is ErrorCode.BROKER_FENCED
         assert (await describe(client)).self_fenced
         assert broker.ready()[0] is False
         cluster.network.heal_all()
@@ -352,7 +407,9 @@ def test_a_broker_whose_view_is_full_stops_reading_until_heartbeats_tell_a_new_l
         await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
         cluster.quorum.hold_lao = True
         for n in range(20):
-            cluster.quorum.commit(rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(n) * 1000))
+            cluster.quorum.commit(
+                rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(n) * 1000)
+            )
             await asyncio.sleep(0.05)
         behind = broker.describe()
         assert behind.applied_offset < cluster.quorum.log.last
@@ -361,7 +418,9 @@ def test_a_broker_whose_view_is_full_stops_reading_until_heartbeats_tell_a_new_l
         assert broker.describe().applied_offset == behind.applied_offset
         assert not broker.why_fenced()
         cluster.quorum.hold_lao = False
-        await cluster.until(lambda: broker.describe().applied_offset == cluster.quorum.log.last, within_s=30)
+        await cluster.until(
+            lambda: broker.describe().applied_offset == cluster.quorum.log.last, within_s=30
+        )
 
     on_cluster(test)
 
@@ -486,7 +545,9 @@ def test_unregistered_ends_the_broker() -> None:
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
         cluster.quorum.commit(
-            rec.UnregisterBrokerRecord(broker_id=1, broker_epoch=cluster.quorum.registration(1).epoch)
+            rec.UnregisterBrokerRecord(
+                broker_id=1, broker_epoch=cluster.quorum.registration(1).epoch
+            )
         )
         assert "unregistered" in (await broker.ended()).reason
 
@@ -532,7 +593,9 @@ class Images:
         pass
 
 
-def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_is_registered_in_this_one() -> None:
+def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_is_registered_in_this_one() -> (
+    None
+):
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
         images: Any = Images()
@@ -592,7 +655,9 @@ def test_unary_calls_are_answered_like_those_of_a_stream() -> None:
         asked = pb.BrokerRequest(write=request)
         response = await answer(broker.requests, asked, "somebody:1")
         assert response.write.write.token.offset == cluster.quorum.log.last
-        assert asked == pb.BrokerRequest(write=request), "a message is not changed after it was sent"
+        assert asked == pb.BrokerRequest(write=request), (
+            "a message is not changed after it was sent"
+        )
         cluster.quorum.leader = None
         request.timeout_ms = 300
         failed = await answer(broker.requests, pb.BrokerRequest(write=request), "somebody:1")
@@ -606,7 +671,11 @@ def test_closing_answers_what_is_parked() -> None:
         (broker,) = await cluster.active(1)
         token = common_pb2.MetadataToken(generation=0, epoch=1, offset=10_000)
         waiting = asyncio.ensure_future(
-            answer(broker.requests, pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(at_least=token)), "a:1")
+            answer(
+                broker.requests,
+                pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(at_least=token)),
+                "a:1",
+            )
         )
         await asyncio.sleep(0.1)
         await broker.close()
@@ -625,7 +694,10 @@ def test_serving_makes_no_task_per_request() -> None:
         await client.read(topics())
         made = cluster.loop._tasks_made
         reads = [client.send(pb.BrokerRequest(metadata=topics()), 5.0) for _ in range(100)]
-        writes = [client.send(pb.BrokerRequest(write=controller_request(create(f"t{n}"))), 5.0) for n in range(100)]
+        writes = [
+            client.send(pb.BrokerRequest(write=controller_request(create(f"t{n}"))), 5.0)
+            for n in range(100)
+        ]
         for future in (*reads, *writes):
             assert not (await future).HasField("error")
         assert cluster.loop._tasks_made == made

@@ -1,4 +1,6 @@
-"""A broker that begins with a snapshot: what it asks, what it takes, and what it does when the transfer goes wrong."""
+"""A broker that begins with a snapshot: what it asks, what it takes, and what it does when the
+transfer goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ HOSTS = ("a", "b", "c")
 
 
 class Controllers:
-    """A committed log that begins at a snapshot's end, and controllers that give both. ``leader`` answers the fetches."""
+    """A committed log that begins at a snapshot's end, and controllers that give both.
+
+    ``leader`` answers the fetches.
+    """
 
     def __init__(self) -> None:
         self.network = SimNetwork(random.Random(3))
@@ -44,15 +49,19 @@ class Controllers:
         self.leader = "a"
         self.asked: list[tuple[str, quorum_pb2.FetchSnapshotRequest]] = []
         self.fetches: list[pb.MetadataFetchRequest] = []
-        self.spoil: Callable[[str, quorum_pb2.FetchSnapshotResponse], quorum_pb2.FetchSnapshotResponse | None] = (
-            lambda host, response: response
-        )
+        self.spoil: Callable[
+            [str, quorum_pb2.FetchSnapshotResponse], quorum_pb2.FetchSnapshotResponse | None
+        ] = lambda host, response: response
 
     async def up(self) -> None:
         for host in HOSTS:
             acceptors: dict[Conversation, Any] = {
-                Conversation.OBSERVER: lambda link, host=host: Handler(lambda link, m: self.fetch(host, link, m)),
-                Conversation.SNAPSHOT: lambda link, host=host: Handler(lambda link, m: self.snapshot(host, link, m)),
+                Conversation.OBSERVER: lambda link, host=host: Handler(
+                    lambda link, m: self.fetch(host, link, m)
+                ),
+                Conversation.SNAPSHOT: lambda link, host=host: Handler(
+                    lambda link, m: self.snapshot(host, link, m)
+                ),
             }
             await self.network.transport_for(host).listen(f"{host}:1", acceptors)
 
@@ -69,7 +78,10 @@ class Controllers:
             response.leader_endpoint = f"{self.leader}:1"
         elif request.fetch_offset < self.start:
             self.fetches.append(request)
-            response.snapshot_id.end_offset, response.snapshot_id.epoch = self.header.end_offset, self.header.epoch
+            response.snapshot_id.end_offset, response.snapshot_id.epoch = (
+                self.header.end_offset,
+                self.header.epoch,
+            )
         else:
             self.fetches.append(request)
             response.records = self.log.since(request.fetch_offset)
@@ -114,7 +126,10 @@ class Stage:
             [f"{host}:1" for host in HOSTS],
             self.view,
             FollowerEvents(
-                lambda: self.moved.append(self.view.applied), lambda: None, lambda: None, self.failures.append
+                lambda: self.moved.append(self.view.applied),
+                lambda: None,
+                lambda: None,
+                self.failures.append,
             ),
             cluster_id=CLUSTER,
             broker_id=ME,
@@ -161,7 +176,10 @@ def test_it_fetches_the_snapshot_in_order_and_then_the_log_behind_it() -> None:
         assert {request.current_leader_epoch for _, request in controllers.asked} == {-1}
         assert {request.cluster_id for _, request in controllers.asked} == {CLUSTER}
         # The fetch behind it tells what is applied, and none is out while the snapshot comes.
-        assert [request.applied_offset for request in controllers.fetches[:2]] == [-1, controllers.start - 1]
+        assert [request.applied_offset for request in controllers.fetches[:2]] == [
+            -1,
+            controllers.start - 1,
+        ]
         assert sorted(stage.moved) == stage.moved
         assert controllers.start - 1 in stage.moved
 
@@ -173,7 +191,9 @@ def test_when_the_controller_dies_in_the_middle_another_ones_snapshot_is_fetched
         controllers = stage.controllers
         network = controllers.network
 
-        def die(host: str, response: quorum_pb2.FetchSnapshotResponse) -> quorum_pb2.FetchSnapshotResponse | None:
+        def die(
+            host: str, response: quorum_pb2.FetchSnapshotResponse
+        ) -> quorum_pb2.FetchSnapshotResponse | None:
             if host == "a" and response.position > 0:
                 controllers.leader = "b"
                 asyncio.get_running_loop().call_soon(network.crash, "a", context=host_context(""))
@@ -196,7 +216,9 @@ def test_a_transfer_that_goes_wrong_is_begun_anew(how: str) -> None:
         controllers = stage.controllers
         spoiled: list[str] = []
 
-        def spoil(_: str, response: quorum_pb2.FetchSnapshotResponse) -> quorum_pb2.FetchSnapshotResponse | None:
+        def spoil(
+            _: str, response: quorum_pb2.FetchSnapshotResponse
+        ) -> quorum_pb2.FetchSnapshotResponse | None:
             if response.position == 0 or spoiled:
                 return response
             spoiled.append(how)
@@ -234,7 +256,8 @@ def test_a_snapshot_below_what_is_applied_is_not_even_asked_for() -> None:
         await stage.arrives()
         applied = stage.view.applied
         controllers.asked.clear()
-        # A node that lies about its log start: it offers an old snapshot to a broker that is beyond it.
+        # A node that lies about its log start: it offers an old snapshot to a broker that is beyond
+        # it.
         controllers.start = applied + 100
         controllers.log.config("more")
         controllers.network.crash("a")

@@ -50,7 +50,12 @@ def set_to(log: LogMaker, text: str) -> int:
 
 def test_empty() -> None:
     view = View(ME, max_bytes=BIG)
-    assert (view.applied, view.known_lao, view.repeatable, view.registration) == (-1, -1, None, None)
+    assert (view.applied, view.known_lao, view.repeatable, view.registration) == (
+        -1,
+        -1,
+        None,
+        None,
+    )
     assert view.at_least(-1) is view.tip
     assert view.at_least(0) is None
 
@@ -163,7 +168,9 @@ def test_at_least_gives_the_oldest_kept_image() -> None:
     for n in range(4):
         log.config(str(n))
         apply(view, log)
-    assert [view.at_least(base + step).offset for step in range(5)] == [base + step for step in range(5)]
+    assert [view.at_least(base + step).offset for step in range(5)] == [
+        base + step for step in range(5)
+    ]
     assert view.at_least(base + 5) is None
     assert view.at_least(0).offset == base
 
@@ -216,7 +223,13 @@ def test_another_generation_starts_afresh() -> None:
     view, log, _ = member()
     view.hear(5, 2, log.end)
     view.reset(1)
-    assert (view.generation, view.applied, view.known_lao, view.repeatable, view.bytes_kept) == (1, -1, -1, None, 0)
+    assert (view.generation, view.applied, view.known_lao, view.repeatable, view.bytes_kept) == (
+        1,
+        -1,
+        -1,
+        None,
+        0,
+    )
     assert view.controller_epoch == 5
 
 
@@ -241,7 +254,9 @@ def test_memory_bound_keeps_both_ends_and_says_so() -> None:
 
 
 def test_a_broker_that_is_not_counted_never_stops_reading() -> None:
-    """[All brokers restart, LAO is unknown until they have caught up: stopping to read would be for ever.]"""
+    """[All brokers restart, LAO is unknown until they have caught up: stopping to read would be for
+    ever.]
+    """
     view, log = View(ME, max_bytes=10_000), LogMaker()
     for n in range(200):
         log.config(f"{n}" * 100)
@@ -268,7 +283,9 @@ def test_a_broker_that_is_not_counted_never_stops_reading() -> None:
     st.sampled_from([1, 20_000, BIG]),
 )
 def test_any_history_of_chunks_and_laos(steps: list[tuple[str, Any]], max_bytes: int) -> None:
-    """The image at LAO is the fold to LAO, the tip the fold to the end, and what lies between is what it says."""
+    """The image at LAO is the fold to LAO, the tip the fold to the end, and what lies between is
+    what it says.
+    """
     view, log, _ = member(max_bytes)
     view.hear(1, view.applied, log.end)
     known_lao = view.applied
@@ -282,7 +299,9 @@ def test_any_history_of_chunks_and_laos(steps: list[tuple[str, Any]], max_bytes:
                 number += 1
                 log.append(
                     *(
-                        rec.ConfigRecord(resource_type=4, resource_name="", name=f"k{key}", value=str(number))
+                        rec.ConfigRecord(
+                            resource_type=4, resource_name="", name=f"k{key}", value=str(number)
+                        )
                         for key in range(size)
                     )
                 )
@@ -292,7 +311,10 @@ def test_any_history_of_chunks_and_laos(steps: list[tuple[str, Any]], max_bytes:
             view.hear(1, known_lao, log.end)
         assert view.known_lao == known_lao
         expected = log.image(known_lao)
-        assert (view.repeatable.offset, view.repeatable.state_hash) == (expected.offset, expected.state_hash)
+        assert (view.repeatable.offset, view.repeatable.state_hash) == (
+            expected.offset,
+            expected.state_hash,
+        )
         assert view.tip.state_hash == log.image(log.last).state_hash
         for offset in range(known_lao, log.end):
             image = view.at_least(offset)
@@ -303,7 +325,7 @@ def test_any_history_of_chunks_and_laos(steps: list[tuple[str, Any]], max_bytes:
             assert not view.backpressure
 
 
-# --- beginning with a snapshot ----------------------------------------------------------------------------------------
+# --- beginning with a snapshot ------------------------------------------------------------------
 
 
 def test_a_snapshot_becomes_the_view_and_the_log_goes_on_behind_it() -> None:
@@ -340,7 +362,9 @@ def test_over_a_snapshot_lao_never_goes_back_and_the_gap_is_never_shown() -> Non
     assert (view.known_lao, value(view.repeatable)) == (at[1], "1")
     assert view.install(log.image(at[4]))
     assert view.known_lao == at[1]
-    assert repeatable(view) is None, "the image at LAO is gone, and a newer one is not what was acknowledged"
+    assert repeatable(view) is None, (
+        "the image at LAO is gone, and a newer one is not what was acknowledged"
+    )
     view.hear(1, at[2], log.end)
     assert (view.known_lao, view.repeatable) == (at[2], None)
     view.hear(1, at[1], log.end)
@@ -379,13 +403,17 @@ def test_a_fenced_broker_stays_without_repeatable_reads_over_a_snapshot() -> Non
 
 
 def test_without_heartbeats_lao_counts_for_nothing_until_one_is_told_from_after_them() -> None:
-    """[fenced, it was told 3, the others 5 and `visible` answered at 5; unfenced without heartbeats, it would read from 3]"""
+    """[fenced, it was told 3, the others 5 and `visible` answered at 5; unfenced without
+    heartbeats, it would read from 3]
+    """
     view, log, _ = member()
     assert view.hear(1, log.last, log.end)
     assert view.repeatable is not None
     assert bool(view.heartbeats)
     levels = {"metadata.version": 3, "lao.version": 0}
-    log.append(*[rec.FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()])
+    log.append(
+        *[rec.FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()]
+    )
     apply(view, log)
     assert not bool(view.heartbeats)
     assert repeatable(view) is None

@@ -1,4 +1,6 @@
-"""Pages of the ISRs that a broker is asked for: all of them, each once, whatever their size; bad requests change nothing."""
+"""Pages of the ISRs that a broker is asked for: all of them, each once, whatever their size; bad
+requests change nothing.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +31,28 @@ class Replicas:
     def keys(self) -> Iterable[Key]:
         return iter(self.all)
 
-    def describe_led(self, request: pb.BrokerMetadataRequest, now: float) -> pb.BrokerMetadataResponse:
+    def describe_led(
+        self, request: pb.BrokerMetadataRequest, now: float
+    ) -> pb.BrokerMetadataResponse:
         assert request.partitions, "all at once has no bound"
         self.asked.append(len(request.partitions))
         return pb.BrokerMetadataResponse(
-            broker_id=4, broker_epoch=70, partitions=[self._describe(one) for one in request.partitions]
+            broker_id=4,
+            broker_epoch=70,
+            partitions=[self._describe(one) for one in request.partitions],
         )
 
     def _describe(self, one: pb.PartitionKey) -> pb.LedPartition:
         leads = (one.topic_id, one.partition_index) in self.led
         error = ErrorCode.NONE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return pb.LedPartition(topic_id=one.topic_id, partition_index=one.partition_index, error_code=error)
+        return pb.LedPartition(
+            topic_id=one.topic_id, partition_index=one.partition_index, error_code=error
+        )
 
 
-def _led_page(replicas: Any, request: pb.BrokerMetadataRequest, now: float) -> pb.BrokerMetadataResponse:
+def _led_page(
+    replicas: Any, request: pb.BrokerMetadataRequest, now: float
+) -> pb.BrokerMetadataResponse:
     return led_page(replicas, request, now)
 
 
@@ -50,7 +60,9 @@ def all_pages(replicas: Replicas, limit: int = 0) -> list[pb.BrokerMetadataRespo
     request = pb.BrokerMetadataRequest(response_partition_limit=limit)
     pages = [_led_page(replicas, request, 1.0)]
     while pages[-1].HasField("next_cursor"):
-        request = pb.BrokerMetadataRequest(response_partition_limit=limit, cursor=pages[-1].next_cursor)
+        request = pb.BrokerMetadataRequest(
+            response_partition_limit=limit, cursor=pages[-1].next_cursor
+        )
         pages.append(_led_page(replicas, request, 1.0))
         assert len(pages) < 10_000
     return pages
@@ -60,7 +72,9 @@ def keys_of(pages: Sequence[pb.BrokerMetadataResponse]) -> list[Key]:
     return [(one.topic_id, one.partition_index) for page in pages for one in page.partitions]
 
 
-@pytest.mark.parametrize(("count", "limit"), [(0, 0), (1, 1), (50, 1), (50, 7), (50, 50), (50, 49), (2500, 0)])
+@pytest.mark.parametrize(
+    ("count", "limit"), [(0, 0), (1, 1), (50, 1), (50, 7), (50, 50), (50, 49), (2500, 0)]
+)
 def test_the_pages_hold_what_is_led_each_once_in_order(count: int, limit: int) -> None:
     replicas = Replicas(count)
     pages = all_pages(replicas, limit)
@@ -81,18 +95,30 @@ def test_a_replica_that_goes_between_two_pages_does_not_hide_the_next_ones() -> 
 
 def test_what_is_asked_for_by_name_is_answered_one_by_one() -> None:
     replicas = Replicas(9)
-    asked = [pb.PartitionKey(topic_id=key(number)[0], partition_index=key(number)[1]) for number in (3, 4)]
+    asked = [
+        pb.PartitionKey(topic_id=key(number)[0], partition_index=key(number)[1])
+        for number in (3, 4)
+    ]
     answer = _led_page(replicas, pb.BrokerMetadataRequest(partitions=asked), 1.0)
-    assert [one.error_code for one in answer.partitions] == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert [one.error_code for one in answer.partitions] == [
+        ErrorCode.NONE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ]
     assert not answer.HasField("next_cursor")
 
 
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
-        (pb.BrokerMetadataRequest(partitions=[pb.PartitionKey()] * (PAGE_PARTITIONS + 1)), "partitions"),
+        (
+            pb.BrokerMetadataRequest(partitions=[pb.PartitionKey()] * (PAGE_PARTITIONS + 1)),
+            "partitions",
+        ),
         (pb.BrokerMetadataRequest(response_partition_limit=-1), "response_partition_limit"),
-        (pb.BrokerMetadataRequest(response_partition_limit=PAGE_PARTITIONS + 1), "response_partition_limit"),
+        (
+            pb.BrokerMetadataRequest(response_partition_limit=PAGE_PARTITIONS + 1),
+            "response_partition_limit",
+        ),
     ],
 )
 def test_a_bad_request_names_the_field(request_: pb.BrokerMetadataRequest, field: str) -> None:

@@ -26,7 +26,9 @@ class Broker:
         self.log.unfence(ME, self.log.register(ME))
         self.asked = 0
         self.lease = ReadLease(lambda: 3, self._asked)
-        self.gate: ReadGate[str] = ReadGate(self.view, self.lease, max_parked=max_parked, default_timeout_ms=1000)
+        self.gate: ReadGate[str] = ReadGate(
+            self.view, self.lease, max_parked=max_parked, default_timeout_ms=1000
+        )
         self.apply(applied)
         if told is not None:
             self.tell(told)
@@ -42,7 +44,9 @@ class Broker:
     def tell(self, lao: int) -> None:
         self.view.hear(1, lao, self.log.end)
 
-    def ask(self, name: str, options: pb.ReadOptions, now: float = 0.0, why_fenced: str = "") -> int | None:
+    def ask(
+        self, name: str, options: pb.ReadOptions, now: float = 0.0, why_fenced: str = ""
+    ) -> int | None:
         image = self.gate.admit(name, options, now, why_fenced=why_fenced)
         return None if image is None else image.offset
 
@@ -53,8 +57,14 @@ class Broker:
 def options(
     at_least: int | None = None, *, latest: bool = False, timeout_ms: int = 0, generation: int = 0
 ) -> pb.ReadOptions:
-    token = None if at_least is None else common_pb2.MetadataToken(generation=generation, epoch=1, offset=at_least)
-    return pb.ReadOptions(mode=pb.LATEST if latest else pb.REPEATABLE, at_least=token, timeout_ms=timeout_ms)
+    token = (
+        None
+        if at_least is None
+        else common_pb2.MetadataToken(generation=generation, epoch=1, offset=at_least)
+    )
+    return pb.ReadOptions(
+        mode=pb.LATEST if latest else pb.REPEATABLE, at_least=token, timeout_ms=timeout_ms
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,7 +214,7 @@ def test_refuse_all() -> None:
     assert len(broker.gate) == 0
 
 
-# --- strict -----------------------------------------------------------------------------------------------------------
+# --- strict -------------------------------------------------------------------------------------
 
 
 def strict(at_least: int | None = None, *, timeout_ms: int = 0) -> pb.ReadOptions:
@@ -233,7 +243,9 @@ class StrictBroker(Broker):
 
 
 def test_a_strict_read_is_taken_as_soon_as_its_level_is_applied() -> None:
-    """Whoever offers strict reads does so by LAO: it has applied the level, and so has this broker, which may not know it."""
+    """Whoever offers strict reads does so by LAO: it has applied the level, and so has this broker,
+    which may not know it.
+    """
     broker = StrictBroker(applied=4, told=3)
     assert broker.view.tip.features["metadata.version"] == 3
     assert broker.ask("r", strict()) is None, "it waits for a lease, and is not refused"
@@ -249,7 +261,9 @@ def test_a_strict_read_is_answered_at_lao_while_the_lease_runs() -> None:
 
 
 def test_a_strict_read_waits_until_all_that_was_applied_at_its_beginning_is_at_lao() -> None:
-    """[A has been told 10 and shows it; B, which has applied 10 and was told 8, must not show 8 to who asks next]"""
+    """[A has been told 10 and shows it; B, which has applied 10 and was told 8, must not show 8 to
+    who asks next]
+    """
     broker = StrictBroker(applied=10, told=8, lease_s=5.0)
     assert broker.ask("plain", options()) == 8
     assert broker.ask("r", strict()) is None
@@ -274,7 +288,9 @@ def test_a_strict_read_without_a_lease_waits_for_one_and_then_for_what_is_applie
     broker.apply(11)
     assert broker.released(0.1) == []
     broker.grant(5.0)
-    assert broker.released(0.2) == [], "at 10 it would miss what others had acknowledged while there was no lease"
+    assert broker.released(0.2) == [], (
+        "at 10 it would miss what others had acknowledged while there was no lease"
+    )
     broker.tell(11)
     assert broker.released(0.3) == [("r", 11)]
 
@@ -333,7 +349,10 @@ def test_a_timeout_is_capped() -> None:
     gate: ReadGate[str] = ReadGate(
         broker.view, broker.lease, max_parked=9, default_timeout_ms=1000, max_timeout_ms=5000
     )
-    assert gate.admit("for 24 days", options(1 << 62, timeout_ms=2**31 - 1), 0.0, why_fenced="") is None
+    assert (
+        gate.admit("for 24 days", options(1 << 62, timeout_ms=2**31 - 1), 0.0, why_fenced="")
+        is None
+    )
     assert gate.next_deadline == 5.0
     ((name, error),) = gate.expire(5.0)
     assert (name, error.code) == ("for 24 days", ErrorCode.REQUEST_TIMED_OUT)

@@ -1,4 +1,6 @@
-"""Whether a broker may read strictly: by its own clock, from the sending of a heartbeat, for one registration."""
+"""Whether a broker may read strictly: by its own clock, from the sending of a heartbeat, for one
+registration.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A broker that is read strictly: when it asks for a lease, how often it heartbeats, and what it tells its readers."""
+"""A broker that is read strictly: when it asks for a lease, how often it heartbeats, and what it
+tells its readers.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_the_first_strict_read_gets_a_lease_at_once_and_the_next_need_no_heartbe
         (broker,) = await level_three(cluster, 1)
         client = cluster.client(broker)
         await asyncio.sleep(1.0)
-        assert not any(beat.want_read_lease for beat in cluster.quorum.heartbeats), "nobody reads strictly"
+        assert not any(beat.want_read_lease for beat in cluster.quorum.heartbeats), (
+            "nobody reads strictly"
+        )
         begun = cluster.loop.time()
         await client.write(create("t"))
         response = await read(client)
@@ -130,7 +134,10 @@ def test_a_broker_that_stops_reads_strictly_no_more() -> None:
         await read(client)
         broker.stop()
         assert broker.describe().read_lease_ms == 0
-        assert (await refused(client)).code in (ErrorCode.NO_READ_LEASE, ErrorCode.BROKER_NOT_AVAILABLE)
+        assert (await refused(client)).code in (
+            ErrorCode.NO_READ_LEASE,
+            ErrorCode.BROKER_NOT_AVAILABLE,
+        )
 
     on_cluster(test)
 

@@ -1,7 +1,9 @@
-"""A small world around the replicas of three brokers: disks that lose what was not flushed, links that break and reorder, brokers that
-crash, come back and are given new disks, metadata that arrives late, and a controller that decides with the real rules.
+"""A small world around the replicas of three brokers: disks that lose what was not flushed, links
+that break and reorder, brokers that crash, come back and are given new disks, metadata that arrives
+late, and a controller that decides with the real rules.
 
-One random schedule a seed. What must hold is checked as it happens; then everything is healed, and must recover.
+One random schedule a seed. What must hold is checked as it happens; then everything is healed, and
+must recover.
 """
 
 from __future__ import annotations
@@ -46,11 +48,13 @@ class BrokenPromiseError(AssertionError):
     """What the replicas must never do."""
 
 
-# --- the disk ---------------------------------------------------------------------------------------------------------
+# --- the disk -----------------------------------------------------------------------------------
 
 
 class Disk:
-    """Writes are visible at once and durable when flushed; a crash keeps what was flushed and any first part of the rest."""
+    """Writes are visible at once and durable when flushed; a crash keeps what was flushed and any
+    first part of the rest.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -68,7 +72,9 @@ class Disk:
             log = state.setdefault(effect.key, [])
             end = log[-1][1] if log else 0
             if effect.base_offset != end:
-                raise BrokenPromiseError(f"an append at {effect.base_offset}, the log ends at {end}")
+                raise BrokenPromiseError(
+                    f"an append at {effect.base_offset}, the log ends at {end}"
+                )
             for header in batch.headers(effect.chunk):
                 bytes_ = effect.chunk[header.position : header.position + header.size]
                 log.append((header.base_offset, header.end_offset, bytes_))
@@ -121,22 +127,34 @@ class Disk:
         log = (self.durable if durable else self.visible).get(key)
         return log[-1][1] if log else 0
 
-    def content(self, key: PartitionKey, until: int, *, durable: bool) -> list[tuple[int, int, bytes]]:
+    def content(
+        self, key: PartitionKey, until: int, *, durable: bool
+    ) -> list[tuple[int, int, bytes]]:
         log = (self.durable if durable else self.visible).get(key) or []
         return [entry for entry in log if entry[0] < until]
 
 
-# --- the controller ---------------------------------------------------------------------------------------------------
+# --- the controller -----------------------------------------------------------------------------
 
 
 class Controller:
-    """Decides with the rules of the real one; what it decides is committed at once, and reaches the brokers one by one."""
+    """Decides with the rules of the real one; what it decides is committed at once, and reaches the
+    brokers one by one.
+    """
 
     def __init__(self, level: int) -> None:
         self.builder = ImageBuilder(Image())
         self.settings = ControllerSettings()
         self.log: list[tuple[Image, ev.Changes]] = []
-        self.commit([record(records_pb2.FeatureLevelRecord(name=versions.METADATA_VERSION, feature_level=level))])
+        self.commit(
+            [
+                record(
+                    records_pb2.FeatureLevelRecord(
+                        name=versions.METADATA_VERSION, feature_level=level
+                    )
+                )
+            ]
+        )
 
     @property
     def image(self) -> Image:
@@ -145,7 +163,9 @@ class Controller:
     def commit(self, records: list[Record]) -> None:
         if not records:
             return
-        self.builder.apply_batch(records, base_offset=self.builder.offset + 1, epoch=1, timestamp_ms=0)
+        self.builder.apply_batch(
+            records, base_offset=self.builder.offset + 1, epoch=1, timestamp_ms=0
+        )
         partitions = [
             (r.message.topic_id, r.message.partition_id)
             for r in records
@@ -155,9 +175,15 @@ class Controller:
             r.message.broker_id
             for r in records
             if r.type
-            in (RecordType.REGISTER_BROKER, RecordType.UNREGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE)
+            in (
+                RecordType.REGISTER_BROKER,
+                RecordType.UNREGISTER_BROKER,
+                RecordType.BROKER_REGISTRATION_CHANGE,
+            )
         ]
-        self.log.append((self.builder.snapshot(), ev.Changes(tuple(partitions), (), tuple(brokers))))
+        self.log.append(
+            (self.builder.snapshot(), ev.Changes(tuple(partitions), (), tuple(brokers)))
+        )
 
     def register(self, broker_id: int, incarnation: str) -> int:
         epoch = self.builder.offset + 1
@@ -170,7 +196,12 @@ class Controller:
             registration_version=1,
         )
         old = self.builder.brokers.get(broker_id)
-        self.commit([record(registration), *(removals(self.builder, broker_id, on_purpose=True) if old else [])])
+        self.commit(
+            [
+                record(registration),
+                *(removals(self.builder, broker_id, on_purpose=True) if old else []),
+            ]
+        )
         return epoch
 
     def fence(self, broker_id: int) -> None:
@@ -190,12 +221,15 @@ class Controller:
         return decision.body
 
 
-# --- brokers and links ------------------------------------------------------------------------------------------------
+# --- brokers and links --------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class Wire:
-    """A replica fetch link. A follower that has lost it may have sent what the leader still reads."""
+    """A replica fetch link.
+
+    A follower that has lost it may have sent what the leader still reads.
+    """
 
     follower: int
     leader: int
@@ -244,7 +278,9 @@ class Written:
 class World:
     """One schedule."""
 
-    def __init__(self, seed: int, *, steps: int = 600, level: int = versions.LATEST_METADATA_VERSION) -> None:
+    def __init__(
+        self, seed: int, *, steps: int = 600, level: int = versions.LATEST_METADATA_VERSION
+    ) -> None:
         self.seed, self.steps = seed, steps
         self.rng = random.Random(seed)
         self.min_isr = self.rng.choice((1, 1, 2))
@@ -291,7 +327,7 @@ class World:
             ev.Note: self._noted,
         }
 
-    # --- the whole of it ----------------------------------------------------------------------------------------------
+    # --- the whole of it -------------------------------------------------------------------------
 
     def run(self) -> None:
         """Set up, let everything go wrong, heal, and look."""
@@ -373,12 +409,18 @@ class World:
             records.append(
                 record(
                     records_pb2.PartitionRecord(
-                        partition_id=index, topic_id=TOPIC_ID, replicas=replicas, isr=replicas, leader=replicas[0]
+                        partition_id=index,
+                        topic_id=TOPIC_ID,
+                        replicas=replicas,
+                        isr=replicas,
+                        leader=replicas[0],
                     )
                 )
             )
         config = {"name": "min.insync.replicas", "value": str(self.min_isr)}
-        records.append(record(records_pb2.ConfigRecord(resource_type=2, resource_name=name, **config)))
+        records.append(
+            record(records_pb2.ConfigRecord(resource_type=2, resource_name=name, **config))
+        )
         self.controller.commit(records)
         self.keys = [(TOPIC_ID, index) for index in range(self.partitions)]
         self._isr_moved()
@@ -414,7 +456,7 @@ class World:
             (some((0.0, 0.4)), self._long_pause),
         ]
 
-    # --- stepping -----------------------------------------------------------------------------------------------------
+    # --- stepping --------------------------------------------------------------------------------
 
     def step(self, node: Node, event: ev.Event) -> None:
         core = node.core
@@ -428,8 +470,13 @@ class World:
             return
         image = self.controller.log[node.applied][0] if node.applied >= 0 else Image()
         mine = image.brokers.get(node.id)
-        node.serving = node.contact and mine is not None and mine.epoch == node.epoch and not mine.fenced
-        self.step(node, ev.StandingChanged(node.epoch, self.now + SERVE_S if node.serving else float("-inf")))
+        node.serving = (
+            node.contact and mine is not None and mine.epoch == node.epoch and not mine.fenced
+        )
+        self.step(
+            node,
+            ev.StandingChanged(node.epoch, self.now + SERVE_S if node.serving else float("-inf")),
+        )
 
     def _alive(self) -> list[Node]:
         return [node for node in self.nodes.values() if node.core is not None]
@@ -438,14 +485,16 @@ class World:
         alive = self._alive()
         return self.rng.choice(alive) if alive else None
 
-    # --- what brokers do ----------------------------------------------------------------------------------------------
+    # --- what brokers do -------------------------------------------------------------------------
 
     def _append(self, node: Node, effect: ev.Append) -> None:
         for header in batch.headers(effect.chunk):
             bytes_ = effect.chunk[header.position : header.position + header.size]
             known = self.contents.setdefault((effect.key, header.epoch, header.base_offset), bytes_)
             if known != bytes_:
-                raise BrokenPromiseError(f"two batches at {header.base_offset} of epoch {header.epoch}")
+                raise BrokenPromiseError(
+                    f"two batches at {header.base_offset} of epoch {header.epoch}"
+                )
         node.disk.write(effect)
 
     def _answer_produce(self, node: Node, effect: ev.AnswerProduce) -> None:
@@ -457,11 +506,15 @@ class World:
             self._check_acked(node, written)
 
     def _check_acked(self, node: Node, written: Written) -> None:
-        """Durable on the leader, and on each member of the ISR that the controller knows, unless its disk was exchanged meanwhile."""
+        """Durable on the leader, and on each member of the ISR that the controller knows, unless
+        its disk was exchanged meanwhile.
+        """
         holders = [node.id, *(m for m in self._isr(written.key) if self._kept_disk(written.key, m))]
         for member in holders:
             if self.nodes[member].disk.end(written.key, durable=True) <= written.acked_at:
-                raise BrokenPromiseError(f"{written} was acknowledged, broker {member} does not have it durably")
+                raise BrokenPromiseError(
+                    f"{written} was acknowledged, broker {member} does not have it durably"
+                )
 
     def _answer_replica_fetch(self, node: Node, effect: ev.AnswerReplicaFetch) -> None:
         response = effect.response
@@ -478,7 +531,10 @@ class World:
         node.wires[effect.leader_id] = Wire(node.id, effect.leader_id, self.numbers)
 
     def _lose(self, node: Node, leader_id: int, *, tell: bool, again: bool = False) -> None:
-        """The follower's end of a link is gone. What it has sent may still arrive, then the leader hears of it."""
+        """The follower's end of a link is gone.
+
+        What it has sent may still arrive, then the leader hears of it.
+        """
         wire = node.wires.pop(leader_id, None)
         if wire is None:
             return
@@ -503,12 +559,14 @@ class World:
         self.alters.append(Alter(node.id, self.numbers, effect.request))
 
     def _noted(self, node: Node, effect: ev.Note) -> None:
-        self.trace.append(f"{self.now:.3f} broker {node.id} epoch {node.epoch}: {effect.event} {effect.fields}")
+        self.trace.append(
+            f"{self.now:.3f} broker {node.id} epoch {node.epoch}: {effect.event} {effect.fields}"
+        )
         if effect.event == "leads":
             self.led += 1
             self._check_leader(node, (TOPIC_ID, effect.fields["index"]), effect.fields["epoch"])
 
-    # --- actions ------------------------------------------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     def _deliver(self) -> None:
         wires = [
@@ -521,7 +579,10 @@ class World:
             return
         wire = self.rng.choice(wires)
         if wire.responses and (not wire.requests or self.rng.random() < 0.5):
-            self.step(self.nodes[wire.follower], ev.ReplicaFetchAnswered(wire.leader, wire.responses.popleft()))
+            self.step(
+                self.nodes[wire.follower],
+                ev.ReplicaFetchAnswered(wire.leader, wire.responses.popleft()),
+            )
         else:
             self._deliver_request(wire)
 
@@ -549,7 +610,9 @@ class World:
             w
             for node in self._alive()
             for w in node.wires.values()
-            if not w.open and self.nodes[w.leader].core is not None and not self.cut & {w.leader, w.follower}
+            if not w.open
+            and self.nodes[w.leader].core is not None
+            and not self.cut & {w.leader, w.follower}
         ]
         if closed:
             wire = self.rng.choice(closed)
@@ -572,7 +635,12 @@ class World:
         if leaders:
             number = self._number()
             more = [f"v{number}+{more}" for more in range(self.rng.choice((0, 0, 1, 3)))]
-            self._send(key, self.rng.choice(leaders), [f"v{number}", *more], self.rng.choice((50, 2000, 20_000)))
+            self._send(
+                key,
+                self.rng.choice(leaders),
+                [f"v{number}", *more],
+                self.rng.choice((50, 2000, 20_000)),
+            )
 
     def _send(self, key: PartitionKey, node: Node, values: list[str], timeout_ms: int) -> Written:
         leader = self._leader(node, key)
@@ -590,7 +658,9 @@ class World:
                 raise BrokenPromiseError(f"broker {node.id} is fenced and took records")
             writer = self.writers.setdefault((key, leader.epoch), (node.id, node.incarnation))
             if writer != (node.id, node.incarnation):
-                raise BrokenPromiseError(f"epoch {leader.epoch} of {key[1]} was led by {writer} and by {node.id}")
+                raise BrokenPromiseError(
+                    f"epoch {leader.epoch} of {key[1]} was led by {writer} and by {node.id}"
+                )
         return written
 
     def _flush(self) -> None:
@@ -636,7 +706,7 @@ class World:
                 if node.contact:
                     self._stand(node)
 
-    # --- AlterPartition -----------------------------------------------------------------------------------------------
+    # --- AlterPartition --------------------------------------------------------------------------
 
     def _hold_alters(self) -> None:
         """The way to the controller is slow for a while."""
@@ -653,7 +723,10 @@ class World:
                 if isinstance(answer, ErrorCode)
                 else ev.AlterPartitionAnswered(answer)
             )
-            self.trace.append(f"{self.now:.3f} alter of {alter.sender}: {_short(alter.request)} -> {_short(answer)}")
+            self.trace.append(
+                f"{self.now:.3f} alter of {alter.sender}: {_short(alter.request)} ->"
+                f" {_short(answer)}"
+            )
             if before is not self.controller.image:
                 self._isr_moved()
             self.answers.append((alter.sender, alter.number, event))
@@ -665,7 +738,9 @@ class World:
             if node.core is not None and node.altering == number:
                 node.altering = None
                 if self.rng.random() < 0.15:
-                    event = ev.AlterPartitionFailed(ErrorCode.NETWORK_EXCEPTION, outcome_unknown=True)
+                    event = ev.AlterPartitionFailed(
+                        ErrorCode.NETWORK_EXCEPTION, outcome_unknown=True
+                    )
                 self.step(node, event)
 
     def _lose_alter(self) -> None:
@@ -674,7 +749,9 @@ class World:
         if waiting:
             node = self.rng.choice(waiting)
             node.altering = None
-            self.step(node, ev.AlterPartitionFailed(ErrorCode.REQUEST_TIMED_OUT, outcome_unknown=True))
+            self.step(
+                node, ev.AlterPartitionFailed(ErrorCode.REQUEST_TIMED_OUT, outcome_unknown=True)
+            )
 
     def _alter_refused(self) -> None:
         """By somebody who is not the controller: it was certainly not executed."""
@@ -683,10 +760,12 @@ class World:
             if node.core is not None and node.altering == alter.number:
                 self.alters.remove(alter)
                 node.altering = None
-                self.step(node, ev.AlterPartitionFailed(ErrorCode.NOT_CONTROLLER, outcome_unknown=False))
+                self.step(
+                    node, ev.AlterPartitionFailed(ErrorCode.NOT_CONTROLLER, outcome_unknown=False)
+                )
                 return
 
-    # --- lives of brokers ---------------------------------------------------------------------------------------------
+    # --- lives of brokers ------------------------------------------------------------------------
 
     def _disk(self) -> Disk:
         self.disks += 1
@@ -711,7 +790,10 @@ class World:
         self.kill(node, replace_disk=self.rng.random() < self.replaced)
 
     def kill(self, node: Node, *, replace_disk: bool) -> None:
-        self.trace.append(f"{self.now:.3f} broker {node.id} crashes{', its disk is replaced' if replace_disk else ''}")
+        self.trace.append(
+            f"{self.now:.3f} broker {node.id}"
+            f" crashes{', its disk is replaced' if replace_disk else ''}"
+        )
         node.core, node.altering, node.serving = None, None, False
         for leader_id in list(node.wires):
             self._lose(node, leader_id, tell=False)
@@ -737,9 +819,16 @@ class World:
         node.epoch, node.contact, node.high_watermarks = -1, True, {}
         node.incarnation += 1
         # It begins anywhere in the log of the metadata.
-        node.applied = self.rng.randint(-1, len(self.controller.log) - 2) if len(self.controller.log) > 1 else -1
+        node.applied = (
+            self.rng.randint(-1, len(self.controller.log) - 2)
+            if len(self.controller.log) > 1
+            else -1
+        )
         settings = PartitionSettings(
-            node.id, CLUSTER_ID, replica_lag_time_max_ms=2000, max_partitions_per_message=self.rng.choice((1, 100))
+            node.id,
+            CLUSTER_ID,
+            replica_lag_time_max_ms=2000,
+            max_partitions_per_message=self.rng.choice((1, 100)),
         )
         node.core = Partitions(settings, node.disk.recover(), self.now)
 
@@ -754,7 +843,9 @@ class World:
 
     def _register(self, node: Node) -> None:
         self.numbers += 1
-        node.epoch = self.controller.register(node.id, f"{node.id}-{node.incarnation}-{self.numbers}")
+        node.epoch = self.controller.register(
+            node.id, f"{node.id}-{node.incarnation}-{self.numbers}"
+        )
         self.disk_of[node.epoch] = node.disk.number
         self.trace.append(f"{self.now:.3f} broker {node.id} registers: {node.epoch}")
         self._isr_moved()
@@ -816,7 +907,7 @@ class World:
         self.trace.append(f"{self.now:.3f} replicas of {key[1]}: {replicas}")
         self._isr_moved()
 
-    # --- what must hold -----------------------------------------------------------------------------------------------
+    # --- what must hold --------------------------------------------------------------------------
 
     def _partition(self, key: PartitionKey) -> Partition:
         found = self.controller.image.partitions[key]
@@ -844,11 +935,15 @@ class World:
         return self.joined.get((key, member)) == self.nodes[member].disk.number
 
     def _disk_replaced(self) -> None:
-        """Where no member of the ISR has the disk that it came in with, what was acknowledged is gone: nobody promised otherwise."""
+        """Where no member of the ISR has the disk that it came in with, what was acknowledged is
+        gone: nobody promised otherwise.
+        """
         for key in self.keys:
             if not any(self._kept_disk(key, member) for member in self._isr(key)):
                 for written in self.written.values():
-                    written.excused = written.excused or (written.key == key and written.acked_at >= 0)
+                    written.excused = written.excused or (
+                        written.key == key and written.acked_at >= 0
+                    )
 
     def _check_leader(self, node: Node, key: PartitionKey, epoch: int) -> None:
         """Who begins to lead the newest epoch has all that was acknowledged."""
@@ -862,7 +957,9 @@ class World:
             if written.key == key and written.acked_at >= 0 and not written.excused:
                 found = log.get(written.acked_at)
                 if found is None or _first_value(found) != written.value:
-                    raise BrokenPromiseError(f"broker {node.id} leads without {written}, which was acknowledged")
+                    raise BrokenPromiseError(
+                        f"broker {node.id} leads without {written}, which was acknowledged"
+                    )
 
     def _look(self, node: Node) -> None:
         """Each high watermark of a leader, when it moves."""
@@ -883,17 +980,21 @@ class World:
     def _check_high_watermark(self, node: Node, key: PartitionKey, high_watermark: int) -> None:
         mine = node.disk.content(key, high_watermark, durable=True)
         if (mine[-1][1] if mine else 0) < high_watermark:
-            raise BrokenPromiseError(f"broker {node.id} counts {high_watermark} of {key[1]} and has it not durably")
+            raise BrokenPromiseError(
+                f"broker {node.id} counts {high_watermark} of {key[1]} and has it not durably"
+            )
         for member in self._isr(key):
             if member != node.id and self._kept_disk(key, member):
                 other = self.nodes[member].disk.content(key, high_watermark, durable=True)
                 if other != mine:
                     raise BrokenPromiseError(
-                        f"the high watermark of {key[1]} at broker {node.id} is {high_watermark}; broker {member}, in the ISR, "
-                        f"has durably {[entry[:2] for entry in other]}, the leader {[entry[:2] for entry in mine]}"
+                        f"the high watermark of {key[1]} at broker {node.id} is {high_watermark};"
+                        f" broker {member}, in the ISR, has durably"
+                        f" {[entry[:2] for entry in other]}, the leader"
+                        f" {[entry[:2] for entry in mine]}"
                     )
 
-    # --- in the end -----------------------------------------------------------------------------------------------------
+    # --- in the end ------------------------------------------------------------------------------
 
     def _calm(self) -> None:
         """Everything that is up goes well for a little while."""
@@ -928,14 +1029,20 @@ class World:
             self._check_has_all(leader, key)
             end = leader.disk.end(key, durable=True)
             for node in self.nodes.values():
-                if node.disk.content(key, end, durable=True) != leader.disk.content(key, end, durable=True):
-                    raise BrokenPromiseError(f"broker {node.id} has another log of {key[1]} than its leader")
+                if node.disk.content(key, end, durable=True) != leader.disk.content(
+                    key, end, durable=True
+                ):
+                    raise BrokenPromiseError(
+                        f"broker {node.id} has another log of {key[1]} than its leader"
+                    )
 
     def _add_all(self, key: PartitionKey) -> None:
         replicas = self._partition(key).replicas
         more = [b for b in BROKERS if b not in replicas]
         change = records_pb2.PartitionChangeRecord(
-            partition_id=key[1], topic_id=key[0], replicas=records_pb2.IdList(ids=[*replicas, *more])
+            partition_id=key[1],
+            topic_id=key[0],
+            replicas=records_pb2.IdList(ids=[*replicas, *more]),
         )
         self.controller.commit([record(change)])
         self._isr_moved()
@@ -969,9 +1076,13 @@ class World:
                 node.altering = None
                 self.step(node, event)
         for node in self._alive():
-            if node.altering is not None and not any(a.number == node.altering for a in self.alters):
+            if node.altering is not None and not any(
+                a.number == node.altering for a in self.alters
+            ):
                 node.altering = None
-                self.step(node, ev.AlterPartitionFailed(ErrorCode.REQUEST_TIMED_OUT, outcome_unknown=True))
+                self.step(
+                    node, ev.AlterPartitionFailed(ErrorCode.REQUEST_TIMED_OUT, outcome_unknown=True)
+                )
         if turn in (20, 40):
             for _ in range(4):
                 self._produce()
@@ -990,15 +1101,19 @@ class World:
         said = []
         for key in self.keys:
             partition = self._partition(key)
-            leader = self._leader(self.nodes[partition.leader], key) if partition.leader > 0 else None
+            leader = (
+                self._leader(self.nodes[partition.leader], key) if partition.leader > 0 else None
+            )
             said.append(
-                f"{key[1]}: {partition.isr} of {partition.replicas}, led by {partition.leader}, {leader and leader.high_watermark}"
+                f"{key[1]}: {partition.isr} of {partition.replicas}, led by {partition.leader},"
+                f" {leader and leader.high_watermark}"
             )
             if leader is not None:
                 proposal = leader.isr.state.proposal
                 ends = {id_: f.end_offset for id_, f in leader.isr.followers.items()}
                 said.append(
-                    f"proposal {proposal}, over {leader.isr.over}, followers at {ends} of {leader.replica.log.end}"
+                    f"proposal {proposal}, over {leader.isr.over}, followers at {ends} of"
+                    f" {leader.replica.log.end}"
                 )
         return "; ".join(said)
 

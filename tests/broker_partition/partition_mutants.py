@@ -1,4 +1,7 @@
-"""Deliberate breakages of the replicas' rules: each must be caught by the random schedules. Edits as in ``simulation.mutants``."""
+"""Deliberate breakages of the replicas' rules: each must be caught by the random schedules.
+
+Edits as in ``simulation.mutants``.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,27 @@ BREAKAGES = (
     Breakage(
         "a follower acknowledges what is not flushed",
         (
-            Edit("broker.partition.follower:Follower.named", "replica.log.flushed_end", "replica.log.end"),
-            Edit("broker.partition.leader_link:LeaderLink._take", "if not replica.durable:", "if False:"),
+            Edit(
+                "broker.partition.follower:Follower.named",
+                "replica.log.flushed_end",
+                "replica.log.end",
+            ),
+            Edit(
+                "broker.partition.leader_link:LeaderLink._take",
+                "if not replica.durable:",
+                "if False:",
+            ),
         ),
     ),
     Breakage(
         "the leader counts itself at its log end",
-        (Edit(f"{LEADER_ISR}.end_offset_of", "self._leader.replica.log.flushed_end", "self._leader.replica.log.end"),),
+        (
+            Edit(
+                f"{LEADER_ISR}.end_offset_of",
+                "self._leader.replica.log.flushed_end",
+                "self._leader.replica.log.end",
+            ),
+        ),
     ),
     Breakage(
         "acknowledged before the high watermark",
@@ -80,7 +97,13 @@ BREAKAGES = (
     ),
     Breakage(
         "a broker that takes itself for fenced takes records",
-        (Edit("broker.partition.produces:Produces._refusal", "if not self.host.serves:", "if False:"),),
+        (
+            Edit(
+                "broker.partition.produces:Produces._refusal",
+                "if not self.host.serves:",
+                "if False:",
+            ),
+        ),
     ),
     Breakage(
         "a replica that leaves the ISR is not waited for until that is committed",

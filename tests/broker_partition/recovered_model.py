@@ -1,8 +1,10 @@
-"""The model of ``partition_model``, and now and then the metadata is taken back: an unsafe recovery of anything that was ever committed.
+"""The model of ``partition_model``, and now and then the metadata is taken back: an unsafe recovery
+of anything that was ever committed.
 
-Brokers go on under the old log for as long as they have not noticed; then they register in the new one, which they read from its
-beginning. What was acknowledged stays if every member of the ISR that the recovered state knows has it on its disk; the rest is excused.
-No two histories may meet in one leader epoch, and in the end every partition serves.
+Brokers go on under the old log for as long as they have not noticed; then they register in the new
+one, which they read from its beginning. What was acknowledged stays if every member of the ISR that
+the recovered state knows has it on its disk; the rest is excused. No two histories may meet in one
+leader epoch, and in the end every partition serves.
 """
 
 from __future__ import annotations
@@ -12,7 +14,16 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from partition_model import BROKERS, SERVE_S, BrokenPromiseError, Controller, Disk, Node, World, Written
+from partition_model import (
+    BROKERS,
+    SERVE_S,
+    BrokenPromiseError,
+    Controller,
+    Disk,
+    Node,
+    World,
+    Written,
+)
 
 from broker.partition import events as ev
 from controller.effects import LeaderEpochsRaised
@@ -33,7 +44,9 @@ class RecoveredController(Controller):
         self.generation = 0
 
     def take_back(self, index: int) -> None:
-        """Only what was committed up to an entry is left; a controller of another generation begins with it."""
+        """Only what was committed up to an entry is left; a controller of another generation begins
+        with it.
+        """
         del self.log[index + 1 :]
         self.builder = ImageBuilder(self.image)
         self.generation += 1
@@ -59,7 +72,9 @@ class RecoveredController(Controller):
             fenced=True,
             registration_version=1,
         )
-        gone = removals(self.builder, broker_id, on_purpose=True, same_disk=same_disk) if old else []
+        gone = (
+            removals(self.builder, broker_id, on_purpose=True, same_disk=same_disk) if old else []
+        )
         self.commit([record(registration), *gone])
         return epoch
 
@@ -82,9 +97,13 @@ class RecoveredWorld(World):
 
     def _actions(self) -> list[tuple[float, Callable[[], None]]]:
         often = self.rng.choice((0.15, 0.5))
-        return [*super()._actions(), (often, self._recover), (self.rng.choice((1, 10)), self._notice_some)]
+        return [
+            *super()._actions(),
+            (often, self._recover),
+            (self.rng.choice((1, 10)), self._notice_some),
+        ]
 
-    # --- recovery -----------------------------------------------------------------------------------------------------
+    # --- recovery --------------------------------------------------------------------------------
 
     def _recover(self) -> None:
         """Nothing is lost, or all since any moment after the topic was made."""
@@ -92,11 +111,15 @@ class RecoveredWorld(World):
         self.take_back(last if self.rng.random() < 0.3 else self.rng.randint(self.created, last))
 
     def take_back(self, index: int) -> None:
-        self.trace.append(f"{self.now:.3f} the log is taken back from {len(self.controller.log) - 1} to {index}")
+        self.trace.append(
+            f"{self.now:.3f} the log is taken back from {len(self.controller.log) - 1} to {index}"
+        )
         self.forgotten += len(self.controller.log) - 1 - index
         self.controller.take_back(index)
         self.recoveries += 1
-        self.joined = {(key, m): self.nodes[m].disk.number for key in self.keys for m in self._isr(key)}
+        self.joined = {
+            (key, m): self.nodes[m].disk.number for key in self.keys for m in self._isr(key)
+        }
         for written in self.written.values():
             if written.acked_at >= 0 and not written.excused:
                 disks = [self.nodes[member].disk for member in self._isr(written.key)]
@@ -112,13 +135,15 @@ class RecoveredWorld(World):
             self.notice(self.rng.choice(old))
 
     def notice(self, node: Node) -> None:
-        """The log is another one: nothing that was known holds, and it is read from its beginning."""
+        """The log is another one: nothing that was known holds, and it is read from its
+        beginning.
+        """
         self.generation_of[node.id] = self.controller.generation
         node.epoch, node.applied = -1, -1
         self._stand(node)
         self.step(node, ev.ImageMoved(Image(), None))
 
-    # --- what is another thing with several generations ------------------------------------------------------------------
+    # --- what is another thing with several generations ------------------------------------------
 
     def _start(self, node: Node) -> None:
         super()._start(node)
@@ -151,7 +176,13 @@ class RecoveredWorld(World):
             image = self.controller.log[node.applied][0] if node.applied >= 0 else Image()
             mine = image.brokers.get(node.id)
             shown = image.offset >= self.shown_from[node.id]
-            node.serving = node.contact and shown and mine is not None and mine.epoch == node.epoch and not mine.fenced
+            node.serving = (
+                node.contact
+                and shown
+                and mine is not None
+                and mine.epoch == node.epoch
+                and not mine.fenced
+            )
         elif not node.contact:
             node.serving = False
         until = self.now + SERVE_S if node.serving else float("-inf")
@@ -178,7 +209,9 @@ class RecoveredWorld(World):
 
     def _apply_image(self) -> None:
         behind = [
-            node for node in self._alive() if not self._is_old(node) and node.applied < len(self.controller.log) - 1
+            node
+            for node in self._alive()
+            if not self._is_old(node) and node.applied < len(self.controller.log) - 1
         ]
         if behind:
             self._apply(self.rng.choice(behind))

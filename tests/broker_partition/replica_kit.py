@@ -26,7 +26,9 @@ EPOCHS = {1: 101, 2: 102, 3: 103}
 """Broker epochs, by id."""
 
 
-def broker(broker_id: int, epoch: int, *, fenced: bool = False, stopping: bool = False, port: int = 0) -> Broker:
+def broker(
+    broker_id: int, epoch: int, *, fenced: bool = False, stopping: bool = False, port: int = 0
+) -> Broker:
     return Broker(
         id=broker_id,
         epoch=epoch,
@@ -80,7 +82,9 @@ def first_image(*partitions: Partition, level: int = versions.LATEST_METADATA_VE
     for new in partitions or (partition(),):
         count = draft.topics.get(new.topic_id)
         name = TOPIC if new.topic_id == TOPIC_ID else new.topic_id.hex()
-        draft.topics[new.topic_id] = Topic(new.topic_id, name, (count.partition_count if count else 0) + 1)
+        draft.topics[new.topic_id] = Topic(
+            new.topic_id, name, (count.partition_count if count else 0) + 1
+        )
         draft.topic_ids[name] = new.topic_id
         put(draft, new)
     return draft.snapshot()
@@ -91,7 +95,12 @@ def data(*values: str) -> list[bytes]:
 
 
 def chunk(base_offset: int, epoch: int, *values: str) -> bytes:
-    return batch.encode([(1, 0, body) for body in data(*values)], base_offset=base_offset, epoch=epoch, timestamp_ms=1)
+    return batch.encode(
+        [(1, 0, body) for body in data(*values)],
+        base_offset=base_offset,
+        epoch=epoch,
+        timestamp_ms=1,
+    )
 
 
 def recovered(end: int, *epochs: tuple[int, int], key: PartitionKey = KEY) -> RecoveredPartition:
@@ -99,9 +108,12 @@ def recovered(end: int, *epochs: tuple[int, int], key: PartitionKey = KEY) -> Re
 
 
 class Stand:
-    """Broker 1, registered and unfenced, with its replicas. ``do`` steps and returns the effects; ``got`` keeps all of them.
+    """Broker 1, registered and unfenced, with its replicas.
 
-    The disk is at once unless ``hold_flushes``: a Flush is answered right after the step that asked for it.
+    ``do`` steps and returns the effects; ``got`` keeps all of them.
+
+    The disk is at once unless ``hold_flushes``: a Flush is answered right after the step that asked
+    for it.
     """
 
     def __init__(
@@ -151,14 +163,20 @@ class Stand:
         self.now = until
         return effects + self.do(ev.Tick())
 
-    # --- metadata -----------------------------------------------------------------------------------------------------
+    # --- metadata --------------------------------------------------------------------------------
 
     def change(self, key: PartitionKey = KEY, **fields: Any) -> list[ev.Effect]:
         """A partition changes in the image; its partition epoch grows unless given."""
         old = self.image.partitions[key]
         fields.setdefault("partition_epoch", old.partition_epoch + 1)
         draft = ImageDraft(self.image)
-        put(draft, partition(key, **{name: fields.get(name, getattr(old, name)) for name in old.__struct_fields__}))
+        put(
+            draft,
+            partition(
+                key,
+                **{name: fields.get(name, getattr(old, name)) for name in old.__struct_fields__},
+            ),
+        )
         self.image = draft.snapshot()
         return self.do(ev.ImageMoved(self.image, ev.Changes(partitions=(key,))))
 
@@ -172,7 +190,9 @@ class Stand:
 
     def config(self, resource_type: int, name: str, **values: str) -> list[ev.Effect]:
         draft = ImageDraft(self.image)
-        draft.configs[resource_type, name] = {key.replace("_", "."): value for key, value in values.items()}
+        draft.configs[resource_type, name] = {
+            key.replace("_", "."): value for key, value in values.items()
+        }
         self.image = draft.snapshot()
         return self.do(ev.ImageMoved(self.image, ev.Changes(configs=((resource_type, name),))))
 
@@ -189,30 +209,45 @@ class Stand:
         self.image = draft.snapshot()
         return self.do(ev.ImageMoved(self.image, ev.Changes(removed_topics=(topic_id,))))
 
-    # --- clients ------------------------------------------------------------------------------------------------------
+    # --- clients ---------------------------------------------------------------------------------
 
-    def produce(self, *values: str, acks: int = -1, key: PartitionKey = KEY, epoch: int = -1, **fields: Any) -> int:
+    def produce(
+        self, *values: str, acks: int = -1, key: PartitionKey = KEY, epoch: int = -1, **fields: Any
+    ) -> int:
         """Send records; the number by which the answer is found."""
         number = next(self._numbers)
         one = pb.ProducePartition(
-            topic_id=key[0], partition_index=key[1], current_leader_epoch=epoch, records=data(*values)
+            topic_id=key[0],
+            partition_index=key[1],
+            current_leader_epoch=epoch,
+            records=data(*values),
         )
-        request = pb.ProduceRequest(acks=acks, timeout_ms=fields.get("timeout_ms", 30_000), partitions=[one])
+        request = pb.ProduceRequest(
+            acks=acks, timeout_ms=fields.get("timeout_ms", 30_000), partitions=[one]
+        )
         self.do(ev.ProduceReceived(request, 1_000_000, number))
         return number
 
     def produced(self, number: int) -> pb.ProducePartitionResult | None:
         """The answer to a produce, None if there is none yet."""
-        answers = [e.response for e in self.got if isinstance(e, ev.AnswerProduce) and e.reply_to == number]
+        answers = [
+            e.response for e in self.got if isinstance(e, ev.AnswerProduce) and e.reply_to == number
+        ]
         assert len(answers) <= 1
         return answers[0].partitions[0] if answers else None
 
-    def consume(self, offset: int, *, wait_ms: int = 0, key: PartitionKey = KEY, epoch: int = -1) -> int:
+    def consume(
+        self, offset: int, *, wait_ms: int = 0, key: PartitionKey = KEY, epoch: int = -1
+    ) -> int:
         number = next(self._numbers)
         one = pb.FetchPartition(
             topic_id=key[0], partition_index=key[1], current_leader_epoch=epoch, fetch_offset=offset
         )
-        self.do(ev.FetchReceived(pb.FetchRequest(max_wait_ms=wait_ms, min_bytes=1, partitions=[one]), number))
+        self.do(
+            ev.FetchReceived(
+                pb.FetchRequest(max_wait_ms=wait_ms, min_bytes=1, partitions=[one]), number
+            )
+        )
         return number
 
     def consumed(self, number: int) -> ev.AnswerFetch | None:
@@ -220,7 +255,7 @@ class Stand:
         assert len(answers) <= 1
         return answers[0] if answers else None
 
-    # --- followers ----------------------------------------------------------------------------------------------------
+    # --- followers -------------------------------------------------------------------------------
 
     def fetch(
         self,
@@ -241,11 +276,15 @@ class Stand:
         named = pb.ReplicaFetchPartition(
             topic_id=key[0],
             partition_index=key[1],
-            current_leader_epoch=self.image.partitions[key].leader_epoch if leader_epoch is None else leader_epoch,
+            current_leader_epoch=self.image.partitions[key].leader_epoch
+            if leader_epoch is None
+            else leader_epoch,
             fetch_offset=offset,
             last_fetched_epoch=last_epoch,
         )
-        return self.fetch_of(replica_id, [named], epoch=epoch, session=session, wait_ms=wait_ms, **fields)
+        return self.fetch_of(
+            replica_id, [named], epoch=epoch, session=session, wait_ms=wait_ms, **fields
+        )
 
     def fetch_of(
         self,
@@ -288,13 +327,17 @@ class Stand:
         result = rpc.AlterPartitionResult(partition_index=0, error_code=error, leader_id=-1)
         if not error:
             result.leader_id, result.leader_epoch = ME, proposal.leader_epoch
-            result.partition_epoch = proposal.partition_epoch + 1 if partition_epoch is None else partition_epoch
+            result.partition_epoch = (
+                proposal.partition_epoch + 1 if partition_epoch is None else partition_epoch
+            )
             result.isr.extend(isr or [member.broker_id for member in proposal.new_isr_with_epochs])
         topic = rpc.AlterPartitionTopicResult(topic_id=TOPIC_ID, partitions=[result])
         return self.do(ev.AlterPartitionAnswered(rpc.AlterPartitionResponse(topics=[topic])))
 
     def described(self, key: PartitionKey = KEY) -> pb.LedPartition:
-        request = pb.BrokerMetadataRequest(partitions=[pb.PartitionKey(topic_id=key[0], partition_index=key[1])])
+        request = pb.BrokerMetadataRequest(
+            partitions=[pb.PartitionKey(topic_id=key[0], partition_index=key[1])]
+        )
         return self.core.describe_led(request, self.now).partitions[0]
 
     @property
@@ -307,7 +350,9 @@ class Stand:
 
 
 def member(broker_id: int, epoch: int | None = None) -> records_pb2.BrokerState:
-    return records_pb2.BrokerState(broker_id=broker_id, broker_epoch=EPOCHS[broker_id] if epoch is None else epoch)
+    return records_pb2.BrokerState(
+        broker_id=broker_id, broker_epoch=EPOCHS[broker_id] if epoch is None else epoch
+    )
 
 
 def of_kind(effects: list[ev.Effect], kind: type) -> list[Any]:
@@ -316,4 +361,8 @@ def of_kind(effects: list[ev.Effect], kind: type) -> list[Any]:
 
 def results(effects: list[ev.Effect]) -> list[pb.ReplicaFetchPartitionResult]:
     """Of all answers to followers among the effects."""
-    return [result for answer in of_kind(effects, ev.AnswerReplicaFetch) for result in answer.response.partitions]
+    return [
+        result
+        for answer in of_kind(effects, ev.AnswerReplicaFetch)
+        for result in answer.response.partitions
+    ]

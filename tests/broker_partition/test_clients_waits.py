@@ -23,14 +23,20 @@ def in_step(**settings: Any) -> Stand:
     return stand
 
 
-def produce(stand: Stand, client: ev.Client, name: str, timeout_ms: int = LONG_MS) -> list[ev.Effect]:
-    one = pb.ProducePartition(topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, records=data("a"))
+def produce(
+    stand: Stand, client: ev.Client, name: str, timeout_ms: int = LONG_MS
+) -> list[ev.Effect]:
+    one = pb.ProducePartition(
+        topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, records=data("a")
+    )
     request = pb.ProduceRequest(acks=-1, timeout_ms=timeout_ms, partitions=[one])
     return stand.do(ev.ProduceReceived(request, 1_000_000, name, client))
 
 
 def consume(stand: Stand, client: ev.Client, name: str) -> list[ev.Effect]:
-    one = pb.FetchPartition(topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, fetch_offset=0)
+    one = pb.FetchPartition(
+        topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, fetch_offset=0
+    )
     request = pb.FetchRequest(max_wait_ms=LONG_MS, min_bytes=1, partitions=[one])
     return stand.do(ev.FetchReceived(request, name, client))
 
@@ -71,15 +77,23 @@ def test_one_client_leaves_places_for_others_and_takes_what_waits_along(kind: st
     stand.do(ev.ClientClosed(OTHER))
     assert waiting.count == 0
     stand.after(400.0)
-    assert of_kind(stand.got[before:], ev.AnswerFetch) + of_kind(stand.got[before:], ev.AnswerProduce) == []
+    assert (
+        of_kind(stand.got[before:], ev.AnswerFetch) + of_kind(stand.got[before:], ev.AnswerProduce)
+        == []
+    )
 
 
 def test_a_request_of_too_many_records_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produces, "PRODUCE_MAX_RECORDS", 5)
     stand = in_step()
-    one = pb.ProducePartition(topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, records=data("a", "b"))
+    one = pb.ProducePartition(
+        topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, records=data("a", "b")
+    )
     for times, code in ((3, ErrorCode.MESSAGE_TOO_LARGE), (2, ErrorCode.NONE)):
         request = pb.ProduceRequest(acks=1, timeout_ms=1_000, partitions=[one] * times)
-        effects = [*stand.do(ev.ProduceReceived(request, 1_000_000, f"{times}", GREEDY)), *stand.after(0.1)]
+        effects = [
+            *stand.do(ev.ProduceReceived(request, 1_000_000, f"{times}", GREEDY)),
+            *stand.after(0.1),
+        ]
         (answer,) = of_kind(effects, ev.AnswerProduce)
         assert {result.error_code for result in answer.response.partitions} == {code}

@@ -1,4 +1,6 @@
-"""The follower: what it fetches, what it acknowledges, how it truncates; and the leader's side of its sessions."""
+"""The follower: what it fetches, what it acknowledges, how it truncates; and the leader's side of
+its sessions.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,13 @@ class Follower(Stand):
         return [effect.request for effect in of_kind(self.got, ev.SendReplicaFetch)]
 
     def positions(self, fetch: int = -1) -> list[tuple[int, int, int]]:
-        """(offset, epoch of the record before it, leader epoch) of each partition that a fetch named."""
+        """(offset, epoch of the record before it, leader epoch) of each partition that a fetch
+        named.
+        """
         named = self.fetches[fetch].partitions
-        return [(one.fetch_offset, one.last_fetched_epoch, one.current_leader_epoch) for one in named]
+        return [
+            (one.fetch_offset, one.last_fetched_epoch, one.current_leader_epoch) for one in named
+        ]
 
     def answer(self, *answered: dict[str, Any], fetch: int = -1, **fields: Any) -> list[ev.Effect]:
         """The leader answers a fetch."""
@@ -121,7 +127,9 @@ def test_truncation_goes_epoch_by_epoch_until_the_logs_agree() -> None:
 
 
 def test_an_end_of_an_epoch_that_is_not_here_is_no_place_to_cut() -> None:
-    """The leader has epoch 2 up to 7, and this log 1 up to 8, 3 up to 10: 7 may lie inside of a batch."""
+    """The leader has epoch 2 up to 7, and this log 1 up to 8, 3 up to 10: 7 may lie inside of a
+    batch.
+    """
     stand = Follower(recovered(10, (1, 0), (3, 8)))
     (cut,) = of_kind(stand.answer(diverging(2, 7)), ev.Truncate)
     assert cut.end_offset == 8
@@ -191,7 +199,12 @@ def test_a_new_link_is_a_new_session() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    "code",
+    [
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ],
 )
 def test_a_refused_partition_is_left_alone_for_a_moment_each_time_longer(code: ErrorCode) -> None:
     stand = Follower(replica_fetch_backoff_ms=100)
@@ -227,7 +240,11 @@ def test_a_refusal_that_lasts_is_told_once() -> None:
     for code in codes:
         stand.answer(error_code=code)
         stand.after(0.6)
-    told = [note.fields["code"] for note in of_kind(stand.got, ev.Note) if note.event == "a replica fetch was refused"]
+    told = [
+        note.fields["code"]
+        for note in of_kind(stand.got, ev.Note)
+        if note.event == "a replica fetch was refused"
+    ]
     assert told == [codes[0], codes[2], codes[4]]
     assert stand.core.counters()["FailedReplicaFetches"] == 4
 
@@ -253,7 +270,10 @@ def test_a_partition_that_is_followed_no_more_is_forgotten() -> None:
 
 def test_many_partitions_are_named_in_several_fetches() -> None:
     keys = [(TOPIC_ID, index) for index in range(5)]
-    stand = Follower(image=first_image(*(partition(key, leader=LEADER) for key in keys)), max_partitions_per_message=2)
+    stand = Follower(
+        image=first_image(*(partition(key, leader=LEADER) for key in keys)),
+        max_partitions_per_message=2,
+    )
     for _ in range(2):
         assert stand.fetches[-1].max_wait_ms == 0, "the leader is not to wait with more to come"
         stand.answer()
@@ -264,12 +284,15 @@ def test_many_partitions_are_named_in_several_fetches() -> None:
 def test_another_endpoint_of_the_leader_is_another_link() -> None:
     stand = Follower()
     stand.broker(LEADER, port=7777)
-    assert [link.endpoint for link in of_kind(stand.got, ev.WantLink)] == ["localhost:9002", "localhost:7777"]
+    assert [link.endpoint for link in of_kind(stand.got, ev.WantLink)] == [
+        "localhost:9002",
+        "localhost:7777",
+    ]
     stand.do(ev.LinkOpened(LEADER))
     assert stand.positions() == [(0, -1, 5)]
 
 
-# --- the leader's side of a session -----------------------------------------------------------------------------------
+# --- the leader's side of a session -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -323,9 +346,13 @@ def test_logs_that_part_are_told_where_and_acknowledge_nothing() -> None:
 
 def test_an_answer_is_bounded_and_the_rest_comes_with_the_next() -> None:
     keys = [(TOPIC_ID, index) for index in range(4)]
-    stand = Stand(image=first_image(*(partition(key) for key in keys)), replica_fetch_response_max_bytes=300)
+    stand = Stand(
+        image=first_image(*(partition(key) for key in keys)), replica_fetch_response_max_bytes=300
+    )
     named = [
-        pb.ReplicaFetchPartition(topic_id=TOPIC_ID, partition_index=i, current_leader_epoch=5, last_fetched_epoch=-1)
+        pb.ReplicaFetchPartition(
+            topic_id=TOPIC_ID, partition_index=i, current_leader_epoch=5, last_fetched_epoch=-1
+        )
         for _, i in keys
     ]
     stand.fetch_of(2, named)
@@ -339,7 +366,9 @@ def test_an_answer_is_bounded_and_the_rest_comes_with_the_next() -> None:
     assert 0 < len(first.reads) < 4
     seen = len(first.reads)
     for _ in range(4):
-        seen += sum(len(answer.reads) for answer in of_kind(stand.fetch_of(2, []), ev.AnswerReplicaFetch))
+        seen += sum(
+            len(answer.reads) for answer in of_kind(stand.fetch_of(2, []), ev.AnswerReplicaFetch)
+        )
     assert seen == 4
 
 
@@ -355,7 +384,10 @@ def test_a_leader_that_resigns_tells_its_followers_whom_to_ask() -> None:
     stand = Stand()
     stand.fetch(2, 0)
     (result,) = results(stand.change(leader=3, leader_epoch=6))
-    assert (result.error_code, result.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 3)
+    assert (result.error_code, result.current_leader.leader_id) == (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        3,
+    )
 
 
 def test_a_session_that_is_closed_is_answered_no_more() -> None:

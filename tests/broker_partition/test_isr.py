@@ -1,4 +1,6 @@
-"""Who comes into an ISR and who leaves it: proposals, their outcomes, and the epochs they vouch for (KIP-903)."""
+"""Who comes into an ISR and who leaves it: proposals, their outcomes, and the epochs they vouch for
+(KIP-903).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def alone(*found: object, **settings: object) -> Stand:
 
 def proposed(stand: Stand) -> list[list[tuple[int, int]]]:
     """(id, epoch) of the members of each proposal sent."""
-    return [[(m.broker_id, m.broker_epoch) for m in data.new_isr_with_epochs] for data in stand.proposals()]
+    return [
+        [(m.broker_id, m.broker_epoch) for m in data.new_isr_with_epochs]
+        for data in stand.proposals()
+    ]
 
 
 def fail(stand: Stand, code: ErrorCode = ErrorCode.REQUEST_TIMED_OUT, *, unknown: bool) -> None:
@@ -29,7 +34,7 @@ def fail(stand: Stand, code: ErrorCode = ErrorCode.REQUEST_TIMED_OUT, *, unknown
     stand.after(0.06)
 
 
-# --- expanding --------------------------------------------------------------------------------------------------------
+# --- expanding ----------------------------------------------------------------------------------
 
 
 def test_a_follower_that_has_caught_up_is_proposed_with_the_epoch_of_its_fetch() -> None:
@@ -58,7 +63,9 @@ def test_the_high_watermark_waits_for_a_proposed_member_from_the_proposal_on() -
     assert stand.produced(number) is not None
 
 
-def test_who_is_behind_the_high_watermark_or_the_start_of_the_leader_epoch_is_not_proposed() -> None:
+def test_who_is_behind_the_high_watermark_or_the_start_of_the_leader_epoch_is_not_proposed() -> (
+    None
+):
     stand = alone(recovered(10))
     stand.fetch(2, 9, last_epoch=1)
     assert not stand.proposals()
@@ -80,9 +87,13 @@ def test_nobody_is_proposed_while_the_high_watermark_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"fenced": True}, {"stopping": True}, {"epoch": EPOCHS[2] + 50}], ids=lambda change: next(iter(change))
+    "change",
+    [{"fenced": True}, {"stopping": True}, {"epoch": EPOCHS[2] + 50}],
+    ids=lambda change: next(iter(change)),
 )
-def test_who_the_image_calls_ineligible_is_not_proposed_until_it_says_otherwise(change: dict[str, object]) -> None:
+def test_who_the_image_calls_ineligible_is_not_proposed_until_it_says_otherwise(
+    change: dict[str, object],
+) -> None:
     stand = alone()
     stand.fetch(3, 0, session="keeps 3 out", leader_epoch=4)
     stand.broker(2, **change)
@@ -158,10 +169,14 @@ def test_epoch_minus_1_is_for_clusters_that_may_have_brokers_of_before(level: in
     assert proposed(stand) == ([[(1, EPOCHS[1]), (2, -1)]] if level == 2 else [])
     if level == 3:
         assert [answer.response.error_code for answer in answers] == [ErrorCode.STALE_BROKER_EPOCH]
-        assert not [one for one in stand.described().followers if one.log_end_offset >= 0], "it was not heard"
+        assert not [one for one in stand.described().followers if one.log_end_offset >= 0], (
+            "it was not heard"
+        )
 
 
-def test_a_member_that_has_not_fetched_from_this_leader_is_vouched_for_by_its_place_in_the_isr() -> None:
+def test_a_member_that_has_not_fetched_from_this_leader_is_vouched_for_by_its_place_in_the_isr() -> (
+    None
+):
     stand = Stand(image=first_image(partition(isr=(1, 2, 3))), replica_lag_time_max_ms=1000)
     stand.fetch(2, 0)
     stand.after(0.9)
@@ -170,7 +185,7 @@ def test_a_member_that_has_not_fetched_from_this_leader_is_vouched_for_by_its_pl
     assert proposed(stand) == [[(1, EPOCHS[1]), (2, EPOCHS[2])]]
 
 
-# --- shrinking --------------------------------------------------------------------------------------------------------
+# --- shrinking ----------------------------------------------------------------------------------
 
 
 def test_a_member_that_was_not_caught_up_for_too_long_is_proposed_to_leave() -> None:
@@ -243,7 +258,7 @@ def test_a_leader_that_stood_still_hears_its_followers_before_it_judges_them() -
     assert not stand.proposals()
 
 
-# --- outcomes ---------------------------------------------------------------------------------------------------------
+# --- outcomes -----------------------------------------------------------------------------------
 
 
 def expanding() -> Stand:
@@ -265,7 +280,8 @@ def test_a_leader_that_was_fenced_hears_its_followers_before_it_judges_them() ->
     for follower in (2, 3):
         stand.fetch(follower, 0)
     stand.produce("a")
-    # No controller is reached, by nobody: the leader refuses all fetches, and with them the acknowledgements.
+    # No controller is reached, by nobody: the leader refuses all fetches, and with them the
+    # acknowledgements.
     stand.do(ev.StandingChanged(EPOCHS[ME], float("-inf"), "no controller"))
     stand.after(100.0)
     assert not stand.proposals()
@@ -300,7 +316,9 @@ def test_an_unknown_outcome_keeps_the_maximal_isr_and_is_sent_again_as_it_was() 
 
 
 def test_a_proposal_that_is_sent_again_vouches_for_what_it_was_made_with() -> None:
-    """[the follower registers anew, with an empty disk: under its new epoch the proposal would be accepted]"""
+    """[the follower registers anew, with an empty disk: under its new epoch the proposal would be
+    accepted]
+    """
     stand = expanding()
     stand.broker(2, epoch=900)
     fail(stand, unknown=True)
@@ -321,14 +339,21 @@ def test_a_refusal_after_an_unknown_outcome_is_withdrawn_not_believed() -> None:
     assert stand.described().partition_epoch == 8
 
 
-def test_a_withdrawal_that_a_controller_of_before_does_not_know_changes_nothing_and_goes_on() -> None:
+def test_a_withdrawal_that_a_controller_of_before_does_not_know_changes_nothing_and_goes_on() -> (
+    None
+):
     stand = expanding()
     fail(stand, unknown=True)
     stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)
     stand.answer_isr(partition_epoch=7)
     assert waits_for_2(stand)
     stand.after(0.6)
-    assert [data.advance_partition_epoch for data in stand.proposals()] == [False, False, True, True]
+    assert [data.advance_partition_epoch for data in stand.proposals()] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     assert waits_for_2(stand)
     stand.change(isr=(1,))
     assert not waits_for_2(stand), "the image tells"
@@ -374,7 +399,10 @@ def test_an_old_partition_epoch_waits_for_the_image() -> None:
     assert waits_for_2(stand)
     stand.change(isr=(1, 3))
     assert stand.isr == [1, 3]
-    assert [data.partition_epoch for data in stand.proposals()] == [7, 8], "a new one, from what holds now"
+    assert [data.partition_epoch for data in stand.proposals()] == [
+        7,
+        8,
+    ], "a new one, from what holds now"
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR])
@@ -409,7 +437,10 @@ def test_an_image_beyond_the_proposal_makes_it_void() -> None:
     stand.change(isr=(1, 3), partition_epoch=8)
     assert stand.isr == [1, 3]
     stand.answer_isr(ErrorCode.INVALID_UPDATE_VERSION)
-    assert [data.partition_epoch for data in stand.proposals()] == [7, 8], "the answer was to a proposal of before"
+    assert [data.partition_epoch for data in stand.proposals()] == [
+        7,
+        8,
+    ], "the answer was to a proposal of before"
     stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)
     assert not list(stand.described().proposed_isr)
 
@@ -424,9 +455,13 @@ def test_an_answer_to_a_former_leader_epoch_is_nobodys() -> None:
 
 def test_one_request_is_under_way_and_takes_all_partitions_that_wait() -> None:
     keys = [(KEY[0], index) for index in range(4)]
-    stand = Stand(image=first_image(*(partition(key, isr=(1,)) for key in keys)), max_partitions_per_message=2)
+    stand = Stand(
+        image=first_image(*(partition(key, isr=(1,)) for key in keys)), max_partitions_per_message=2
+    )
     named = [
-        pb.ReplicaFetchPartition(topic_id=key[0], partition_index=key[1], current_leader_epoch=5, last_fetched_epoch=-1)
+        pb.ReplicaFetchPartition(
+            topic_id=key[0], partition_index=key[1], current_leader_epoch=5, last_fetched_epoch=-1
+        )
         for key in keys
     ]
     stand.fetch_of(2, named)
@@ -448,7 +483,7 @@ def test_a_leader_that_was_elected_uncleanly_says_that_it_has_recovered() -> Non
     assert len(stand.proposals()) == 2
 
 
-# --- the parts --------------------------------------------------------------------------------------------------------
+# --- the parts ----------------------------------------------------------------------------------
 
 
 def test_the_maximal_isr() -> None:

@@ -7,7 +7,18 @@ import sys
 from typing import Any
 
 import pytest
-from replica_kit import EPOCHS, KEY, TOPIC, Stand, data, first_image, of_kind, partition, recovered, results
+from replica_kit import (
+    EPOCHS,
+    KEY,
+    TOPIC,
+    Stand,
+    data,
+    first_image,
+    of_kind,
+    partition,
+    recovered,
+    results,
+)
 
 from broker.partition import events as ev
 from raftlog import batch
@@ -31,7 +42,12 @@ def test_records_are_one_batch_of_the_leader_epoch(stand: Stand) -> None:
     stand.produce("a", "b")
     stand.produce("c")
     first, second = of_kind(stand.got, ev.Append)
-    assert (first.base_offset, first.end_offset, second.base_offset, second.end_offset) == (0, 2, 2, 3)
+    assert (first.base_offset, first.end_offset, second.base_offset, second.end_offset) == (
+        0,
+        2,
+        2,
+        3,
+    )
     scan = batch.scan(first.chunk + second.chunk, expect_offset=0)
     assert (scan.end_offset, scan.epochs) == (3, ((5, 0),))
     (header, _) = batch.headers(first.chunk + second.chunk)
@@ -44,7 +60,11 @@ def test_the_clock_going_back_does_not_go_back_in_the_log(stand: Stand) -> None:
     late = pb.ProducePartition(topic_id=KEY[0], current_leader_epoch=-1, records=[b""])
     request = pb.ProduceRequest(acks=0, partitions=[late])
     stand.do(ev.ProduceReceived(request, 5, "late"))
-    times = [header.timestamp_ms for a in of_kind(stand.got, ev.Append) for header in batch.headers(a.chunk)]
+    times = [
+        header.timestamp_ms
+        for a in of_kind(stand.got, ev.Append)
+        for header in batch.headers(a.chunk)
+    ]
     assert times == [1_000_000, 1_000_000]
 
 
@@ -99,7 +119,9 @@ def test_a_new_leader_knows_no_high_watermark_until_all_of_the_isr_has_fetched()
     assert answer.response.partitions[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
     listed = stand.core.list_offsets(
         pb.ListOffsetsRequest(
-            partitions=[pb.ListOffsetsPartition(topic_id=KEY[0], timestamp=-1, current_leader_epoch=-1)]
+            partitions=[
+                pb.ListOffsetsPartition(topic_id=KEY[0], timestamp=-1, current_leader_epoch=-1)
+            ]
         ),
         stand.now,
     )
@@ -130,7 +152,11 @@ def test_too_few_in_sync_before_the_append_changes_nothing(stand: Stand) -> None
     stand.change(isr=(1,))
     result = stand.produced(stand.produce("a"))
     assert result is not None
-    assert (result.error_code, result.base_offset, result.outcome_unknown) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1, False)
+    assert (result.error_code, result.base_offset, result.outcome_unknown) == (
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        -1,
+        False,
+    )
     assert not of_kind(stand.got, ev.Append)
     weak = stand.produced(stand.produce("a", acks=1))
     assert weak is not None
@@ -187,13 +213,19 @@ def test_a_produce_that_is_not_acknowledged_in_time_has_an_unknown_outcome(stand
     stand.after(0.1)
     result = stand.produced(number)
     assert result is not None
-    assert (result.error_code, result.outcome_unknown, result.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, True, 0)
+    assert (result.error_code, result.outcome_unknown, result.base_offset) == (
+        ErrorCode.REQUEST_TIMED_OUT,
+        True,
+        0,
+    )
     for follower in (2, 3):
         stand.fetch(follower, 1)
     assert stand.high_watermark == 1
 
 
-def test_a_produce_that_loses_its_leader_has_an_unknown_outcome_and_is_told_who_leads(stand: Stand) -> None:
+def test_a_produce_that_loses_its_leader_has_an_unknown_outcome_and_is_told_who_leads(
+    stand: Stand,
+) -> None:
     number, weak = stand.produce("a"), stand.produce("b", acks=1)
     assert stand.produced(weak) is not None
     stand.change(leader=2, leader_epoch=6, isr=(2, 3))
@@ -203,12 +235,16 @@ def test_a_produce_that_loses_its_leader_has_an_unknown_outcome_and_is_told_who_
     assert (result.current_leader.leader_id, result.current_leader.leader_epoch) == (2, 6)
     refused = stand.produced(stand.produce("c"))
     assert refused is not None
-    assert (refused.error_code, refused.outcome_unknown) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, False)
+    assert (refused.error_code, refused.outcome_unknown) == (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        False,
+    )
     assert refused.current_leader.leader_id == 2
 
 
 @pytest.mark.parametrize(
-    ("epoch", "code"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, 0), (-1, 0)]
+    ("epoch", "code"),
+    [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, 0), (-1, 0)],
 )
 def test_clients_are_fenced_by_leader_epochs_both_ways(stand: Stand, epoch: int, code: int) -> None:
     result = stand.produced(stand.produce("a", acks=0, epoch=epoch))
@@ -222,8 +258,13 @@ def test_clients_are_fenced_by_leader_epochs_both_ways(stand: Stand, epoch: int,
 def test_requests_that_can_not_be_right(stand: Stand) -> None:
     def code_of(**fields: Any) -> int:
         one: dict[str, Any] = {"topic_id": KEY[0], "current_leader_epoch": -1, "records": [b""]}
-        content: dict[str, Any] = {"acks": 0, "partitions": [pb.ProducePartition(**{**one, **fields.pop("one", {})})]}
-        stand.do(ev.ProduceReceived(pb.ProduceRequest(**{**content, **fields}), 1, reply := object()))
+        content: dict[str, Any] = {
+            "acks": 0,
+            "partitions": [pb.ProducePartition(**{**one, **fields.pop("one", {})})],
+        }
+        stand.do(
+            ev.ProduceReceived(pb.ProduceRequest(**{**content, **fields}), 1, reply := object())
+        )
         (answer,) = [e for e in of_kind(stand.got, ev.AnswerProduce) if e.reply_to is reply]
         return answer.response.partitions[0].error_code
 
@@ -260,10 +301,14 @@ def test_one_request_for_several_partitions_is_answered_once_in_its_order() -> N
     other = (KEY[0], 1)
     stand = Stand(image=first_image(partition(), partition(other, replicas=(1,), isr=(1,))))
     parts = [
-        pb.ProducePartition(topic_id=key[0], partition_index=key[1], current_leader_epoch=-1, records=[b""])
+        pb.ProducePartition(
+            topic_id=key[0], partition_index=key[1], current_leader_epoch=-1, records=[b""]
+        )
         for key in (other, (KEY[0], 7), KEY)
     ]
-    stand.do(ev.ProduceReceived(pb.ProduceRequest(acks=-1, timeout_ms=9000, partitions=parts), 1, "all"))
+    stand.do(
+        ev.ProduceReceived(pb.ProduceRequest(acks=-1, timeout_ms=9000, partitions=parts), 1, "all")
+    )
     assert not of_kind(stand.got, ev.AnswerProduce)
     in_step(stand)
     for follower in (2, 3):
@@ -286,11 +331,15 @@ def test_waiting_produces_are_bounded() -> None:
 
 
 def test_a_produce_that_waits_keeps_none_of_its_records_in_memory(stand: Stand) -> None:
-    one = pb.ProducePartition(topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, records=data("x"))
+    one = pb.ProducePartition(
+        topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, records=data("x")
+    )
     request = pb.ProduceRequest(acks=-1, timeout_ms=30_000, partitions=[one])
     references = sys.getrefcount(request)
     stand.do(ev.ProduceReceived(request, 1, "it"))
-    assert "it" not in [effect.reply_to for effect in of_kind(stand.got, ev.AnswerProduce)], "it waits"
+    assert "it" not in [effect.reply_to for effect in of_kind(stand.got, ev.AnswerProduce)], (
+        "it waits"
+    )
     gc.collect()
     assert sys.getrefcount(request) == references
 
@@ -304,7 +353,7 @@ def test_timed_out_produces_do_not_pile_up(stand: Stand) -> None:
     assert len(stand.core._host.deadlines) < 10
 
 
-# --- consumers --------------------------------------------------------------------------------------------------------
+# --- consumers ----------------------------------------------------------------------------------
 
 
 def test_consumers_see_what_is_below_the_high_watermark_alone(stand: Stand) -> None:
@@ -343,7 +392,9 @@ def test_a_consumer_ahead_of_the_high_watermark_waits_until_it_has_passed(stand:
     assert stand.consumed(number) is not None
 
 
-def test_a_waiting_consumer_is_answered_empty_in_time_and_told_when_the_leader_changes(stand: Stand) -> None:
+def test_a_waiting_consumer_is_answered_empty_in_time_and_told_when_the_leader_changes(
+    stand: Stand,
+) -> None:
     number = stand.consume(0, wait_ms=5000)
     stand.after(5)
     answer = stand.consumed(number)
@@ -390,7 +441,7 @@ def test_parked_consumers_are_bounded(stand: Stand) -> None:
     assert stand.consumed(full) is not None
 
 
-# --- what a leader sends to followers ---------------------------------------------------------------------------------
+# --- what a leader sends to followers -----------------------------------------------------------
 
 
 def test_followers_are_given_records_before_the_leader_has_flushed_them() -> None:
@@ -399,7 +450,10 @@ def test_followers_are_given_records_before_the_leader_has_flushed_them() -> Non
     stand.produce("a")
     answers = of_kind(stand.got, ev.AnswerReplicaFetch)
     assert [answer.session for answer in answers] == ["link of 2", "link of 3"]
-    assert [(read.offset, read.until) for answer in answers for read in answer.reads] == [(0, 1), (0, 1)]
+    assert [(read.offset, read.until) for answer in answers for read in answer.reads] == [
+        (0, 1),
+        (0, 1),
+    ]
     kinds = [type(effect) for effect in stand.got]
     assert kinds.index(ev.Append) < kinds.index(ev.AnswerReplicaFetch) < kinds.index(ev.Flush)
 

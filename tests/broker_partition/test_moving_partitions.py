@@ -1,4 +1,6 @@
-"""Random schedules with the controller's real rules: partitions are reassigned, led by whom they prefer, taken off brokers that stop."""
+"""Random schedules with the controller's real rules: partitions are reassigned, led by whom they
+prefer, taken off brokers that stop.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from simulation.mutants.edits import Edit, edited
 
 
 class Moving(World):
-    """Nobody's disk is replaced here: so what is acknowledged is on as many disks as the topic asks for. Images come several at a time."""
+    """Nobody's disk is replaced here: so what is acknowledged is on as many disks as the topic asks
+    for. Images come several at a time.
+    """
 
     moved = cancelled = 0
 
@@ -36,7 +40,11 @@ class Moving(World):
         try:
             if ongoing and self.rng.random() < 0.3:
                 self.cancelled += 1
-                self._commit(_change(view, partition, Assignment(assignment_of(partition).original, (), ()), ""))
+                self._commit(
+                    _change(
+                        view, partition, Assignment(assignment_of(partition).original, (), ()), ""
+                    )
+                )
             else:
                 self.moved += 1
                 target = tuple(self.rng.sample(BROKERS, self.rng.randint(1, len(BROKERS))))
@@ -73,9 +81,16 @@ class Moving(World):
         self._stand(node)
 
     def _actions(self) -> list:
-        own = {self._skip_image: self.rng.choice((0.5, 3)), self._reassign: self.rng.choice((0.3, 1.5))}
+        own = {
+            self._skip_image: self.rng.choice((0.5, 3)),
+            self._reassign: self.rng.choice((0.3, 1.5)),
+        }
         found = [(own.get(action, weight), action) for weight, action in super()._actions()]
-        return [*found, (self.rng.choice((0, 0.5)), self._prefer), (self.rng.choice((0, 0.1)), self._stop)]
+        return [
+            *found,
+            (self.rng.choice((0, 0.5)), self._prefer),
+            (self.rng.choice((0, 0.1)), self._stop),
+        ]
 
     def _answer_produce(self, node: Node, effect: ev.AnswerProduce) -> None:
         written = self.waiting[effect.reply_to]
@@ -83,7 +98,10 @@ class Moving(World):
         seen, present = node.core._host.partition(written.key), self._partition(written.key)
         if written.acked_at < 0 or set(seen.replicas) != set(present.replicas):
             return
-        copies = sum(one.disk.end(written.key, durable=True) > written.acked_at for one in self.nodes.values())
+        copies = sum(
+            one.disk.end(written.key, durable=True) > written.acked_at
+            for one in self.nodes.values()
+        )
         if copies < min(self.min_isr, len(seen.replicas) - len(seen.adding_replicas)):
             raise BrokenPromiseError(f"{written} is acknowledged, and on {copies} disks")
 
@@ -97,7 +115,11 @@ class Moving(World):
             if self.controller.image.brokers[node.id].in_controlled_shutdown:
                 node.epoch = -1
         for key in self.keys:
-            self._commit(_reassign(self.controller.builder, self._partition(key), BROKERS, "", may_resize=True))
+            self._commit(
+                _reassign(
+                    self.controller.builder, self._partition(key), BROKERS, "", may_resize=True
+                )
+            )
         super().heal()
 
 
@@ -118,7 +140,9 @@ LEADER_EPOCH_STAYS = Edit(
 
 
 def test_without_a_new_leader_epoch_when_a_replica_goes_they_do() -> None:
-    """A replica that went, and came back empty while its leader did not look, is taken for what it was."""
+    """A replica that went, and came back empty while its leader did not look, is taken for what it
+    was.
+    """
     with edited([LEADER_EPOCH_STAYS]), pytest.raises(BrokenPromiseError):
         _some_schedules()
 

@@ -1,4 +1,6 @@
-"""Random schedules of three brokers: the promises hold, and each deliberate breakage of a rule is caught."""
+"""Random schedules of three brokers: the promises hold, and each deliberate breakage of a rule is
+caught.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_they_hold_with_epochs_that_may_be_left_out(level: int) -> None:
         run(seed, level=level)
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "breakage", BREAKAGES, ids=lambda breakage: breakage.name.replace(" ", "-")
+)
 def test_a_breakage_is_caught(breakage: Breakage) -> None:
     with edited(breakage.edits), pytest.raises(BrokenPromiseError):
         _first_few()

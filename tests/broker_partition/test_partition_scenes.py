@@ -1,4 +1,6 @@
-"""Named races, each told step by step: the real rules keep their promises, and without the rule that is at stake they are broken."""
+"""Named races, each told step by step: the real rules keep their promises, and without the rule
+that is at stake they are broken.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ NO_CHECK_AT_CONTROLLER = Edit(
 
 
 def two_brokers(world: World) -> tuple[Node, Node]:
-    """A = broker 1 leads, alone in the ISR, and has an acknowledged record; B = broker 2 was gone and is not back yet; 3 stays away."""
+    """A = broker 1 leads, alone in the ISR, and has an acknowledged record; B = broker 2 was gone
+    and is not back yet; 3 stays away.
+    """
     world.min_isr = world.partitions = 1
     world.begin()
     world.turns()
@@ -36,17 +40,24 @@ def two_brokers(world: World) -> tuple[Node, Node]:
 
 
 def catches_up(world: World, b: Node) -> None:
-    """B is back under a new epoch, fetches all, and A's proposal to take it in is on its way, and slow."""
+    """B is back under a new epoch, fetches all, and A's proposal to take it in is on its way, and
+    slow.
+    """
     world.hold_alters = True
     world.restart(b)
     world.turns(40)
     (alter,) = world.alters
-    assert [m.broker_id for m in alter.request.topics[0].partitions[0].new_isr_with_epochs] == [1, 2]
+    assert [m.broker_id for m in alter.request.topics[0].partitions[0].new_isr_with_epochs] == [
+        1,
+        2,
+    ]
     assert world._isr(KEY) == (1,)
 
 
 def hard_failure(world: World, b: Node) -> None:
-    """B fails; the controller fences it, which changes nothing for the partition; it comes back with an empty disk, and is unfenced."""
+    """B fails; the controller fences it, which changes nothing for the partition; it comes back
+    with an empty disk, and is unfenced.
+    """
     world.kill(b, replace_disk=True)
     world.fence(b.id)
     world.cut.add(b.id)
@@ -63,7 +74,9 @@ def leader_fails(world: World, a: Node) -> None:
 
 
 def the_race_of_kip_903() -> World:
-    """B catches up, its disk is replaced, the delayed AlterPartition arrives (the example in the proposal's motivation)."""
+    """B catches up, its disk is replaced, the delayed AlterPartition arrives (the example in the
+    proposal's motivation).
+    """
     world = World(0)
     a, b = two_brokers(world)
     catches_up(world, b)
@@ -86,7 +99,11 @@ def a_fetch_that_comes_super_late() -> World:
         world.now += 0.01
         world.catch_up(a, b)
         wire = b.wires.get(a.id)
-        if wire is not None and wire.requests and b.disk.end(KEY, durable=True) == a.disk.end(KEY, durable=True):
+        if (
+            wire is not None
+            and wire.requests
+            and b.disk.end(KEY, durable=True) == a.disk.end(KEY, durable=True)
+        ):
             break
         world._open_link()
         world._deliver()
@@ -104,7 +121,9 @@ def a_fetch_that_comes_super_late() -> World:
 
 
 def a_refusal_while_an_earlier_attempt_is_under_way() -> World:
-    """An attempt has no answer; the next is refused, as B is fenced just then; B is unfenced, and the first attempt arrives."""
+    """An attempt has no answer; the next is refused, as B is fenced just then; B is unfenced, and
+    the first attempt arrives.
+    """
     world = World(0)
     a, b = two_brokers(world)
     catches_up(world, b)
@@ -175,9 +194,21 @@ SCENES: tuple[tuple[Callable[[], World], tuple[tuple[Edit, ...], ...]], ...] = (
         a_fetch_that_comes_super_late,
         (
             (
-                Edit(f"{LEADER_ISR}.epoch_of", "if follower is not None and follower.end_offset >= 0:", "if False:"),
-                Edit(f"{LEADER_ISR}._is_eligible", "return follower.broker_epoch == broker.epoch", "return True"),
-                Edit("broker.partition.sessions:Sessions._check_epoch", "if epoch < max(known, 0):", "if False:"),
+                Edit(
+                    f"{LEADER_ISR}.epoch_of",
+                    "if follower is not None and follower.end_offset >= 0:",
+                    "if False:",
+                ),
+                Edit(
+                    f"{LEADER_ISR}._is_eligible",
+                    "return follower.broker_epoch == broker.epoch",
+                    "return True",
+                ),
+                Edit(
+                    "broker.partition.sessions:Sessions._check_epoch",
+                    "if epoch < max(known, 0):",
+                    "if False:",
+                ),
             ),
         ),
     ),
@@ -197,7 +228,9 @@ SCENES: tuple[tuple[Callable[[], World], tuple[tuple[Edit, ...], ...]], ...] = (
             ),
             (
                 Edit(
-                    "broker.partition.leader:Leader.advance", "in self.isr.state.maximal", "in self.isr.state.committed"
+                    "broker.partition.leader:Leader.advance",
+                    "in self.isr.state.maximal",
+                    "in self.isr.state.committed",
                 ),
             ),
         ),
@@ -208,7 +241,8 @@ SCENES: tuple[tuple[Callable[[], World], tuple[tuple[Edit, ...], ...]], ...] = (
             (
                 Edit(
                     f"{LEADER_ISR}._may_join",
-                    "follower.end_offset >= leader.high_watermark\n            and follower.end_offset >= leader.start_offset\n",
+                    "follower.end_offset >= leader.high_watermark\n            and"
+                    " follower.end_offset >= leader.start_offset\n",
                     "True\n",
                 ),
             ),

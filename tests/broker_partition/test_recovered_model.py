@@ -1,4 +1,6 @@
-"""Random schedules in which the metadata is taken back: partitions serve again, what may stay stays, and no epoch has two histories."""
+"""Random schedules in which the metadata is taken back: partitions serve again, what may stay
+stays, and no epoch has two histories.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,22 @@ KEY = (TOPIC_ID, 0)
 FLOOR = "controller.state.epoch_floor:EpochFloor"
 BREAKAGES = {
     "leader epochs are raised by one": (
-        Edit(f"{FLOOR}._raise_some", "leader_epoch=self.first", "leader_epoch=view.partitions[key].leader_epoch + 1"),
+        Edit(
+            f"{FLOOR}._raise_some",
+            "leader_epoch=self.first",
+            "leader_epoch=view.partitions[key].leader_epoch + 1",
+        ),
     ),
     "leader epochs are not raised": (
         Edit(f"{FLOOR}._is_below", "partition.leader_epoch < self.first", "False"),
         Edit(f"{FLOOR}.due", "partition.leader_epoch < self.first", "False"),
     ),
     "an image from before the registration was decided gives roles": (
-        Edit("broker.partition.roles:Roles.reconsider", "current and host.image.offset >= host.shown_from", "current"),
+        Edit(
+            "broker.partition.roles:Roles.reconsider",
+            "current and host.image.offset >= host.shown_from",
+            "current",
+        ),
     ),
 }
 
@@ -28,7 +38,9 @@ BREAKAGES = {
 def test_partitions_serve_again_and_keep_what_they_may(block: int) -> None:
     worlds = [run(seed) for seed in range(block * 15, block * 15 + 15)]
     assert sum(world.recoveries for world in worlds) > 8
-    assert sum(world.kept for world in worlds) > 10, "acknowledged before a recovery, and not excused by it"
+    assert sum(world.kept for world in worlds) > 10, (
+        "acknowledged before a recovery, and not excused by it"
+    )
     assert sum(world.forgotten for world in worlds) > 10
     assert sum(world.truncated for world in worlds) > 0
 

@@ -1,8 +1,21 @@
-"""Roles come from the image alone, and only from one that shows this very registration; fencing, deletion, reassignment, descriptions."""
+"""Roles come from the image alone, and only from one that shows this very registration; fencing,
+deletion, reassignment, descriptions.
+"""
 
 from __future__ import annotations
 
-from replica_kit import EPOCHS, KEY, ME, TOPIC_ID, Stand, broker, first_image, of_kind, partition, recovered
+from replica_kit import (
+    EPOCHS,
+    KEY,
+    ME,
+    TOPIC_ID,
+    Stand,
+    broker,
+    first_image,
+    of_kind,
+    partition,
+    recovered,
+)
 
 from broker.partition import events as ev
 from raftlog.errors import ErrorCode
@@ -39,8 +52,11 @@ def test_a_new_registration_of_this_process_ends_all_roles_until_the_image_shows
     assert of_kind(stand.got, ev.DropLink) == [ev.DropLink(2)]
 
 
-def test_an_image_from_before_the_registration_was_decided_gives_no_role_and_deletes_nothing() -> None:
-    # Another generation of the log, read from its beginning: it shows this registration long before what was created since.
+def test_an_image_from_before_the_registration_was_decided_gives_no_role_and_deletes_nothing() -> (
+    None
+):
+    # Another generation of the log, read from its beginning: it shows this registration long before
+    # what was created since.
     stand = Stand(recovered(10), recovered(3, key=(b"U" * 16, 0)), serve=False)
     shown_from = stand.image.offset + 1
     stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 1e6, shown_from=shown_from))
@@ -82,8 +98,13 @@ def test_a_broker_that_takes_itself_for_fenced_takes_nothing_new_and_ends_what_i
     assert answer.response.partitions[0].error_code == ErrorCode.BROKER_FENCED
     (refusal,) = of_kind(stand.fetch(2, 3, session="new"), ev.AnswerReplicaFetch)
     assert refusal.response.error_code == ErrorCode.BROKER_FENCED
-    asked = pb.ListOffsetsRequest(partitions=[pb.ListOffsetsPartition(topic_id=TOPIC_ID, timestamp=-2)])
-    assert stand.core.list_offsets(asked, stand.now).partitions[0].error_code == ErrorCode.BROKER_FENCED
+    asked = pb.ListOffsetsRequest(
+        partitions=[pb.ListOffsetsPartition(topic_id=TOPIC_ID, timestamp=-2)]
+    )
+    assert (
+        stand.core.list_offsets(asked, stand.now).partitions[0].error_code
+        == ErrorCode.BROKER_FENCED
+    )
     stand.after(3)
     ended = stand.consumed(parked)
     assert ended is not None
@@ -156,7 +177,9 @@ def test_a_change_touches_the_partitions_it_names_alone() -> None:
     assert changed == [keys[7]]
 
 
-def test_leaders_that_did_not_change_keep_what_they_know_when_everything_is_looked_through() -> None:
+def test_leaders_that_did_not_change_keep_what_they_know_when_everything_is_looked_through() -> (
+    None
+):
     stand = Stand()
     for follower in (2, 3):
         stand.fetch(follower, 0)
@@ -187,9 +210,16 @@ def test_what_is_led_is_described_with_the_epochs_it_holds_under() -> None:
     (led,) = everything.partitions
     assert (led.topic_name, led.leader_epoch, led.partition_epoch) == ("t", 5, 7)
     assert [(m.broker_id, m.broker_epoch) for m in led.isr] == [(1, 101), (2, 102)]
-    assert [(m.broker_id, m.broker_epoch) for m in led.proposed_isr] == [(1, 101), (2, 102), (3, 103)]
+    assert [(m.broker_id, m.broker_epoch) for m in led.proposed_isr] == [
+        (1, 101),
+        (2, 102),
+        (3, 103),
+    ]
     assert (led.high_watermark, led.log_end_offset) == (0, 1)
-    assert [(f.replica_id, f.replica_epoch, f.log_end_offset, f.last_caught_up_age_ms) for f in led.followers] == [
+    assert [
+        (f.replica_id, f.replica_epoch, f.log_end_offset, f.last_caught_up_age_ms)
+        for f in led.followers
+    ] == [
         (2, 102, 0, 250),
         (3, 103, 0, 250),
     ]
@@ -203,7 +233,11 @@ def test_what_is_led_is_described_with_the_epochs_it_holds_under() -> None:
 def test_counters_follow_the_isr() -> None:
     stand = Stand(image=first_image(partition(isr=(1, 2)), partition(OTHER)))
     counters = stand.core.counters()
-    assert (counters["PartitionCount"], counters["LeaderCount"], counters["UnderReplicatedPartitions"]) == (2, 2, 1)
+    assert (
+        counters["PartitionCount"],
+        counters["LeaderCount"],
+        counters["UnderReplicatedPartitions"],
+    ) == (2, 2, 1)
     stand.change(isr=(1, 2, 3))
     assert stand.core.counters()["UnderReplicatedPartitions"] == 0
     stand.change(leader=2, leader_epoch=6)
@@ -227,7 +261,8 @@ def test_a_broker_without_an_address_is_dialled_when_it_has_one() -> None:
 def test_a_metadata_log_that_was_restored_may_register_followers_under_lower_epochs() -> None:
     stand = Stand()
     stand.fetch(2, 0)
-    # Restored to where nobody was registered: all register anew, each under an offset of the log as it is now.
+    # Restored to where nobody was registered: all register anew, each under an offset of the log as
+    # it is now.
     stand.do(ev.ImageMoved(Image()))
     stand.do(ev.StandingChanged(-1, float("-inf")))
     stand.do(ev.StandingChanged(51, stand.now + 1e6))
@@ -235,5 +270,7 @@ def test_a_metadata_log_that_was_restored_may_register_followers_under_lower_epo
     draft.brokers[ME], draft.brokers[2] = broker(ME, 51), broker(2, 52)
     stand.image = draft.snapshot()
     stand.do(ev.ImageMoved(stand.image))
-    (answer,) = of_kind(stand.fetch(2, 0, epoch=52, session="new", wait_ms=0), ev.AnswerReplicaFetch)
+    (answer,) = of_kind(
+        stand.fetch(2, 0, epoch=52, session="new", wait_ms=0), ev.AnswerReplicaFetch
+    )
     assert answer.response.error_code == 0

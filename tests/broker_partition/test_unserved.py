@@ -1,4 +1,6 @@
-"""What the metadata says is led here and cannot be used is counted, by reason, and counted no more when that is over."""
+"""What the metadata says is led here and cannot be used is counted, by reason, and counted no more
+when that is over.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,21 @@ def test_all_is_well() -> None:
 
 
 def test_a_log_ahead_of_the_metadata_is_counted_until_the_leader_epoch_is_raised_above_it() -> None:
-    stand = Stand(recovered(3, (5, 0)), image=first_image(partition(isr=(ME,)), partition(OTHER, isr=(ME,))))
+    stand = Stand(
+        recovered(3, (5, 0)), image=first_image(partition(isr=(ME,)), partition(OTHER, isr=(ME,)))
+    )
     assert counts(stand) == {LOG_AHEAD: 1}
     example = stand.core.unserved(stand.now, low_space=False).example
     assert example == "t:0: the log has records of leader epoch 5, the metadata is at 5"
     assert stand.core.counters()["OfflineReplicaCount"] == 1
     key = pb.PartitionKey(topic_id=KEY[0], partition_index=KEY[1])
-    (described,) = stand.core.describe_led(pb.BrokerMetadataRequest(partitions=[key]), stand.now).partitions
-    assert (described.error_code, described.error_message) == (ErrorCode.KAFKA_STORAGE_ERROR, example[5:])
+    (described,) = stand.core.describe_led(
+        pb.BrokerMetadataRequest(partitions=[key]), stand.now
+    ).partitions
+    assert (described.error_code, described.error_message) == (
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        example[5:],
+    )
     stand.change(leader_epoch=6)
     assert counts(stand) == {}
     assert stand.core.counters()["OfflineReplicaCount"] == 0

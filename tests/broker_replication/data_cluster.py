@@ -1,4 +1,6 @@
-"""Three controllers and brokers that keep partitions, in the simulated world, with producers that note what was acknowledged."""
+"""Three controllers and brokers that keep partitions, in the simulated world, with producers that
+note what was acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class DataCluster:
                 self.network,
                 replace(
                     broker_settings(
-                        broker_id, tuple(voter.endpoint for voter in voters), session_timeout_ms=SESSION_MS
+                        broker_id,
+                        tuple(voter.endpoint for voter in voters),
+                        session_timeout_ms=SESSION_MS,
                     ),
                     partitions=PartitionSettings(
                         broker_id, CLUSTER_ID, **{"replica_lag_time_max_ms": 2000, **partitions}
@@ -71,7 +75,9 @@ class DataCluster:
             for broker_id in range(101, 101 + brokers)
         }
         self.transport = self.network.transport_for("client")
-        self.controller = ControllerClient(self.transport, [voter.endpoint for voter in voters], rng=self._split())
+        self.controller = ControllerClient(
+            self.transport, [voter.endpoint for voter in voters], rng=self._split()
+        )
         self._clients: list[Producer | Consumer] = []
 
     def _split(self) -> random.Random:
@@ -84,15 +90,22 @@ class DataCluster:
     async def start(self) -> None:
         for host in self.hosts:
             host.start()
-        await self.until(lambda: all(self.serves(broker_id) for broker_id in self.brokers), "all brokers serve")
+        await self.until(
+            lambda: all(self.serves(broker_id) for broker_id in self.brokers), "all brokers serve"
+        )
 
     async def create(self, partitions: int = 1, replicas: int = 3, **configs: str) -> None:
-        entries = [pb.ConfigEntry(name=key.replace("_", "."), value=value) for key, value in configs.items()]
-        topic = pb.CreatableTopic(name=TOPIC, num_partitions=partitions, replication_factor=replicas, configs=entries)
+        entries = [
+            pb.ConfigEntry(name=key.replace("_", "."), value=value)
+            for key, value in configs.items()
+        ]
+        topic = pb.CreatableTopic(
+            name=TOPIC, num_partitions=partitions, replication_factor=replicas, configs=entries
+        )
         await self.controller.call(pb.CreateTopicsRequest(topics=[topic]))
         await self.until(lambda: self.partition(0) is not None, "the topic is there")
 
-    # --- what is ------------------------------------------------------------------------------------------------------
+    # --- what is ---------------------------------------------------------------------------------
 
     def serves(self, broker_id: int) -> bool:
         service = self.brokers[broker_id].service
@@ -114,7 +127,12 @@ class DataCluster:
         return tuple(sorted(partition.isr)) if partition is not None else ()
 
     async def until(
-        self, condition: Callable[[], object], what: str, within_s: float = 60.0, *, checked: bool = True
+        self,
+        condition: Callable[[], object],
+        what: str,
+        within_s: float = 60.0,
+        *,
+        checked: bool = True,
     ) -> None:
         deadline = self.loop.time() + within_s
         while not condition():
@@ -130,18 +148,28 @@ class DataCluster:
         for host in self.brokers.values():
             assert host.fatal is None, host.fatal
 
-    # --- clients ------------------------------------------------------------------------------------------------------
+    # --- clients ---------------------------------------------------------------------------------
 
     def bootstrap(self) -> list[str]:
         return [host.endpoint for host in self.brokers.values()]
 
     def producer(self, **settings: Any) -> Producer:
-        made = Producer(self.transport, self.bootstrap(), rng=self._split(), settings=ProducerSettings(**settings))
+        made = Producer(
+            self.transport,
+            self.bootstrap(),
+            rng=self._split(),
+            settings=ProducerSettings(**settings),
+        )
         self._clients.append(made)
         return made
 
     def consumer(self, index: int = -1, offset: int = EARLIEST, **settings: Any) -> Consumer:
-        made = Consumer(self.transport, self.bootstrap(), rng=self._split(), settings=ConsumerSettings(**settings))
+        made = Consumer(
+            self.transport,
+            self.bootstrap(),
+            rng=self._split(),
+            settings=ConsumerSettings(**settings),
+        )
         made.assign(TOPIC, index, offset)
         self._clients.append(made)
         return made
@@ -153,9 +181,13 @@ class DataCluster:
 
 
 class Load:
-    """Producers that go on until told to stop: what was acknowledged, and what was refused or is unknown."""
+    """Producers that go on until told to stop: what was acknowledged, and what was refused or is
+    unknown.
+    """
 
-    def __init__(self, cluster: DataCluster, producer: Producer, writers: int = 4, pause_s: float = 0.01) -> None:
+    def __init__(
+        self, cluster: DataCluster, producer: Producer, writers: int = 4, pause_s: float = 0.01
+    ) -> None:
         self._producer, self._pause_s = producer, pause_s
         self.cluster = cluster
         self.acknowledged: dict[bytes, tuple[int, int]] = {}
@@ -181,7 +213,9 @@ class Load:
     async def more(self, count: int, within_s: float = 60.0) -> None:
         wanted = len(self.acknowledged) + count
         await self.cluster.until(
-            lambda: len(self.acknowledged) >= wanted, f"{count} more records are acknowledged", within_s
+            lambda: len(self.acknowledged) >= wanted,
+            f"{count} more records are acknowledged",
+            within_s,
         )
 
     async def stop(self) -> None:
@@ -190,7 +224,9 @@ class Load:
 
 
 class Reader:
-    """A consumer from the beginning on, which checks that what it sees is one log: nothing skipped, nothing changed."""
+    """A consumer from the beginning on, which checks that what it sees is one log: nothing skipped,
+    nothing changed.
+    """
 
     def __init__(self, cluster: DataCluster, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -202,7 +238,9 @@ class Reader:
         while not self._stopping:
             for record in await self._consumer.poll(0.2):
                 log = self.seen.setdefault(record.partition, {})
-                assert record.offset == len(log), f"offset {record.offset} came behind {len(log)} records"
+                assert record.offset == len(log), (
+                    f"offset {record.offset} came behind {len(log)} records"
+                )
                 assert record.value is not None
                 log[record.offset] = record.value
 
@@ -214,27 +252,35 @@ class Reader:
 async def whole_log(cluster: DataCluster, index: int, end: int) -> dict[int, bytes]:
     """Read a partition anew, up to ``end`` at the least."""
     reader = Reader(cluster, cluster.consumer(index))
-    await cluster.until(lambda: len(reader.seen.get(index, {})) >= end, f"partition {index} up to {end}")
+    await cluster.until(
+        lambda: len(reader.seen.get(index, {})) >= end, f"partition {index} up to {end}"
+    )
     await reader.stop()
     return reader.seen.get(index, {})
 
 
 async def nothing_is_lost(cluster: DataCluster, load: Load, readers: Sequence[Reader] = ()) -> None:
-    """Every acknowledged record is where it was said to be, no refused one is there, and readers saw this log."""
+    """Every acknowledged record is where it was said to be, no refused one is there, and readers
+    saw this log.
+    """
     ends: dict[int, int] = {}
     for partition, offset in load.acknowledged.values():
         ends[partition] = max(ends.get(partition, 0), offset + 1)
     for index, end in ends.items():
         log = await whole_log(cluster, index, end)
         for value, (partition, offset) in load.acknowledged.items():
-            assert partition != index or log.get(offset) == value, f"{value!r} is not at {offset} of {partition}"
+            assert partition != index or log.get(offset) == value, (
+                f"{value!r} is not at {offset} of {partition}"
+            )
         for value in load.refused:
             assert value not in log.values(), f"{value!r} was refused, and is there"
         # Each value was sent once, so it is there at most once.
         assert len(set(log.values())) == len(log)
         for reader in readers:
             seen = reader.seen.get(index, {})
-            assert seen == {offset: log[offset] for offset in seen}, f"a reader saw another log of partition {index}"
+            assert seen == {offset: log[offset] for offset in seen}, (
+                f"a reader saw another log of partition {index}"
+            )
 
 
 def on_cluster(test: Callable[[DataCluster], Awaitable[None]], **settings: Any) -> None:

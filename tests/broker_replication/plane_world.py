@@ -51,7 +51,9 @@ class Script:
     def list_offsets(self, request: pb.ListOffsetsRequest, now: float) -> pb.ListOffsetsResponse:
         return pb.ListOffsetsResponse(partitions=[pb.ListOffsetsPartitionResult(offset=7)])
 
-    def describe_led(self, request: pb.BrokerMetadataRequest, now: float) -> pb.BrokerMetadataResponse:
+    def describe_led(
+        self, request: pb.BrokerMetadataRequest, now: float
+    ) -> pb.BrokerMetadataResponse:
         return pb.BrokerMetadataResponse(broker_id=1)
 
     def counters(self) -> dict[str, int]:
@@ -98,7 +100,9 @@ class PlaneWorld:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.network = SimNetwork(random.Random(3))
-        self.disk = SimPartitionDisk("dir-1", random.Random(4), latency_min_s=0.01, latency_max_s=0.01)
+        self.disk = SimPartitionDisk(
+            "dir-1", random.Random(4), latency_min_s=0.01, latency_max_s=0.01
+        )
         self.store = self.disk.open()
         self.script = Script()
         self.failures: list[FatalError] = []
@@ -108,7 +112,9 @@ class PlaneWorld:
 
     async def start(self, **settings: Any) -> None:
         transport = self.network.transport_for("b1")
-        await self.network.transport_for("c1").listen("c1:1", {Conversation.CONTROLLER: self.controller.accept})
+        await self.network.transport_for("c1").listen(
+            "c1:1", {Conversation.CONTROLLER: self.controller.accept}
+        )
 
         def make(found: Sequence[RecoveredPartition], now: float) -> Any:
             self.script.found = found
@@ -131,13 +137,19 @@ class PlaneWorld:
     def ask(self, **body: Any) -> list[dict[str, Any]]:
         """Send one request; what it is answered with, later."""
         answers: list[dict[str, Any]] = []
-        self.plane.request(broker_pb2.BrokerRequest(**body), lambda **fields: answers.append(fields))
+        self.plane.request(
+            broker_pb2.BrokerRequest(**body), lambda **fields: answers.append(fields)
+        )
         return answers
 
     def durable(self) -> int:
         """The end offset of the test's replica on the disk, as a power cut would leave it."""
         chunks = self.disk.durable.get(KEY)
-        return 0 if chunks is None else sum(h.record_count for one in chunks.chunks for h in batch.headers(one))
+        return (
+            0
+            if chunks is None
+            else sum(h.record_count for one in chunks.chunks for h in batch.headers(one))
+        )
 
     async def until(self, condition: Callable[[], object], within_s: float = 10.0) -> None:
         deadline = self.loop.time() + within_s

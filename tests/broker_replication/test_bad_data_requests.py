@@ -1,4 +1,6 @@
-"""Requests that no client of ours makes, to all brokers at once: each is answered, none stops a broker, and the data stay."""
+"""Requests that no client of ours makes, to all brokers at once: each is answered, none stops a
+broker, and the data stay.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,21 @@ class Requests:
     def __init__(self, rng: random.Random, topic_id: bytes) -> None:
         self._rng = rng
         self._topics = (topic_id, topic_id, topic_id, b"", bytes(16), topic_id + b"x", b"x" * 15)
-        self._records = (b"", b"\xff\xff", pb.DataRecord(value=b"odd").SerializeToString(), b"z" * 500)
+        self._records = (
+            b"",
+            b"\xff\xff",
+            pb.DataRecord(value=b"odd").SerializeToString(),
+            b"z" * 500,
+        )
 
     def _one(self, choices: Sequence[Any]) -> Any:
         return self._rng.choice(choices)
 
     def _key(self) -> dict[str, Any]:
-        return {"topic_id": self._one(self._topics), "partition_index": self._one((0, 0, 0, 1, *INT32))}
+        return {
+            "topic_id": self._one(self._topics),
+            "partition_index": self._one((0, 0, 0, 1, *INT32)),
+        }
 
     def _some(self, make: Any) -> list[Any]:
         return [make() for _ in range(self._rng.randrange(4))]
@@ -41,11 +51,15 @@ class Requests:
     def produce(self) -> pb.ProduceRequest:
         def partition() -> pb.ProducePartition:
             records = [self._one(self._records) for _ in range(self._rng.randrange(3))]
-            return pb.ProducePartition(**self._key(), current_leader_epoch=self._one(EPOCHS), records=records)
+            return pb.ProducePartition(
+                **self._key(), current_leader_epoch=self._one(EPOCHS), records=records
+            )
 
         # Only acks=1 and what is wrong: nobody is to wait here.
         acks = self._one((1, 1, 0, 2, -2))
-        return pb.ProduceRequest(acks=acks, timeout_ms=self._one((0, 1, 50, -1)), partitions=self._some(partition))
+        return pb.ProduceRequest(
+            acks=acks, timeout_ms=self._one((0, 1, 50, -1)), partitions=self._some(partition)
+        )
 
     def fetch(self) -> pb.FetchRequest:
         def partition() -> pb.FetchPartition:
@@ -72,7 +86,9 @@ class Requests:
         return pb.ListOffsetsRequest(partitions=self._some(partition))
 
     def broker_metadata(self) -> pb.BrokerMetadataRequest:
-        return pb.BrokerMetadataRequest(partitions=self._some(lambda: pb.PartitionKey(**self._key())))
+        return pb.BrokerMetadataRequest(
+            partitions=self._some(lambda: pb.PartitionKey(**self._key()))
+        )
 
     def any(self) -> broker_pb2.BrokerRequest:
         name = self._one(("produce", "fetch", "list_offsets", "broker_metadata"))
@@ -128,7 +144,9 @@ def test_any_request_is_answered_and_none_stops_a_broker() -> None:
         rng = random.Random(5)
         requests = Requests(rng, partition.topic_id)
         endpoints = [host.endpoint for host in cluster.brokers.values()]
-        callers = [RpcClient(cluster.transport, endpoint, Conversation.BROKER) for endpoint in endpoints]
+        callers = [
+            RpcClient(cluster.transport, endpoint, Conversation.BROKER) for endpoint in endpoints
+        ]
         strangers = [Stranger(cluster, endpoint) for endpoint in endpoints]
         await cluster.until(lambda: all(one.dialer.link for one in strangers), "all links are up")
         calls = []
@@ -143,7 +161,9 @@ def test_any_request_is_answered_and_none_stops_a_broker() -> None:
         answers = await asyncio.gather(*calls)
         assert len(answers) == REQUESTS
         assert all(one.WhichOneof("body") or one.HasField("error") for one in answers)
-        await cluster.until(lambda: sum(one.answers for one in strangers) > REQUESTS / 2, "strangers are answered")
+        await cluster.until(
+            lambda: sum(one.answers for one in strangers) > REQUESTS / 2, "strangers are answered"
+        )
         await load.more(20)
         await load.stop()
         assert (load.refused, load.unknown) == ({}, {})

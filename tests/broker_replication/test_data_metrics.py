@@ -1,4 +1,6 @@
-"""What a scrape shows of the data plane: Kafka's names, and the figures of the cluster that is there."""
+"""What a scrape shows of the data plane: Kafka's names, and the figures of the cluster that is
+there.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,16 @@ def test_partitions_isrs_and_bytes_are_counted_where_they_are() -> None:
         found = scrape(cluster, leader)
         manager, topics = "kafka_server_replica_manager", "kafka_server_broker_topic_metrics"
         assert found[f"{manager}_partition_count"] == found[f"{manager}_leader_count"] == 1
-        assert found[f"{manager}_under_replicated_partitions"] == found[f"{manager}_under_min_isr_partition_count"] == 0
-        assert found[f"{topics}_messages_in_total"] == found[f"{topics}_total_produce_requests_total"] == 3
+        assert (
+            found[f"{manager}_under_replicated_partitions"]
+            == found[f"{manager}_under_min_isr_partition_count"]
+            == 0
+        )
+        assert (
+            found[f"{topics}_messages_in_total"]
+            == found[f"{topics}_total_produce_requests_total"]
+            == 3
+        )
         assert found["kafka_server_produce_total_time_seconds_count"] == 3
         assert found["kafka_log_flush_time_seconds_count"] >= 3
         follower = next(one for one in cluster.brokers if one != leader)
@@ -47,6 +57,10 @@ def test_partitions_isrs_and_bytes_are_counted_where_they_are() -> None:
                 host.kill()
         await cluster.until(lambda: cluster.isr() == (leader,), "the leader is alone")
         found = scrape(cluster, leader)
-        assert found[f"{manager}_under_replicated_partitions"] == found[f"{manager}_under_min_isr_partition_count"] == 1
+        assert (
+            found[f"{manager}_under_replicated_partitions"]
+            == found[f"{manager}_under_min_isr_partition_count"]
+            == 1
+        )
 
     on_cluster(test)

@@ -1,4 +1,6 @@
-"""That effects are carried out in order, on the disk, the links and the timer, and that nothing is said after an error of the disk."""
+"""That effects are carried out in order, on the disk, the links and the timer, and that nothing is
+said after an error of the disk.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def produce_when_flushed(world: PlaneWorld) -> None:
         done = [one for one in waiting if one[0] <= event.token]
         waiting[:] = [one for one in waiting if one[0] > event.token]
         return [
-            ev.AnswerProduce(reply_to, pb.ProduceResponse(partitions=[pb.ProducePartitionResult(base_offset=base)]))
+            ev.AnswerProduce(
+                reply_to,
+                pb.ProduceResponse(partitions=[pb.ProducePartitionResult(base_offset=base)]),
+            )
             for base, reply_to in done
         ]
 
@@ -144,8 +149,14 @@ def test_reads_fill_the_answers_up_to_what_was_asked_for() -> None:
         size = len(chunks[0])
 
         def received(event: ev.FetchReceived) -> list[ev.Effect]:
-            writes: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)]
-            reads = (ev.Read(0, KEY, 0, 3, 2 * size), ev.Read(1, KEY, 3, 4, 100), ev.Read(2, KEY, 0, 4, 100))
+            writes: list[ev.Effect] = [
+                ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)
+            ]
+            reads = (
+                ev.Read(0, KEY, 0, 3, 2 * size),
+                ev.Read(1, KEY, 3, 4, 100),
+                ev.Read(2, KEY, 0, 4, 100),
+            )
             results = [pb.FetchPartitionResult(partition_index=n) for n in range(3)]
             response = pb.FetchResponse(partitions=results)
             return [*writes, ev.AnswerFetch(event.reply_to, response, reads, 3 * size)]
@@ -165,9 +176,16 @@ def test_an_answer_is_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr("broker.replication.data_plane.FETCH_MAX_BYTES", 2 * len(chunks[0]))
 
         def received(event: ev.FetchReceived) -> list[ev.Effect]:
-            writes: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)]
+            writes: list[ev.Effect] = [
+                ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)
+            ]
             response = pb.FetchResponse(partitions=[pb.FetchPartitionResult()])
-            return [*writes, ev.AnswerFetch(event.reply_to, response, (ev.Read(0, KEY, 0, 4, 1 << 30),), 1 << 30)]
+            return [
+                *writes,
+                ev.AnswerFetch(
+                    event.reply_to, response, (ev.Read(0, KEY, 0, 4, 1 << 30),), 1 << 30
+                ),
+            ]
 
         world.script.on = {ev.FetchReceived: received}
         (answer,) = world.ask(fetch=pb.FetchRequest())
@@ -182,7 +200,9 @@ def test_batches_larger_than_reckoned_with_do_not_make_an_answer_that_no_message
         size = len(chunks[0])
 
         def received(event: ev.ReplicaFetchReceived) -> list[ev.Effect]:
-            writes: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)]
+            writes: list[ev.Effect] = [
+                ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)
+            ]
             results = [pb.ReplicaFetchPartitionResult(partition_index=n) for n in range(3)]
             reads = tuple(ev.Read(n, KEY, n, n + 1, 1) for n in range(3))
             response = pb.ReplicaFetchResponse(correlation_id=4, partitions=results)
@@ -210,7 +230,8 @@ def test_a_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session() ->
             if event.request.max_wait_ms:
                 return []
             response = pb.ReplicaFetchResponse(
-                correlation_id=event.request.correlation_id, partitions=[pb.ReplicaFetchPartitionResult()]
+                correlation_id=event.request.correlation_id,
+                partitions=[pb.ReplicaFetchPartitionResult()],
             )
             return [
                 ev.Append(KEY, chunk(0, b"x"), 0, 1),
@@ -219,7 +240,9 @@ def test_a_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session() ->
 
         world.script.on = {ev.ReplicaFetchReceived: received}
         follower = Peer()
-        dialer = world.network.transport_for("b2").dial("b1:1", Conversation.REPLICA_FETCH, follower)
+        dialer = world.network.transport_for("b2").dial(
+            "b1:1", Conversation.REPLICA_FETCH, follower
+        )
         await world.until(lambda: follower.links)
         follower.links[0].send(pb.ReplicaFetchRequest(correlation_id=4))
         await world.until(lambda: follower.heard)
@@ -255,7 +278,9 @@ def test_a_link_to_a_leader_is_kept_as_long_as_it_is_wanted() -> None:
         world.script.on = {ev.Tick: lambda _: effects}
         world.plane.step(ev.Tick())
         await world.until(lambda: world.script.of(ev.LinkOpened))
-        effects[:] = [ev.SendReplicaFetch(2, pb.ReplicaFetchRequest(correlation_id=1, max_wait_ms=10))]
+        effects[:] = [
+            ev.SendReplicaFetch(2, pb.ReplicaFetchRequest(correlation_id=1, max_wait_ms=10))
+        ]
         world.plane.step(ev.Tick())
         await world.until(lambda: world.script.of(ev.ReplicaFetchAnswered))
         leader.links[0].close("test")
@@ -265,7 +290,9 @@ def test_a_link_to_a_leader_is_kept_as_long_as_it_is_wanted() -> None:
         effects[:] = [ev.WantLink(2, "b2:1"), ev.WantLink(2, "b2:2")]
         world.plane.step(ev.Tick())
         await world.until(lambda: other.links)
-        await world.until(lambda: len(world.script.of(ev.LinkOpened)) == 3 and len(leader.lost) == 2)
+        await world.until(
+            lambda: len(world.script.of(ev.LinkOpened)) == 3 and len(leader.lost) == 2
+        )
         effects[:] = [ev.DropLink(2)]
         world.plane.step(ev.Tick())
         await world.until(lambda: other.lost)
@@ -279,9 +306,14 @@ def test_a_link_to_a_leader_is_kept_as_long_as_it_is_wanted() -> None:
 def test_a_leader_that_owes_an_answer_is_hung_up_on() -> None:
     async def test(world: PlaneWorld) -> None:
         leader = Peer()
-        await world.network.transport_for("b2").listen("b2:1", {Conversation.REPLICA_FETCH: leader.accept})
+        await world.network.transport_for("b2").listen(
+            "b2:1", {Conversation.REPLICA_FETCH: leader.accept}
+        )
         fetch = ev.SendReplicaFetch(2, pb.ReplicaFetchRequest(correlation_id=1, max_wait_ms=500))
-        world.script.on = {ev.Tick: lambda _: [ev.WantLink(2, "b2:1")], ev.LinkOpened: lambda _: [fetch]}
+        world.script.on = {
+            ev.Tick: lambda _: [ev.WantLink(2, "b2:1")],
+            ev.LinkOpened: lambda _: [fetch],
+        }
         world.plane.step(ev.Tick())
         await world.until(lambda: leader.heard)
         begun = world.loop.time()
@@ -296,11 +328,15 @@ def test_a_leader_that_owes_an_answer_is_hung_up_on() -> None:
     ("response", "event"),
     [
         (
-            controller_pb2.ControllerResponse(alter_partition=controller_pb2.AlterPartitionResponse()),
+            controller_pb2.ControllerResponse(
+                alter_partition=controller_pb2.AlterPartitionResponse()
+            ),
             ev.AlterPartitionAnswered(controller_pb2.AlterPartitionResponse()),
         ),
         (
-            controller_pb2.ControllerResponse(error=common_pb2.Error(error_code=ErrorCode.STALE_BROKER_EPOCH)),
+            controller_pb2.ControllerResponse(
+                error=common_pb2.Error(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            ),
             ev.AlterPartitionFailed(ErrorCode.STALE_BROKER_EPOCH, False),
         ),
         (
@@ -330,11 +366,15 @@ def test_an_isr_change_goes_to_the_controller_and_its_outcome_is_told(
 
 
 @pytest.mark.parametrize("operation", ["append", "flush", "read"])
-def test_after_an_error_of_the_disk_nothing_is_acknowledged_and_the_broker_stops(operation: str) -> None:
+def test_after_an_error_of_the_disk_nothing_is_acknowledged_and_the_broker_stops(
+    operation: str,
+) -> None:
     async def test(world: PlaneWorld) -> None:
         produce_when_flushed(world)
         follower = Peer()
-        dialer = world.network.transport_for("b2").dial("b1:1", Conversation.REPLICA_FETCH, follower)
+        dialer = world.network.transport_for("b2").dial(
+            "b1:1", Conversation.REPLICA_FETCH, follower
+        )
         before = world.ask(produce=pb.ProduceRequest())
         await world.until(lambda: before and follower.links)
         waiting = world.ask(produce=pb.ProduceRequest())
@@ -399,14 +439,19 @@ def test_produce_is_refused_below_the_free_space_reserve_and_reads_go_on() -> No
         produce_when_flushed(world)
         free = [2000]
         world.store.free_bytes = lambda: free[0]  # type: ignore[method-assign]
-        world.script.on[ev.FetchReceived] = lambda event: [ev.AnswerFetch(event.reply_to, pb.FetchResponse())]
+        world.script.on[ev.FetchReceived] = lambda event: [
+            ev.AnswerFetch(event.reply_to, pb.FetchResponse())
+        ]
         answers = world.ask(produce=pb.ProduceRequest())
         await world.until(lambda: answers)
         free[0] = 999
         await asyncio.sleep(1.1)
         with pytest.raises(ApiError) as error:
             world.ask(produce=pb.ProduceRequest())
-        assert (error.value.code, error.value.outcome_unknown) == (ErrorCode.KAFKA_STORAGE_ERROR, False)
+        assert (error.value.code, error.value.outcome_unknown) == (
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            False,
+        )
         assert world.ask(fetch=pb.FetchRequest())
         free[0] = 1100
         await asyncio.sleep(1.1)

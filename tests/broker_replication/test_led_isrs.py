@@ -1,4 +1,6 @@
-"""BrokerMetadata on the whole data plane (KIP-24): the ISR where it is true, and each way in which the controller may not know it yet."""
+"""BrokerMetadata on the whole data plane (KIP-24): the ISR where it is true, and each way in which
+the controller may not know it yet.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ class Looker:
     def __init__(self, cluster: DataCluster) -> None:
         self.cluster = cluster
         self._image = CommittedImage(
-            LogReader(cluster.transport, [host.endpoint for host in cluster.controllers], rng=random.Random(1))
+            LogReader(
+                cluster.transport,
+                [host.endpoint for host in cluster.controllers],
+                rng=random.Random(1),
+            )
         )
 
     async def ask(self) -> dict[int, LeaderAnswer]:
@@ -76,14 +82,20 @@ def test_the_leader_alone_tells_the_isr_and_the_epochs_it_holds_under() -> None:
         assert {one.broker_id: one.broker_epoch for one in led.isr} == {
             id_: image.brokers[id_].epoch for id_ in cluster.brokers
         }
-        assert (led.leader_epoch, led.partition_epoch) == (0, image.partitions[row.key].partition_epoch)
+        assert (led.leader_epoch, led.partition_epoch) == (
+            0,
+            image.partitions[row.key].partition_epoch,
+        )
         assert led.high_watermark == led.log_end_offset == len(load.acknowledged)
         assert ids_of_followers(led) == [id_ for id_ in cluster.brokers if id_ != leader]
         other = follower_of(cluster)
         answers = await looker.ask()
         assert [id_ for id_ in answers if answers[id_].led] == [leader]
         (page,) = await ask_leader(
-            cluster.transport, cluster.brokers[other].endpoint, timeout_s=1.0, keys=[row.key, (b"?" * 16, 0)]
+            cluster.transport,
+            cluster.brokers[other].endpoint,
+            timeout_s=1.0,
+            keys=[row.key, (b"?" * 16, 0)],
         )
         assert [one.error_code for one in page.partitions] == [
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -105,7 +117,8 @@ def test_what_the_leader_has_proposed_is_told_until_the_controller_has_answered(
         looker = Looker(cluster)
         await looker.until()
         leader, victim = cluster.leader(), follower_of(cluster)
-        # The leader hears no controller: what it proposes is not answered, and it has some seconds left in which it may lead.
+        # The leader hears no controller: what it proposes is not answered, and it has some seconds
+        # left in which it may lead.
         for host in cluster.controllers:
             cluster.network.block(f"b{leader}", host.name)
         cluster.brokers[victim].kill()
@@ -135,7 +148,9 @@ def test_a_leader_that_was_replaced_and_does_not_know_it_is_named() -> None:
             cluster.network.partition(f"b{old}", name)
         row = await looker.until(Why.STALE_LEADER)
         assert row.leader_id not in (old, -1)
-        assert row.differences[0].text == f"broker {old} takes itself for the leader in leader epoch 0"
+        assert (
+            row.differences[0].text == f"broker {old} takes itself for the leader in leader epoch 0"
+        )
         assert row.led is not None
         assert old not in ids(row.led.isr)
         # Its own timeout is over: it says no more what it leads.

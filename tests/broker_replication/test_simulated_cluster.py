@@ -1,4 +1,6 @@
-"""The whole data plane on real controllers and brokers, in the simulated world: what is acknowledged stays, whoever dies."""
+"""The whole data plane on real controllers and brokers, in the simulated world: what is
+acknowledged stays, whoever dies.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_a_consumer_may_begin_inside_a_batch() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create()
         producer = cluster.producer()
-        await asyncio.gather(*(producer.send(TOPIC, b"%d" % number, partition=0) for number in range(5)))
+        await asyncio.gather(
+            *(producer.send(TOPIC, b"%d" % number, partition=0) for number in range(5))
+        )
         for offset in range(5):
             records = await cluster.consumer(0, offset).poll(5.0)
             assert [one.value for one in records][:1] == [b"%d" % offset]
@@ -89,7 +93,10 @@ def test_below_min_insync_replicas_nothing_is_acknowledged_and_reads_go_on() -> 
         await cluster.until(lambda: cluster.isr() == (leader,), "the leader is alone")
         with pytest.raises(ApiError) as error:
             await cluster.producer(delivery_timeout_ms=2000).send(TOPIC, b"x")
-        assert (error.value.code, error.value.outcome_unknown) == (ErrorCode.NOT_ENOUGH_REPLICAS, False)
+        assert (error.value.code, error.value.outcome_unknown) == (
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            False,
+        )
         load.refused[b"x"] = error.value
         for host in cluster.brokers.values():
             if host.service is None:
@@ -111,7 +118,9 @@ def test_a_replaced_disk_is_filled_before_its_replica_is_in_sync() -> None:
         assert host.disk is not None
         host.disk.replace("another")
         host.start()
-        await cluster.until(lambda: victim not in cluster.isr(), "its registration takes it out of the ISR")
+        await cluster.until(
+            lambda: victim not in cluster.isr(), "its registration takes it out of the ISR"
+        )
         await cluster.until(lambda: victim in cluster.isr(), "it is in sync again")
         await load.stop()
         # The others die: what it alone has is everything.
@@ -144,7 +153,8 @@ def test_an_isolated_leader_acknowledges_nothing() -> None:
             settings=ProducerSettings(delivery_timeout_ms=8000, request_timeout_ms=4000),
         )
         outcomes = await asyncio.gather(
-            *(lonely.send(TOPIC, b"lonely-%d" % number) for number in range(5)), return_exceptions=True
+            *(lonely.send(TOPIC, b"lonely-%d" % number) for number in range(5)),
+            return_exceptions=True,
         )
         assert all(isinstance(one, ApiError) for one in outcomes), outcomes
         await cluster.until(lambda: cluster.leader() not in (old, -1), "another leads")
@@ -230,7 +240,9 @@ def test_a_broker_that_is_stopped_gives_its_leaderships_away_and_nothing_is_refu
             await load.more(50)
             assert broker_id not in [cluster.leader(index) for index in range(3)]
             host.start()
-            await cluster.until(lambda: all(len(cluster.isr(index)) == 3 for index in range(3)), "all are in sync")
+            await cluster.until(
+                lambda: all(len(cluster.isr(index)) == 3 for index in range(3)), "all are in sync"
+            )
         await load.stop()
         assert load.refused == {}
         await nothing_is_lost(cluster, load)

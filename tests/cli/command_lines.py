@@ -1,4 +1,6 @@
-"""Running command lines in this process, and a real controller and broker for those that need a cluster."""
+"""Running command lines in this process, and a real controller and broker for those that need a
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Raftlog(Protocol):
 
 
 @pytest.fixture
-def raftlog(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Raftlog]:
+def raftlog(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Raftlog]:
     """Run one command line: exit code and output."""
     for name in ("RAFTLOG_BOOTSTRAP_CONTROLLER", "RAFTLOG_BOOTSTRAP_SERVER", "RAFTLOG_TIMEOUT"):
         monkeypatch.delenv(name, raising=False)
@@ -58,7 +62,10 @@ def raftlog(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 @contextmanager
 def running(directory: Path, brokers: int) -> Iterator[LocalCluster]:
-    """One controller, node 1, and so many brokers, from node 2 on, as processes of their own. All are ready."""
+    """One controller, node 1, and so many brokers, from node 2 on, as processes of their own.
+
+    All are ready.
+    """
     made = LocalCluster(directory, controllers=1, brokers=brokers)
     made.generate()
     try:

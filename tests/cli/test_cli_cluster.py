@@ -24,7 +24,12 @@ def test_quorum_describe(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str,
     assert ran.json["leader_id"] == 1
     assert ran.json["lowest_acknowledged_offset"] < ran.json["high_watermark"]
     (node,) = ran.json["nodes"]
-    assert (node["role"], node["voted_id"], node["lag"], node["endpoint"]) == ("leader", 1, 0, at[1])
+    assert (node["role"], node["voted_id"], node["lag"], node["endpoint"]) == (
+        "leader",
+        1,
+        0,
+        at[1],
+    )
     table = raftlog("quorum", "describe", *at).out
     assert "leader" in table
     assert "lowest acknowledged offset: " in table
@@ -32,7 +37,13 @@ def test_quorum_describe(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str,
 
 def test_quorum_describe_names_who_does_not_answer(raftlog: Raftlog, cluster: LocalCluster) -> None:
     dead = "127.0.0.1:1"
-    ran = raftlog("quorum", "describe", "--bootstrap-controller", f"{dead},{cluster.bootstrap_controllers}", "--json")
+    ran = raftlog(
+        "quorum",
+        "describe",
+        "--bootstrap-controller",
+        f"{dead},{cluster.bootstrap_controllers}",
+        "--json",
+    )
     assert ran.code == 0
     down = [node for node in ran.json["nodes"] if node["role"] is None]
     assert [node["endpoint"] for node in down] == [dead]
@@ -43,16 +54,24 @@ def test_brokers_list(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, st
     ran = raftlog("brokers", "list", *at, "--json")
     assert ran.code == 0
     (broker,) = ran.json["brokers"]
-    assert (broker["broker_id"], broker["state"], broker["endpoint"]) == (2, "active", cluster.bootstrap_servers)
+    assert (broker["broker_id"], broker["state"], broker["endpoint"]) == (
+        2,
+        "active",
+        cluster.bootstrap_servers,
+    )
     assert (broker["reason"], broker["cause"]) == ("caught up", "CAUGHT_UP")
     assert broker["applied_offset"] == ran.json["high_watermark"] - 1 - broker["lag"]
     assert ran.json["lowest_acknowledged_offset"] >= broker["broker_epoch"]
     assert "active" in raftlog("brokers", "list", *at).out
 
 
-def test_topics_from_creation_to_deletion(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
+def test_topics_from_creation_to_deletion(
+    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]
+) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
-    made = raftlog("topics", "create", "a", "b", "-p", 2, "-r", 1, "--acks", "visible", *server, "--json")
+    made = raftlog(
+        "topics", "create", "a", "b", "-p", 2, "-r", 1, "--acks", "visible", *server, "--json"
+    )
     assert made.code == 0, made
     assert made.json["write"]["reached"] == "visible"
     again = raftlog("topics", "create", "a", "c", "-r", 1, "--acks", "visible", *at)
@@ -60,11 +79,17 @@ def test_topics_from_creation_to_deletion(raftlog: Raftlog, cluster: LocalCluste
     assert "TOPIC_ALREADY_EXISTS" in again.err
     assert "c: created" in again.out
     listed = raftlog("topics", "list", *server, "--json").json
-    assert [(topic["name"], topic["partitions"]) for topic in listed["topics"]] == [("a", 2), ("b", 2), ("c", 1)]
+    assert [(topic["name"], topic["partitions"]) for topic in listed["topics"]] == [
+        ("a", 2),
+        ("b", 2),
+        ("c", 1),
+    ]
     assert listed["offset"] >= made.json["write"]["offset"]
 
     described = raftlog("topics", "describe", "b", *server, "--json").json
-    assert [(one["partition"], one["leader_id"], one["replicas"]) for one in described["partitions"]] == [
+    assert [
+        (one["partition"], one["leader_id"], one["replicas"]) for one in described["partitions"]
+    ] == [
         (0, 2, [2]),
         (1, 2, [2]),
     ]
@@ -75,23 +100,56 @@ def test_topics_from_creation_to_deletion(raftlog: Raftlog, cluster: LocalCluste
     deleted = raftlog("topics", "delete", "a", "b", "c", "--acks", "visible", *server)
     assert deleted.code == 0
     assert raftlog("topics", "list", *server, "--json").json["topics"] == []
-    shown = raftlog("image", "show", *at, "--at", made.json["write"]["offset"], "--entity", "topics/b/1").json
+    shown = raftlog(
+        "image", "show", *at, "--at", made.json["write"]["offset"], "--entity", "topics/b/1"
+    ).json
     assert (shown["index"], shown["leader"]) == (1, 2)
 
 
-def test_configs_altered_and_described(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
+def test_configs_altered_and_described(
+    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]
+) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
-    changed = raftlog("configs", "alter", "broker", "2", "--set", "log.retention.ms=77", "--acks", "visible", *server)
+    changed = raftlog(
+        "configs",
+        "alter",
+        "broker",
+        "2",
+        "--set",
+        "log.retention.ms=77",
+        "--acks",
+        "visible",
+        *server,
+    )
     assert changed.code == 0, changed
     assert "visible at offset" in changed.out
-    described = raftlog("configs", "describe", "broker", "2", "--key", "log.retention.ms", *server, "--json").json
-    assert described["configs"] == [{"name": "log.retention.ms", "value": "77", "source": "dynamic broker"}]
+    described = raftlog(
+        "configs", "describe", "broker", "2", "--key", "log.retention.ms", *server, "--json"
+    ).json
+    assert described["configs"] == [
+        {"name": "log.retention.ms", "value": "77", "source": "dynamic broker"}
+    ]
     assert (
-        raftlog("configs", "alter", "broker", "2", "--delete", "log.retention.ms", "--acks", "visible", *at).code == 0
+        raftlog(
+            "configs",
+            "alter",
+            "broker",
+            "2",
+            "--delete",
+            "log.retention.ms",
+            "--acks",
+            "visible",
+            *at,
+        ).code
+        == 0
     )
-    described = raftlog("configs", "describe", "broker", "2", "--key", "log.retention.ms", *server, "--json").json
+    described = raftlog(
+        "configs", "describe", "broker", "2", "--key", "log.retention.ms", *server, "--json"
+    ).json
     assert described["configs"][0]["value"] != "77"
-    only = raftlog("configs", "alter", "broker", "2", "--set", "log.retention.ms=78", "--validate-only", *at)
+    only = raftlog(
+        "configs", "alter", "broker", "2", "--set", "log.retention.ms=78", "--validate-only", *at
+    )
     assert (only.code, "would be accepted" in only.out) == (0, True)
 
 
@@ -101,7 +159,17 @@ def test_a_write_that_is_not_visible_in_time_stands_and_is_code_4(
     cluster.kill("broker-2", signal.SIGSTOP)
     try:
         ran = raftlog(
-            "configs", "alter", "broker", "", "--set", "log.retention.ms=99", "--acks", "visible", "--timeout", 1, *at
+            "configs",
+            "alter",
+            "broker",
+            "",
+            "--set",
+            "log.retention.ms=99",
+            "--acks",
+            "visible",
+            "--timeout",
+            1,
+            *at,
         )
     finally:
         cluster.kill("broker-2", signal.SIGCONT)
@@ -111,7 +179,9 @@ def test_a_write_that_is_not_visible_in_time_stands_and_is_code_4(
     cluster.wait_ready(["broker-2"], 120)
 
 
-def test_refused_writes_are_code_1_and_name_the_field(raftlog: Raftlog, at: tuple[str, str]) -> None:
+def test_refused_writes_are_code_1_and_name_the_field(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
     ran = raftlog("configs", "alter", "topic", "nope", "--set", "retention.ms=1", *at)
     assert ran.code == 1
     assert "UNKNOWN_TOPIC_OR_PARTITION" in ran.err
@@ -162,7 +232,9 @@ def test_dump_filters_and_prints_for_people(raftlog: Raftlog, at: tuple[str, str
 
 def test_a_config_key_that_is_none_is_code_1(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
-    ran = raftlog("configs", "describe", "broker", "", "--key", "log.retention.ms", "--key", "nope", *at)
+    ran = raftlog(
+        "configs", "describe", "broker", "", "--key", "log.retention.ms", "--key", "nope", *at
+    )
     assert (ran.code, "log.retention.ms" in ran.out) == (1, True)
     assert "there is no broker config nope" in ran.err
     ran = raftlog("configs", "describe", "topic", "nope", *at)
@@ -182,7 +254,9 @@ def test_export_dump_and_image_agree_on_every_source(
     assert again["first_offset"] == end
     running = raftlog("log", "dump", *at, "--until", end, "--json").out.splitlines()
     assert len(running) == end
-    assert running == raftlog("log", "dump", "-e", exported, "--until", end, "--json").out.splitlines()
+    assert (
+        running == raftlog("log", "dump", "-e", exported, "--until", end, "--json").out.splitlines()
+    )
 
     cluster.stop(["controller-1"])
     try:
@@ -217,10 +291,12 @@ def test_an_export_that_is_none_is_said(raftlog: Raftlog, tmp_path: Path) -> Non
     assert raftlog("log", "dump", "-e", tmp_path, "-d", tmp_path).code == 2
 
 
-def test_kill_and_restart_keeps_what_was_written(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
-    offset = raftlog("configs", "alter", "broker", "", "--set", "log.retention.ms=3003", *at, "--json").json["write"][
-        "offset"
-    ]
+def test_kill_and_restart_keeps_what_was_written(
+    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]
+) -> None:
+    offset = raftlog(
+        "configs", "alter", "broker", "", "--set", "log.retention.ms=3003", *at, "--json"
+    ).json["write"]["offset"]
     assert cluster.kill("controller-1", signal.SIGKILL)
     assert cluster.wait_gone("controller-1", 60)
     assert cluster.pid("controller-1") is None
@@ -230,7 +306,9 @@ def test_kill_and_restart_keeps_what_was_written(raftlog: Raftlog, cluster: Loca
     assert dumped["record"]["value"] == "3003"
 
 
-def test_the_quorum_is_described_as_a_whole_and_replica_by_replica(raftlog: Raftlog, at: tuple[str, str]) -> None:
+def test_the_quorum_is_described_as_a_whole_and_replica_by_replica(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
     status = raftlog("quorum", "describe", "--status", *at)
     assert status.code == 0
     assert "current voters" in status.out
@@ -242,7 +320,9 @@ def test_the_quorum_is_described_as_a_whole_and_replica_by_replica(raftlog: Raft
     assert document["observers"] == []
 
 
-def test_a_leadership_that_nobody_else_can_take_stays(raftlog: Raftlog, at: tuple[str, str]) -> None:
+def test_a_leadership_that_nobody_else_can_take_stays(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
     assert raftlog("quorum", "transfer", "--to", 1, "--json", *at).json == {"target_id": 1}
     nobody = raftlog("quorum", "transfer", *at)
     assert nobody.code != 0
@@ -250,12 +330,16 @@ def test_a_leadership_that_nobody_else_can_take_stays(raftlog: Raftlog, at: tupl
     assert "node 9 is no voter" in raftlog("quorum", "transfer", "--to", 9, *at).err
 
 
-def test_changes_of_the_voter_set_that_make_no_sense_are_refused(raftlog: Raftlog, at: tuple[str, str]) -> None:
+def test_changes_of_the_voter_set_that_make_no_sense_are_refused(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
     assert "is no voter" in raftlog("quorum", "remove-voter", "--voter-id", 9, *at).err
     assert "is the last voter" in raftlog("quorum", "remove-controller", "--voter-id", 1, *at).err
     incomplete = raftlog("quorum", "add-voter", "--voter-id", 9, *at)
     assert (incomplete.code, "all of --voter-id" in incomplete.err) == (2, True)
-    unknown = raftlog("quorum", "add-controller", "--voter-id", 9, "--directory-id", "d", "--endpoint", "h:1", *at)
+    unknown = raftlog(
+        "quorum", "add-controller", "--voter-id", 9, "--directory-id", "d", "--endpoint", "h:1", *at
+    )
     assert "does not fetch from this leader" in unknown.err
 
 
@@ -273,7 +357,9 @@ def test_what_a_broker_offers(raftlog: Raftlog, cluster: LocalCluster) -> None:
 
 def test_strict_reads(raftlog: Raftlog, cluster: LocalCluster) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
-    made = raftlog("topics", "create", "strictly-read", "-r", 1, "--acks", "acknowledged", *server, "--json")
+    made = raftlog(
+        "topics", "create", "strictly-read", "-r", 1, "--acks", "acknowledged", *server, "--json"
+    )
     assert made.code == 0, made
     listed = raftlog("topics", "list", "--read", "strict", *server, "--json")
     assert listed.code == 0, listed.err

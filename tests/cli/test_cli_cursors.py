@@ -19,11 +19,16 @@ def listed(raftlog: Raftlog, at: tuple[str, str]) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in raftlog("cursors", "list", *at, "--json").json["cursors"]}
 
 
-def test_set_list_take_over_and_delete(raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster) -> None:
+def test_set_list_take_over_and_delete(
+    raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster
+) -> None:
     ran = raftlog("cursors", "set", "nightly", 2, "--target", "/a", "--validate-only", *at)
     assert (ran.code, ran.out.strip()) == (0, "nightly: would be accepted")
     assert listed(raftlog, at) == {}
-    assert raftlog("cursors", "set", "nightly", 2, "--target", "/a", "--expected-offset", -1, *at).code == 0
+    assert (
+        raftlog("cursors", "set", "nightly", 2, "--target", "/a", "--expected-offset", -1, *at).code
+        == 0
+    )
     one = listed(raftlog, at)["nightly"]
     assert (one["end_offset"], one["state"], one["target"]) == (2, "kept", "/a")
     assert one["lag"] > 0
@@ -34,15 +39,32 @@ def test_set_list_take_over_and_delete(raftlog: Raftlog, at: tuple[str, str], cl
     refused = raftlog("cursors", "set", "nightly", 3, "--target", "/b", *at)
     assert refused.code == 1
     assert "cursor nightly is that of the export /a" in refused.err
-    taken = ("cursors", "set", "nightly", 3, "--target", "/b", "--expected-offset", one["offset"], *at)
+    taken = (
+        "cursors",
+        "set",
+        "nightly",
+        3,
+        "--target",
+        "/b",
+        "--expected-offset",
+        one["offset"],
+        *at,
+    )
     assert raftlog(*taken).code == 0
     # A broker forwards it.
-    moved = raftlog("cursors", "set", "nightly", 4, "--bootstrap-server", cluster.brokers[0].endpoint)
+    moved = raftlog(
+        "cursors", "set", "nightly", 4, "--bootstrap-server", cluster.brokers[0].endpoint
+    )
     assert "nightly: the log is kept from offset 4 on" in moved.out
     one = listed(raftlog, at)["nightly"]
     assert (one["end_offset"], one["target"]) == (4, "/b")
-    assert raftlog("cursors", "delete", "nightly", *at, "--json").json["cursors"] == {"nightly": None}
-    assert "RESOURCE_NOT_FOUND: there is no cursor nightly" in raftlog("cursors", "delete", "nightly", *at).err
+    assert raftlog("cursors", "delete", "nightly", *at, "--json").json["cursors"] == {
+        "nightly": None
+    }
+    assert (
+        "RESOURCE_NOT_FOUND: there is no cursor nightly"
+        in raftlog("cursors", "delete", "nightly", *at).err
+    )
 
 
 def test_all_go_when_asked(raftlog: Raftlog, at: tuple[str, str]) -> None:
@@ -62,7 +84,9 @@ def test_all_go_when_asked(raftlog: Raftlog, at: tuple[str, str]) -> None:
         (["set", "a", 1_000_000_000], "would hold nothing"),
     ],
 )
-def test_what_makes_no_sense(raftlog: Raftlog, at: tuple[str, str], arguments: list[str], says: str) -> None:
+def test_what_makes_no_sense(
+    raftlog: Raftlog, at: tuple[str, str], arguments: list[str], says: str
+) -> None:
     ran = raftlog("cursors", *arguments, *at)
     assert ran.code != 0
     assert says in ran.err

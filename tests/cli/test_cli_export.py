@@ -35,12 +35,20 @@ def test_a_uri_that_nothing_can_open(raftlog: Raftlog) -> None:
     assert "nonsense://bucket/export cannot be opened: Protocol not known: nonsense" in ran.err
 
 
-def test_a_publish_of_nothing_new_is_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_publish_of_nothing_new_is_no_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Following ends with a publish of what nodes have said; the cursor hears of each."""
     heard: list[int] = []
-    tell = _telling(lambda manifest: heard.append(manifest.end_offset), open_place(tmp_path), as_json=False)
+    tell = _telling(
+        lambda manifest: heard.append(manifest.end_offset), open_place(tmp_path), as_json=False
+    )
     for end in (5, 5, 9, 9):
-        tell(Manifest(cluster_id="c", generation=0, history_begin=end, high_watermark=end, exported_at=""))
+        tell(
+            Manifest(
+                cluster_id="c", generation=0, history_begin=end, high_watermark=end, exported_at=""
+            )
+        )
     assert heard == [5, 5, 9, 9]
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"{tmp_path}: published up to offset {offset}" for offset in (4, 8)]

@@ -22,7 +22,9 @@ class Flaky:
         self.asked += 1
         if self.left:
             self.left -= 1
-            raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the link was cut", outcome_unknown=self.unknown)
+            raise ApiError(
+                ErrorCode.NETWORK_EXCEPTION, "the link was cut", outcome_unknown=self.unknown
+            )
         response = pb.ControllerResponse()
         if isinstance(body, pb.ListExportCursorsRequest):
             response.list_export_cursors.cursors.add(name="nightly", end_offset=7, target="here")

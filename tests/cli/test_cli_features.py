@@ -25,9 +25,14 @@ def test_describe(raftlog: Raftlog, at: tuple[str, str]) -> None:
     assert "metadata.version" in raftlog("features", "describe", *at).out
 
 
-def test_an_upgrade_to_what_is_finalized_changes_nothing(raftlog: Raftlog, at: tuple[str, str]) -> None:
+def test_an_upgrade_to_what_is_finalized_changes_nothing(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
     ran = raftlog("features", "upgrade", f"metadata.version={LATEST_METADATA_VERSION}", *at)
-    assert (ran.code, ran.out.strip()) == (0, f"metadata.version={LATEST_METADATA_VERSION}: was finalized already")
+    assert (ran.code, ran.out.strip()) == (
+        0,
+        f"metadata.version={LATEST_METADATA_VERSION}: was finalized already",
+    )
 
 
 def test_what_cannot_be_says_why(raftlog: Raftlog, at: tuple[str, str]) -> None:

@@ -62,7 +62,9 @@ def test_help_teaches_with_examples(raftlog: Raftlog, command: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize(
-    "command", [()] + [command for command in COMMANDS if command not in NEED_NO_EXAMPLE], ids=" ".join
+    "command",
+    [()] + [command for command in COMMANDS if command not in NEED_NO_EXAMPLE],
+    ids=" ".join,
 )
 def test_help_says_the_exit_codes(raftlog: Raftlog, command: tuple[str, ...]) -> None:
     assert "Exit codes: 0 done" in raftlog(*command, "--help").out
@@ -93,7 +95,10 @@ def plugin(name: str, value: str) -> EntryPoint:
 
 def test_a_plugin_that_cannot_be_imported_says_what_to_install() -> None:
     app = build(
-        [plugin("replay", "no_such_module.cli:register [replay]"), plugin("config", "raftlog.cli.config:register")]
+        [
+            plugin("replay", "no_such_module.cli:register [replay]"),
+            plugin("config", "raftlog.cli.config:register"),
+        ]
     )
     ran = CliRunner().invoke(app, ["replay", "audit", "--whatever", "x"])
     assert ran.exit_code == 2
@@ -116,7 +121,10 @@ def test_a_plugin_brings_its_commands() -> None:
 
 def test_building_the_command_line_again_adds_nothing() -> None:
     def commands() -> dict[str | None, int]:
-        return {group.name: len(group.typer_instance.registered_commands) for group in build().registered_groups}
+        return {
+            group.name: len(group.typer_instance.registered_commands)
+            for group in build().registered_groups
+        }
 
     assert commands() == commands()
 
@@ -124,7 +132,10 @@ def test_building_the_command_line_again_adds_nothing() -> None:
 def declarations(path: Path) -> Iterator[str]:
     """The options and arguments that a module declares, in words: names and help."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"typer.Option", "typer.Argument"}:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {
+            "typer.Option",
+            "typer.Argument",
+        }:
             said = {one.arg: ast.unparse(one.value) for one in node.keywords}
             if node.args:
                 yield f"{', '.join(map(ast.unparse, node.args))}: {said.get('help')}"
@@ -133,14 +144,21 @@ def declarations(path: Path) -> Iterator[str]:
 def test_an_option_that_commands_share_is_declared_once() -> None:
     root = Path(__file__).parents[2]
     packages = ("raftlog", "controller", "broker", "replay", "simulation")
-    found = Counter(one for name in packages for path in (root / name).rglob("*.py") for one in declarations(path))
+    found = Counter(
+        one
+        for name in packages
+        for path in (root / name).rglob("*.py")
+        for one in declarations(path)
+    )
     assert found.total() > 90
     assert [one for one, times in found.items() if times > 1] == []
 
 
 def variables(command: Any) -> Iterator[str]:
     for parameter in command.params:
-        yield from [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or []
+        yield from (
+            [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or []
+        )
     for inner in getattr(command, "commands", {}).values():
         yield from variables(inner)
 

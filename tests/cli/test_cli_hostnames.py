@@ -23,14 +23,23 @@ def at(cluster: LocalCluster) -> tuple[str, str]:
 
 
 def listed(raftlog: Raftlog, at: tuple[str, str]) -> dict[str, dict[str, Any]]:
-    return {one["hostname"]: one for one in raftlog("hostnames", "list", *at, "--json").json["hostnames"]}
+    return {
+        one["hostname"]: one
+        for one in raftlog("hostnames", "list", *at, "--json").json["hostnames"]
+    }
 
 
-def test_a_broker_that_registered_is_listed(raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster) -> None:
+def test_a_broker_that_registered_is_listed(
+    raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster
+) -> None:
     broker = cluster.brokers[0]
     one = listed(raftlog, at)["127.0.0.1"]
     assert one["mapping"] == {"version": 0, "broker.id": broker.node_id}
-    assert (one["reason"], one["cause"], one["endpoint"]) == ("registered", "BY_REGISTRATION", broker.endpoint)
+    assert (one["reason"], one["cause"], one["endpoint"]) == (
+        "registered",
+        "BY_REGISTRATION",
+        broker.endpoint,
+    )
     shown = raftlog("hostnames", "list", *at).out
     assert "127.0.0.1" in shown
     assert broker.endpoint in shown
@@ -51,8 +60,15 @@ def test_set_compare_and_delete(raftlog: Raftlog, at: tuple[str, str]) -> None:
     assert "RESOURCE_NOT_FOUND" in raftlog("hostnames", "delete", "new.example", *at).err
 
 
-def test_a_broker_forwards_an_edit(raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster) -> None:
-    assert raftlog("hostnames", "set", "fwd.example", 5, "--bootstrap-server", cluster.brokers[0].endpoint).code == 0
+def test_a_broker_forwards_an_edit(
+    raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster
+) -> None:
+    assert (
+        raftlog(
+            "hostnames", "set", "fwd.example", 5, "--bootstrap-server", cluster.brokers[0].endpoint
+        ).code
+        == 0
+    )
     assert listed(raftlog, at)["fwd.example"]["mapping"]["broker.id"] == 5
     assert raftlog("hostnames", "delete", "fwd.example", *at).code == 0
 
@@ -66,7 +82,9 @@ def test_a_broker_forwards_an_edit(raftlog: Raftlog, at: tuple[str, str], cluste
         (["set", "a b", 1], "is no host:"),
     ],
 )
-def test_what_makes_no_sense(raftlog: Raftlog, at: tuple[str, str], arguments: list[str], says: str) -> None:
+def test_what_makes_no_sense(
+    raftlog: Raftlog, at: tuple[str, str], arguments: list[str], says: str
+) -> None:
     ran = raftlog("hostnames", *arguments, *at)
     assert ran.code != 0
     assert says in ran.err
@@ -75,23 +93,36 @@ def test_what_makes_no_sense(raftlog: Raftlog, at: tuple[str, str], arguments: l
 def test_unary(cluster: LocalCluster) -> None:
     with grpc.insecure_channel(cluster.controllers[0].endpoint) as channel:
         stub = controller_pb2_grpc.ControllerStub(channel)
-        change = controller_pb2.HostnameAlteration(hostname="unary.example", broker_id=9, expected_offset=-1)
-        done = stub.AlterHostnames(controller_pb2.AlterHostnamesRequest(alterations=[change]), timeout=30)
+        change = controller_pb2.HostnameAlteration(
+            hostname="unary.example", broker_id=9, expected_offset=-1
+        )
+        done = stub.AlterHostnames(
+            controller_pb2.AlterHostnamesRequest(alterations=[change]), timeout=30
+        )
         (one,) = (
             one
-            for one in stub.ListHostnames(controller_pb2.ListHostnamesRequest(), timeout=30).hostnames
+            for one in stub.ListHostnames(
+                controller_pb2.ListHostnamesRequest(), timeout=30
+            ).hostnames
             if one.hostname == "unary.example"
         )
         assert (one.broker_id, one.offset) == (9, done.results[0].offset)
-        again = stub.AlterHostnames(controller_pb2.AlterHostnamesRequest(alterations=[change]), timeout=30)
+        again = stub.AlterHostnames(
+            controller_pb2.AlterHostnamesRequest(alterations=[change]), timeout=30
+        )
         assert again.results[0].error.error_code == ErrorCode.INVALID_UPDATE_VERSION
-        gone = controller_pb2.HostnameAlteration(hostname="unary.example", expected_offset=one.offset)
+        gone = controller_pb2.HostnameAlteration(
+            hostname="unary.example", expected_offset=one.offset
+        )
         stub.AlterHostnames(controller_pb2.AlterHostnamesRequest(alterations=[gone]), timeout=30)
         with pytest.raises(grpc.RpcError) as refused:
             stub.RegisterBroker(
-                controller_pb2.RegisterBrokerRequest(broker_id=-1, cluster_id=cluster.cluster_id), timeout=30
+                controller_pb2.RegisterBrokerRequest(broker_id=-1, cluster_id=cluster.cluster_id),
+                timeout=30,
             )
-        (data,) = (value for key, value in refused.value.trailing_metadata() if key == ERROR_METADATA_KEY)
+        (data,) = (
+            value for key, value in refused.value.trailing_metadata() if key == ERROR_METADATA_KEY
+        )
         assert common_pb2.Error.FromString(data).field == "broker_id"
 
 

@@ -1,4 +1,6 @@
-"""``raftlog partitions isr`` above scripted answers: what it prints, how long it waits, and its exit codes."""
+"""``raftlog partitions isr`` above scripted answers: what it prints, how long it waits, and its
+exit codes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ def image(partition_epoch: int, *, isr: tuple[int, ...] = (1, 2)) -> Image:
     """Broker 1 leads partition 0 of topic t, after so many ISR changes."""
     changes = [rec.PartitionChangeRecord(topic_id=T, isr=rec.IdList(ids=isr))] * partition_epoch
     messages = [
-        *(rec.RegisterBrokerRecord(broker_id=n, incarnation_id=f"i{n}", broker_epoch=n - 1) for n in (1, 2)),
+        *(
+            rec.RegisterBrokerRecord(broker_id=n, incarnation_id=f"i{n}", broker_epoch=n - 1)
+            for n in (1, 2)
+        ),
         rec.TopicRecord(name="t", topic_id=T),
         rec.PartitionRecord(topic_id=T, replicas=[1, 2], isr=[1, 2], leader=1),
         *changes,
@@ -35,7 +40,9 @@ def image(partition_epoch: int, *, isr: tuple[int, ...] = (1, 2)) -> Image:
     return builder.snapshot()
 
 
-def leader(partition_epoch: int, *, isr: tuple[int, ...] = (1, 2), proposed: tuple[int, ...] = ()) -> LeaderAnswer:
+def leader(
+    partition_epoch: int, *, isr: tuple[int, ...] = (1, 2), proposed: tuple[int, ...] = ()
+) -> LeaderAnswer:
     def states(ids: tuple[int, ...]) -> list[rec.BrokerState]:
         return [rec.BrokerState(broker_id=n, broker_epoch=n - 1) for n in ids]
 
@@ -48,7 +55,9 @@ def leader(partition_epoch: int, *, isr: tuple[int, ...] = (1, 2), proposed: tup
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
-    """Answers of the leaders, look by look, the last one again and again; and one committed image."""
+    """Answers of the leaders, look by look, the last one again and again; and one committed
+    image.
+    """
 
     def script(*answers: LeaderAnswer, committed: Image) -> dict[str, int]:
         looks = {"count": 0}
@@ -67,7 +76,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
     return script
 
 
-def test_agreement_is_seen_at_once(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
+def test_agreement_is_seen_at_once(
+    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
+) -> None:
     looks = scripted(leader(1), committed=image(1))
     ran = raftlog("partitions", "isr", "--compare", *AT, "--json")
     assert ran.code == 0, ran
@@ -75,12 +86,17 @@ def test_agreement_is_seen_at_once(raftlog: Raftlog, scripted: Callable[..., dic
     (row,) = ran.json["partitions"]
     assert (row["topic"], row["partition"], row["leader_id"], row["differences"]) == ("t", 0, 1, [])
     assert row["committed"] == {"leader_epoch": 0, "partition_epoch": 1, "isr": [1, 2]}
-    assert row["leader"]["isr"] == [{"broker_id": 1, "broker_epoch": 0}, {"broker_id": 2, "broker_epoch": 1}]
+    assert row["leader"]["isr"] == [
+        {"broker_id": 1, "broker_epoch": 0},
+        {"broker_id": 2, "broker_epoch": 1},
+    ]
     assert (row["leader"]["high_watermark"], row["leader"]["log_end_offset"]) == (5, 7)
     assert ran.json["lasting"] == 0
 
 
-def test_a_difference_of_a_moment_is_waited_for(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
+def test_a_difference_of_a_moment_is_waited_for(
+    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
+) -> None:
     looks = scripted(leader(0), leader(1, proposed=(1,)), committed=image(1))
     ran = raftlog("partitions", "isr", "t", "--compare", *AT)
     assert ran.code == 0, ran
@@ -95,20 +111,32 @@ def test_a_difference_that_lasts_is_found(
 ) -> None:
     scripted(leader(0), committed=image(1, isr=(1,)))
     began = time.monotonic()
-    ran = raftlog("partitions", "isr", "--compare", "--moment", MOMENT_S, *AT, *(["--json"] if as_json else []))
+    ran = raftlog(
+        "partitions",
+        "isr",
+        "--compare",
+        "--moment",
+        MOMENT_S,
+        *AT,
+        *(["--json"] if as_json else []),
+    )
     assert time.monotonic() - began >= MOMENT_S
     assert ran.code == 3, ran
     assert f"have differed for {MOMENT_S:g} s in 1 ways" in ran.err
     if as_json:
         (row,) = ran.json["partitions"]
-        assert [(one["why"], one["lasting"]) for one in row["differences"]] == [("leader's image behind", True)]
+        assert [(one["why"], one["lasting"]) for one in row["differences"]] == [
+            ("leader's image behind", True)
+        ]
     else:
         assert "1@0, 2@1" in ran.out, "the ISR by the leader"
         assert "1 (0/1)" in ran.out, "the ISR committed, with its epochs"
         assert "(lasting)" in ran.out
 
 
-def test_a_topic_that_is_not_there(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
+def test_a_topic_that_is_not_there(
+    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
+) -> None:
     scripted(leader(0), committed=image(0))
     ran = raftlog("partitions", "isr", "nope", "--compare", *AT)
     assert ran.code == 1

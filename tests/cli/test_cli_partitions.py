@@ -1,4 +1,6 @@
-"""Commands that change partitions, against a real controller and three brokers, one of which dies."""
+"""Commands that change partitions, against a real controller and three brokers, one of which
+dies.
+"""
 
 from __future__ import annotations
 
@@ -33,26 +35,54 @@ def through(three: LocalCluster) -> tuple[str, str]:
     return "--bootstrap-server", three.bootstrap_servers.split(",")[0]
 
 
-def shown(raftlog: Raftlog, through: tuple[str, str], name: str) -> dict[int, tuple[int, list[int]]]:
-    rows = raftlog("topics", "describe", name, "--read", "latest", *through, "--json").json["partitions"]
+def shown(
+    raftlog: Raftlog, through: tuple[str, str], name: str
+) -> dict[int, tuple[int, list[int]]]:
+    rows = raftlog("topics", "describe", name, "--read", "latest", *through, "--json").json[
+        "partitions"
+    ]
     return {row["partition"]: (row["leader_id"], row["replicas"]) for row in rows}
 
 
 @pytest.mark.nightly
-def test_topics_are_placed_by_hand_and_grow(raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]) -> None:
-    made = raftlog("topics", "create", "grown", "--replica-assignment", "2:3,3:2", "--acks", "visible", *through)
+def test_topics_are_placed_by_hand_and_grow(
+    raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]
+) -> None:
+    made = raftlog(
+        "topics",
+        "create",
+        "grown",
+        "--replica-assignment",
+        "2:3,3:2",
+        "--acks",
+        "visible",
+        *through,
+    )
     assert made.code == 0, made
     assert shown(raftlog, through, "grown") == {0: (2, [2, 3]), 1: (3, [3, 2])}
     tried = raftlog("partitions", "increase", "grown", "-n", 5, "--validate-only", *at, "--json")
     assert (tried.code, tried.json["write"]) == (0, None)
     more = raftlog(
-        "partitions", "increase", "grown", "-n", 3, "--replica-assignment", "4:2", "--acks", "visible", *through
+        "partitions",
+        "increase",
+        "grown",
+        "-n",
+        3,
+        "--replica-assignment",
+        "4:2",
+        "--acks",
+        "visible",
+        *through,
     )
     assert more.code == 0, more
     assert "grown: has 3 partitions" in more.out
     assert shown(raftlog, through, "grown")[2] == (4, [4, 2])
     less = raftlog("partitions", "increase", "grown", "-n", 2, *at)
-    assert (less.code, "INVALID_PARTITIONS" in less.err, "topics[0].count" in less.err) == (1, True, True)
+    assert (less.code, "INVALID_PARTITIONS" in less.err, "topics[0].count" in less.err) == (
+        1,
+        True,
+        True,
+    )
     tried = raftlog("topics", "delete", "grown", "--validate-only", *at)
     assert (tried.code, "grown: would be deleted" in tried.out) == (0, True)
     assert shown(raftlog, through, "grown")
@@ -65,8 +95,12 @@ def test_replicas_that_go_at_once_and_the_way_back(
     assert raftlog("topics", "create", "moved", "--replica-assignment", "2:3,3:4", *at).code == 0
     ran = raftlog("partitions", "reassign", "moved:0=3", "--acks", "visible", *through, "--json")
     assert ran.code == 0, ran
-    assert ran.json["partitions"] == [{"topic": "moved", "partition": 0, "error": None, "message": None}]
-    assert ran.json["before"]["partitions"] == [{"topic": "moved", "partition": 0, "replicas": [2, 3]}]
+    assert ran.json["partitions"] == [
+        {"topic": "moved", "partition": 0, "error": None, "message": None}
+    ]
+    assert ran.json["before"]["partitions"] == [
+        {"topic": "moved", "partition": 0, "replicas": [2, 3]}
+    ]
     assert shown(raftlog, through, "moved")[0] == (3, [3])
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(ran.json["before"]))
@@ -81,7 +115,9 @@ def test_replicas_that_go_at_once_and_the_way_back(
     assert "INVALID_REPLICA_ASSIGNMENT" in several.err
 
 
-def test_leaders_are_elected_on_request(raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]) -> None:
+def test_leaders_are_elected_on_request(
+    raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]
+) -> None:
     assert raftlog("topics", "create", "led", "--replica-assignment", "2:3,3:2", *at).code == 0
     # Another order makes another preferred leader, and moves nobody by itself.
     assert raftlog("partitions", "reassign", "led:0=3,2", "--acks", "visible", *at).code == 0
@@ -90,7 +126,9 @@ def test_leaders_are_elected_on_request(raftlog: Raftlog, at: tuple[str, str], t
     assert (tried.code, "led:0: would be led by 3" in tried.out) == (0, True)
     ran = raftlog("partitions", "elect", "led:0", "led:1", "--acks", "visible", *through, "--json")
     assert ran.code == 0, ran
-    assert [(row["partition"], row["leader_id"], row["error"]) for row in ran.json["partitions"]] == [
+    assert [
+        (row["partition"], row["leader_id"], row["error"]) for row in ran.json["partitions"]
+    ] == [
         (0, 3, None),
         (1, 3, "ELECTION_NOT_NEEDED"),
     ]
@@ -138,29 +176,57 @@ def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(
 
     gone = raftlog("brokers", "unregister", 4, *at, "--json")
     assert gone.code == 0, gone
-    assert 4 not in {row["broker_id"] for row in raftlog("brokers", "list", *at, "--json").json["brokers"]}
+    assert 4 not in {
+        row["broker_id"] for row in raftlog("brokers", "list", *at, "--json").json["brokers"]
+    }
     again = raftlog("brokers", "unregister", 4, *at)
     assert (again.code, "BROKER_ID_NOT_REGISTERED" in again.err) == (1, True)
-    cluster = raftlog("cluster", "describe", "--include-fenced-brokers", "--read", "latest", *through, "--json").json
+    cluster = raftlog(
+        "cluster", "describe", "--include-fenced-brokers", "--read", "latest", *through, "--json"
+    ).json
     assert (cluster["cluster_id"], cluster["controller_id"]) == (three.cluster_id, 1)
-    assert [(row["broker_id"], row["is_fenced"]) for row in cluster["brokers"]] == [(2, False), (3, False)]
+    assert [(row["broker_id"], row["is_fenced"]) for row in cluster["brokers"]] == [
+        (2, False),
+        (3, False),
+    ]
     assert "controller 1" in raftlog("cluster", "describe", *through).out
 
 
-def test_lists_and_warnings(raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]) -> None:
+def test_lists_and_warnings(
+    raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]
+) -> None:
     assert raftlog("topics", "create", "listed", *at).code == 0
-    for option, items, expected in (("--append", "compact", "delete,compact"), ("--subtract", "delete", "compact")):
+    for option, items, expected in (
+        ("--append", "compact", "delete,compact"),
+        ("--subtract", "delete", "compact"),
+    ):
         ran = raftlog(
-            "configs", "alter", "topic", "listed", option, f"cleanup.policy={items}", "--acks", "visible", *at
+            "configs",
+            "alter",
+            "topic",
+            "listed",
+            option,
+            f"cleanup.policy={items}",
+            "--acks",
+            "visible",
+            *at,
         )
         assert ran.code == 0, ran
         keys = ("--key", "cleanup.policy")
-        (shown_,) = raftlog("configs", "describe", "topic", "listed", *keys, *through, "--json").json["configs"]
+        (shown_,) = raftlog(
+            "configs", "describe", "topic", "listed", *keys, *through, "--json"
+        ).json["configs"]
         assert (shown_["value"], shown_["source"]) == (expected, "dynamic topic")
-    ran = raftlog("configs", "alter", "broker", "", "--set", "log.retention.ms=4711", "--acks", "visible", *at)
+    ran = raftlog(
+        "configs", "alter", "broker", "", "--set", "log.retention.ms=4711", "--acks", "visible", *at
+    )
     assert ran.code == 0, ran
-    described = raftlog("configs", "describe", "topic", "listed", "--key", "retention.ms", *through, "--json")
-    assert described.json["configs"] == [{"name": "retention.ms", "value": "4711", "source": "dynamic default"}]
+    described = raftlog(
+        "configs", "describe", "topic", "listed", "--key", "retention.ms", *through, "--json"
+    )
+    assert described.json["configs"] == [
+        {"name": "retention.ms", "value": "4711", "source": "dynamic default"}
+    ]
     ran = raftlog("features", "downgrade", "lao.version=0", "--validate-only", *at, "--json")
     assert ran.code == 0, ran
     assert "the lowest acknowledged offset is not promised any more" in ran.json["warnings"][0]
@@ -186,7 +252,9 @@ def test_lists_and_warnings(raftlog: Raftlog, at: tuple[str, str], through: tupl
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_code_2_and_reaches_nobody(raftlog: Raftlog, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_is_code_2_and_reaches_nobody(
+    raftlog: Raftlog, arguments: tuple[str, ...]
+) -> None:
     ran = raftlog("partitions", *arguments, "--bootstrap-controller", "127.0.0.1:1", "--timeout", 1)
     assert ran.code == 2, ran
 

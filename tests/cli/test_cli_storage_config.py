@@ -38,7 +38,11 @@ def test_random_uuid(raftlog: Raftlog) -> None:
 def test_format_and_info(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
     made = raftlog("storage", "format", "-c", config, "--json")
     assert made.code == 0
-    assert (made.json["cluster_id"], made.json["node_id"], made.json["directory"]) == ("C", 1, str(tmp_path / "data"))
+    assert (made.json["cluster_id"], made.json["node_id"], made.json["directory"]) == (
+        "C",
+        1,
+        str(tmp_path / "data"),
+    )
     info = raftlog("storage", "info", "-d", tmp_path / "data", "--json")
     assert info.code == 0
     assert info.json["directory_id"] == made.json["directory_id"]
@@ -47,7 +51,9 @@ def test_format_and_info(raftlog: Raftlog, config: Path, tmp_path: Path) -> None
 
 
 def test_format_with_options(raftlog: Raftlog, tmp_path: Path) -> None:
-    ran = raftlog("storage", "format", "--cluster-id", "C", "--node-id", 7, "--directory", tmp_path / "d")
+    ran = raftlog(
+        "storage", "format", "--cluster-id", "C", "--node-id", 7, "--directory", tmp_path / "d"
+    )
     assert ran.code == 0
     assert "node 7 of cluster C" in ran.out
 
@@ -78,7 +84,9 @@ def test_format_of_another_nodes_directory_is_refused(raftlog: Raftlog, config: 
         (("-c", "/none.toml"), "cannot read /none.toml"),
     ],
 )
-def test_format_says_what_is_missing(raftlog: Raftlog, arguments: tuple[str, ...], words: str) -> None:
+def test_format_says_what_is_missing(
+    raftlog: Raftlog, arguments: tuple[str, ...], words: str
+) -> None:
     ran = raftlog("storage", "format", *arguments)
     assert ran.code == 2
     assert words in ran.err
@@ -97,18 +105,30 @@ def test_info_of_an_unformatted_directory(raftlog: Raftlog, tmp_path: Path) -> N
         ("file", "it is a file"),
         (
             "cluster",
-            "it has no meta.json. There are some in it: {path}/data/one, {path}/data/two, {path}/data/a-broker\n",
+            (
+                "it has no meta.json. There are some in it: {path}/data/one, {path}/data/two,"
+                " {path}/data/a-broker\n"
+            ),
         ),
         ("exported", "it is an export"),
     ],
 )
-def test_who_reads_a_log_is_told_where_one_is(raftlog: Raftlog, tmp_path: Path, name: str, words: str) -> None:
+def test_who_reads_a_log_is_told_where_one_is(
+    raftlog: Raftlog, tmp_path: Path, name: str, words: str
+) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "exported").mkdir()
     (tmp_path / "exported" / "manifest.json").touch()
     for node in ("one", "two"):
         raftlog(
-            "storage", "format", "--cluster-id", "C", "--node-id", 7, "--directory", tmp_path / "cluster/data" / node
+            "storage",
+            "format",
+            "--cluster-id",
+            "C",
+            "--node-id",
+            7,
+            "--directory",
+            tmp_path / "cluster/data" / node,
         )
     (tmp_path / "cluster/data/a-broker/partitions").mkdir(parents=True)
     (tmp_path / "cluster/data/a-broker/meta.json").touch()
@@ -133,7 +153,9 @@ def test_config_check_lists_all_mistakes(raftlog: Raftlog, config: Path) -> None
     assert "log.level = 'loud'" in ran.err
 
 
-def test_config_check_shows_what_is_in_force(raftlog: Raftlog, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_check_shows_what_is_in_force(
+    raftlog: Raftlog, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RAFTLOG_LOG_LEVEL", "debug")
     values = raftlog("config", "check", config, "--json").json
     assert values["log.level"] == "debug"
@@ -164,7 +186,7 @@ def test_a_node_on_an_unformatted_directory_says_so(config: Path) -> None:
     assert "Traceback" not in ran.stderr
 
 
-# --- how a quorum begins --------------------------------------------------------------------------------------------------
+# --- how a quorum begins ------------------------------------------------------------------------
 
 DYNAMIC = """
 process.roles = ["controller"]
@@ -189,8 +211,12 @@ def test_a_configured_set_needs_no_word(raftlog: Raftlog, config: Path, tmp_path
     assert read_bootstrap(tmp_path / "data") == Bootstrap()
 
 
-def test_standalone_names_the_node_itself_with_its_directory(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
-    made = raftlog("storage", "format", "-c", dynamic, "--standalone", "--release-version", 1, "--json")
+def test_standalone_names_the_node_itself_with_its_directory(
+    raftlog: Raftlog, dynamic: Path, tmp_path: Path
+) -> None:
+    made = raftlog(
+        "storage", "format", "-c", dynamic, "--standalone", "--release-version", 1, "--json"
+    )
     assert made.code == 0
     own = Voter(1, "127.0.0.1:9093", made.json["directory_id"])
     assert read_bootstrap(tmp_path / "data") == Bootstrap((own,), 1)
@@ -201,7 +227,9 @@ def test_a_joining_node_names_nobody(raftlog: Raftlog, dynamic: Path, tmp_path: 
     assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
 
 
-def test_initial_controllers_give_the_node_its_directory(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
+def test_initial_controllers_give_the_node_its_directory(
+    raftlog: Raftlog, dynamic: Path, tmp_path: Path
+) -> None:
     listed = f"2@h2:1:{DIRECTORIES[2]}, 1@127.0.0.1:9093:{DIRECTORIES[1]}"
     made = raftlog("storage", "format", "-c", dynamic, "--initial-controllers", listed, "--json")
     assert made.code == 0
@@ -210,7 +238,9 @@ def test_initial_controllers_give_the_node_its_directory(raftlog: Raftlog, dynam
     assert voters == (Voter(1, "127.0.0.1:9093", DIRECTORIES[1]), Voter(2, "h2:1", DIRECTORIES[2]))
 
 
-def test_a_voters_new_disk_is_formatted_as_one_that_joins(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
+def test_a_voters_new_disk_is_formatted_as_one_that_joins(
+    raftlog: Raftlog, config: Path, tmp_path: Path
+) -> None:
     assert raftlog("storage", "format", "-c", config, "--no-initial-controllers").code == 0
     assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
 
@@ -221,7 +251,10 @@ def test_a_voters_new_disk_is_formatted_as_one_that_joins(raftlog: Raftlog, conf
         ([], "controller.quorum.voters is empty"),
         (["--standalone", "--no-initial-controllers"], "only one of"),
         (["--release-version", "99", "--standalone"], f"1 to {LATEST_METADATA_VERSION}, not 99"),
-        (["--standalone", "--set", "controller.quorum.voters=1@127.0.0.1:9093"], "given by controller.quorum.voters"),
+        (
+            ["--standalone", "--set", "controller.quorum.voters=1@127.0.0.1:9093"],
+            "given by controller.quorum.voters",
+        ),
         (["--initial-controllers", f"2@h2:1:{DIRECTORIES[2]}"], "node 1 is not among them"),
         (["--initial-controllers", f"1@h2:1:{DIRECTORIES[2]}"], "is at h2:1 there"),
         (["--initial-controllers", "1@127.0.0.1:9093"], "is not id@host:port:directory-id"),
@@ -243,7 +276,15 @@ def test_a_beginning_that_makes_no_sense_formats_nothing(
 
 def test_standalone_needs_to_know_where_the_node_listens(raftlog: Raftlog, tmp_path: Path) -> None:
     ran = raftlog(
-        "storage", "format", "--cluster-id", "C", "--node-id", 7, "--directory", tmp_path / "d", "--standalone"
+        "storage",
+        "format",
+        "--cluster-id",
+        "C",
+        "--node-id",
+        7,
+        "--directory",
+        tmp_path / "d",
+        "--standalone",
     )
     assert ran.code == 2
     assert "where it listens" in ran.err
@@ -262,9 +303,15 @@ def test_format_and_info_take_the_configuration_of_the_environment(
     }.items():
         monkeypatch.setenv(variable, value)
     made = raftlog("storage", "format", "--json")
-    assert (made.code, made.json["node_id"], made.json["directory"]) == (0, 1, str(tmp_path / "data"))
+    assert (made.code, made.json["node_id"], made.json["directory"]) == (
+        0,
+        1,
+        str(tmp_path / "data"),
+    )
     assert raftlog("storage", "info", "--json").json["directory_id"] == made.json["directory_id"]
-    other = raftlog("storage", "format", "--cluster-id", "D", "--node-id", 2, "--directory", tmp_path / "other")
+    other = raftlog(
+        "storage", "format", "--cluster-id", "D", "--node-id", 2, "--directory", tmp_path / "other"
+    )
     assert (other.code, "node 2 of cluster D" in other.out) == (0, True)
     mixed = raftlog("storage", "format", "--node-id", 2)
     assert mixed.code == 2

@@ -49,7 +49,9 @@ def dead() -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", ["dead", "silent"])
 @pytest.mark.parametrize(
-    ("command", "option"), COMMANDS, ids=lambda value: value if isinstance(value, str) else " ".join(value)
+    ("command", "option"),
+    COMMANDS,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_unreachable_is_code_4_within_the_timeout(
     raftlog: Raftlog,
@@ -71,9 +73,13 @@ def test_unreachable_is_code_4_within_the_timeout(
 
 
 @pytest.mark.parametrize(
-    ("command", "option"), COMMANDS, ids=lambda value: value if isinstance(value, str) else " ".join(value)
+    ("command", "option"),
+    COMMANDS,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_no_address_is_code_2_and_says_how_to_give_one(raftlog: Raftlog, command: tuple[str, ...], option: str) -> None:
+def test_no_address_is_code_2_and_says_how_to_give_one(
+    raftlog: Raftlog, command: tuple[str, ...], option: str
+) -> None:
     if option == "server" and command[:2] in {("topics", "create"), ("topics", "delete")}:
         option = "controller"  # without either, a write goes to the controller
     ran = raftlog(*command)
@@ -88,7 +94,9 @@ def test_a_malformed_address_is_named(raftlog: Raftlog) -> None:
     assert "--bootstrap-controller: '127.0.0.1' is not host:port" in ran.err
 
 
-def test_addresses_from_the_environment(raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str) -> None:
+def test_addresses_from_the_environment(
+    raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str
+) -> None:
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP_CONTROLLER", dead)
     monkeypatch.setenv("RAFTLOG_TIMEOUT", "0.3")
     ran = raftlog("brokers", "list")
@@ -96,7 +104,9 @@ def test_addresses_from_the_environment(raftlog: Raftlog, monkeypatch: pytest.Mo
     assert dead in ran.err
 
 
-def test_incomplete_tls_names_what_is_missing(raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str) -> None:
+def test_incomplete_tls_names_what_is_missing(
+    raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str
+) -> None:
     monkeypatch.setenv("RAFTLOG_TLS_CA_FILE", "ca.pem")
     ran = raftlog("brokers", "list", "--bootstrap-controller", dead)
     assert ran.code == 2

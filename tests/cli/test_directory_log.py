@@ -51,7 +51,9 @@ class FakeReader:
             image = self.image(end - 1)
             snapshot_id = SnapshotId(end, image.epoch)
             self.snapshots += (snapshot_id,)
-            self.content[snapshot_id] = b"".join(pieces(image, header_of(image, cluster_id="c", generation=0)))
+            self.content[snapshot_id] = b"".join(
+                pieces(image, header_of(image, cluster_id="c", generation=0))
+            )
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
         return self.content[snapshot_id][position : position + 10]
@@ -90,7 +92,9 @@ def test_an_image_of_a_log_that_begins_late_is_made_from_a_snapshot(last: int) -
 def test_a_state_before_the_oldest_snapshot_is_gone_and_said_to_be() -> None:
     reader = FakeReader()
     reader.begin_late(2, 3)
-    with pytest.raises(ConfigError, match="offset 1: the oldest state that is still there is the one at offset 2"):
+    with pytest.raises(
+        ConfigError, match="offset 1: the oldest state that is still there is the one at offset 2"
+    ):
         fold(opened(reader), 1)
 
 
@@ -101,7 +105,10 @@ def test_what_a_snapshot_holds_is_committed(tmp_path: Path) -> None:
     assert source.high_watermark == 3
     summary = export(source, tmp_path)
     assert (summary.history_begin, summary.end_offset) == (2, 3)
-    assert begins_late(source) == "history begins at offset 2: what was before was dropped after a snapshot"
+    assert (
+        begins_late(source)
+        == "history begins at offset 2: what was before was dropped after a snapshot"
+    )
     assert begins_late(opened(FakeReader())) == ""
 
 
@@ -112,7 +119,8 @@ def test_a_log_that_got_a_second_voter_is_not_committed_to_its_end() -> None:
         pb.VotersRecord(voters=[pb.VoterEntry(voter_id=1), pb.VoterEntry(voter_id=2)]),
     ]
     reader.chunk = b"".join(
-        batch.encode([record(m)], base_offset=i, epoch=1, timestamp_ms=1, control=True) for i, m in enumerate(messages)
+        batch.encode([record(m)], base_offset=i, epoch=1, timestamp_ms=1, control=True)
+        for i, m in enumerate(messages)
     )
     reader.end_offset = 1
     assert opened(reader).high_watermark == 1
@@ -142,7 +150,9 @@ class Skipping:
 
 def test_what_begins_elsewhere_than_asked_is_no_answer() -> None:
     reader = FakeReader()
-    behind = b"".join(reader.chunk[one.position : one.position + one.size] for one in batch.headers(reader.chunk))
+    behind = b"".join(
+        reader.chunk[one.position : one.position + one.size] for one in batch.headers(reader.chunk)
+    )
     first, *_ = batch.headers(reader.chunk)
     with pytest.raises(CorruptLogError, match="offset 0") as caught:
         list(chunks(Skipping(behind[first.size :]), 4))  # type: ignore[arg-type]

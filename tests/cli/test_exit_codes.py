@@ -54,7 +54,10 @@ def test_a_disk_error_that_nobody_has_named_is_one_line(
         main([])
     assert ended.value.code is Exit.DISK
     said = capsys.readouterr().err
-    assert said == f"raftlog: the disk failed: can't use /data/x: {os.strerror(number)}; {DISK_REMEDY}\n"
+    assert (
+        said
+        == f"raftlog: the disk failed: can't use /data/x: {os.strerror(number)}; {DISK_REMEDY}\n"
+    )
 
 
 def test_other_errors_of_the_system_are_defects(monkeypatch: pytest.MonkeyPatch) -> None:

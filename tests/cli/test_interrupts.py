@@ -33,9 +33,16 @@ WAIT = "print('waits', flush=True); time.sleep(60)"
 
 
 def start(**parts: str) -> subprocess.Popen[str]:
-    filled = {"disposition": "signal.default_int_handler", "importing": "pass", "running": "pass"} | parts
+    filled = {
+        "disposition": "signal.default_int_handler",
+        "importing": "pass",
+        "running": "pass",
+    } | parts
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(**filled)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM.format(**filled)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -57,17 +64,30 @@ def test_while_it_imports_it_dies_without_a_traceback() -> None:
 
 def test_a_command_that_ends_with_130_was_interrupted() -> None:
     process = start(running="sys.exit(130)")
-    assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == ("cleaned up\n", "", -signal.SIGINT)
+    assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == (
+        "cleaned up\n",
+        "",
+        -signal.SIGINT,
+    )
 
 
-@pytest.mark.parametrize(("running", "code"), [("pass", 0), ("return 0", 0), ("return 3", 3), ("sys.exit(4)", 4)])
+@pytest.mark.parametrize(
+    ("running", "code"), [("pass", 0), ("return 0", 0), ("return 3", 3), ("sys.exit(4)", 4)]
+)
 def test_other_exit_codes_are_passed_on(running: str, code: int) -> None:
     process = start(running=running)
-    assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == ("cleaned up\n", "", code)
+    assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == (
+        "cleaned up\n",
+        "",
+        code,
+    )
 
 
 def test_where_sigint_is_ignored_it_stays_so() -> None:
-    process = start(disposition="signal.SIG_IGN", running="print('waits', flush=True); time.sleep(0.5); print('done')")
+    process = start(
+        disposition="signal.SIG_IGN",
+        running="print('waits', flush=True); time.sleep(0.5); print('done')",
+    )
     assert interrupt(process) == (0, "done\ncleaned up\n", "")
 
 

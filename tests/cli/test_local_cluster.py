@@ -25,7 +25,9 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 
 
 def test_generate_writes_valid_configurations_and_formats(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=2, settings={"broker.session.timeout.ms": 5000})
+    cluster = LocalCluster(
+        tmp_path / "c", controllers=3, brokers=2, settings={"broker.session.timeout.ms": 5000}
+    )
     cluster.generate()
     assert [node.name for node in cluster.nodes] == [
         "controller-1",
@@ -37,10 +39,19 @@ def test_generate_writes_valid_configurations_and_formats(tmp_path: Path) -> Non
     assert len({port for node in cluster.nodes for port in (node.port, node.http_port)}) == 10
     for node in cluster.nodes:
         config = load_config(cluster.config_path(node.name), environment={})
-        assert (config.role, config.node_id, config.listener.port) == (node.role, node.node_id, node.port)
+        assert (config.role, config.node_id, config.listener.port) == (
+            node.role,
+            node.node_id,
+            node.port,
+        )
         identity = read_identity(config.directory)
         assert (identity.cluster_id, identity.node_id) == (cluster.cluster_id, node.node_id)
-    assert load_config(cluster.config_path("controller-1"), environment={}).settings.broker_session_timeout_ms == 5000
+    assert (
+        load_config(
+            cluster.config_path("controller-1"), environment={}
+        ).settings.broker_session_timeout_ms
+        == 5000
+    )
 
 
 def test_reopened_it_is_the_same_cluster_and_can_grow(tmp_path: Path) -> None:
@@ -86,7 +97,10 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 DEAF = [
     sys.executable,
     "-c",
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)",
+    (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf',"
+        " flush=True); time.sleep(600)"
+    ),
 ]
 
 
@@ -149,12 +163,16 @@ def test_a_reused_pid_is_not_ours(tmp_path: Path) -> None:
     assert daemons.pid("broken") is None
 
 
-def test_a_leader_that_is_no_node_of_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_is_no_node_of_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Voters can be added by hand: the cluster is up, whoever leads it."""
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     leader = quorum_pb2.DescribeQuorumResponse(node_id=9, role="leader", leader_epoch=4)
-    monkeypatch.setattr(LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum((Answer("127.0.0.1:1", leader),)))
+    monkeypatch.setattr(
+        LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum((Answer("127.0.0.1:1", leader),))
+    )
     assert cluster.wait_leader_id(1) == 9
     with pytest.raises(ConfigError, match="no node 'controller-9'"):
         cluster.wait_leader(1)
@@ -165,11 +183,15 @@ def test_starting_a_quorum_leaves_it_running_whoever_leads(
 ) -> None:
     """What it started must not be stopped because a voter leads that it does not know."""
     leader = quorum_pb2.DescribeQuorumResponse(node_id=9, role="leader", leader_epoch=4)
-    monkeypatch.setattr(LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum((Answer("127.0.0.1:1", leader),)))
+    monkeypatch.setattr(
+        LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum((Answer("127.0.0.1:1", leader),))
+    )
     monkeypatch.setattr(LocalCluster, "start", lambda self, name: 1)
     monkeypatch.setattr(LocalCluster, "ready", lambda self, name, timeout_s=1.0: (True, ""))
     stopped: list[str] = []
-    monkeypatch.setattr(LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names))
+    monkeypatch.setattr(
+        LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names)
+    )
     start_quorum(nodes=1, base_port=None, directory=tmp_path / "c", timeout=5)
     assert stopped == []
     assert "controller 9 leads cluster" in capsys.readouterr().out

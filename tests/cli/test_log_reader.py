@@ -70,7 +70,9 @@ def leader(chunks: dict[int, bytes], *, high_watermark: int = 9, generation: int
             cluster_id="C",
             generation=generation,
             high_watermark=high_watermark,
-            records=chunks.get(request.fetch_offset, b"") if request.fetch_offset < high_watermark else b"",
+            records=chunks.get(request.fetch_offset, b"")
+            if request.fetch_offset < high_watermark
+            else b"",
         )
 
     return answer
@@ -78,7 +80,9 @@ def leader(chunks: dict[int, bytes], *, high_watermark: int = 9, generation: int
 
 def refuse(code: ErrorCode, endpoint: str = "") -> Answer:
     def answer(_: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
-        response = pb.MetadataFetchResponse(leader_id=-1, leader_endpoint=endpoint, high_watermark=-1)
+        response = pb.MetadataFetchResponse(
+            leader_id=-1, leader_endpoint=endpoint, high_watermark=-1
+        )
         response.error.error_code = code
         response.error.error_message = "no"
         return response
@@ -168,7 +172,9 @@ async def test_nobody_leads_in_time() -> None:
 
 def test_below_the_log_start_it_says_where_the_log_begins_and_with_which_snapshot() -> None:
     def answer(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
-        response = pb.MetadataFetchResponse(cluster_id="C", generation=3, high_watermark=9, log_start_offset=5)
+        response = pb.MetadataFetchResponse(
+            cluster_id="C", generation=3, high_watermark=9, log_start_offset=5
+        )
         if request.fetch_offset < 5:
             response.snapshot_id.end_offset, response.snapshot_id.epoch = 7, 2
         else:
@@ -179,9 +185,14 @@ def test_below_the_log_start_it_says_where_the_log_begins_and_with_which_snapsho
         log = reader(FakeTransport(a=answer), "a")
         info = await log.info()
         assert (info.log_start_offset, info.snapshot_id, info.address) == (5, SnapshotId(7, 2), "a")
-        with pytest.raises(BelowLogStartError, match="the log begins at offset 5: 4 lies before that") as failure:
+        with pytest.raises(
+            BelowLogStartError, match="the log begins at offset 5: 4 lies before that"
+        ) as failure:
             await log.read(4)
-        assert (failure.value.code, failure.value.snapshot_id) == (ErrorCode.OFFSET_OUT_OF_RANGE, SnapshotId(7, 2))
+        assert (failure.value.code, failure.value.snapshot_id) == (
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            SnapshotId(7, 2),
+        )
         assert await log.read(5) == chunk(5, 1)
         log.close()
 

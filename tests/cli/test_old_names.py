@@ -21,9 +21,13 @@ def test_the_protocol_has_both_names(name: str) -> None:
 
 
 def test_an_error_has_both_names() -> None:
-    error = ApiError(ErrorCode.STALE_BROKER_EPOCH, "broker 1 is not registered", field="broker_epoch")
-    assert str(error) == (
-        "STALE_BROKER_EPOCH (KIP-343: INVALID_INCARNATION_ID): broker 1 is not registered (field broker_epoch)"
+    error = ApiError(
+        ErrorCode.STALE_BROKER_EPOCH, "broker 1 is not registered", field="broker_epoch"
+    )
+    assert (
+        str(error)
+        == "STALE_BROKER_EPOCH (KIP-343: INVALID_INCARNATION_ID): broker 1 is not registered (field"
+        " broker_epoch)"
     )
     assert str(ApiError(ErrorCode.INVALID_REQUEST, "no")) == "INVALID_REQUEST: no"
     assert with_old_name("broker epoch") == "broker epoch (KIP-343: incarnation id)"

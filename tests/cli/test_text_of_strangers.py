@@ -1,4 +1,6 @@
-"""What others wrote reaches no terminal as it is: escape sequences, line breaks, marks of direction, markup of our own tools."""
+"""What others wrote reaches no terminal as it is: escape sequences, line breaks, marks of
+direction, markup of our own tools.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_what_commands_print_with(capsys: Any) -> None:
 
 def test_a_console_shows_it_so_whatever_it_is_given() -> None:
     out = io.StringIO()
-    console = SafeConsole(file=out, width=300, force_terminal=True, color_system="truecolor", markup=False)
+    console = SafeConsole(
+        file=out, width=300, force_terminal=True, color_system="truecolor", markup=False
+    )
     console.print(EVIL, style="red", highlight=False)
     text = out.getvalue()
     assert text.startswith("\x1b[31m"), "a style of ours is none of the stranger's"
@@ -79,7 +83,10 @@ def test_a_console_shows_it_so_whatever_it_is_given() -> None:
 
 @pytest.mark.parametrize(
     ("error", "lines"),
-    [(ApiError(ErrorCode.INVALID_REQUEST, EVIL, field=EVIL), 1), (ConfigError("two\nlines \x1b[2J"), 2)],
+    [
+        (ApiError(ErrorCode.INVALID_REQUEST, EVIL, field=EVIL), 1),
+        (ConfigError("two\nlines \x1b[2J"), 2),
+    ],
     ids=["another node's", "ours"],
 )
 def test_errors(capsys: Any, error: Any, lines: int) -> None:
@@ -112,7 +119,14 @@ class Planted:
             pb.TopicRecord(name=EVIL, topic_id=bytes(16)),
         ]
         self.chunk = b"".join(
-            batch.encode([record(message)], base_offset=at, epoch=1, timestamp_ms=1, principal=EVIL, control=not at)
+            batch.encode(
+                [record(message)],
+                base_offset=at,
+                epoch=1,
+                timestamp_ms=1,
+                principal=EVIL,
+                control=not at,
+            )
             for at, message in enumerate(messages)
         )
         self.start_offset, self.end_offset = 0, len(messages)
@@ -124,7 +138,9 @@ class Planted:
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["people", "json"])
 @pytest.mark.parametrize("command", [("log", "dump"), ("image", "show")], ids=" ".join)
-def test_commands_that_read_a_log(raftlog: Any, monkeypatch: Any, command: tuple[str, ...], as_json: bool) -> None:
+def test_commands_that_read_a_log(
+    raftlog: Any, monkeypatch: Any, command: tuple[str, ...], as_json: bool
+) -> None:
     @contextmanager
     def planted(*_: object) -> Iterator[Any]:
         there: Any = Planted()
@@ -144,7 +160,9 @@ def test_commands_that_read_a_log(raftlog: Any, monkeypatch: Any, command: tuple
 
 ANSWERS: dict[tuple[str, ...], Any] = {
     ("brokers", "list"): controller_pb2.DescribeBrokersResponse(
-        brokers=[controller_pb2.DescribedBroker(broker_id=1, endpoint=EVIL, rack=EVIL, reason=EVIL)],
+        brokers=[
+            controller_pb2.DescribedBroker(broker_id=1, endpoint=EVIL, rack=EVIL, reason=EVIL)
+        ],
         lowest_acknowledged_offset=-1,
         lao_unknown_reason=EVIL,
     ),
@@ -160,9 +178,13 @@ ANSWERS: dict[tuple[str, ...], Any] = {
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["people", "json"])
 @pytest.mark.parametrize("command", ANSWERS, ids=" ".join)
-def test_commands_that_ask_a_cluster(raftlog: Any, monkeypatch: Any, command: tuple[str, ...], as_json: bool) -> None:
+def test_commands_that_ask_a_cluster(
+    raftlog: Any, monkeypatch: Any, command: tuple[str, ...], as_json: bool
+) -> None:
     monkeypatch.setattr("raftlog.cli.session.run", lambda body, timeout_s: ANSWERS[command])
-    ran = raftlog(*command, "--bootstrap-controller", "127.0.0.1:1", *(("--json",) if as_json else ()))
+    ran = raftlog(
+        *command, "--bootstrap-controller", "127.0.0.1:1", *(("--json",) if as_json else ())
+    )
     assert ran.code == 0, ran
     harmless(ran.out)
     assert "FORGED" in ran.out
@@ -179,7 +201,8 @@ def test_log_lines_of_a_node_on_a_terminal() -> None:
         structlog.configure(**structured)
     text = out.getvalue()
     assert "ValueError" in text
-    # The traceback has lines of its own: what a stranger wrote into an exception's message may break a line there, and nothing else.
+    # The traceback has lines of its own: what a stranger wrote into an exception's message may
+    # break a line there, and nothing else.
     assert all(line.isprintable() for line in text.replace("\t", " ").split("\n")), repr(text)
     assert text.split("\n", maxsplit=1)[0].count("FORGED") == 3
 

@@ -24,8 +24,15 @@ Answer = Callable[[Any], Any]
 class Server:
     """Answers as it is told, and remembers what it was asked."""
 
-    def __init__(self, network: SimNetwork, host: str, conversation: Conversation, answer: Answer) -> None:
-        self.network, self.host, self.conversation, self.answer = network, host, conversation, answer
+    def __init__(
+        self, network: SimNetwork, host: str, conversation: Conversation, answer: Answer
+    ) -> None:
+        self.network, self.host, self.conversation, self.answer = (
+            network,
+            host,
+            conversation,
+            answer,
+        )
         self.address = f"{host}:1"
         self.asked: list[Any] = []
         self.links: list[Link] = []
@@ -68,10 +75,14 @@ class World:
         return await Server(self.network, host, Conversation.BROKER, answer).start()
 
     def controller_client(self, *hosts: str, **kwargs: Any) -> ControllerClient:
-        return ControllerClient(self.transport, [f"{host}:1" for host in hosts], rng=random.Random(1), **kwargs)
+        return ControllerClient(
+            self.transport, [f"{host}:1" for host in hosts], rng=random.Random(1), **kwargs
+        )
 
     def broker_client(self, *hosts: str, **kwargs: Any) -> BrokerClient:
-        return BrokerClient(self.transport, [f"{host}:1" for host in hosts], rng=random.Random(1), **kwargs)
+        return BrokerClient(
+            self.transport, [f"{host}:1" for host in hosts], rng=random.Random(1), **kwargs
+        )
 
 
 def simulate(test: Callable[[World], Awaitable[None]]) -> None:
@@ -109,7 +120,9 @@ def not_controller(host: str = "", *, unknown: bool = False) -> Answer:
 
 
 def refuses(code: ErrorCode, *, field: str = "", unknown: bool = False) -> Answer:
-    error = common_pb2.Error(error_code=code, error_message="no", field=field, outcome_unknown=unknown)
+    error = common_pb2.Error(
+        error_code=code, error_message="no", field=field, outcome_unknown=unknown
+    )
 
     def answer(request: Any) -> Any:
         if isinstance(request, broker_pb2.BrokerRequest):

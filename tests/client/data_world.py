@@ -1,4 +1,6 @@
-"""Brokers with partitions good enough for producers and consumers: shared logs in memory, and refusals as ordered."""
+"""Brokers with partitions good enough for producers and consumers: shared logs in memory, and
+refusals as ordered.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Log:
     def append(self, records: Sequence[bytes]) -> int:
         base = self.end
         self.chunks.append(
-            batch.encode([(1, 0, one) for one in records], base_offset=base, epoch=self.epoch, timestamp_ms=0)
+            batch.encode(
+                [(1, 0, one) for one in records], base_offset=base, epoch=self.epoch, timestamp_ms=0
+            )
         )
         self.end += len(records)
         return base
@@ -45,7 +49,10 @@ class Log:
 
     def read(self, offset: int) -> bytes:
         found = [
-            c for c in self.chunks for h in batch.headers(c) if h.end_offset > offset and h.end_offset <= self.committed
+            c
+            for c in self.chunks
+            for h in batch.headers(c)
+            if h.end_offset > offset and h.end_offset <= self.committed
         ]
         return b"".join(found)
 
@@ -59,7 +66,11 @@ class Log:
 
 
 class DataBroker:
-    """One broker. ``refuse``: (partition -> result error) of the next produces; ``mute``: requests are executed, not answered."""
+    """One broker.
+
+    ``refuse``: (partition -> result error) of the next produces; ``mute``: requests are executed,
+    not answered.
+    """
 
     def __init__(self, world: DataWorld, broker_id: int) -> None:
         self.world, self.id, self.host = world, broker_id, f"b{broker_id}"
@@ -71,7 +82,9 @@ class DataBroker:
         """By body of a request: throttle_time_ms of the next refusals."""
 
     async def start(self) -> None:
-        await self.world.network.transport_for(self.host).listen(f"{self.host}:1", {Conversation.BROKER: self.accept})
+        await self.world.network.transport_for(self.host).listen(
+            f"{self.host}:1", {Conversation.BROKER: self.accept}
+        )
 
     def accept(self, link: Link) -> DataBroker:
         self.links.append(link)
@@ -95,7 +108,9 @@ class DataBroker:
         if self.throttle.get(body):
             wait_ms = self.throttle[body].pop(0)
             code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
-            return pb.BrokerResponse(error=common_pb2.Error(error_code=code, throttle_time_ms=wait_ms))
+            return pb.BrokerResponse(
+                error=common_pb2.Error(error_code=code, throttle_time_ms=wait_ms)
+            )
         if body == "metadata":
             token = common_pb2.MetadataToken(generation=0, epoch=1, offset=self.world.offset)
             return pb.BrokerResponse(token=token, metadata=self.world.metadata(request.metadata))
@@ -114,10 +129,18 @@ class DataBroker:
         return None
 
     def result(self, type_: Any, asked: Any, code: ErrorCode, **fields: Any) -> Any:
-        result = type_(topic_id=asked.topic_id, partition_index=asked.partition_index, error_code=code, **fields)
+        result = type_(
+            topic_id=asked.topic_id,
+            partition_index=asked.partition_index,
+            error_code=code,
+            **fields,
+        )
         log = self.world.logs.get(asked.partition_index)
         if self.world.names_leaders and log is not None:
-            result.current_leader.leader_id, result.current_leader.leader_epoch = log.leader, log.epoch
+            result.current_leader.leader_id, result.current_leader.leader_epoch = (
+                log.leader,
+                log.epoch,
+            )
         return result
 
     def produce(self, request: data_pb2.ProduceRequest) -> data_pb2.ProduceResponse:
@@ -130,13 +153,19 @@ class DataBroker:
             if refused is not None:
                 results.append(
                     self.result(
-                        data_pb2.ProducePartitionResult, asked, refused[0], base_offset=-1, outcome_unknown=refused[1]
+                        data_pb2.ProducePartitionResult,
+                        asked,
+                        refused[0],
+                        base_offset=-1,
+                        outcome_unknown=refused[1],
                     )
                 )
             else:
                 results.append(
                     data_pb2.ProducePartitionResult(
-                        topic_id=asked.topic_id, partition_index=asked.partition_index, base_offset=base
+                        topic_id=asked.topic_id,
+                        partition_index=asked.partition_index,
+                        base_offset=base,
                     )
                 )
         return data_pb2.ProduceResponse(partitions=results)
@@ -150,7 +179,9 @@ class DataBroker:
                 continue
             log = self.world.logs[asked.partition_index]
             if asked.fetch_offset > log.end:
-                results.append(self.result(data_pb2.FetchPartitionResult, asked, ErrorCode.OFFSET_OUT_OF_RANGE))
+                results.append(
+                    self.result(data_pb2.FetchPartitionResult, asked, ErrorCode.OFFSET_OUT_OF_RANGE)
+                )
                 continue
             results.append(
                 data_pb2.FetchPartitionResult(
@@ -207,18 +238,28 @@ class DataWorld:
 
     def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
         brokers = [
-            pb.MetadataBroker(node_id=one.id, host=one.host, port=1) for one in self.brokers.values() if not one.fenced
+            pb.MetadataBroker(node_id=one.id, host=one.host, port=1)
+            for one in self.brokers.values()
+            if not one.fenced
         ]
         topics = []
         for name in request.topics:
             if name != TOPIC:
-                topics.append(pb.MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                topics.append(
+                    pb.MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                )
                 continue
             partitions = []
             for index, log in self.logs.items():
                 leader, epoch = self.stale.get(index, (log.leader, log.epoch))
-                partitions.append(pb.MetadataPartition(partition_index=index, leader_id=leader, leader_epoch=epoch))
-            topics.append(pb.MetadataTopic(name=name, topic_id=self.topic_id, partitions=partitions))
+                partitions.append(
+                    pb.MetadataPartition(
+                        partition_index=index, leader_id=leader, leader_epoch=epoch
+                    )
+                )
+            topics.append(
+                pb.MetadataTopic(name=name, topic_id=self.topic_id, partitions=partitions)
+            )
         return pb.MetadataResponse(brokers=brokers, topics=topics)
 
     def producer(self, *bootstrap: int, **settings: Any) -> Producer:
@@ -241,7 +282,9 @@ class DataWorld:
         return [getattr(one, body) for one in self.brokers[broker_id].asked if one.HasField(body)]
 
 
-def simulate_data(test: Callable[[DataWorld], Awaitable[None]], leaders: Sequence[int] = (1,)) -> None:
+def simulate_data(
+    test: Callable[[DataWorld], Awaitable[None]], leaders: Sequence[int] = (1,)
+) -> None:
     async def main() -> None:
         world = DataWorld()
         await world.start(leaders)

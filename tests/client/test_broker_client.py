@@ -12,7 +12,9 @@ from raftlog.wire.common.v1 import common_pb2
 
 
 def at(offset: int, *, generation: int = 0) -> Callable[[pb.BrokerRequest], pb.BrokerResponse]:
-    """Answers reads from an image at ``offset``, or at what the token asks for; writes as the leader does."""
+    """Answers reads from an image at ``offset``, or at what the token asks for; writes as the
+    leader does.
+    """
 
     def answer(request: pb.BrokerRequest) -> pb.BrokerResponse:
         if request.HasField("write"):
@@ -53,11 +55,17 @@ def test_a_write_moves_the_token_so_that_it_is_read_back() -> None:
         a = await world.broker("a", at(7))
         client = world.broker_client("a")
         await client.read(pb.MetadataRequest())
-        response = await client.write(create(), acks=common_pb2.ACKS_ACKNOWLEDGED, timeout_s=3, principal="me")
+        response = await client.write(
+            create(), acks=common_pb2.ACKS_ACKNOWLEDGED, timeout_s=3, principal="me"
+        )
         assert response.write.token.offset == 40
         assert client.token.offset == 40
         write = a.asked[1].write
-        assert (write.acks, write.timeout_ms, write.client.principal) == (common_pb2.ACKS_ACKNOWLEDGED, 3000, "me")
+        assert (write.acks, write.timeout_ms, write.client.principal) == (
+            common_pb2.ACKS_ACKNOWLEDGED,
+            3000,
+            "me",
+        )
         await client.read(pb.MetadataRequest(), mode=pb.LATEST, timeout_s=2)
         read = a.asked[2].read
         assert (read.at_least.offset, read.mode, read.timeout_ms) == (40, pb.LATEST, 2000)
@@ -69,7 +77,12 @@ def test_a_write_moves_the_token_so_that_it_is_read_back() -> None:
 def test_tokens_only_grow_and_a_newer_generation_replaces_them() -> None:
     async def test(world: World) -> None:
         client = world.broker_client("a")
-        for generation, offset, expected in [(0, 5, (0, 5)), (0, 3, (0, 5)), (1, 2, (1, 2)), (0, 9, (1, 2))]:
+        for generation, offset, expected in [
+            (0, 5, (0, 5)),
+            (0, 3, (0, 5)),
+            (1, 2, (1, 2)),
+            (0, 9, (1, 2)),
+        ]:
             client.see(common_pb2.MetadataToken(generation=generation, epoch=1, offset=offset))
             assert (client.token.generation, client.token.offset) == expected
         client.forget()
@@ -81,10 +94,15 @@ def test_tokens_only_grow_and_a_newer_generation_replaces_them() -> None:
 
 def test_another_generation_is_reported() -> None:
     async def test(world: World) -> None:
-        await world.broker("a", refuses(ErrorCode.INCONSISTENT_GENERATION, field="read.at_least.generation"))
+        await world.broker(
+            "a", refuses(ErrorCode.INCONSISTENT_GENERATION, field="read.at_least.generation")
+        )
         client = world.broker_client("a")
         error = await failure(client.read(pb.MetadataRequest()))
-        assert (error.code, error.field) == (ErrorCode.INCONSISTENT_GENERATION, "read.at_least.generation")
+        assert (error.code, error.field) == (
+            ErrorCode.INCONSISTENT_GENERATION,
+            "read.at_least.generation",
+        )
         client.close()
 
     simulate(test)

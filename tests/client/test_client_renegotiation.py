@@ -1,4 +1,6 @@
-"""A client that is told that something else is offered now: a new connection, and no call fails for it."""
+"""A client that is told that something else is offered now: a new connection, and no call fails for
+it.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,16 @@ class Broker:
         if request.HasField("api_versions"):
             return pb.BrokerResponse(api_versions=self.offered)
         if request.HasField("write"):
-            response = pb.BrokerResponse(write=leader(request.write), correlation_id=request.correlation_id)
+            response = pb.BrokerResponse(
+                write=leader(request.write), correlation_id=request.correlation_id
+            )
             if self.hold:
                 self.held.append((self.server.links[-1], response))
                 return None
             return response
-        return pb.BrokerResponse(token=common_pb2.MetadataToken(epoch=1, offset=1), metadata=pb.MetadataResponse())
+        return pb.BrokerResponse(
+            token=common_pb2.MetadataToken(epoch=1, offset=1), metadata=pb.MetadataResponse()
+        )
 
     def tell(self, offered: pb.ApiVersionsResponse) -> None:
         self.offered = offered
@@ -53,7 +59,9 @@ class Broker:
 
 
 @pytest.mark.parametrize("round_robin", [False, True])
-def test_calls_in_flight_end_on_the_old_connection_and_new_ones_take_a_new_one(round_robin: bool) -> None:
+def test_calls_in_flight_end_on_the_old_connection_and_new_ones_take_a_new_one(
+    round_robin: bool,
+) -> None:
     async def test(world: World) -> None:
         broker = await Broker().start(world, "a")
         client = world.broker_client("a", round_robin=round_robin)
@@ -71,7 +79,9 @@ def test_calls_in_flight_end_on_the_old_connection_and_new_ones_take_a_new_one(r
         broker.let_go()
         await write
         await asyncio.sleep(0.1)
-        assert len(world.network._connections) == 1, "the old one is closed when all is answered there"
+        assert len(world.network._connections) == 1, (
+            "the old one is closed when all is answered there"
+        )
         client.close()
 
     simulate(test)

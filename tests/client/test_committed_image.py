@@ -1,4 +1,6 @@
-"""The committed image as a client follows it: read on from where it was, and begun anew where the log is no more."""
+"""The committed image as a client follows it: read on from where it was, and begun anew where the
+log is no more.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Log:
             self.start = 0
             raise BelowLogStartError(offset, 5, SnapshotId(5, 1))
         for base in range(offset, until):
-            message = rec.ConfigRecord(resource_type=16, resource_name="r", name="match", value=str(base))
+            message = rec.ConfigRecord(
+                resource_type=16, resource_name="r", name="match", value=str(base)
+            )
             yield batch.encode([record(message).data], base_offset=base, epoch=1, timestamp_ms=1)
 
 
@@ -51,7 +55,9 @@ def test_it_reads_on_from_where_it_was_and_begins_anew_where_it_must() -> None:
         assert await look() == (2, "2")
         log.end = 5
         assert await look() == (4, "4")
-        assert first.configs[16, "r"]["match"] == "2", "an image that was given away does not change"
+        assert first.configs[16, "r"]["match"] == "2", (
+            "an image that was given away does not change"
+        )
         assert log.begun_at == [0, 3, 3]
         log.end, log.start = 9, 6
         assert await look() == (8, "8")

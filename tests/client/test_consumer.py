@@ -14,7 +14,9 @@ from raftlog.wire.data.v1 import data_pb2
 
 def fill(world: DataWorld, index: int, *values: bytes) -> None:
     for value in values:
-        world.logs[index].append([data_pb2.DataRecord(key=b"k", value=value, timestamp_ms=5).SerializeToString()])
+        world.logs[index].append(
+            [data_pb2.DataRecord(key=b"k", value=value, timestamp_ms=5).SerializeToString()]
+        )
 
 
 async def values(consumer: Consumer, count: int) -> list[bytes]:
@@ -43,12 +45,14 @@ def test_from_the_beginning_in_order_and_what_comes_later() -> None:
 
 def test_from_an_offset_and_from_the_end() -> None:
     async def test(world: DataWorld) -> None:
-        world.logs[0].append([data_pb2.DataRecord(value=b"%d" % n).SerializeToString() for n in range(4)])
+        world.logs[0].append(
+            [data_pb2.DataRecord(value=b"%d" % n).SerializeToString() for n in range(4)]
+        )
         middle, end = world.consumer(), world.consumer()
         middle.assign(TOPIC, 0, 2)
         end.assign(TOPIC, 0, LATEST)
         # The batch begins below the offset: what is below is left out.
-        (record, last) = await middle.poll(5.0)
+        record, last = await middle.poll(5.0)
         assert (record.offset, record.value, record.key) == (2, b"2", None)
         assert last.offset == 3
         assert await end.poll(1.0) == []
@@ -151,7 +155,10 @@ def test_who_was_served_is_asked_for_last() -> None:
         fill(world, 0, b"0")
         assert await values(consumer, 1) == [b"0"]
         await asyncio.sleep(1)
-        orders = [[one.partition_index for one in request.partitions] for request in world.requests(1, "fetch")]
+        orders = [
+            [one.partition_index for one in request.partitions]
+            for request in world.requests(1, "fetch")
+        ]
         assert orders[0] == [0, 1, 2]
         assert orders[-1] == [1, 2, 0]
         consumer.close()
@@ -179,7 +186,9 @@ def test_only_what_is_asked_for_is_there_and_a_closed_consumer_says_so() -> None
     simulate_data(test)
 
 
-def test_more_partitions_than_a_request_may_have_are_asked_for_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_partitions_than_a_request_may_have_are_asked_for_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("raftlog.client.consumer.DATA_REQUEST_MAX_PARTITIONS", 2)
 
     async def test(world: DataWorld) -> None:
@@ -188,7 +197,11 @@ def test_more_partitions_than_a_request_may_have_are_asked_for_in_turn(monkeypat
         consumer = world.consumer()
         consumer.assign(TOPIC)
         assert sorted(await values(consumer, 5)) == [b"0", b"1", b"2", b"3", b"4"]
-        asked = [len(one.partitions) for body in ("list_offsets", "fetch") for one in world.requests(1, body)]
+        asked = [
+            len(one.partitions)
+            for body in ("list_offsets", "fetch")
+            for one in world.requests(1, body)
+        ]
         assert max(asked) == 2
         consumer.close()
 

@@ -25,7 +25,9 @@ def test_follows_a_hint_and_stays_with_the_leader() -> None:
         b = await world.controller("b", leader)
         client = world.controller_client("a")
         for _ in range(5):
-            response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, principal="me", timeout_s=5)
+            response = await client.call(
+                create(), acks=common_pb2.ACKS_VISIBLE, principal="me", timeout_s=5
+            )
             assert response.write.token.offset == 40
         assert (len(a.asked), len(b.asked)) == (1, 5)
         assert client.target == "b:1"
@@ -150,7 +152,9 @@ def test_a_call_that_is_not_answered_in_time_is_unknown_and_the_next_goes_elsewh
 
 
 def test_a_connection_that_says_nothing_is_not_used_again() -> None:
-    """[one connection to the leader is dead, and nothing closes it: each call that comes back to it times out]"""
+    """[one connection to the leader is dead, and nothing closes it: each call that comes back to it
+    times out]
+    """
 
     async def test(world: World) -> None:
         a = await world.controller("a", leader)
@@ -171,7 +175,10 @@ def test_a_connection_that_says_nothing_is_not_used_again() -> None:
 def test_a_connection_on_which_others_are_answered_stays() -> None:
     async def test(world: World) -> None:
         a = await world.controller(
-            "a", lambda request: None if request.create_topics.topics[0].name == "slow" else leader(request)
+            "a",
+            lambda request: (
+                None if request.create_topics.topics[0].name == "slow" else leader(request)
+            ),
         )
         client = world.controller_client("a")
         call = asyncio.ensure_future(client.call(create("slow"), timeout_s=1))
@@ -241,7 +248,9 @@ def test_many_calls_in_flight_move_together_and_keep_their_order() -> None:
         responses = await asyncio.gather(*futures)
         assert all(response.write.token.offset == 40 for response in responses)
         assert len(a.asked) == 65
-        assert [request.create_topics.topics[0].name for request in b.asked] == [str(n) for n in range(64)]
+        assert [request.create_topics.topics[0].name for request in b.asked] == [
+            str(n) for n in range(64)
+        ]
         client.close()
 
     simulate(test)

@@ -1,4 +1,6 @@
-"""Leaders beside the controller: each way in which the two can differ has its name, and nothing else is said."""
+"""Leaders beside the controller: each way in which the two can differ has its name, and nothing
+else is said.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ EPOCHS = {1: 0, 2: 1, 3: 2}
 
 
 def committed(*changes: object) -> Image:
-    """Brokers 1 to 3, a topic b with one partition of leader 1, a topic a with two of leader 2; and then ``changes``."""
+    """Brokers 1 to 3, a topic b with one partition of leader 1, a topic a with two of leader 2; and
+    then ``changes``.
+    """
     messages = [
         *(rec.RegisterBrokerRecord(broker_id=id_, incarnation_id=f"i{id_}", broker_epoch=EPOCHS[id_]) for id_ in EPOCHS),
         rec.TopicRecord(name="b", topic_id=B),
@@ -58,8 +62,12 @@ def led(
 
 def answers(*led_by: tuple[int, list[pb.LedPartition]], **failures: str) -> dict[int, LeaderAnswer]:
     found = {id_: LeaderAnswer(id_, EPOCHS[id_]) for id_ in EPOCHS}
-    found.update({id_: LeaderAnswer(id_, EPOCHS[id_], tuple(partitions)) for id_, partitions in led_by})
-    found.update({int(id_[1:]): LeaderAnswer(int(id_[1:]), failure=why) for id_, why in failures.items()})
+    found.update(
+        {id_: LeaderAnswer(id_, EPOCHS[id_], tuple(partitions)) for id_, partitions in led_by}
+    )
+    found.update(
+        {int(id_[1:]): LeaderAnswer(int(id_[1:]), failure=why) for id_, why in failures.items()}
+    )
     return found
 
 
@@ -68,7 +76,11 @@ B_ONE = [led(B, 0, (1, 2, 3))]
 
 
 def why(rows: list[Compared]) -> dict[tuple[str, int], list[Why]]:
-    return {(row.topic, row.key[1]): [one.why for one in row.differences] for row in rows if row.differences}
+    return {
+        (row.topic, row.key[1]): [one.why for one in row.differences]
+        for row in rows
+        if row.differences
+    }
 
 
 def shrink(topic: bytes = B, **fields: Any) -> rec.PartitionChangeRecord:
@@ -84,7 +96,9 @@ def test_where_both_say_the_same_nothing_is_said() -> None:
     ]
     assert why(rows) == {}
     assert marks(rows) == set()
-    assert [row.key for row in compare(committed(), answers((1, B_ONE), (2, A_BOTH)), [(B, 0)])] == [(B, 0)]
+    assert [
+        row.key for row in compare(committed(), answers((1, B_ONE), (2, A_BOTH)), [(B, 0)])
+    ] == [(B, 0)]
 
 
 def test_proposed_and_unanswered() -> None:
@@ -98,12 +112,18 @@ def test_proposed_and_unanswered() -> None:
 
 
 def test_a_leader_that_is_behind_and_proposes_is_said_to_do_both() -> None:
-    (row,) = compare(committed(shrink()), answers((1, [led(B, 0, (1, 2, 3), proposed=(1, 2))])), [(B, 0)])
+    (row,) = compare(
+        committed(shrink()), answers((1, [led(B, 0, (1, 2, 3), proposed=(1, 2))])), [(B, 0)]
+    )
     assert [one.why for one in row.differences] == [Why.LEADER_BEHIND, Why.PROPOSED]
 
 
 def test_the_leaders_image_is_behind() -> None:
-    for change, behind in ((shrink(), B_ONE), (rec.PartitionChangeRecord(topic_id=B, leader=1), B_ONE), (shrink(), [])):
+    for change, behind in (
+        (shrink(), B_ONE),
+        (rec.PartitionChangeRecord(topic_id=B, leader=1), B_ONE),
+        (shrink(), []),
+    ):
         (row,) = compare(committed(change), answers((1, behind)), [(B, 0)])
         assert [one.why for one in row.differences] == [Why.LEADER_BEHIND], change
     (row,) = compare(committed(shrink()), answers((1, B_ONE)), [(B, 0)])
@@ -117,7 +137,10 @@ def test_a_member_that_the_leader_knows_under_an_older_epoch() -> None:
     again = rec.RegisterBrokerRecord(broker_id=3, incarnation_id="i3-again", broker_epoch=8)
     (row,) = compare(committed(again), answers((1, B_ONE)), [(B, 0)])
     (found,) = row.differences
-    assert (found.why, found.text) == (Why.LEADER_BEHIND, "broker 1 knows broker 3 in epoch 2, registered is 8")
+    assert (found.why, found.text) == (
+        Why.LEADER_BEHIND,
+        "broker 1 knows broker 3 in epoch 2, registered is 8",
+    )
 
 
 def test_a_stale_leader_beside_the_real_one() -> None:
@@ -150,7 +173,9 @@ def test_what_must_never_be_is_called_a_conflict() -> None:
         led(B, 0, (1, 2, 3), partition_epoch=1),
         led(B, 0, (1, 2, 3), leader_epoch=1),
     ):
-        assert why(compare(committed(), answers((1, [impossible])), [(B, 0)])) == {("b", 0): [Why.CONFLICT]}
+        assert why(compare(committed(), answers((1, [impossible])), [(B, 0)])) == {
+            ("b", 0): [Why.CONFLICT]
+        }
 
 
 def test_a_difference_lasts_as_long_as_its_leader_does_not_move() -> None:
@@ -158,6 +183,10 @@ def test_a_difference_lasts_as_long_as_its_leader_does_not_move() -> None:
     # The controller goes on, the leader stays where it was.
     later = compare(committed(shrink(), shrink()), answers((1, B_ONE)), [(B, 0)])
     assert marks(first) == marks(later) != set()
-    moved = compare(committed(shrink(), shrink()), answers((1, [led(B, 0, (1, 2), partition_epoch=1)])), [(B, 0)])
+    moved = compare(
+        committed(shrink(), shrink()),
+        answers((1, [led(B, 0, (1, 2), partition_epoch=1)])),
+        [(B, 0)],
+    )
     assert why(moved) == {("b", 0): [Why.LEADER_BEHIND]}
     assert not marks(first) & marks(moved)

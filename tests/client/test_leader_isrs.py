@@ -1,4 +1,6 @@
-"""Asking leaders for their ISRs: every page, every broker at once, and what fails is said of that broker alone."""
+"""Asking leaders for their ISRs: every page, every broker at once, and what fails is said of that
+broker alone.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,17 @@ def leads(broker_id: int, *indexes: int, page: int = 1000) -> Any:
         if asked.partitions:
             for one in asked.partitions:
                 known = one.partition_index in indexes
-                response.partitions.append(led(one.partition_index, 0 if known else ErrorCode.NOT_LEADER_OR_FOLLOWER))
+                response.partitions.append(
+                    led(one.partition_index, 0 if known else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                )
         else:
             begin = asked.cursor.partition_index + 1 if asked.HasField("cursor") else 0
             rest = [one for one in indexes if one >= begin]
             response.partitions.extend(map(led, rest[:page]))
             if rest[page:]:
-                response.next_cursor.CopyFrom(pb.PartitionKey(topic_id=T, partition_index=rest[page - 1]))
+                response.next_cursor.CopyFrom(
+                    pb.PartitionKey(topic_id=T, partition_index=rest[page - 1])
+                )
         return broker_pb2.BrokerResponse(broker_metadata=response)
 
     return answer
@@ -51,7 +57,11 @@ def test_all_brokers_are_asked_and_all_pages_read() -> None:
         asked = {2: two.address, 1: one.address}
         answers = await ask_leaders(world.transport, asked, timeout_s=5.0, cluster_id="c")
         assert list(answers) == [1, 2]
-        assert (indexes(answers[1]), answers[1].broker_epoch, answers[1].failure) == (list(range(25)), 10, "")
+        assert (indexes(answers[1]), answers[1].broker_epoch, answers[1].failure) == (
+            list(range(25)),
+            10,
+            "",
+        )
         assert (indexes(answers[2]), answers[2].broker_epoch, answers[2].failure) == ([], 20, "")
         assert len(one.asked) == 3
         assert {request.cluster_id for request in one.asked} == {"c"}
@@ -68,7 +78,10 @@ def test_keys_are_asked_for_in_bounded_requests_and_those_of_others_left_out() -
         assert indexes(answers[1]) == list(range(0, count, 2))
         assert [len(request.broker_metadata.partitions) for request in one.asked] == [1000, 1000, 1]
         pages = await ask_leader(world.transport, one.address, timeout_s=5.0, keys=keys[:2])
-        assert [one.error_code for one in pages[0].partitions] == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert [one.error_code for one in pages[0].partitions] == [
+            0,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ]
 
     simulate(test)
 

@@ -1,4 +1,6 @@
-"""A program that uses the client library sees nothing on its stdout and stderr unless it asks for logs."""
+"""A program that uses the client library sees nothing on its stdout and stderr unless it asks for
+logs.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ asyncio.run(main())
 
 def run(setup: str) -> tuple[str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("SETUP", setup)], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM.replace("SETUP", setup)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
@@ -64,5 +70,10 @@ def test_nothing_is_printed_by_default() -> None:
 )
 def test_logs_are_there_when_asked_for(setup: str, stream: int) -> None:
     printed = run(setup)[stream]
-    for text in ("planted info", "planted warning", "planted exception", "ValueError: planted cause"):
+    for text in (
+        "planted info",
+        "planted warning",
+        "planted exception",
+        "ValueError: planted cause",
+    ):
         assert text in printed

@@ -1,4 +1,6 @@
-"""Where records go, what is tried again and what is not, and what is said of an outcome that nobody knows."""
+"""Where records go, what is tried again and what is not, and what is said of an outcome that nobody
+knows.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def test_records_of_one_turn_share_a_batch_and_each_learns_its_offset() -> None:
     async def test(world: DataWorld) -> None:
         producer = world.producer()
         first = await producer.send(TOPIC, b"0", partition=0)
-        rest = await asyncio.gather(*(producer.send(TOPIC, b"%d" % n, partition=0) for n in range(1, 10)))
+        rest = await asyncio.gather(
+            *(producer.send(TOPIC, b"%d" % n, partition=0) for n in range(1, 10))
+        )
         assert [first.offset, *(one.offset for one in rest)] == list(range(10))
         assert world.logs[0].values() == [b"%d" % n for n in range(10)]
         assert len(world.requests(1, "produce")) == 2
@@ -38,8 +42,14 @@ def test_a_request_goes_to_the_leader_of_each_partition_with_its_epoch() -> None
         producer = world.producer()
         await asyncio.gather(*(producer.send(TOPIC, b"x", partition=index) for index in range(3)))
         for broker_id, index, epoch in ((2, 0, 1), (3, 1, 7), (2, 2, 1)):
-            asked = [one for request in world.requests(broker_id, "produce") for one in request.partitions]
-            assert [one.current_leader_epoch for one in asked if one.partition_index == index] == [epoch]
+            asked = [
+                one
+                for request in world.requests(broker_id, "produce")
+                for one in request.partitions
+            ]
+            assert [one.current_leader_epoch for one in asked if one.partition_index == index] == [
+                epoch
+            ]
         # Both partitions of one leader share a request.
         assert len(world.requests(2, "produce")) == 1
         assert world.requests(1, "produce") == []
@@ -63,7 +73,9 @@ def test_a_key_always_goes_to_one_partition_and_keyless_records_to_all_in_turn()
 
 
 @pytest.mark.parametrize("names_leaders", [True, False])
-def test_a_moved_leader_is_found_and_the_record_is_written_once_and_in_order(names_leaders: bool) -> None:
+def test_a_moved_leader_is_found_and_the_record_is_written_once_and_in_order(
+    names_leaders: bool,
+) -> None:
     async def test(world: DataWorld) -> None:
         world.names_leaders = names_leaders
         producer = world.producer()
@@ -134,7 +146,10 @@ def test_an_unknown_outcome_is_said_and_not_tried_again() -> None:
         producer = world.producer()
         world.brokers[1].refuse = [(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True)]
         error = await failure(producer.send(TOPIC, b"x"))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True)
+        assert (error.code, error.outcome_unknown) == (
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            True,
+        )
         assert world.logs[0].values() == [b"x"]
         # The next one is another record.
         assert (await producer.send(TOPIC, b"y")).offset == 1
@@ -259,11 +274,15 @@ def test_a_batch_that_is_too_large_for_the_leader_is_split_and_a_record_that_is_
     async def test(world: DataWorld) -> None:
         producer = world.producer()
         world.brokers[1].refuse = [(ErrorCode.MESSAGE_TOO_LARGE, False)] * 2
-        results = await asyncio.gather(*(producer.send(TOPIC, b"%d" % n, partition=0) for n in range(8)))
+        results = await asyncio.gather(
+            *(producer.send(TOPIC, b"%d" % n, partition=0) for n in range(8))
+        )
         assert [one.offset for one in results] == list(range(8))
         assert len(world.requests(1, "produce")) == 6
         world.brokers[1].refuse = [(ErrorCode.MESSAGE_TOO_LARGE, False)]
-        assert (await failure(producer.send(TOPIC, b"x", partition=0))).code is ErrorCode.MESSAGE_TOO_LARGE
+        assert (
+            await failure(producer.send(TOPIC, b"x", partition=0))
+        ).code is ErrorCode.MESSAGE_TOO_LARGE
         producer.close()
 
     simulate_data(test)
@@ -310,7 +329,10 @@ def test_a_cancelled_record_gives_its_room_back_and_closing_says_what_is_unknown
         world.brokers[1].mute = True
         flying = producer.post(TOPIC, b"1", partition=0)
         await asyncio.sleep(0)
-        cancelled, kept = producer.post(TOPIC, b"2", partition=0), producer.post(TOPIC, b"3", partition=0)
+        cancelled, kept = (
+            producer.post(TOPIC, b"2", partition=0),
+            producer.post(TOPIC, b"3", partition=0),
+        )
         cancelled.cancel()
         await asyncio.sleep(1)
         world.brokers[1].mute = False
@@ -340,13 +362,19 @@ def test_acks_are_checked_and_sent() -> None:
             producer: Producer = world.producer(acks=acks, request_timeout_ms=700)
             await producer.send(TOPIC, b"x")
             producer.close()
-        assert [(one.acks, one.timeout_ms) for one in world.requests(1, "produce")] == [(-1, 700), (0, 700), (1, 700)]
+        assert [(one.acks, one.timeout_ms) for one in world.requests(1, "produce")] == [
+            (-1, 700),
+            (0, 700),
+            (1, 700),
+        ]
 
     simulate_data(test)
 
 
 @pytest.mark.parametrize("bound", ["PRODUCE_MAX_RECORDS", "DATA_REQUEST_MAX_PARTITIONS"])
-def test_a_request_has_no_more_than_a_broker_takes(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+def test_a_request_has_no_more_than_a_broker_takes(
+    monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
     monkeypatch.setattr(f"raftlog.client.producer.{bound}", 2)
 
     async def test(world: DataWorld) -> None:

@@ -17,19 +17,25 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 WRITTEN = common_pb2.WriteResult(token=common_pb2.MetadataToken(epoch=1, offset=40))
 EXISTS = common_pb2.Error(error_code=36, error_message="topic 'a' exists", field="topics[0].name")
-BAD_NAME = common_pb2.Error(error_code=17, error_message="'?' is no topic name", field="topics[2].name")
+BAD_NAME = common_pb2.Error(
+    error_code=17, error_message="'?' is no topic name", field="topics[2].name"
+)
 BODY = pb.CreateTopicsRequest(topics=[pb.CreatableTopic(name=name) for name in ("a", "b", "?")])
 
 
 def created(*errors: common_pb2.Error | None) -> pb.ControllerResponse:
     topics = [pb.CreatableTopicResult(name="x", error=error) for error in errors]
-    return pb.ControllerResponse(create_topics=pb.CreateTopicsResponse(topics=topics), write=WRITTEN)
+    return pb.ControllerResponse(
+        create_topics=pb.CreateTopicsResponse(topics=topics), write=WRITTEN
+    )
 
 
 def answering(response: pb.ControllerResponse) -> Any:
     def answer(request: pb.ControllerRequest) -> pb.ControllerResponse:
         if request.HasField("open_client"):
-            return pb.ControllerResponse(open_client=pb.OpenClientResponse(client_id=9), write=WRITTEN)
+            return pb.ControllerResponse(
+                open_client=pb.OpenClientResponse(client_id=9), write=WRITTEN
+            )
         return response
 
     return answer
@@ -40,9 +46,16 @@ def by_all_clients(response: pb.ControllerResponse, check: Any) -> None:
 
     async def test(world: World) -> None:
         await world.controller("a", answering(response))
-        await world.broker("b", lambda request: broker_pb2.BrokerResponse(write=answering(response)(request.write)))
+        await world.broker(
+            "b", lambda request: broker_pb2.BrokerResponse(write=answering(response)(request.write))
+        )
         controllers, brokers = world.controller_client("a"), world.broker_client("b")
-        for write in (controllers.call, controllers.session().write, brokers.write, brokers.session().write):
+        for write in (
+            controllers.call,
+            controllers.session().write,
+            brokers.write,
+            brokers.session().write,
+        ):
             await check(write)
         controllers.close()
         brokers.close()
@@ -55,7 +68,11 @@ def test_one_refused_item_is_raised_as_its_error() -> None:
         with pytest.raises(RefusedItemsError) as raised:
             await write(BODY)
         error = raised.value
-        assert (error.code, error.message, error.field) == (36, "topic 'a' exists", "topics[0].name")
+        assert (error.code, error.message, error.field) == (
+            36,
+            "topic 'a' exists",
+            "topics[0].name",
+        )
         assert not error.outcome_unknown
         assert [one.code for one in error.errors] == [ErrorCode.TOPIC_ALREADY_EXISTS]
         assert error.response.write.token.offset == 40
@@ -68,7 +85,10 @@ def test_several_refused_items_are_raised_together() -> None:
         with pytest.raises(RefusedItemsError) as raised:
             await write(BODY)
         error = raised.value
-        assert [(one.code, one.field) for one in error.errors] == [(36, "topics[0].name"), (17, "topics[2].name")]
+        assert [(one.code, one.field) for one in error.errors] == [
+            (36, "topics[0].name"),
+            (17, "topics[2].name"),
+        ]
         assert "2 items" in error.message
         assert "exists" in error.message
         assert "no topic name" in error.message

@@ -28,7 +28,10 @@ def test_reads_go_round_and_are_monotone_by_the_token() -> None:
     """[Broker A has been told 100, B only 80: round-robin goes backwards.]"""
 
     async def test(world: World) -> None:
-        servers = [await world.broker(name, at(offset)) for name, offset in (("a", 100), ("b", 80), ("c", 90))]
+        servers = [
+            await world.broker(name, at(offset))
+            for name, offset in (("a", 100), ("b", 80), ("c", 90))
+        ]
         client = world.broker_client("a", "b", "c", round_robin=True)
         seen = -1
         for _ in range(30):
@@ -111,7 +114,10 @@ def test_a_write_of_unknown_outcome_is_said_and_never_sent_again() -> None:
             server.hang_up()
         with pytest.raises(ApiError) as error:
             await write
-        assert (error.value.code, error.value.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
+        assert (error.value.code, error.value.outcome_unknown) == (
+            ErrorCode.NETWORK_EXCEPTION,
+            True,
+        )
         assert len(a.asked) + len(b.asked) == 1
         client.close()
 
@@ -135,7 +141,10 @@ def test_nobody_there_is_said_within_the_timeout_as_not_executed() -> None:
 
 def test_a_write_that_was_refused_once_and_then_sent_elsewhere_is_of_unknown_outcome() -> None:
     async def test(world: World) -> None:
-        fenced, other = await world.broker("a", refuses(ErrorCode.BROKER_FENCED)), await world.broker("b", silent)
+        fenced, other = (
+            await world.broker("a", refuses(ErrorCode.BROKER_FENCED)),
+            await world.broker("b", silent),
+        )
         client = world.broker_client("a", "b", round_robin=True)
         await asyncio.sleep(0.1)
         for _ in range(2):

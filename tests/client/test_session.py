@@ -1,4 +1,6 @@
-"""Exactly-once writes against scripted servers: what is sent under which number, and which answers are believed."""
+"""Exactly-once writes against scripted servers: what is sent under which number, and which answers
+are believed.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,15 @@ async def failure(awaitable: Any) -> ApiError:
 
 
 def token(offset: int) -> common_pb2.WriteResult:
-    return common_pb2.WriteResult(token=common_pb2.MetadataToken(generation=GENERATION, epoch=1, offset=offset))
+    return common_pb2.WriteResult(
+        token=common_pb2.MetadataToken(generation=GENERATION, epoch=1, offset=offset)
+    )
 
 
 class Controller:
-    """Opens clients, and answers writes by a script: one entry an attempt, the last one for ever."""
+    """Opens clients, and answers writes by a script: one entry an attempt, the last one for
+    ever.
+    """
 
     def __init__(self, *script: Callable[[Any], Any]) -> None:
         self.script = list(script) or [executed]
@@ -42,7 +48,9 @@ class Controller:
         if request.HasField("open_client"):
             self.opened += 1
             client_id = 1000 * self.opened
-            return pb.ControllerResponse(open_client=pb.OpenClientResponse(client_id=client_id), write=token(client_id))
+            return pb.ControllerResponse(
+                open_client=pb.OpenClientResponse(client_id=client_id), write=token(client_id)
+            )
         if request.HasField("close_client"):
             self.closed.append(request.close_client.client_id)
             return pb.ControllerResponse(close_client=pb.CloseClientResponse(), write=token(5))
@@ -107,8 +115,12 @@ def test_the_client_is_opened_with_the_first_write_and_once_for_all() -> None:
         assert controller.closed == [1000]
 
 
-@pytest.mark.parametrize("lost", [silent, LOST_LEADERSHIP, refuses(ErrorCode.REQUEST_TIMED_OUT, unknown=True)])
-def test_an_unknown_outcome_is_asked_again_under_the_same_number(lost: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(
+    "lost", [silent, LOST_LEADERSHIP, refuses(ErrorCode.REQUEST_TIMED_OUT, unknown=True)]
+)
+def test_an_unknown_outcome_is_asked_again_under_the_same_number(
+    lost: Callable[[Any], Any],
+) -> None:
     @against(executed, lost, lost, duplicate)
     async def test(session: Any, controller: Controller, world: World) -> None:
         await session.write(create())
@@ -149,7 +161,9 @@ def test_an_error_of_a_write_sent_once_is_definite() -> None:
 
 
 def test_a_definite_error_of_a_retried_write_is_not_definite() -> None:
-    """[Attempt 1 is delayed on its way; attempt 2 is answered INVALID; the state changes; attempt 1 arrives and is executed.]"""
+    """[Attempt 1 is delayed on its way; attempt 2 is answered INVALID; the state changes; attempt 1
+    arrives and is executed.]
+    """
 
     @against(silent, INVALID, executed)
     async def test(session: Any, controller: Controller, world: World) -> None:
@@ -172,7 +186,9 @@ def test_a_retried_write_that_wrote_nothing_is_not_done_either() -> None:
 
 
 def test_an_attempt_that_was_refused_is_at_its_end_and_does_not_count() -> None:
-    @against(not_controller(), refuses(ErrorCode.THROTTLING_QUOTA_EXCEEDED), not_controller(), INVALID)
+    @against(
+        not_controller(), refuses(ErrorCode.THROTTLING_QUOTA_EXCEEDED), not_controller(), INVALID
+    )
     async def test(session: Any, controller: Controller, world: World) -> None:
         error = await failure(session.write(create()))
         assert error.code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -236,10 +252,14 @@ def test_no_more_than_a_window_is_in_flight_and_the_oldest_number_holds_it() -> 
         client = world.controller_client("a")
         session = client.session()
         writes = [
-            asyncio.ensure_future(session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=30))
+            asyncio.ensure_future(
+                session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=30)
+            )
             for _ in range(WINDOW + 20)
         ]
-        late = asyncio.ensure_future(session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=2))
+        late = asyncio.ensure_future(
+            session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=2)
+        )
         await asyncio.sleep(1)
         assert [request.client.sequence for request in held] == list(range(1, WINDOW + 1))
 
@@ -254,7 +274,9 @@ def test_no_more_than_a_window_is_in_flight_and_the_oldest_number_holds_it() -> 
         assert len(held) == WINDOW
         release(held[0])
         await asyncio.sleep(0.1)
-        assert [request.client.sequence for request in held[WINDOW:]] == list(range(WINDOW + 1, WINDOW + 12))
+        assert [request.client.sequence for request in held[WINDOW:]] == list(
+            range(WINDOW + 1, WINDOW + 12)
+        )
         assert held[-1].client.all_below_done == 12
         error = await failure(late)
         assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
@@ -286,7 +308,9 @@ def test_a_write_that_is_called_up_and_given_up_in_one_moment_is_given_up() -> N
         await world.controller("a", Controller(silent))
         client = world.controller_client("a")
         session = client.session()
-        holding = [asyncio.ensure_future(session.write(create(), timeout_s=60)) for _ in range(WINDOW)]
+        holding = [
+            asyncio.ensure_future(session.write(create(), timeout_s=60)) for _ in range(WINDOW)
+        ]
         await asyncio.sleep(1)
         for turns in range(8):
             waits = asyncio.ensure_future(session.write(create(), timeout_s=60))

@@ -20,7 +20,9 @@ WAIT_MS = 3_000
 
 
 def throttled(request: Any) -> pb.ControllerResponse:
-    error = common_pb2.Error(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED, throttle_time_ms=WAIT_MS)
+    error = common_pb2.Error(
+        error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED, throttle_time_ms=WAIT_MS
+    )
     return pb.ControllerResponse(error=error)
 
 
@@ -46,7 +48,10 @@ def test_but_not_beyond_the_deadline_of_the_call() -> None:
         begun = world.loop.time()
         with pytest.raises(ApiError) as refused:
             await client.session().write(create(), timeout_s=2)
-        assert (refused.value.code, refused.value.outcome_unknown) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, False)
+        assert (refused.value.code, refused.value.outcome_unknown) == (
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+            False,
+        )
         assert len(controller.writes) == 1
         assert world.loop.time() - begun < 2.0
         client.close()

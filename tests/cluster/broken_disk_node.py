@@ -1,4 +1,5 @@
-"""``raftlog`` on a disk that fails while a file named by ``BROKEN_FILE`` in the environment exists: each call ends with EIO.
+"""``raftlog`` on a disk that fails while a file named by ``BROKEN_FILE`` in the environment exists:
+each call ends with EIO.
 
 Its exit code is left in ``ENDED_FILE``.
 """
@@ -24,7 +25,10 @@ def break_disk() -> None:
 
         def fail(self: Any, *arguments: Any, real: Any = real) -> Any:
             if _broken():
-                raise StorageError(f"append failed: IO error: While appending to file: {self._path}/7.log: I/O error")
+                raise StorageError(
+                    f"append failed: IO error: While appending to file: {self._path}/7.log: I/O"
+                    " error"
+                )
             return real(self, *arguments)
 
         setattr(rocks_adapter._RocksMap, name, fail)

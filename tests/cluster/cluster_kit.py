@@ -1,4 +1,6 @@
-"""What the tests with real processes share: command lines, waiting, writing under load, reading the committed log back."""
+"""What the tests with real processes share: command lines, waiting, writing under load, reading the
+committed log back.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Ran:
         return msgspec.json.decode(self.out)
 
 
-def raftlog(*arguments: object, environment: Mapping[str, str] | None = None, timeout_s: float = PATIENCE_S) -> Ran:
+def raftlog(
+    *arguments: object, environment: Mapping[str, str] | None = None, timeout_s: float = PATIENCE_S
+) -> Ran:
     """Run one command line as a process of its own."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
     begun = time.monotonic()
@@ -64,7 +68,10 @@ def raftlog(*arguments: object, environment: Mapping[str, str] | None = None, ti
 
 
 def one_message(ran: Ran) -> str:
-    """The only thing that a command has said: one message on stderr. Its further lines are a list."""
+    """The only thing that a command has said: one message on stderr.
+
+    Its further lines are a list.
+    """
     first, *more = ran.err.splitlines()
     assert first.startswith("raftlog: "), ran.err
     assert all(line.startswith("  - ") for line in more), ran.err
@@ -81,8 +88,12 @@ def until(found: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> 
     return time.monotonic() - begun
 
 
-async def until_true(found: Callable[[], Awaitable[bool]], what: str, within_s: float = PATIENCE_S) -> float:
-    """Wait for an asynchronous condition, which may fail with ApiError meanwhile; seconds it took."""
+async def until_true(
+    found: Callable[[], Awaitable[bool]], what: str, within_s: float = PATIENCE_S
+) -> float:
+    """Wait for an asynchronous condition, which may fail with ApiError meanwhile; seconds it
+    took.
+    """
     begun = time.monotonic()
     while True:
         try:
@@ -98,7 +109,9 @@ async def until_true(found: Callable[[], Awaitable[bool]], what: str, within_s: 
 def setting(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
     """A write: one config value."""
     config = pb.AlterableConfig(name="match", value=value)
-    resource = pb.AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name=name, configs=[config])
+    resource = pb.AlterConfigsResource(
+        resource_type=CLIENT_METRICS, resource_name=name, configs=[config]
+    )
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
 
 
@@ -119,7 +132,9 @@ def three_controllers(directory: Path) -> Iterator[LocalCluster]:
 async def controllers_of(cluster: LocalCluster) -> AsyncIterator[ControllerClient]:
     """A client of the active controller."""
     transport = GrpcTransport()
-    client = ControllerClient(transport, [node.endpoint for node in cluster.controllers], rng=random.Random(0))
+    client = ControllerClient(
+        transport, [node.endpoint for node in cluster.controllers], rng=random.Random(0)
+    )
     try:
         yield client
     finally:
@@ -130,7 +145,9 @@ async def controllers_of(cluster: LocalCluster) -> AsyncIterator[ControllerClien
 class Load:
     """Writers that go on until told to stop, and what was acknowledged to them."""
 
-    def __init__(self, client: ControllerClient, *, prefix: str, writers: int = 16, pause_s: float = 0.0) -> None:
+    def __init__(
+        self, client: ControllerClient, *, prefix: str, writers: int = 16, pause_s: float = 0.0
+    ) -> None:
         self._client = client
         self._pause_s = pause_s
         self._stopping = False
@@ -141,7 +158,9 @@ class Load:
         self.longest_gap_s = 0.0
         self.unknown: list[ApiError] = []
         """Errors that left a write's outcome unknown."""
-        self._tasks = [asyncio.create_task(self._write(f"{prefix}-{number}")) for number in range(writers)]
+        self._tasks = [
+            asyncio.create_task(self._write(f"{prefix}-{number}")) for number in range(writers)
+        ]
 
     async def _write(self, name: str) -> None:
         count = 0
@@ -178,11 +197,15 @@ class Load:
 
 
 async def committed_image(cluster: LocalCluster) -> Image:
-    """The whole committed log, read back and folded; a write of its own comes first, behind all that was acknowledged."""
+    """The whole committed log, read back and folded; a write of its own comes first, behind all
+    that was acknowledged.
+    """
     async with controllers_of(cluster) as client:
         await client.call(setting("settled", "yes"), timeout_s=PATIENCE_S)
     transport = GrpcTransport()
-    reader = LogReader(transport, [node.endpoint for node in cluster.controllers], rng=random.Random(0))
+    reader = LogReader(
+        transport, [node.endpoint for node in cluster.controllers], rng=random.Random(0)
+    )
     try:
         end = (await reader.info()).high_watermark
         builder = ImageBuilder(Image())
@@ -196,12 +219,18 @@ async def committed_image(cluster: LocalCluster) -> Image:
 
 def lost(acknowledged: Mapping[str, int], image: Image) -> list[str]:
     """The acknowledged writes that an image does not hold."""
-    return [name for name in acknowledged if image.configs.get((CLIENT_METRICS, name)) != {"match": name}]
+    return [
+        name
+        for name in acknowledged
+        if image.configs.get((CLIENT_METRICS, name)) != {"match": name}
+    ]
 
 
 def describe(cluster: LocalCluster) -> Any:
     """What the active controller says of the brokers."""
-    return raftlog("brokers", "list", "--json", "--bootstrap-controller", cluster.bootstrap_controllers).json
+    return raftlog(
+        "brokers", "list", "--json", "--bootstrap-controller", cluster.bootstrap_controllers
+    ).json
 
 
 def says(text: str, *patterns: str) -> None:

@@ -1,4 +1,6 @@
-"""A TCP proxy on loopback that can be cut (connections are reset and refused) and made to swallow everything without a word."""
+"""A TCP proxy on loopback that can be cut (connections are reset and refused) and made to swallow
+everything without a word.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class CuttableProxy:
         self._reset()
 
     async def swallow(self) -> None:
-        """As a firewall that drops: connections stay open, new ones open too, and no byte passes either way."""
+        """As a firewall that drops: connections stay open, new ones open too, and no byte passes
+        either way.
+        """
         self._flows.clear()
 
     async def heal(self) -> None:

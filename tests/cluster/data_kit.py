@@ -1,4 +1,6 @@
-"""What the tests of the data plane with real processes share: clients that note what was acknowledged, and what a topic holds."""
+"""What the tests of the data plane with real processes share: clients that note what was
+acknowledged, and what a topic holds.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ class DataWorld:
 
     def producer(self, *servers: str, **settings: Any) -> Producer:
         made = Producer(
-            self.transport, servers or self.servers, rng=random.Random(), settings=ProducerSettings(**settings)
+            self.transport,
+            servers or self.servers,
+            rng=random.Random(),
+            settings=ProducerSettings(**settings),
         )
         self._open.append(made)
         return made
@@ -69,7 +74,9 @@ class DataWorld:
             leader = await self.leader()
             return leader not in (broker_id, -1) if other else leader == broker_id
 
-        await until_true(found, f"partition 0 is led by {'another than ' if other else ''}{broker_id}")
+        await until_true(
+            found, f"partition 0 is led by {'another than ' if other else ''}{broker_id}"
+        )
 
     async def close(self) -> None:
         for client in self._open:
@@ -87,9 +94,13 @@ async def clients_of(cluster: LocalCluster) -> AsyncIterator[DataWorld]:
 
 
 async def in_sync(world: DataWorld, index: int = 0) -> None:
-    """Wait until all brokers are in the committed ISR of a partition, as the controllers' log has it."""
+    """Wait until all brokers are in the committed ISR of a partition, as the controllers' log has
+    it.
+    """
     cluster = world.cluster
-    reader = LogReader(world.transport, [node.endpoint for node in cluster.controllers], rng=random.Random())
+    reader = LogReader(
+        world.transport, [node.endpoint for node in cluster.controllers], rng=random.Random()
+    )
     wanted = [node.node_id for node in cluster.brokers]
 
     async def found() -> bool:
@@ -109,7 +120,9 @@ def replace_disk(cluster: LocalCluster, name: str) -> None:
 
 
 class Load:
-    """Writers that go on until told to stop: what was acknowledged, what was refused, and what nobody knows."""
+    """Writers that go on until told to stop: what was acknowledged, what was refused, and what
+    nobody knows.
+    """
 
     def __init__(self, producer: Producer, writers: int = 8) -> None:
         self._producer = producer
@@ -159,7 +172,9 @@ class Reader:
         while not self._stopping:
             for record in await self._consumer.poll(0.2):
                 log = self.seen.setdefault(record.partition, [])
-                assert record.offset == len(log), f"offset {record.offset} came behind {len(log)} records"
+                assert record.offset == len(log), (
+                    f"offset {record.offset} came behind {len(log)} records"
+                )
                 assert record.value is not None
                 log.append(record.value)
 
@@ -177,7 +192,9 @@ class Reader:
 
 
 async def nothing_is_lost(world: DataWorld, load: Load, *readers: Reader) -> None:
-    """Every acknowledged record is where it was said to be, none that was refused is there, and readers saw this very log."""
+    """Every acknowledged record is where it was said to be, none that was refused is there, and
+    readers saw this very log.
+    """
     ends: dict[int, int] = {}
     for partition, offset in load.acknowledged.values():
         ends[partition] = max(ends.get(partition, 0), offset + 1)

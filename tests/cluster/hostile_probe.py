@@ -1,7 +1,8 @@
-"""A client beside an attack: writes, reads and asks for health until its stdin ends, then prints what took how long.
+"""A client beside an attack: writes, reads and asks for health until its stdin ends, then prints
+what took how long.
 
-Before, it does the same for a while without an attack, and says what took longest: that is the machine's doing, and that of whatever else
-runs on it.
+Before, it does the same for a while without an attack, and says what took longest: that is the
+machine's doing, and that of whatever else runs on it.
 """
 
 from __future__ import annotations
@@ -50,13 +51,18 @@ async def calls(addresses: list[str], goes_on: Callable[[int], bool]) -> list[tu
         writes = controller_pb2_grpc.ControllerStub(to_controller)
         reads = broker_pb2_grpc.BrokerStub(to_broker)
         config = pb.AlterableConfig(name="match", value="x")
-        resource = pb.AlterConfigsResource(resource_type=16, resource_name="probe", configs=[config])
+        resource = pb.AlterConfigsResource(
+            resource_type=16, resource_name="probe", configs=[config]
+        )
         write = pb.IncrementalAlterConfigsRequest(resources=[resource])
         rounds = 0
         while goes_on(rounds):
             rounds += 1
             await timed("write", writes.IncrementalAlterConfigs(write, timeout=TIMEOUT_S))
-            await timed("read", reads.DescribeCluster(broker_pb2.DescribeClusterRequest(), timeout=TIMEOUT_S))
+            await timed(
+                "read",
+                reads.DescribeCluster(broker_pb2.DescribeClusterRequest(), timeout=TIMEOUT_S),
+            )
             await timed("controller's /readyz", asyncio.to_thread(health, controller_http))
             await timed("broker's /readyz", asyncio.to_thread(health, broker_http))
             await asyncio.sleep(PAUSE_S)

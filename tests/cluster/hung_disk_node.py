@@ -1,4 +1,6 @@
-"""``raftlog`` on a disk that hangs while a file named by ``HANG_FILE`` in the environment exists: no sync comes back, no error."""
+"""``raftlog`` on a disk that hangs while a file named by ``HANG_FILE`` in the environment exists:
+no sync comes back, no error.
+"""
 
 import os
 import time

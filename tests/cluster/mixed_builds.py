@@ -1,4 +1,5 @@
-"""One cluster of two builds: every node is upgraded, rolled back and upgraded again under writes; then the feature is raised.
+"""One cluster of two builds: every node is upgraded, rolled back and upgraded again under writes;
+then the feature is raised.
 
 Run it against a real other build, for instance the release before::
 
@@ -67,8 +68,12 @@ class MixedCluster(LocalCluster):
 
 
 def levels(cluster: LocalCluster) -> dict[int, tuple[int, int]]:
-    """Of metadata.version, by node that knows how to say it: the finalized level, and the highest that it knows."""
-    ran = raftlog("features", "describe", "--json", "--bootstrap-controller", cluster.bootstrap_controllers)
+    """Of metadata.version, by node that knows how to say it: the finalized level, and the highest
+    that it knows.
+    """
+    ran = raftlog(
+        "features", "describe", "--json", "--bootstrap-controller", cluster.bootstrap_controllers
+    )
     assert ran.code == 0, ran.err
     rows = [row for row in ran.json["features"] if row["feature"] == "metadata.version"]
     return {row["node_id"]: (row["finalized_level"], row["max_supported_version"]) for row in rows}
@@ -77,7 +82,9 @@ def levels(cluster: LocalCluster) -> dict[int, tuple[int, int]]:
 def upgrade(cluster: LocalCluster) -> Any:
     """Ask for the latest metadata.version."""
     level = f"metadata.version={LATEST_METADATA_VERSION}"
-    return raftlog("features", "upgrade", level, "--bootstrap-controller", cluster.bootstrap_controllers)
+    return raftlog(
+        "features", "upgrade", level, "--bootstrap-controller", cluster.bootstrap_controllers
+    )
 
 
 async def _step(cluster: MixedCluster, load: Load, name: str, *, to_other: bool, say: Say) -> None:
@@ -87,8 +94,9 @@ async def _step(cluster: MixedCluster, load: Load, name: str, *, to_other: bool,
     await load.more(WRITES)
     leader = await asyncio.to_thread(cluster.leader)
     say(
-        f"{name} is now of {'the other' if to_other else 'this'} build, leader {leader.name if leader else '?'}, "
-        f"{len(load.acknowledged)} writes acknowledged, longest gap {load.longest_gap_s * 1000:.0f} ms"
+        f"{name} is now of {'the other' if to_other else 'this'} build, leader"
+        f" {leader.name if leader else '?'}, {len(load.acknowledged)} writes acknowledged, longest"
+        f" gap {load.longest_gap_s * 1000:.0f} ms"
     )
 
 
@@ -109,7 +117,9 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
         assert before < latest == LATEST_METADATA_VERSION, known
         refused = await asyncio.to_thread(upgrade, cluster)
         assert refused.code != 0
-        assert f"broker 4 knows metadata.version from 1 to {before}, not {latest}" in refused.err, refused.err
+        assert f"broker 4 knows metadata.version from 1 to {before}, not {latest}" in refused.err, (
+            refused.err
+        )
         say(f"the broker is of the other build: {refused.err.strip()}")
 
         await _every_node(cluster, load, to_other=True, say=say)
@@ -123,7 +133,9 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
             await _step(cluster, load, names[0], to_other=True, say=say)
         refused = await asyncio.to_thread(upgrade, cluster)
         assert refused.code != 0
-        assert f"voter 1 knows metadata.version up to {before}, not {latest}" in refused.err, refused.err
+        assert f"voter 1 knows metadata.version up to {before}, not {latest}" in refused.err, (
+            refused.err
+        )
         say(f"one voter is of the other build: {refused.err.strip()}")
         await _step(cluster, load, names[0], to_other=False, say=say)
 
@@ -142,16 +154,21 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
     assert lost(acknowledged, image) == []
     assert image.features["metadata.version"] == latest
     say(
-        f"all {len(acknowledged)} acknowledged writes are there, metadata.version is {latest}, the voter set is {image.voters}"
+        f"all {len(acknowledged)} acknowledged writes are there, metadata.version is {latest}, the"
+        f" voter set is {image.voters}"
     )
 
 
 async def _refused(cluster: MixedCluster, name: str, say: Say) -> None:
-    """A node of the other build does not start on what this one has written since; of this build it does."""
+    """A node of the other build does not start on what this one has written since; of this build it
+    does.
+    """
     log = cluster.log_path(name)
     size = log.stat().st_size
     await asyncio.to_thread(cluster.change, name, to_other=True)
-    await asyncio.to_thread(until, lambda: cluster.pid(name) is None, f"{name} of the other build stops")
+    await asyncio.to_thread(
+        until, lambda: cluster.pid(name) is None, f"{name} of the other build stops"
+    )
     with log.open("rb") as file:
         file.seek(size)
         said = file.read().decode()

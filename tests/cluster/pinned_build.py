@@ -1,4 +1,6 @@
-"""``raftlog`` as it would be if the metadata.version in its first argument were the latest it knew: a stand-in for a build before."""
+"""``raftlog`` as it would be if the metadata.version in its first argument were the latest it knew:
+a stand-in for a build before.
+"""
 
 import sys
 

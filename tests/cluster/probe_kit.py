@@ -32,16 +32,27 @@ class Probed:
     def check(self, *, but: int = 0) -> None:
         """Others were served within a second, all but the longest few calls."""
         assert len(self.took) > ROUNDS
-        # On a busy machine a call takes its time without any attack, too; on a quiet one that is some hundredths.
+        # On a busy machine a call takes its time without any attack, too; on a quiet one that is
+        # some hundredths.
         assert self.took[but][0] - 2 * self.calm_s < WITHIN_S, (self.calm_s, self.took[:5])
 
 
 @asynccontextmanager
 async def probing(controller: Node, broker: Node) -> AsyncIterator[Probed]:
-    """The probe runs while the body does; then ``took`` is there. Fails if a call of the probe was refused."""
+    """The probe runs while the body does; then ``took`` is there.
+
+    Fails if a call of the probe was refused.
+    """
     process = await asyncio.to_thread(
         subprocess.Popen,
-        [sys.executable, str(PROBE), controller.endpoint, broker.endpoint, controller.http, broker.http],
+        [
+            sys.executable,
+            str(PROBE),
+            controller.endpoint,
+            broker.endpoint,
+            controller.http,
+            broker.http,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,6 +1,8 @@
-"""``raftlog`` for KIP-903's race: while files named in the environment exist, a leader's AlterPartition and a follower's fetches are held.
+"""``raftlog`` for KIP-903's race: while files named in the environment exist, a leader's
+AlterPartition and a follower's fetches are held.
 
-``NO_EPOCH_CHECK`` not empty: the controller does not look at the broker epochs of a proposed ISR, as before KIP-903.
+``NO_EPOCH_CHECK`` not empty: the controller does not look at the broker epochs of a proposed ISR,
+as before KIP-903.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def hold_fetches() -> None:
     """A follower asks for nothing."""
     send = LeaderLinks.send
 
-    def later(self: LeaderLinks, leader_id: int, request: data_pb2.ReplicaFetchRequest, now: float) -> None:
+    def later(
+        self: LeaderLinks, leader_id: int, request: data_pb2.ReplicaFetchRequest, now: float
+    ) -> None:
         if held("HOLD_FETCH_FILE"):
             asyncio.get_running_loop().call_later(POLL_S, later, self, leader_id, request, now)
         elif leader_id in self._links:
@@ -58,7 +62,9 @@ def check_no_epochs() -> None:
     def lenient(view: Any, member: records_pb2.BrokerState, *, skip: bool) -> str:
         broker = view.brokers.get(member.broker_id)
         epoch = member.broker_epoch if broker is None else broker.epoch
-        return ineligible(view, records_pb2.BrokerState(broker_id=member.broker_id, broker_epoch=epoch), skip=skip)
+        return ineligible(
+            view, records_pb2.BrokerState(broker_id=member.broker_id, broker_epoch=epoch), skip=skip
+        )
 
     alter_partition._ineligible = lenient
 

@@ -1,4 +1,5 @@
-"""Bad requests against a running cluster: a typed error that names the field, nothing written, every process alive.
+"""Bad requests against a running cluster: a typed error that names the field, nothing written,
+every process alive.
 
 Also what a node shows of itself meanwhile: metrics and readiness.
 """
@@ -37,7 +38,8 @@ from raftlog.wire.records.v1 import records_pb2
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
-# A machine that is slow altogether must not fence brokers or elect leaders here: every record must be a test's own.
+# A machine that is slow altogether must not fence brokers or elect leaders here: every record must
+# be a test's own.
 SETTINGS = {
     "broker.session.timeout.ms": 60_000,
     "broker.fencing.timeout.ms": 90_000,
@@ -53,7 +55,9 @@ _E = ErrorCode
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("requests") / "c", controllers=3, brokers=2, settings=SETTINGS)
+    made = LocalCluster(
+        tmp_path_factory.mktemp("requests") / "c", controllers=3, brokers=2, settings=SETTINGS
+    )
     made.generate()
     try:
         made.start_controllers()
@@ -101,19 +105,49 @@ def topic_config(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
 
 TOO_LARGE = "incremental_alter_configs"
 REFUSED = [
-    pytest.param(topic_config("retention.mss", "1"), _E.INVALID_CONFIG, "resources[0].configs[0].name", id="no config"),
-    pytest.param(topic_config("retention.ms", "x"), _E.INVALID_CONFIG, "resources[0].configs[0].value", id="no number"),
-    pytest.param(topic("taken"), _E.TOPIC_ALREADY_EXISTS, "topics[0].name", id="exists"),
-    pytest.param(topic("bad name"), _E.INVALID_TOPIC_EXCEPTION, "topics[0].name", id="name"),
-    pytest.param(topic("t", 0), _E.INVALID_PARTITIONS, "topics[0].num_partitions", id="no partitions"),
-    pytest.param(topic("t", 1, 3), _E.INVALID_REPLICATION_FACTOR, "topics[0].replication_factor", id="replicas"),
-    pytest.param(topic("t", 2**31 - 1), _E.POLICY_VIOLATION, "", id="more records than a batch takes"),
-    pytest.param(setting("k", "v" * 40_000), _E.INVALID_CONFIG, "resources[0].configs[0].value", id="long value"),
     pytest.param(
-        setting("k", "v" * (REQUEST_BYTES + 1)), _E.MESSAGE_TOO_LARGE, TOO_LARGE, id="above the request's limit"
+        topic_config("retention.mss", "1"),
+        _E.INVALID_CONFIG,
+        "resources[0].configs[0].name",
+        id="no config",
     ),
     pytest.param(
-        setting("k", "v" * (TRANSPORT_BYTES + 1)), _E.MESSAGE_TOO_LARGE, TOO_LARGE, id="above the transport's limit"
+        topic_config("retention.ms", "x"),
+        _E.INVALID_CONFIG,
+        "resources[0].configs[0].value",
+        id="no number",
+    ),
+    pytest.param(topic("taken"), _E.TOPIC_ALREADY_EXISTS, "topics[0].name", id="exists"),
+    pytest.param(topic("bad name"), _E.INVALID_TOPIC_EXCEPTION, "topics[0].name", id="name"),
+    pytest.param(
+        topic("t", 0), _E.INVALID_PARTITIONS, "topics[0].num_partitions", id="no partitions"
+    ),
+    pytest.param(
+        topic("t", 1, 3),
+        _E.INVALID_REPLICATION_FACTOR,
+        "topics[0].replication_factor",
+        id="replicas",
+    ),
+    pytest.param(
+        topic("t", 2**31 - 1), _E.POLICY_VIOLATION, "", id="more records than a batch takes"
+    ),
+    pytest.param(
+        setting("k", "v" * 40_000),
+        _E.INVALID_CONFIG,
+        "resources[0].configs[0].value",
+        id="long value",
+    ),
+    pytest.param(
+        setting("k", "v" * (REQUEST_BYTES + 1)),
+        _E.MESSAGE_TOO_LARGE,
+        TOO_LARGE,
+        id="above the request's limit",
+    ),
+    pytest.param(
+        setting("k", "v" * (TRANSPORT_BYTES + 1)),
+        _E.MESSAGE_TOO_LARGE,
+        TOO_LARGE,
+        id="above the transport's limit",
     ),
 ]
 
@@ -126,7 +160,9 @@ def error_in(response: Any) -> common_pb2.Error:
 
 
 async def refusal(call: Awaitable[Any]) -> tuple[ErrorCode, str, bool]:
-    """(code, field, whether the outcome is unknown) of a call that fails, as a whole or in its one item."""
+    """(code, field, whether the outcome is unknown) of a call that fails, as a whole or in its one
+    item.
+    """
     try:
         error = error_in(await call)
     except ApiError as failed:
@@ -135,14 +171,24 @@ async def refusal(call: Awaitable[Any]) -> tuple[ErrorCode, str, bool]:
 
 
 @pytest.mark.parametrize(("request_", "code", "field"), REFUSED)
-async def test_refused_with_the_field(cluster: LocalCluster, request_: Any, code: ErrorCode, field: str) -> None:
+async def test_refused_with_the_field(
+    cluster: LocalCluster, request_: Any, code: ErrorCode, field: str
+) -> None:
     """By the controller itself, and through a broker."""
     transport = GrpcTransport(TransportLimits(max_message_bytes=TRANSPORT_BYTES))
-    brokers = BrokerClient(transport, [node.endpoint for node in cluster.brokers], rng=random.Random(0))
-    controllers = ControllerClient(transport, [node.endpoint for node in cluster.controllers], rng=random.Random(0))
+    brokers = BrokerClient(
+        transport, [node.endpoint for node in cluster.brokers], rng=random.Random(0)
+    )
+    controllers = ControllerClient(
+        transport, [node.endpoint for node in cluster.controllers], rng=random.Random(0)
+    )
     try:
         assert await refusal(brokers.write(request_, timeout_s=PATIENCE_S)) == (code, field, False)
-        assert await refusal(controllers.call(request_, timeout_s=PATIENCE_S)) == (code, field, False)
+        assert await refusal(controllers.call(request_, timeout_s=PATIENCE_S)) == (
+            code,
+            field,
+            False,
+        )
     finally:
         brokers.close()
         controllers.close()
@@ -160,7 +206,9 @@ async def channel_to() -> Any:
     channels: list[Any] = []
 
     def make(address: str) -> Any:
-        channels.append(grpc.aio.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]))
+        channels.append(
+            grpc.aio.insecure_channel(address, options=[("grpc.max_send_message_length", -1)])
+        )
         return channels[-1]
 
     yield make
@@ -175,14 +223,18 @@ def wire_error(error: grpc.aio.AioRpcError) -> common_pb2.Error:
 
 
 def stale_requests(cluster: LocalCluster) -> list[Any]:
-    """Of a broker's last life, from a broker that was never there, and of a broker that is not the leader it says it is."""
+    """Of a broker's last life, from a broker that was never there, and of a broker that is not the
+    leader it says it is.
+    """
     (first, _) = describe(cluster)["brokers"]
     broker_id, epoch = first["broker_id"], first["broker_epoch"]
     states = [records_pb2.BrokerState(broker_id=broker_id, broker_epoch=epoch)]
     partition = pb.AlterPartitionData(new_isr_with_epochs=states)
     topics = [pb.AlterPartitionTopic(topic_id=b"\x01" * 16, partitions=[partition])]
     return [
-        pb.BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch - 1, current_metadata_offset=epoch + 1),
+        pb.BrokerHeartbeatRequest(
+            broker_id=broker_id, broker_epoch=epoch - 1, current_metadata_offset=epoch + 1
+        ),
         pb.BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch - 1, want_shut_down=True),
         pb.BrokerHeartbeatRequest(broker_id=99, broker_epoch=epoch),
         pb.AlterPartitionRequest(broker_id=broker_id, broker_epoch=epoch - 1, topics=topics),
@@ -190,7 +242,9 @@ def stale_requests(cluster: LocalCluster) -> list[Any]:
     ]
 
 
-async def test_a_stale_broker_epoch_is_refused_by_unary_call(cluster: LocalCluster, channel_to: Any) -> None:
+async def test_a_stale_broker_epoch_is_refused_by_unary_call(
+    cluster: LocalCluster, channel_to: Any
+) -> None:
     stub = await active_stub(cluster, channel_to)
     for request in await asyncio.to_thread(stale_requests, cluster):
         method = getattr(stub, type(request).__name__.removesuffix("Request"))
@@ -198,16 +252,26 @@ async def test_a_stale_broker_epoch_is_refused_by_unary_call(cluster: LocalClust
             await method(request, timeout=PATIENCE_S)
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         error = wire_error(refused.value)
-        assert (error.error_code, error.field, error.outcome_unknown) == (_E.STALE_BROKER_EPOCH, "broker_epoch", False)
+        assert (error.error_code, error.field, error.outcome_unknown) == (
+            _E.STALE_BROKER_EPOCH,
+            "broker_epoch",
+            False,
+        )
 
 
-async def test_a_stale_broker_epoch_is_refused_on_a_stream(cluster: LocalCluster, channel_to: Any) -> None:
+async def test_a_stale_broker_epoch_is_refused_on_a_stream(
+    cluster: LocalCluster, channel_to: Any
+) -> None:
     stub = await active_stub(cluster, channel_to)
     requests = await asyncio.to_thread(stale_requests, cluster)
     stream = stub.Converse(timeout=PATIENCE_S)
     items = []
     for number, request in enumerate(requests):
-        body = "broker_heartbeat" if isinstance(request, pb.BrokerHeartbeatRequest) else "alter_partition"
+        body = (
+            "broker_heartbeat"
+            if isinstance(request, pb.BrokerHeartbeatRequest)
+            else "alter_partition"
+        )
         items.append(pb.ControllerRequest(correlation_id=number, **{body: request}))
     await stream.write(pb.ControllerRequests(requests=items))
     answers: dict[int, Any] = {}
@@ -217,7 +281,10 @@ async def test_a_stale_broker_epoch_is_refused_on_a_stream(cluster: LocalCluster
         answers |= {response.correlation_id: response for response in envelope.responses}
     stream.cancel()
     for response in answers.values():
-        assert (response.error.error_code, response.error.field) == (_E.STALE_BROKER_EPOCH, "broker_epoch")
+        assert (response.error.error_code, response.error.field) == (
+            _E.STALE_BROKER_EPOCH,
+            "broker_epoch",
+        )
         assert not response.error.outcome_unknown
         assert not response.HasField("write")
 
@@ -225,7 +292,9 @@ async def test_a_stale_broker_epoch_is_refused_on_a_stream(cluster: LocalCluster
 async def test_another_cluster_is_refused(cluster: LocalCluster, channel_to: Any) -> None:
     stub = await active_stub(cluster, channel_to)
     listeners = [records_pb2.Listener(name="PLAINTEXT", host="h", port=1)]
-    registration = pb.RegisterBrokerRequest(broker_id=9, cluster_id="x", incarnation_id="i", listeners=listeners)
+    registration = pb.RegisterBrokerRequest(
+        broker_id=9, cluster_id="x", incarnation_id="i", listeners=listeners
+    )
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await stub.RegisterBroker(registration, timeout=PATIENCE_S)
     error = wire_error(refused.value)
@@ -236,17 +305,24 @@ async def test_another_cluster_is_refused(cluster: LocalCluster, channel_to: Any
     stream = stub.Converse(timeout=PATIENCE_S)
     await stream.write(pb.ControllerRequests(requests=[write]))
     (response,) = (await stream.read()).responses
-    assert (response.error.error_code, response.error.field) == (_E.INCONSISTENT_CLUSTER_ID, "cluster_id")
+    assert (response.error.error_code, response.error.field) == (
+        _E.INCONSISTENT_CLUSTER_ID,
+        "cluster_id",
+    )
     stream.cancel()
     broker = broker_pb2_grpc.BrokerStub(channel_to(cluster.brokers[0].endpoint))
     stream = broker.Converse(timeout=PATIENCE_S)
-    reads = broker_pb2.BrokerRequest(correlation_id=1, cluster_id="x", metadata=broker_pb2.MetadataRequest())
+    reads = broker_pb2.BrokerRequest(
+        correlation_id=1, cluster_id="x", metadata=broker_pb2.MetadataRequest()
+    )
     writes = broker_pb2.BrokerRequest(correlation_id=2, write=write)
     await stream.write(broker_pb2.BrokerRequests(requests=[reads, writes]))
     refused_codes: dict[int, int] = {}
     while len(refused_codes) < 2:
         for one in (await stream.read()).responses:
-            refused_codes[one.correlation_id] = (one.error if one.HasField("error") else one.write.error).error_code
+            refused_codes[one.correlation_id] = (
+                one.error if one.HasField("error") else one.write.error
+            ).error_code
     assert set(refused_codes.values()) == {_E.INCONSISTENT_CLUSTER_ID}
     stream.cancel()
 
@@ -285,7 +361,9 @@ async def code_of(stream: Any) -> Any:
     return await stream.code()
 
 
-async def test_malformed_messages_end_their_stream_alone(cluster: LocalCluster, channel_to: Any) -> None:
+async def test_malformed_messages_end_their_stream_alone(
+    cluster: LocalCluster, channel_to: Any
+) -> None:
     rng = random.Random(5)
     for conversation in Conversation:
         at_brokers = conversation in (Conversation.BROKER, Conversation.REPLICA_FETCH)
@@ -300,7 +378,9 @@ async def test_malformed_messages_end_their_stream_alone(cluster: LocalCluster, 
     await still_answers(cluster)
 
 
-async def test_a_malformed_unary_request_is_the_callers_mistake(cluster: LocalCluster, channel_to: Any) -> None:
+async def test_a_malformed_unary_request_is_the_callers_mistake(
+    cluster: LocalCluster, channel_to: Any
+) -> None:
     methods = {
         "/raftlog.wire.controller.v1.Controller/CreateTopics": cluster.controllers,
         "/raftlog.wire.quorum.v1.Quorum/DescribeQuorum": cluster.controllers,
@@ -308,14 +388,18 @@ async def test_a_malformed_unary_request_is_the_callers_mistake(cluster: LocalCl
     }
     for method, nodes in methods.items():
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await channel_to(nodes[0].endpoint).unary_unary(method)(b"\xff" * 64, timeout=PATIENCE_S)
+            await channel_to(nodes[0].endpoint).unary_unary(method)(
+                b"\xff" * 64, timeout=PATIENCE_S
+            )
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert wire_error(refused.value).error_code == _E.INVALID_REQUEST
     for node in (cluster.controllers[0], cluster.brokers[0]):
         assert "Traceback" not in cluster.log_path(node.name).read_text()
 
 
-async def test_a_message_above_the_transports_limit_ends_its_call_alone(cluster: LocalCluster, channel_to: Any) -> None:
+async def test_a_message_above_the_transports_limit_ends_its_call_alone(
+    cluster: LocalCluster, channel_to: Any
+) -> None:
     """Of a client that does not look before it sends, unlike ours."""
     huge = setting("k", "v" * (TRANSPORT_BYTES + 1))
     stub = await active_stub(cluster, channel_to)
@@ -340,7 +424,9 @@ async def test_random_bytes_on_every_port_do_no_harm(cluster: LocalCluster) -> N
         for node in cluster.nodes:
             for port in (node.port, node.http_port):
                 for start in (b"", preface, b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n"):
-                    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
+                    with socket.create_connection(
+                        ("127.0.0.1", port), timeout=PATIENCE_S
+                    ) as connection:
                         connection.sendall(start + os.urandom(10_000))
                 # One that says nothing, and stays.
                 held.append(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
@@ -350,7 +436,7 @@ async def test_random_bytes_on_every_port_do_no_harm(cluster: LocalCluster) -> N
             connection.close()
 
 
-# --- what a node shows of itself --------------------------------------------------------------------------------------
+# --- what a node shows of itself ----------------------------------------------------------------
 
 QUORUM_METRICS = {
     "raft_metrics_current_state",
@@ -380,13 +466,17 @@ def test_metrics_are_what_prometheus_reads(cluster: LocalCluster) -> None:
     for node in cluster.nodes:
         with opener.open(f"{node.http}/metrics", timeout=PATIENCE_S) as response:
             assert response.headers["Content-Type"].startswith("text/plain")
-            families = {family.name: family for family in text_string_to_metric_families(response.read().decode())}
+            families = {
+                family.name: family
+                for family in text_string_to_metric_families(response.read().decode())
+            }
         assert (BROKER_METRICS if node.role == "broker" else QUORUM_METRICS) <= families.keys()
         shown[node.name] = families
     active = [
         name
         for name, families in shown.items()
-        if name.startswith("controller") and families["kafka_controller_active_controller_count"].samples[0].value == 1
+        if name.startswith("controller")
+        and families["kafka_controller_active_controller_count"].samples[0].value == 1
     ]
     assert len(active) == 1
     leader = shown[active[0]]
@@ -397,7 +487,10 @@ def test_metrics_are_what_prometheus_reads(cluster: LocalCluster) -> None:
     assert 0 < lao < leader["raft_metrics_high_watermark"].samples[0].value
     every = {name for families in shown.values() for name in families}
     assert not metrics_of_alerts() - every, "an alert on a metric that no node has never fires"
-    assert not {name for name in every if not name.startswith(("process_", "python_"))} - metrics_of_reference()
+    assert (
+        not {name for name in every if not name.startswith(("process_", "python_"))}
+        - metrics_of_reference()
+    )
 
 
 def metrics_of_reference() -> set[str]:
@@ -411,7 +504,11 @@ def metrics_of_alerts() -> set[str]:
     lines = (Path(__file__).parents[2] / "docs" / "operations.md").read_text().splitlines()
     begin = lines.index("| Alert | Expression | For | Runbook |") + 2
     rows = itertools.takewhile(lambda line: line.startswith("|"), lines[begin:])
-    found = {name for row in rows for name in re.findall(r"\b(?:raft|raftlog|kafka|broker)_\w+", row.split("|")[2])}
+    found = {
+        name
+        for row in rows
+        for name in re.findall(r"\b(?:raft|raftlog|kafka|broker)_\w+", row.split("|")[2])
+    }
     assert len(found) > 10
     return found
 
@@ -419,6 +516,14 @@ def metrics_of_alerts() -> set[str]:
 def test_readiness_says_as_what(cluster: LocalCluster) -> None:
     reasons = {node.name: cluster.ready(node.name, PATIENCE_S) for node in cluster.nodes}
     assert all(ready for ready, _ in reasons.values())
-    told = sorted(reason.split(" ")[0] for name, (_, reason) in reasons.items() if name.startswith("controller"))
+    told = sorted(
+        reason.split(" ")[0]
+        for name, (_, reason) in reasons.items()
+        if name.startswith("controller")
+    )
     assert told == ["active", "following", "following"]
-    assert all(reason.startswith("serving up to") for name, (_, reason) in reasons.items() if name.startswith("broker"))
+    assert all(
+        reason.startswith("serving up to")
+        for name, (_, reason) in reasons.items()
+        if name.startswith("broker")
+    )

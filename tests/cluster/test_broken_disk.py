@@ -1,4 +1,6 @@
-"""A disk that fails under a running node, with real processes: one line says which file and what to do, and the exit code is of its own."""
+"""A disk that fails under a running node, with real processes: one line says which file and what to
+do, and the exit code is of its own.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +71,23 @@ def test_nodes_whose_disk_fails_say_so_and_end(cluster: BrokenCluster) -> None:
         )
     assert raftlog("topics", "create", "t", "--bootstrap-server", broker.endpoint).code == 0
     cluster.broken_file(broker.name).touch()
-    assert raftlog("produce", "t", "--value", "x", "--timeout", 2, "--bootstrap-server", broker.endpoint).code != 0
+    assert (
+        raftlog(
+            "produce", "t", "--value", "x", "--timeout", 2, "--bootstrap-server", broker.endpoint
+        ).code
+        != 0
+    )
     cluster.require_told(broker.name)
     cluster.broken_file(controller.name).touch()
-    written = ("topics", "create", "u", "--timeout", 2, "--bootstrap-controller", controller.endpoint)
+    written = (
+        "topics",
+        "create",
+        "u",
+        "--timeout",
+        2,
+        "--bootstrap-controller",
+        controller.endpoint,
+    )
     assert raftlog(*written).code != 0
     cluster.require_told(controller.name)
 
@@ -82,11 +97,20 @@ def test_a_node_on_a_broken_disk_does_not_start(tmp_path: Path) -> None:
     cluster.generate()
     for node in cluster.nodes:
         cluster.broken_file(node.name).touch()
-        command = [*cluster.program(node.name), node.role, "run", "-c", str(cluster.config_path(node.name))]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        command = [
+            *cluster.program(node.name),
+            node.role,
+            "run",
+            "-c",
+            str(cluster.config_path(node.name)),
+        ]
+        ran = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        )
         assert ran.returncode == Exit.DISK, ran
         (line,) = ran.stderr.splitlines()
         assert line.startswith(
-            f"raftlog: can't write {cluster.data_path(node.name)}/lock: [Errno 5] Input/output error"
+            f"raftlog: can't write {cluster.data_path(node.name)}/lock: [Errno 5] Input/output"
+            " error"
         )
         assert line.endswith(DISK_REMEDY)

@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, controllers_of, describe, one_message, raftlog, says, setting, until, until_true
+from cluster_kit import (
+    PATIENCE_S,
+    controllers_of,
+    describe,
+    one_message,
+    raftlog,
+    says,
+    setting,
+    until,
+    until_true,
+)
 
 from raftlog.cli.local import LocalCluster, free_ports
 from raftlog.wire.common.v1 import common_pb2
@@ -29,7 +39,9 @@ BACK_WITHIN_S = 30.0
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One controller and two brokers that both hold all partitions."""
-    made = LocalCluster(tmp_path_factory.mktemp("lives") / "c", controllers=1, brokers=2, settings=LONG_SESSION)
+    made = LocalCluster(
+        tmp_path_factory.mktemp("lives") / "c", controllers=1, brokers=2, settings=LONG_SESSION
+    )
     made.generate()
     try:
         made.start_controllers()
@@ -55,7 +67,11 @@ def test_a_broker_that_stops_leaves_in_order_and_is_back_at_once(cluster: LocalC
     gone = broker(cluster, 2)
     assert (gone["state"], gone["leader_count"]) == ("inactive", 0)
     says(gone["reason"], "controlled shutdown")
-    says(cluster.log_path("broker-2").read_text().splitlines()[-1], "broker stopped", "controlled shutdown")
+    says(
+        cluster.log_path("broker-2").read_text().splitlines()[-1],
+        "broker stopped",
+        "controlled shutdown",
+    )
     assert broker(cluster, 3)["leader_count"] == 4
     cluster.start("broker-2")
     cluster.wait_ready(["broker-2"], BACK_WITHIN_S)
@@ -80,7 +96,9 @@ def test_a_killed_broker_proves_that_it_is_dead_and_is_back_at_once(cluster: Loc
 
 
 @pytest.mark.nightly
-def test_a_second_broker_with_the_id_of_a_living_one_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_second_broker_with_the_id_of_a_living_one_is_refused(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     before = broker(cluster, 2)
     port, http_port = free_ports(2)
     flags = [
@@ -96,8 +114,8 @@ def test_a_second_broker_with_the_id_of_a_living_one_is_refused(cluster: LocalCl
     assert ran.code == 1
     says(
         ran.err,
-        r"(?m)^.*warning.*DUPLICATE_BROKER_REGISTRATION: broker 2 is registered by another process, incarnation \S+ at "
-        + cluster.node("broker-2").endpoint,
+        r"(?m)^.*warning.*DUPLICATE_BROKER_REGISTRATION: broker 2 is registered by another process,"
+        r" incarnation \S+ at " + cluster.node("broker-2").endpoint,
         r"(?m)^.*critical.*could not register within 1.5 s",
     )
     # The same directory is refused before it says a word to anybody.
@@ -165,7 +183,9 @@ def test_a_broker_that_sleeps_is_fenced_and_comes_back(tmp_path: Path) -> None:
         cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
         asyncio.run(sleep_and_wake(cluster, 3))
         until(lambda: cluster.ready("broker-3")[0], "broker-3 serves")
-        assert value_on(cluster, "broker-2", "awake") == value_on(cluster, "broker-3", "awake") == "x"
+        assert (
+            value_on(cluster, "broker-2", "awake") == value_on(cluster, "broker-3", "awake") == "x"
+        )
     finally:
         cluster.stop_all(timeout_s=5)
 
@@ -176,14 +196,20 @@ async def die(cluster: LocalCluster, victim: int) -> float:
         loop = asyncio.get_running_loop()
         assert cluster.kill(f"broker-{victim}", signal.SIGKILL)
         begun = loop.time()
-        write = (await client.call(setting("k", "x"), acks=common_pb2.ACKS_VISIBLE, timeout_s=PATIENCE_S)).write
+        write = (
+            await client.call(setting("k", "x"), acks=common_pb2.ACKS_VISIBLE, timeout_s=PATIENCE_S)
+        ).write
         assert write.reached == common_pb2.ACKS_VISIBLE
         return loop.time() - begun
 
 
 @pytest.mark.nightly
 def test_a_killed_broker_holds_nobody_back_for_its_session(tmp_path: Path) -> None:
-    settings = {**SHORT_SESSION, "broker.session.timeout.ms": 5_000, "broker.fencing.timeout.ms": 7_000}
+    settings = {
+        **SHORT_SESSION,
+        "broker.session.timeout.ms": 5_000,
+        "broker.fencing.timeout.ms": 7_000,
+    }
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=settings)
     cluster.generate()
     try:

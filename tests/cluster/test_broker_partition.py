@@ -1,4 +1,6 @@
-"""KIP-343's reason to be: a broker that cannot reach the controllers while its clients still reach it, and one that sleeps too long."""
+"""KIP-343's reason to be: a broker that cannot reach the controllers while its clients still reach
+it, and one that sleeps too long.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +42,24 @@ class Asked:
     def __init__(self, client: BrokerClient) -> None:
         self.client = client
 
-    async def read(self, *, at_least: common_pb2.MetadataToken | None = None) -> broker_pb2.BrokerResponse:
+    async def read(
+        self, *, at_least: common_pb2.MetadataToken | None = None
+    ) -> broker_pb2.BrokerResponse:
         """Metadata of all topics, the newest there is."""
-        options = broker_pb2.ReadOptions(mode=broker_pb2.LATEST, at_least=at_least, timeout_ms=60_000)
+        options = broker_pb2.ReadOptions(
+            mode=broker_pb2.LATEST, at_least=at_least, timeout_ms=60_000
+        )
         request = broker_pb2.BrokerRequest(read=options, metadata=broker_pb2.MetadataRequest())
         return await self.client.send(request, timeout_s=PATIENCE_S)
 
     async def refusal(self) -> str:
         """Why it takes nothing new; empty if it does."""
         response = await self.read()
-        return response.error.error_message if response.error.error_code == ErrorCode.BROKER_FENCED else ""
+        return (
+            response.error.error_message
+            if response.error.error_code == ErrorCode.BROKER_FENCED
+            else ""
+        )
 
     async def about(self) -> broker_pb2.DescribeBrokerResponse:
         """The broker about itself, which it tells fenced or not."""
@@ -84,7 +94,9 @@ async def cluster_with_proxy(directory: Path) -> AsyncIterator[tuple[LocalCluste
     try:
         await asyncio.to_thread(cluster.start_controllers)
         await asyncio.to_thread(cluster.start_brokers)
-        await asyncio.to_thread(cluster.wait_ready, [node.name for node in cluster.nodes], PATIENCE_S)
+        await asyncio.to_thread(
+            cluster.wait_ready, [node.name for node in cluster.nodes], PATIENCE_S
+        )
         at = ("--bootstrap-controller", cluster.bootstrap_controllers)
         ran = await asyncio.to_thread(raftlog, "topics", "create", "t", "-p", 2, "-r", 2, *at)
         assert ran.code == 0, ran
@@ -118,7 +130,9 @@ async def live_through_a_partition(directory: Path, way: str) -> None:
         served = await away.read()
         # What it has taken before must be finished, though it takes nothing new meanwhile.
         ahead = common_pb2.MetadataToken(
-            generation=served.token.generation, epoch=served.token.epoch, offset=served.token.offset + WRITES
+            generation=served.token.generation,
+            epoch=served.token.epoch,
+            offset=served.token.offset + WRITES,
         )
         taken = asyncio.ensure_future(away.read(at_least=ahead))
         await asyncio.sleep(0.1)
@@ -128,7 +142,8 @@ async def live_through_a_partition(directory: Path, way: str) -> None:
         await until_true(inactive, "the controller declares it inactive", 10)
         assert time.monotonic() - begun >= SESSION_S - 0.5
         assert (await seen()).reason == "session timed out"
-        # The controller was first, as it should be. Clients still reach the broker, which serves what it has.
+        # The controller was first, as it should be. Clients still reach the broker, which serves
+        # what it has.
         assert not (await away.about()).self_fenced
         assert await away.refusal() == ""
 
@@ -146,9 +161,14 @@ async def live_through_a_partition(directory: Path, way: str) -> None:
         assert time.monotonic() - begun >= FENCING_S - 0.5
         assert (await away.about()).self_fenced
         assert "no controller reached for" in await away.refusal()
-        write = broker_pb2.BrokerRequest(write=pb.ControllerRequest(incremental_alter_configs=setting("k", "v")))
+        write = broker_pb2.BrokerRequest(
+            write=pb.ControllerRequest(incremental_alter_configs=setting("k", "v"))
+        )
         response = await away.client.send(write, timeout_s=PATIENCE_S)
-        assert (response.error.error_code, response.error.outcome_unknown) == (ErrorCode.BROKER_FENCED, False)
+        assert (response.error.error_code, response.error.outcome_unknown) == (
+            ErrorCode.BROKER_FENCED,
+            False,
+        )
         assert not taken.done()
 
         await proxy.heal()
@@ -181,7 +201,8 @@ async def sleep_through_both_timeouts(directory: Path) -> None:
         before = await away.about()
         assert await away.refusal() == ""
         cluster.kill(f"broker-{AWAY}", signal.SIGSTOP)
-        # Asked while it sleeps: the first thing it does when it wakes must not be to serve from days ago.
+        # Asked while it sleeps: the first thing it does when it wakes must not be to serve from
+        # days ago.
         await asyncio.sleep(0.5)
         first = asyncio.ensure_future(away.read())
         await asyncio.sleep(FENCING_S + 1)
@@ -199,5 +220,7 @@ async def sleep_through_both_timeouts(directory: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_broker_that_sleeps_past_both_timeouts_serves_nothing_before_it_is_in_contact_again(tmp_path: Path) -> None:
+def test_a_broker_that_sleeps_past_both_timeouts_serves_nothing_before_it_is_in_contact_again(
+    tmp_path: Path,
+) -> None:
     asyncio.run(sleep_through_both_timeouts(tmp_path / "c"))

@@ -1,4 +1,6 @@
-"""Brokers that are started without an id, as processes: disks are lost, hosts are shared, ids go missing (KIP-426)."""
+"""Brokers that are started without an id, as processes: disks are lost, hosts are shared, ids go
+missing (KIP-426).
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,18 @@ HOSTS = {"broker-2": "127.0.0.2", "broker-3": "127.0.0.3", "broker-4": "127.0.0.
 
 
 class Hosts(LocalCluster):
-    """One controller, three brokers without an id on hosts of their own, and one more that is placed by each test."""
+    """One controller, three brokers without an id on hosts of their own, and one more that is
+    placed by each test.
+    """
 
     def prepare(self, name: str, host: str) -> None:
         """A new disk in a host: no id in the configuration, none in the directory."""
         path, port = self.config_path(name), self.node(name).port
-        kept = [line for line in path.read_text().splitlines() if not line.startswith(("node.id ", "listeners "))]
+        kept = [
+            line
+            for line in path.read_text().splitlines()
+            if not line.startswith(("node.id ", "listeners "))
+        ]
         path.write_text("\n".join([*kept, f'listeners = ["{host}:{port}"]', ""]))
         shutil.rmtree(self.data_path(name), ignore_errors=True)
         ran = raftlog("storage", "format", "-c", path)
@@ -58,7 +66,9 @@ class Hosts(LocalCluster):
 
     def ask(self) -> Any:
         """The mapping and the absent ids."""
-        return raftlog("hostnames", "list", "--json", "--bootstrap-controller", self.bootstrap_controllers).json
+        return raftlog(
+            "hostnames", "list", "--json", "--bootstrap-controller", self.bootstrap_controllers
+        ).json
 
     def mapped(self) -> dict[str, int]:
         """Hostname -> broker id."""
@@ -67,7 +77,9 @@ class Hosts(LocalCluster):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    made = Hosts(tmp_path_factory.mktemp("hosts") / "c", controllers=1, brokers=4, settings=SETTINGS)
+    made = Hosts(
+        tmp_path_factory.mktemp("hosts") / "c", controllers=1, brokers=4, settings=SETTINGS
+    )
     made.generate()
     try:
         made.start_controllers()
@@ -90,7 +102,9 @@ def test_each_host_got_an_id_and_keeps_it(cluster: Hosts) -> None:
     assert cluster.stop(["broker-2"], PATIENCE_S) == []
     size = cluster.log_path("broker-2").stat().st_size
     assert cluster.up("broker-2") == 1001
-    assert "given a broker id" not in cluster.log_path("broker-2").read_text()[size:], "its directory said it"
+    assert "given a broker id" not in cluster.log_path("broker-2").read_text()[size:], (
+        "its directory said it"
+    )
 
 
 @pytest.mark.nightly
@@ -103,7 +117,10 @@ def test_a_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
     (controller,) = cluster.controllers
     cluster.kill(controller.name, signal.SIGSTOP)
     cluster.start("broker-3")
-    until(lambda: "has no broker id yet" in cluster.ready("broker-3")[1], "the broker says what it waits for")
+    until(
+        lambda: "has no broker id yet" in cluster.ready("broker-3")[1],
+        "the broker says what it waits for",
+    )
     cluster.kill(controller.name, signal.SIGCONT)
     assert cluster.up("broker-3") == 1002
     after = next(one for one in describe(cluster)["brokers"] if one["broker_id"] == 1002)
@@ -117,7 +134,9 @@ def test_two_brokers_on_one_host(cluster: Hosts) -> None:
     cluster.stop(["broker-2"], PATIENCE_S)
     cluster.prepare("broker-5", HOSTS["broker-2"])
     said = cluster.end_of("broker-5")
-    says(said, "INVALID_REGISTRATION", "1001 at 127.0.0.2", "Give each broker on a host its node.id")
+    says(
+        said, "INVALID_REGISTRATION", "1001 at 127.0.0.2", "Give each broker on a host its node.id"
+    )
     assert cluster.id_of("broker-5") == NO_NODE_ID
     assert cluster.up("broker-2") == 1001
     # Told how, it is one of two.
@@ -128,7 +147,11 @@ def test_two_brokers_on_one_host(cluster: Hosts) -> None:
     cluster.config_path("broker-5").write_text(
         cluster.config_path("broker-5").read_text().replace("node.id = 5", "node.id = 6")
     )
-    says(cluster.end_of("broker-5"), "node.id is 6, but data directory .* belongs to node 5", "set node.id to 5")
+    says(
+        cluster.end_of("broker-5"),
+        "node.id is 6, but data directory .* belongs to node 5",
+        "set node.id to 5",
+    )
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     assert raftlog("hostnames", "set", HOSTS["broker-2"], 1001, *at).code == 0
 
@@ -137,7 +160,10 @@ def test_two_brokers_on_one_host(cluster: Hosts) -> None:
 def test_several_ids_are_missing(cluster: Hosts) -> None:
     cluster.prepare("broker-5", "127.0.0.9")
     cluster.stop(["broker-3", "broker-4"], PATIENCE_S)
-    until(lambda: sum(one["missing"] for one in cluster.ask()["absent_ids"]) == 2, "two ids are missing")
+    until(
+        lambda: sum(one["missing"] for one in cluster.ask()["absent_ids"]) == 2,
+        "two ids are missing",
+    )
     said = cluster.end_of("broker-5")
     says(
         said,
@@ -160,14 +186,20 @@ def test_editing_the_mapping(cluster: Hosts) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     ran = raftlog("hostnames", "set", "spare.example", 1003, "--expected-offset", -1, *at)
     assert ran.code == 0, ran.err
-    offset = next(one["offset"] for one in cluster.ask()["hostnames"] if one["hostname"] == "spare.example")
+    offset = next(
+        one["offset"] for one in cluster.ask()["hostnames"] if one["hostname"] == "spare.example"
+    )
     ran = raftlog("hostnames", "set", "spare.example", 7, "--expected-offset", offset - 1, *at)
     assert ran.code != 0
     says(
-        ran.err, f"host spare.example is mapped to broker 1003 since offset {offset}, expected was offset {offset - 1}"
+        ran.err,
+        f"host spare.example is mapped to broker 1003 since offset {offset}, expected was offset"
+        f" {offset - 1}",
     )
     says(raftlog("hostnames", "list", *at).out, "spare.example", "set by hand")
-    assert raftlog("hostnames", "delete", "spare.example", "--expected-offset", offset, *at).code == 0
+    assert (
+        raftlog("hostnames", "delete", "spare.example", "--expected-offset", offset, *at).code == 0
+    )
     assert "spare.example" not in cluster.mapped()
     says(raftlog("hostnames", "delete", "spare.example", *at).err, "RESOURCE_NOT_FOUND")
 
@@ -180,7 +212,10 @@ def test_a_newcomer_waits_for_an_absent_id_unless_a_new_one_is_forced(cluster: H
     assert cluster.wait_gone("broker-4", PATIENCE_S)
     cluster.start("broker-3")
     absent = r"broker 1003 \(last at 127.0.0.4:\d+\) is absent and holds 3 replicas.* s more"
-    until(lambda: re.search(absent, cluster.ready("broker-3")[1]), "the broker says for what it waits, and how long")
+    until(
+        lambda: re.search(absent, cluster.ready("broker-3")[1]),
+        "the broker says for what it waits, and how long",
+    )
     says(cluster.log_path("broker-3").read_text(), "no broker id yet", "BROKER_NOT_AVAILABLE")
     (controller,) = cluster.controllers
     says(cluster.log_path(controller.name).read_text(), "a broker without an id waits", "1003")
@@ -193,4 +228,6 @@ def test_a_newcomer_waits_for_an_absent_id_unless_a_new_one_is_forced(cluster: H
     with cluster.config_path("broker-3").open("a") as file:
         file.write("broker.id.generation.force = true\n")
     assert cluster.up("broker-3") == 1004
-    says(cluster.log_path("broker-3").read_text(), "generated", "a new id is forced .*; absent: 1003")
+    says(
+        cluster.log_path("broker-3").read_text(), "generated", "a new id is forced .*; absent: 1003"
+    )

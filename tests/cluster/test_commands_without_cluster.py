@@ -1,4 +1,6 @@
-"""Commands against a cluster that is down, elsewhere, paused or in parts: an answer or a reason, always within the timeout."""
+"""Commands against a cluster that is down, elsewhere, paused or in parts: an answer or a reason,
+always within the timeout.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from raftlog.cli.local import LocalCluster, free_ports
 
 TIMEOUT_S = 1.5
 GRACE_S = 20.0
-"""For starting Python and importing everything, several at a time, on a machine with other things to do."""
+"""For starting Python and importing everything, several at a time, on a machine with other things
+to do.
+"""
 
 
 def commands(controllers: str, servers: str) -> list[tuple[str, ...]]:
@@ -63,15 +67,23 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.mark.nightly
 def test_a_cluster_that_is_down() -> None:
     ports = free_ports(3)
-    told = all_unreachable(",".join(f"127.0.0.1:{port}" for port in ports[:2]), f"127.0.0.1:{ports[2]}")
+    told = all_unreachable(
+        ",".join(f"127.0.0.1:{port}" for port in ports[:2]), f"127.0.0.1:{ports[2]}"
+    )
     says(told, "refused", f"127.0.0.1:{ports[1]}", "the request was not executed")
 
 
 @pytest.mark.nightly
 def test_wrong_ports(cluster: LocalCluster) -> None:
-    """The HTTP port of a node, and the port of a node of the other kind: it says what is wrong with them."""
+    """The HTTP port of a node, and the port of a node of the other kind: it says what is wrong with
+    them.
+    """
     controller = cluster.controllers[0]
-    says(all_unreachable(controller.http.removeprefix("http://"), controller.endpoint), "HTTP/2", "Method not found")
+    says(
+        all_unreachable(controller.http.removeprefix("http://"), controller.endpoint),
+        "HTTP/2",
+        "Method not found",
+    )
 
 
 def test_no_address_at_all() -> None:
@@ -94,7 +106,9 @@ def test_a_paused_cluster(cluster: LocalCluster) -> None:
 
 @pytest.mark.nightly
 def test_parts_of_a_cluster(tmp_path: Path) -> None:
-    """One node of three dead, then two: whoever lives is described, and says that it is not ready."""
+    """One node of three dead, then two: whoever lives is described, and says that it is not
+    ready.
+    """
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=0)
     cluster.generate()
     at = ("--bootstrap-controller", cluster.bootstrap_controllers, "--timeout", 5)
@@ -116,10 +130,18 @@ def test_parts_of_a_cluster(tmp_path: Path) -> None:
         assert cluster.wait_gone(second.name)
         (last,) = (node for node in cluster.controllers if node not in (first, second))
         until(lambda: not cluster.ready(last.name)[0], "the last node is not ready any more")
-        says(cluster.ready(last.name)[1], "no leader is known in epoch", f"last leader was node {second.node_id}")
+        says(
+            cluster.ready(last.name)[1],
+            "no leader is known in epoch",
+            f"last leader was node {second.node_id}",
+        )
         ran = raftlog("quorum", "describe", *at)
         assert ran.code == 3, ran
-        says(ran.out, "nobody leads", *(f"{node.endpoint} does not answer: .*refused" for node in (first, second)))
+        says(
+            ran.out,
+            "nobody leads",
+            *(f"{node.endpoint} does not answer: .*refused" for node in (first, second)),
+        )
         ran = raftlog("quorum", "describe", "--json", *at)
         assert (ran.code, ran.json["leader_id"]) == (3, None)
         (alive,) = (node for node in ran.json["nodes"] if node["role"] is not None)

@@ -1,4 +1,6 @@
-"""Real processes whose logs begin late: backups while writes go on, nodes and brokers that begin with snapshots, offline readers."""
+"""Real processes whose logs begin late: backups while writes go on, nodes and brokers that begin
+with snapshots, offline readers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("compacted") / "c", controllers=3, brokers=1, settings=SETTINGS)
+    made = LocalCluster(
+        tmp_path_factory.mktemp("compacted") / "c", controllers=3, brokers=1, settings=SETTINGS
+    )
     made.generate()
     try:
         made.start_controllers()
@@ -51,7 +55,9 @@ async def backup_while_writing(cluster: LocalCluster, file: Path) -> Ran:
     async with controllers_of(cluster) as client:
         writing = Load(client, prefix="during")
         await writing.more(50)
-        ran = await asyncio.to_thread(raftlog, "backup", "--controller", cluster.bootstrap_controllers, file, "--json")
+        ran = await asyncio.to_thread(
+            raftlog, "backup", "--controller", cluster.bootstrap_controllers, file, "--json"
+        )
         await writing.more(50)
         await writing.stop()
     return ran
@@ -68,12 +74,16 @@ def test_the_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Pat
             break
     assert log_starts(cluster)[leader.node_id] > 100
 
-    # A backup while writes go on, which is never overwritten; then a node and a broker that begin with a snapshot.
+    # A backup while writes go on, which is never overwritten; then a node and a broker that begin
+    # with a snapshot.
     file = tmp_path / "backup.checkpoint"
     ran = asyncio.run(backup_while_writing(cluster, file))
     assert ran.code == 0, ran.err
     header, image = load([file.read_bytes()])
-    assert (ran.json["end_offset"], ran.json["state_hash"]) == (header.end_offset, f"{image.state_hash:032x}")
+    assert (ran.json["end_offset"], ran.json["state_hash"]) == (
+        header.end_offset,
+        f"{image.state_hash:032x}",
+    )
     assert header.cluster_id == cluster.cluster_id
     again = raftlog("backup", "--controller", cluster.bootstrap_controllers, file)
     assert again.code == 2
@@ -81,14 +91,28 @@ def test_the_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Pat
     cluster.start(down.name)
     cluster.start("broker-4")
     cluster.wait_ready([down.name, "broker-4"], PATIENCE_S)
-    until(lambda: len(ends(cluster)) == 1 and log_starts(cluster)[down.node_id] > 0, "the node has caught up")
+    until(
+        lambda: len(ends(cluster)) == 1 and log_starts(cluster)[down.node_id] > 0,
+        "the node has caught up",
+    )
 
-    # What the running cluster and each stopped node say of one offset is the same as long as they have it.
-    shown = raftlog("image", "show", "--bootstrap-controller", cluster.bootstrap_controllers, "--json").json
-    dumped = raftlog("log", "dump", "--bootstrap-controller", cluster.bootstrap_controllers, "--until", 1)
+    # What the running cluster and each stopped node say of one offset is the same as long as they
+    # have it.
+    shown = raftlog(
+        "image", "show", "--bootstrap-controller", cluster.bootstrap_controllers, "--json"
+    ).json
+    dumped = raftlog(
+        "log", "dump", "--bootstrap-controller", cluster.bootstrap_controllers, "--until", 1
+    )
     assert (dumped.code, dumped.out) == (0, "")
     assert dumped.err.startswith("history begins at offset ")
-    export = raftlog("export", tmp_path / "export", "--bootstrap-controller", cluster.bootstrap_controllers, "--verify")
+    export = raftlog(
+        "export",
+        tmp_path / "export",
+        "--bootstrap-controller",
+        cluster.bootstrap_controllers,
+        "--verify",
+    )
     assert export.code == 0, export.err
     assert "so does this export" in export.err
     _recorded(tmp_path / "export", cluster)
@@ -101,32 +125,45 @@ def test_the_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Pat
 
 
 def _recorded(export: Path, cluster: LocalCluster) -> None:
-    """What the nodes said of their state, images and snapshots, is in the manifest, and nobody said another thing."""
+    """What the nodes said of their state, images and snapshots, is in the manifest, and nobody said
+    another thing.
+    """
     manifest = read_manifest(export)
     said = [one for one in manifest.state_hashes if one.source == "image"]
     assert {one.node_id for one in said} == {node.node_id for node in cluster.controllers}
     last = max(said)
     assert last.offset == manifest.end_offset - 1
     asked = raftlog(
-        "image", "show", "--bootstrap-controller", cluster.bootstrap_controllers, "--at", last.offset, "--json"
+        "image",
+        "show",
+        "--bootstrap-controller",
+        cluster.bootstrap_controllers,
+        "--at",
+        last.offset,
+        "--json",
     )
     assert asked.json["state_hash"] == last.state_hash
     by_offset = {one.offset: one.state_hash for one in manifest.state_hashes}
     assert all(by_offset[one.offset] == one.state_hash for one in manifest.state_hashes)
-    # Whether a snapshot lies inside of the export depends on when its node last dropped some of its log.
+    # Whether a snapshot lies inside of the export depends on when its node last dropped some of its
+    # log.
     inside = {
         (one.node_id, snapshot.end_offset - 1)
         for one in cluster.quorum(5.0).descriptions
         for snapshot in one.snapshots
         if manifest.history_begin < snapshot.end_offset <= manifest.end_offset
     }
-    assert {(one.node_id, one.offset) for one in manifest.state_hashes if one.source == "snapshot"} == inside
+    assert {
+        (one.node_id, one.offset) for one in manifest.state_hashes if one.source == "snapshot"
+    } == inside
 
 
 def _same_offline(cluster: LocalCluster, node: Node, shown: dict) -> None:
     directory = cluster.directory / node.name / "data"
     if not directory.exists():
-        directory = next(path.parent for path in cluster.directory.rglob("meta.json") if node.name in str(path))
+        directory = next(
+            path.parent for path in cluster.directory.rglob("meta.json") if node.name in str(path)
+        )
     info = raftlog("storage", "info", "-d", directory, "--json").json
     assert info["log_start_offset"] > 0
     offline = raftlog("image", "show", "-d", directory, "--at", shown["offset"], "--json")

@@ -1,4 +1,6 @@
-"""A broker whose partition replicas are damaged or gone does not start, and says what is wrong; what is sound it keeps."""
+"""A broker whose partition replicas are damaged or gone does not start, and says what is wrong;
+what is sound it keeps.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ async def fill(directory: Path) -> None:
     store = open_partition_store(directory, asyncio.get_running_loop())
     store.recover()
     for base in range(20):
-        chunk = batch.encode([RecordData(1, 0, b"x" * 500)], base_offset=base, epoch=1, timestamp_ms=1)
+        chunk = batch.encode(
+            [RecordData(1, 0, b"x" * 500)], base_offset=base, epoch=1, timestamp_ms=1
+        )
         for index in (0, 1):
             store.append((TOPIC_ID, index), chunk, base, base + 1)
     store.close()
@@ -54,5 +58,9 @@ def test_replicas_that_are_gone_are_not_made_anew(broker: tuple[Path, Path]) -> 
     shutil.rmtree(directory / "partitions")
     ran = raftlog("broker", "run", "-c", config)
     assert ran.code == 3, ran
-    says(one_message(ran), "the partition replicas of this broker are lost", "Format an empty directory")
+    says(
+        one_message(ran),
+        "the partition replicas of this broker are lost",
+        "Format an empty directory",
+    )
     assert not (directory / "partitions").exists()

@@ -18,7 +18,9 @@ import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_module("raftlog.cli", run_name="__main__", alter_sys=True)
 """
-"""What runs in the background of a shell has inherited that Ctrl-C is ignored; nobody at a terminal has."""
+"""What runs in the background of a shell has inherited that Ctrl-C is ignored; nobody at a terminal
+has.
+"""
 MOMENTS = {
     "while it starts": "1. Three controllers",
     "while Spark runs": "spark-submit ...",
@@ -26,7 +28,9 @@ MOMENTS = {
 
 
 def family(parent: psutil.Process, directory: Path) -> list[psutil.Process]:
-    """The demo's processes: its children, and the nodes, which are in sessions of their own and name its directory."""
+    """The demo's processes: its children, and the nodes, which are in sessions of their own and
+    name its directory.
+    """
     found = {process.pid: process for process in [parent, *parent.children(recursive=True)]}
     for process in psutil.process_iter(["cmdline"]):
         if any(str(directory) in argument for argument in process.info["cmdline"] or ()):

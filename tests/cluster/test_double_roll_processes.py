@@ -1,4 +1,6 @@
-"""The double roll with processes: heartbeats out of force and in again, a broker killed meanwhile, and timeouts that do not fit."""
+"""The double roll with processes: heartbeats out of force and in again, a broker killed meanwhile,
+and timeouts that do not fit.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +53,20 @@ def test_heartbeats_end_and_come_into_force_again_without_a_restart(cluster: Loc
     time.sleep(2 * SESSION_S)
     seen = describe(cluster)
     assert {one["broker_id"]: one["state"] for one in seen["brokers"]} == {2: "active", 3: "active"}
-    says(seen["lao_unknown_reason"], r"broker.heartbeat.version is 0: brokers \[2, 3\] do not heartbeat")
+    says(
+        seen["lao_unknown_reason"],
+        r"broker.heartbeat.version is 0: brokers \[2, 3\] do not heartbeat",
+    )
     quiet = next(one for one in seen["brokers"] if one["broker_id"] == 2)
     assert cluster.ready("broker-2")[0]
-    read = raftlog("topics", "list", "--bootstrap-server", cluster.node("broker-2").endpoint, "--read", "latest")
+    read = raftlog(
+        "topics",
+        "list",
+        "--bootstrap-server",
+        cluster.node("broker-2").endpoint,
+        "--read",
+        "latest",
+    )
     assert read.code == 0, read
     # It stops in order all the same, and is back at once.
     assert cluster.stop(["broker-2"], PATIENCE_S) == []
@@ -64,7 +76,8 @@ def test_heartbeats_end_and_come_into_force_again_without_a_restart(cluster: Loc
     back = next(one for one in describe(cluster)["brokers"] if one["broker_id"] == 2)
     assert back["reason"] == "active without heartbeats"
     assert back["broker_epoch"] > quiet["broker_epoch"]
-    # Raised: the dead one has its session to say something, and is fenced; the living one needs no restart.
+    # Raised: the dead one has its session to say something, and is fenced; the living one needs no
+    # restart.
     assert levels(cluster, "upgrade", 1).code == 0
     until(lambda: states(cluster) == {2: "active", 3: "inactive"}, "the dead broker is fenced")
     until(lambda: describe(cluster)["lowest_acknowledged_offset"] is not None, "LAO is known again")
@@ -84,5 +97,6 @@ def test_a_broker_whose_timeouts_do_not_fit_the_controllers_says_so(cluster: Loc
     cluster.wait_ready(["broker-3"], PATIENCE_S)
     says(
         cluster.log_path("broker-3").read_text(),
-        r"broker.fencing.timeout.ms \(1500\) is not above the controllers' broker.session.timeout.ms \(2000\)",
+        r"broker.fencing.timeout.ms \(1500\) is not above the controllers'"
+        r" broker.session.timeout.ms \(2000\)",
     )

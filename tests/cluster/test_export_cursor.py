@@ -1,4 +1,6 @@
-"""An export and its cursor on a real controller: what the export has yet to read is not dropped, and goes when it has."""
+"""An export and its cursor on a real controller: what the export has yet to read is not dropped,
+and goes when it has.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def write(cluster: LocalCluster, count: int, prefix: str) -> None:
 
 
 @pytest.mark.nightly
-def test_the_log_waits_for_the_export_and_goes_on_without_a_gap(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_log_waits_for_the_export_and_goes_on_without_a_gap(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     (node,) = cluster.controllers
 
@@ -68,7 +72,10 @@ def test_the_log_waits_for_the_export_and_goes_on_without_a_gap(cluster: LocalCl
     for letter in "abc":
         write(cluster, 300, letter)
     said = "export cursors hold the log back"
-    until(lambda: said in cluster.log_path(node.name).read_text(), "retention would drop what the cursor holds")
+    until(
+        lambda: said in cluster.log_path(node.name).read_text(),
+        "retention would drop what the cursor holds",
+    )
     assert log_start(cluster) <= end
     elsewhere = raftlog("export", tmp_path / "other", "--cursor", "nightly", *at)
     assert elsewhere.code == 2
@@ -79,5 +86,7 @@ def test_the_log_waits_for_the_export_and_goes_on_without_a_gap(cluster: LocalCl
     assert cursor()["end_offset"] == newer
     until(lambda: log_start(cluster) > end, "what was exported is dropped")
     assert log_start(cluster) <= newer
-    gone = raftlog("export", tmp_path / "stopped", "--cursor", "x", "--directory", cluster.data_path(node.name))
+    gone = raftlog(
+        "export", tmp_path / "stopped", "--cursor", "x", "--directory", cluster.data_path(node.name)
+    )
     assert (gone.code, gone.out) != (0, "")

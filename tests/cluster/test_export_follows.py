@@ -1,4 +1,6 @@
-"""``raftlog export --follow`` beside a quorum whose leader is killed: nothing is lost, nothing is there twice."""
+"""``raftlog export --follow`` beside a quorum whose leader is killed: nothing is lost, nothing is
+there twice.
+"""
 
 from __future__ import annotations
 
@@ -127,11 +129,15 @@ def test_its_cursor_survives_a_rolling_restart(cluster: LocalCluster, tmp_path: 
 
 
 @pytest.mark.nightly
-def test_two_at_once_and_a_directory_that_does_not_grow(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_two_at_once_and_a_directory_that_does_not_grow(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     process = follower(tmp_path / "export", cluster)
     try:
         until(lambda: end_of(tmp_path / "export") > 0, "something is exported")
-        second = raftlog("export", tmp_path / "export", "--bootstrap-controller", cluster.bootstrap_controllers)
+        second = raftlog(
+            "export", tmp_path / "export", "--bootstrap-controller", cluster.bootstrap_controllers
+        )
         assert second.code == 1
         assert "another export is writing to" in second.err
         process.send_signal(signal.SIGINT)

@@ -1,4 +1,6 @@
-"""Strangers flood the active controller of a working quorum: it goes on leading, and everybody else is served meanwhile."""
+"""Strangers flood the active controller of a working quorum: it goes on leading, and everybody else
+is served meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -73,16 +75,23 @@ async def _flood(
     node: Node, until: float, streams: int, links: int, conversation: Conversation, message: bytes
 ) -> None:
     channels = channels_to(node, links)
-    opened = [channels[number % links].stream_stream(conversation.value)() for number in range(streams)]
+    opened = [
+        channels[number % links].stream_stream(conversation.value)() for number in range(streams)
+    ]
     await asyncio.gather(
-        *(_ask(stream, message, until, again=conversation is Conversation.OBSERVER) for stream in opened)
+        *(
+            _ask(stream, message, until, again=conversation is Conversation.OBSERVER)
+            for stream in opened
+        )
     )
     await asyncio.gather(*(channel.close() for channel in channels))
 
 
 async def whole_log(leader: Node, until: float) -> None:
     """Streams that all ask for the whole log, again and again."""
-    request = pb.MetadataFetchRequest(replica_id=-1, fetch_offset=0, max_bytes=2**31 - 1, generation=-1)
+    request = pb.MetadataFetchRequest(
+        replica_id=-1, fetch_offset=0, max_bytes=2**31 - 1, generation=-1
+    )
     await _flood(leader, until, 400, 8, Conversation.OBSERVER, request.SerializeToString())
 
 
@@ -109,8 +118,12 @@ async def _write(client: Any, until: float, written: list[float]) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("attack", [whole_log, listings, empty_items], ids=lambda attack: attack.__name__)
-async def test_the_leader_goes_on_leading_and_others_are_served(cluster: LocalCluster, attack: Attack) -> None:
+@pytest.mark.parametrize(
+    "attack", [whole_log, listings, empty_items], ids=lambda attack: attack.__name__
+)
+async def test_the_leader_goes_on_leading_and_others_are_served(
+    cluster: LocalCluster, attack: Attack
+) -> None:
     leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     epoch = (await asyncio.to_thread(cluster.quorum)).leader.leader_epoch
     (broker,) = cluster.brokers
@@ -118,10 +131,16 @@ async def test_the_leader_goes_on_leading_and_others_are_served(cluster: LocalCl
     async with probing(leader, broker) as probed:
         until = asyncio.get_running_loop().time() + FOR_S
         async with controllers_of(cluster) as client:
-            await asyncio.gather(attack(leader, until), *(_write(client, until, written) for _ in range(WRITERS)))
+            await asyncio.gather(
+                attack(leader, until), *(_write(client, until, written) for _ in range(WRITERS))
+            )
     after = (await asyncio.to_thread(cluster.quorum)).leader
     assert after is not None
     assert (after.node_id, after.leader_epoch) == (leader.node_id, epoch)
-    print(attack.__name__, probed.took[:4], f"{len(written)} written, the longest {max(written):.2f} s")
+    print(
+        attack.__name__,
+        probed.took[:4],
+        f"{len(written)} written, the longest {max(written):.2f} s",
+    )
     # The first call of the probe makes its connections, behind those that the strangers are making.
     probed.check(but=1)

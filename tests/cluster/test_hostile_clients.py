@@ -1,4 +1,6 @@
-"""Attacks with plain gRPC and plain sockets on a real controller and a real broker, while somebody else works: none waits a second."""
+"""Attacks with plain gRPC and plain sockets on a real controller and a real broker, while somebody
+else works: none waits a second.
+"""
 
 from __future__ import annotations
 
@@ -88,12 +90,19 @@ def metadata_requests(count: int, **fields: Any) -> bytes:
 
 
 async def empty_requests(controller: Node, broker: Node) -> None:
-    """A megabyte of empty requests in a message, and as many as are taken in one, again and again."""
-    for node, conversation in ((controller, Conversation.CONTROLLER), (broker, Conversation.BROKER)):
+    """A megabyte of empty requests in a message, and as many as are taken in one, again and
+    again.
+    """
+    for node, conversation in (
+        (controller, Conversation.CONTROLLER),
+        (broker, Conversation.BROKER),
+    ):
         for count in (1 << 19, 16_000):
             async with channel_to(node) as channel:
                 streams = [channel.stream_stream(conversation.value)() for _ in range(10)]
-                await asyncio.gather(*(send(stream, *[b"\x0a\x00" * count] * 3) for stream in streams))
+                await asyncio.gather(
+                    *(send(stream, *[b"\x0a\x00" * count] * 3) for stream in streams)
+                )
                 if count > 16_384:
                     await asyncio.gather(*(drain(stream) for stream in streams))
                 else:
@@ -114,7 +123,10 @@ async def all_metadata(controller: Node, broker: Node) -> None:
 
 async def compressed_bombs(controller: Node, broker: Node) -> None:
     """Each would be 64 MiB."""
-    for node, conversation in ((controller, Conversation.CONTROLLER), (broker, Conversation.BROKER)):
+    for node, conversation in (
+        (controller, Conversation.CONTROLLER),
+        (broker, Conversation.BROKER),
+    ):
         async with channel_to(node, compression=grpc.Compression.Gzip) as channel:
             for _ in range(3):
                 stream = channel.stream_stream(conversation.value)()
@@ -149,12 +161,18 @@ async def garbage(controller: Node, broker: Node) -> None:
                 streams = [channel.stream_stream(conversation.value)() for _ in range(40)]
                 await asyncio.gather(*(send(stream, b"\x0a\xff\xff\xff\xff") for stream in streams))
                 await asyncio.gather(*(drain(stream) for stream in streams))
-            calls = [channel.unary_unary(f"/{name}")(b"\xff" * 9) for name in services for _ in range(300)]
+            calls = [
+                channel.unary_unary(f"/{name}")(b"\xff" * 9)
+                for name in services
+                for _ in range(300)
+            ]
             await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def very_many_streams(controller: Node, broker: Node) -> None:
-    """Metadata streams, as many as there were places; of calls that it has not even met gRPC drops some by itself above 1,000."""
+    """Metadata streams, as many as there were places; of calls that it has not even met gRPC drops
+    some by itself above 1,000.
+    """
     channels = [channel_to(controller) for _ in range(40)]
     streams = []
     try:
@@ -168,7 +186,9 @@ async def very_many_streams(controller: Node, broker: Node) -> None:
 
 
 async def waiting_for_ever(controller: Node, broker: Node) -> None:
-    """Reads at an offset that never comes, for weeks; others' reads wait beside them, and they go with their link."""
+    """Reads at an offset that never comes, for weeks; others' reads wait beside them, and they go
+    with their link.
+    """
     token = common_pb2.MetadataToken(generation=0, epoch=1, offset=1 << 62)
     for_weeks = broker_pb2.ReadOptions(mode=broker_pb2.LATEST, at_least=token, timeout_ms=2**31 - 1)
     shortly = broker_pb2.ReadOptions(mode=broker_pb2.LATEST, at_least=token, timeout_ms=1)
@@ -179,7 +199,10 @@ async def waiting_for_ever(controller: Node, broker: Node) -> None:
         got: list[int] = []
         while len(got) < count:
             envelope = await asyncio.wait_for(stream.read(), PATIENCE_S)
-            got += [one.error.error_code for one in broker_pb2.BrokerResponses.FromString(envelope).responses]
+            got += [
+                one.error.error_code
+                for one in broker_pb2.BrokerResponses.FromString(envelope).responses
+            ]
         stream.cancel()
         return set(got)
 
@@ -198,7 +221,11 @@ async def waiting_for_ever(controller: Node, broker: Node) -> None:
 
 async def never_reading(controller: Node, broker: Node) -> None:
     """Clients that ask for much and read nothing."""
-    pid = next(one.pid for one in psutil.net_connections() if one.laddr and one.laddr.port == broker.port and one.pid)
+    pid = next(
+        one.pid
+        for one in psutil.net_connections()
+        if one.laddr and one.laddr.port == broker.port and one.pid
+    )
     before = psutil.Process(pid).memory_info().rss
     channels = [channel_to(broker) for _ in range(5)]
     try:
@@ -247,6 +274,8 @@ def test_afterwards_the_logs_are_short_and_the_metrics_tell(cluster: LocalCluste
         with opener.open(f"{node.http}/metrics", timeout=PATIENCE_S) as response:
             lines = response.read().decode().splitlines()
         (malformed,) = [
-            line for line in lines if line.startswith('raftlog_transport_complaints_total{kind="malformed"}')
+            line
+            for line in lines
+            if line.startswith('raftlog_transport_complaints_total{kind="malformed"}')
         ]
         assert float(malformed.split()[-1]) >= 300

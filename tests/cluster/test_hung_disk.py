@@ -1,4 +1,6 @@
-"""A leader whose disk hangs, with real processes: another one leads within seconds; the hung node follows when the disk is back."""
+"""A leader whose disk hangs, with real processes: another one leads within seconds; the hung node
+follows when the disk is back.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from raftlog.cli.local import LocalCluster, Node
 
 NODE = Path(__file__).with_name("hung_disk_node.py")
 GAP_S = 15.0
-"""Of what takes the fetch timeout, 1 s by default, and an election, on a machine that has nothing else to do."""
+"""Of what takes the fetch timeout, 1 s by default, and an election, on a machine that has nothing
+else to do.
+"""
 HUNG_S = 4.0
 """Long enough for several elections, if the hung node wanted any."""
 
@@ -67,13 +71,20 @@ async def test_a_leader_whose_disk_hangs_is_replaced_and_follows(cluster: HungCl
 
         took_s = await until_true(led_by_another, "a write is acknowledged in a new epoch")
         await load.more(200)
-        print(f"writes went on {took_s:.2f} s after the disk hung; the longest gap was {load.longest_gap_s:.2f} s")
+        print(
+            f"writes went on {took_s:.2f} s after the disk hung; the longest gap was"
+            f" {load.longest_gap_s:.2f} s"
+        )
         assert load.longest_gap_s < GAP_S
 
         # The node lives, and leaves the others alone.
         while asyncio.get_running_loop().time() < hung_at + HUNG_S:
             seen = await roles(cluster)
-            assert seen.get(leader.node_id, ("", -1, -1))[0] not in ("leader", "candidate", "prospective"), seen
+            assert seen.get(leader.node_id, ("", -1, -1))[0] not in (
+                "leader",
+                "candidate",
+                "prospective",
+            ), seen
             await asyncio.sleep(0.2)
         print(f"meanwhile: {seen}")
         assert cluster.pid(leader.name) is not None

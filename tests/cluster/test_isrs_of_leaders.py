@@ -1,4 +1,6 @@
-"""KIP-24 with real processes: leaders are asked for their ISRs, and held against what the controller has committed."""
+"""KIP-24 with real processes: leaders are asked for their ISRs, and held against what the
+controller has committed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A controller, three brokers, a topic of one partition on all of them."""
-    made = LocalCluster(tmp_path_factory.mktemp("isrs") / "c", controllers=1, brokers=3, settings=SETTINGS)
+    made = LocalCluster(
+        tmp_path_factory.mktemp("isrs") / "c", controllers=1, brokers=3, settings=SETTINGS
+    )
     made.generate()
     try:
         made.start_controllers()
@@ -49,7 +53,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def isr(cluster: LocalCluster, *options: object) -> Ran:
-    return raftlog("partitions", "isr", TOPIC, "--bootstrap-server", cluster.bootstrap_servers, *options)
+    return raftlog(
+        "partitions", "isr", TOPIC, "--bootstrap-server", cluster.bootstrap_servers, *options
+    )
 
 
 def compared(cluster: LocalCluster, *options: object) -> Ran:
@@ -66,7 +72,9 @@ def look(cluster: LocalCluster) -> Compared:
 
     async def asked() -> Compared:
         transport = GrpcTransport()
-        reader = LogReader(transport, [node.endpoint for node in cluster.controllers], rng=random.Random(1))
+        reader = LogReader(
+            transport, [node.endpoint for node in cluster.controllers], rng=random.Random(1)
+        )
         try:
             endpoints = {node.node_id: node.endpoint for node in cluster.brokers}
             answers = await ask_leaders(transport, endpoints, timeout_s=1.0)
@@ -99,15 +107,26 @@ def test_leader_and_controller_agree(cluster: LocalCluster) -> None:
     ran = isr(cluster, "--json")
     assert ran.code == 0, ran
     (row,) = ran.json["partitions"]
-    assert (row["topic"], row["partition"], members(row["isr"]), row["proposed_isr"]) == (TOPIC, 0, everyone, None)
+    assert (row["topic"], row["partition"], members(row["isr"]), row["proposed_isr"]) == (
+        TOPIC,
+        0,
+        everyone,
+        None,
+    )
     assert all(one["broker_epoch"] > 0 for one in row["isr"])
-    assert sorted(one["replica_id"] for one in row["followers"]) == [one for one in everyone if one != row["leader_id"]]
+    assert sorted(one["replica_id"] for one in row["followers"]) == [
+        one for one in everyone if one != row["leader_id"]
+    ]
     says(
         isr(cluster).out,
         "TOPIC +PARTITION +LEADER +LEADER EPOCH +PARTITION EPOCH +ISR",
         rf"orders +0 +{row['leader_id']} ",
     )
-    says(compared(cluster).out, "COMMITTED ISR +DIFFERENCES", "1 partition compared at offset [0-9]+, 0 differ")
+    says(
+        compared(cluster).out,
+        "COMMITTED ISR +DIFFERENCES",
+        "1 partition compared at offset [0-9]+, 0 differ",
+    )
 
 
 @pytest.mark.nightly
@@ -121,17 +140,23 @@ def test_foreign_clients_ask_by_a_unary_call(cluster: LocalCluster) -> None:
                 request_serializer=pb.BrokerMetadataRequest.SerializeToString,
                 response_deserializer=pb.BrokerMetadataResponse.FromString,
             )
-            response: pb.BrokerMetadataResponse = await call(pb.BrokerMetadataRequest(), timeout=PATIENCE_S)
+            response: pb.BrokerMetadataResponse = await call(
+                pb.BrokerMetadataRequest(), timeout=PATIENCE_S
+            )
             return response
 
     for node in cluster.brokers:
         answer = asyncio.run(ask(node.endpoint))
         assert answer.broker_id == node.node_id
-        assert [one.topic_name for one in answer.partitions] == ([TOPIC] if node.node_id == leader else [])
+        assert [one.topic_name for one in answer.partitions] == (
+            [TOPIC] if node.node_id == leader else []
+        )
 
 
 @pytest.mark.nightly
-def test_a_follower_that_sleeps_leaves_the_isr_at_both_and_comes_back(cluster: LocalCluster) -> None:
+def test_a_follower_that_sleeps_leaves_the_isr_at_both_and_comes_back(
+    cluster: LocalCluster,
+) -> None:
     leader = leader_of(cluster)
     everyone = sorted(node.node_id for node in cluster.brokers)
     sleeper = next(one for one in everyone if one != leader)

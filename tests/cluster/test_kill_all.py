@@ -1,4 +1,6 @@
-"""Real processes, real disks: all three controllers die at once in the middle of a burst, and nothing acknowledged is lost."""
+"""Real processes, real disks: all three controllers die at once in the middle of a burst, and
+nothing acknowledged is lost.
+"""
 
 import asyncio
 import os
@@ -32,7 +34,9 @@ def write(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
 async def burst(cluster: LocalCluster, round_: int) -> dict[str, int]:
     """Write until everything is dead; the offset of each acknowledged write."""
     transport = GrpcTransport()
-    client = ControllerClient(transport, [n.endpoint for n in cluster.controllers], rng=random.Random(round_))
+    client = ControllerClient(
+        transport, [n.endpoint for n in cluster.controllers], rng=random.Random(round_)
+    )
     acknowledged: dict[str, int] = {}
     dead = asyncio.Event()
 
@@ -84,7 +88,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("rounds", [2, nightly(ROUNDS)])
-def test_what_was_acknowledged_survives_the_death_of_all(cluster: LocalCluster, rounds: int) -> None:
+def test_what_was_acknowledged_survives_the_death_of_all(
+    cluster: LocalCluster, rounds: int
+) -> None:
     acknowledged: dict[str, int] = {}
     for round_ in range(rounds):
         cluster.start_controllers()
@@ -94,18 +100,23 @@ def test_what_was_acknowledged_survives_the_death_of_all(cluster: LocalCluster, 
             assert cluster.wait_gone(node.name)
     cluster.start_controllers()
     cluster.wait_leader()
-    # A committed write makes the new leader's high watermark cover all that was committed before it.
+    # A committed write makes the new leader's high watermark cover all that was committed before
+    # it.
     asyncio.run(_settle(cluster))
     image = asyncio.run(committed_image(cluster))
     print(f"{len(acknowledged)} writes acknowledged before {rounds} deaths of all nodes")
     lost = [name for name in acknowledged if image.configs.get((16, name)) != {"match": name}]
     assert len(acknowledged) >= 500 * rounds
-    assert not lost, f"{len(lost)} of {len(acknowledged)} acknowledged writes are lost, for instance {lost[:3]}"
+    assert not lost, (
+        f"{len(lost)} of {len(acknowledged)} acknowledged writes are lost, for instance {lost[:3]}"
+    )
 
 
 async def _settle(cluster: LocalCluster) -> None:
     transport = GrpcTransport()
-    client = ControllerClient(transport, [n.endpoint for n in cluster.controllers], rng=random.Random(0))
+    client = ControllerClient(
+        transport, [n.endpoint for n in cluster.controllers], rng=random.Random(0)
+    )
     await client.call(write("settled", "yes"), timeout_s=20)
     client.close()
     await transport.close()

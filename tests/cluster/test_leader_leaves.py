@@ -1,4 +1,6 @@
-"""The active controller stops or sleeps under load: another takes over soon, and nothing acknowledged is lost."""
+"""The active controller stops or sleeps under load: another takes over soon, and nothing
+acknowledged is lost.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost, says, three_controllers, until_true
+from cluster_kit import (
+    PATIENCE_S,
+    Load,
+    committed_image,
+    controllers_of,
+    lost,
+    says,
+    three_controllers,
+    until_true,
+)
 
 from raftlog.cli.local import LocalCluster, Node
 
@@ -44,7 +55,9 @@ async def test_a_leader_that_is_stopped_hands_over(cluster: LocalCluster) -> Non
         await until_true(led_by_another, "a write is acknowledged in a new epoch")
         await load.more(100)
         await load.stop()
-    assert load.unknown == [], "what was on its way to the old leader was refused by it, not cut off"
+    assert load.unknown == [], (
+        "what was on its way to the old leader was refused by it, not cut off"
+    )
     assert load.longest_gap_s < GAP_S
     assert await asyncio.to_thread(cluster.wait_gone, leader.name, PATIENCE_S)
     says(cluster.log_path(leader.name).read_text().splitlines()[-1], "controller stopped")
@@ -84,4 +97,6 @@ async def test_a_leader_that_sleeps_steps_down_when_it_wakes(cluster: LocalClust
         await load.stop()
     assert load.epoch > epoch
     assert lost(load.acknowledged, await committed_image(cluster)) == []
-    await asyncio.to_thread(cluster.wait_ready, [node.name for node in cluster.controllers], PATIENCE_S)
+    await asyncio.to_thread(
+        cluster.wait_ready, [node.name for node in cluster.controllers], PATIENCE_S
+    )

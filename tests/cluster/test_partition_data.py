@@ -1,4 +1,6 @@
-"""Partitions on three brokers, as processes: what was acknowledged with acks=all stays, whoever is killed, sleeps or loses its disk."""
+"""Partitions on three brokers, as processes: what was acknowledged with acks=all stays, whoever is
+killed, sleeps or loses its disk.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ from collections.abc import Iterator
 
 import pytest
 from cluster_kit import PATIENCE_S, raftlog, says, until
-from data_kit import SETTINGS, TOPIC, DataWorld, Load, Reader, clients_of, in_sync, nothing_is_lost, replace_disk
+from data_kit import (
+    SETTINGS,
+    TOPIC,
+    DataWorld,
+    Load,
+    Reader,
+    clients_of,
+    in_sync,
+    nothing_is_lost,
+    replace_disk,
+)
 
 from raftlog.cli.local import LocalCluster
 from raftlog.errors import ApiError
@@ -20,18 +32,31 @@ from raftlog.errors import ApiError
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three controllers, three brokers, one topic of three replicas that needs two in sync."""
-    made = LocalCluster(tmp_path_factory.mktemp("data") / "c", controllers=3, brokers=3, settings=SETTINGS)
+    made = LocalCluster(
+        tmp_path_factory.mktemp("data") / "c", controllers=3, brokers=3, settings=SETTINGS
+    )
     made.generate()
     try:
         made.start_controllers()
         made.start_brokers()
         made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
-        create = ("topics", "create", TOPIC, "-p", 2, "-r", 3, "--topic-config", "min.insync.replicas=2")
+        create = (
+            "topics",
+            "create",
+            TOPIC,
+            "-p",
+            2,
+            "-r",
+            3,
+            "--topic-config",
+            "min.insync.replicas=2",
+        )
         ran = raftlog(*create, "--acks", "visible", "--bootstrap-server", made.bootstrap_servers)
         assert ran.code == 0, ran
         yield made
         for node in made.brokers:
-            # A handler that fails costs a link, and the client an unknown outcome: nothing else would tell.
+            # A handler that fails costs a link, and the client an unknown outcome: nothing else
+            # would tell.
             told = made.log_path(node.name).read_text()
             assert "a link handler failed" not in told
             assert "Traceback" not in told
@@ -74,7 +99,9 @@ def test_a_leader_that_sleeps_is_replaced_and_wakes_as_a_follower(cluster: Local
             sleeper = await world.leader()
             cluster.kill(f"broker-{sleeper}", signal.SIGSTOP)
             # What the sleeper is asked meanwhile, it must not acknowledge when it wakes.
-            asleep = [world.producer(cluster.node(f"broker-{sleeper}").endpoint, delivery_timeout_ms=100)]
+            asleep = [
+                world.producer(cluster.node(f"broker-{sleeper}").endpoint, delivery_timeout_ms=100)
+            ]
             await world.led_by(sleeper, other=True)
             await load.more(200)
             cluster.kill(f"broker-{sleeper}", signal.SIGCONT)
@@ -121,7 +148,8 @@ async def ask_alone(world: DataWorld, endpoint: str, count: int) -> list[object]
     producer = world.producer(endpoint, request_timeout_ms=1500, delivery_timeout_ms=1500)
     return list(
         await asyncio.gather(
-            *(producer.send(TOPIC, b"alone-%d" % n, partition=0) for n in range(count)), return_exceptions=True
+            *(producer.send(TOPIC, b"alone-%d" % n, partition=0) for n in range(count)),
+            return_exceptions=True,
         )
     )
 
@@ -134,7 +162,8 @@ def test_a_leader_that_nobody_hears_acknowledges_nothing(cluster: LocalCluster) 
             await load.more(100)
             await load.stop()
             leader = await world.leader()
-            # To the leader this is a partition: it lives, its clients reach it, and nobody else answers.
+            # To the leader this is a partition: it lives, its clients reach it, and nobody else
+            # answers.
             silent = [node.name for node in cluster.nodes if node.node_id != leader]
             for name in silent:
                 cluster.kill(name, signal.SIGSTOP)
@@ -142,13 +171,17 @@ def test_a_leader_that_nobody_hears_acknowledges_nothing(cluster: LocalCluster) 
             assert all(isinstance(one, ApiError) for one in outcomes), outcomes
             # In time it takes itself for fenced, and says so before anything is done.
             fenced = f"broker-{leader}"
-            await asyncio.to_thread(until, lambda: not cluster.ready(fenced)[0], "it takes itself for fenced")
+            await asyncio.to_thread(
+                until, lambda: not cluster.ready(fenced)[0], "it takes itself for fenced"
+            )
             refused = await ask_alone(world, cluster.node(fenced).endpoint, 1)
             assert isinstance(refused[0], ApiError)
             assert not refused[0].outcome_unknown
             for name in silent:
                 cluster.kill(name, signal.SIGCONT)
-            await asyncio.to_thread(cluster.wait_ready, [node.name for node in cluster.brokers], PATIENCE_S)
+            await asyncio.to_thread(
+                cluster.wait_ready, [node.name for node in cluster.brokers], PATIENCE_S
+            )
             await in_sync(world)
             await nothing_is_lost(world, load)
 
@@ -158,8 +191,12 @@ def test_a_leader_that_nobody_hears_acknowledges_nothing(cluster: LocalCluster) 
 @pytest.mark.nightly
 def test_the_commands_produce_and_consume(cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
-    assert raftlog("topics", "create", "letters", "-p", 1, "-r", 3, "--acks", "visible", *at).code == 0
-    ran = raftlog("produce", "letters", "--value", "a:1", "--value", "b:2", "--key-separator", ":", *at)
+    assert (
+        raftlog("topics", "create", "letters", "-p", 1, "-r", 3, "--acks", "visible", *at).code == 0
+    )
+    ran = raftlog(
+        "produce", "letters", "--value", "a:1", "--value", "b:2", "--key-separator", ":", *at
+    )
     assert (ran.code, ran.out) == (0, "letters-0 at offset 0\nletters-0 at offset 1\n")
     ran = raftlog("consume", "letters", "--from-beginning", "--max-messages", 2, "--json", *at)
     lines = ran.out.splitlines()
@@ -212,7 +249,9 @@ def test_every_broker_starts_with_what_it_has_after_all_were_killed(cluster: Loc
 
 
 @pytest.mark.nightly
-def test_a_leader_whose_disk_refuses_a_write_stops_and_nothing_is_lost(cluster: LocalCluster) -> None:
+def test_a_leader_whose_disk_refuses_a_write_stops_and_nothing_is_lost(
+    cluster: LocalCluster,
+) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
             load = Load(world.producer(), writers=16)
@@ -221,7 +260,8 @@ def test_a_leader_whose_disk_refuses_a_write_stops_and_nothing_is_lost(cluster: 
             name = f"broker-{leader}"
             pid = cluster.pid(name)
             assert pid is not None
-            # Files may not grow much beyond the write-ahead log's present size: then writes fail, as on a disk that is full.
+            # Files may not grow much beyond the write-ahead log's present size: then writes fail,
+            # as on a disk that is full.
             largest = max(one.stat().st_size for one in cluster.data_path(name).rglob("*.log"))
             limit = max(largest, cluster.log_path(name).stat().st_size) + 20_000
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, limit))

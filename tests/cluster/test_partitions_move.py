@@ -1,4 +1,6 @@
-"""Partitions move from brokers to brokers while clients write to them: nothing that was acknowledged is lost."""
+"""Partitions move from brokers to brokers while clients write to them: nothing that was
+acknowledged is lost.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ from raftlog.cli.local import LocalCluster
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A controller, node 1, and brokers 2 to 5; a partition on 2 and 3."""
-    made = LocalCluster(tmp_path_factory.mktemp("move") / "c", controllers=1, brokers=4, settings=SETTINGS)
+    made = LocalCluster(
+        tmp_path_factory.mktemp("move") / "c", controllers=1, brokers=4, settings=SETTINGS
+    )
     made.generate()
     try:
         made.start_controllers()
         made.start_brokers()
         made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
-        ran = told(made, "topics", "create", TOPIC, "--replica-assignment", "2:3", "--acks", "visible")
+        ran = told(
+            made, "topics", "create", TOPIC, "--replica-assignment", "2:3", "--acks", "visible"
+        )
         assert "created" in ran
         yield made
     finally:
@@ -39,12 +45,20 @@ def told(cluster: LocalCluster, *command: object, code: int = 0) -> str:
 
 
 def moved(cluster: LocalCluster) -> bool:
-    ran = raftlog("partitions", "reassignments", "--check", "--bootstrap-controller", cluster.bootstrap_controllers)
+    ran = raftlog(
+        "partitions",
+        "reassignments",
+        "--check",
+        "--bootstrap-controller",
+        cluster.bootstrap_controllers,
+    )
     return bool(ran.code == 0)
 
 
 @pytest.mark.nightly
-def test_a_partition_moves_under_writers_to_other_brokers_and_loses_nothing(cluster: LocalCluster) -> None:
+def test_a_partition_moves_under_writers_to_other_brokers_and_loses_nothing(
+    cluster: LocalCluster,
+) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
             load, reader = Load(world.producer()), Reader(world.consumer())
@@ -94,13 +108,16 @@ def test_the_preferred_leader_gets_its_partition_back_under_writers(cluster: Loc
         async with clients_of(cluster) as world:
             load = Load(world.producer())
             await load.more(50)
-            # Whoever has led so far: first it is broker 4, whom a new order of the same replicas leaves in place.
+            # Whoever has led so far: first it is broker 4, whom a new order of the same replicas
+            # leaves in place.
             await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=4,5")
             await asyncio.to_thread(until, lambda: moved(cluster), "the move is complete")
             await asyncio.to_thread(told, cluster, "partitions", "elect", f"{TOPIC}:0")
             await world.led_by(4)
             await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=5,4")
-            assert "led by 5" in await asyncio.to_thread(told, cluster, "partitions", "elect", f"{TOPIC}:0")
+            assert "led by 5" in await asyncio.to_thread(
+                told, cluster, "partitions", "elect", f"{TOPIC}:0"
+            )
             await world.led_by(5)
             await load.more(100)
             await load.stop()

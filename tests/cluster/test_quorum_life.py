@@ -1,4 +1,6 @@
-"""The whole life of a quorum with real processes: begun by one node, grown by two, left by the first, restarted one by one."""
+"""The whole life of a quorum with real processes: begun by one node, grown by two, left by the
+first, restarted one by one.
+"""
 
 from __future__ import annotations
 
@@ -62,12 +64,18 @@ class Quorum:
         self.at = ("--bootstrap-controller", ",".join(self.endpoints))
 
     async def wait_voters(self, *ids: int) -> pb.DescribeQuorumResponse:
-        """Wait until the log names these voters, and all of them have all of it; what the leader says then."""
+        """Wait until the log names these voters, and all of them have all of it; what the leader
+        says then.
+        """
         found: list[pb.DescribeQuorumResponse] = []
 
         async def there() -> bool:
             leader = (await ask_quorum(self.endpoints, 2.0)).leader
-            if leader is None or leader.voters_offset < 0 or [one.replica_id for one in leader.voters] != list(ids):
+            if (
+                leader is None
+                or leader.voters_offset < 0
+                or [one.replica_id for one in leader.voters] != list(ids)
+            ):
                 return False
             found.append(leader)
             return all(0 <= one.last_caught_up_age_ms < 2_000 for one in leader.voters)
@@ -131,7 +139,9 @@ async def test_the_life_of_a_quorum(quorum: Quorum, client: ControllerClient) ->
 
     # The first leaves: told so, it would come back by itself, so it is stopped before.
     await asyncio.to_thread(first.stop)
-    removed = await asyncio.to_thread(raftlog, "quorum", "remove-voter", "--voter-id", 1, *quorum.at)
+    removed = await asyncio.to_thread(
+        raftlog, "quorum", "remove-voter", "--voter-id", 1, *quorum.at
+    )
     assert removed.code == 0, removed.err
     await quorum.wait_voters(2, 3)
     await load.more(50)
@@ -153,7 +163,9 @@ async def test_the_life_of_a_quorum(quorum: Quorum, client: ControllerClient) ->
     image = await committed(quorum)
     assert image.voters is not None
     assert [voter.id for voter in image.voters.voters] == [1, 2, 3]
-    missing = [name for name in load.acknowledged if image.configs.get((16, name)) != {"match": name}]
+    missing = [
+        name for name in load.acknowledged if image.configs.get((16, name)) != {"match": name}
+    ]
     assert missing == []
 
 
@@ -163,13 +175,20 @@ async def test_the_leadership_moves_on_demand(quorum: Quorum, client: Controller
     for number, node in enumerate(quorum.nodes, start=1):
         initial.append(f"{node.id}@{node.endpoint}:00000000-0000-0000-0000-00000000000{number}")
     for node in quorum.nodes:
-        assert raftlog("storage", "format", "-c", node.config, "--initial-controllers", ",".join(initial)).code == 0
+        assert (
+            raftlog(
+                "storage", "format", "-c", node.config, "--initial-controllers", ",".join(initial)
+            ).code
+            == 0
+        )
         node.start()
     await quorum.wait_voters(1, 2, 3)
     load = Load(client, prefix="moves", writers=4)
     await load.more(50)
     for target in (1, 2, 3):
-        moved = await asyncio.to_thread(raftlog, "quorum", "transfer", "--to", target, "--json", *quorum.at)
+        moved = await asyncio.to_thread(
+            raftlog, "quorum", "transfer", "--to", target, "--json", *quorum.at
+        )
         assert moved.code == 0, moved.err
         assert moved.json == {"target_id": target}
         await load.more(50)

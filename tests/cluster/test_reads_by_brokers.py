@@ -1,4 +1,6 @@
-"""Reads at several brokers, as processes: monotone over all of them, strict while one sleeps, and two builds that renegotiate."""
+"""Reads at several brokers, as processes: monotone over all of them, strict while one sleeps, and
+two builds that renegotiate.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ VISIBLE, COMMITTED = common_pb2.ACKS_VISIBLE, common_pb2.ACKS_COMMITTED
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One controller and three brokers with short sessions."""
-    made = LocalCluster(tmp_path_factory.mktemp("reads") / "c", controllers=1, brokers=3, settings=SETTINGS)
+    made = LocalCluster(
+        tmp_path_factory.mktemp("reads") / "c", controllers=1, brokers=3, settings=SETTINGS
+    )
     made.generate()
     try:
         made.start_controllers()
@@ -47,7 +51,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @asynccontextmanager
-async def brokers_of(cluster: LocalCluster, *names: str, round_robin: bool = True) -> AsyncIterator[BrokerClient]:
+async def brokers_of(
+    cluster: LocalCluster, *names: str, round_robin: bool = True
+) -> AsyncIterator[BrokerClient]:
     transport = GrpcTransport()
     endpoints = [node.endpoint for node in cluster.brokers if not names or node.name in names]
     client = BrokerClient(transport, endpoints, rng=random.Random(3), round_robin=round_robin)
@@ -74,7 +80,9 @@ async def write_on(client: BrokerClient, key: str, stop: asyncio.Event, acks: An
     """Count up in one key until told to stop; what was acknowledged, in the end."""
     done = [-1]
     while not stop.is_set():
-        result = await client.write(setting(key, str(done[-1] + 1)), acks=acks, timeout_s=PATIENCE_S)
+        result = await client.write(
+            setting(key, str(done[-1] + 1)), acks=acks, timeout_s=PATIENCE_S
+        )
         assert result.write.reached == acks
         done.append(done[-1] + 1)
     return done
@@ -99,12 +107,18 @@ def test_one_client_never_sees_time_go_back_whichever_broker_it_asks(cluster: Lo
             assert writer.token is not None
             reader.see(writer.token)
             for _ in range(3):
-                assert found(await reader.read(value("counted"), timeout_s=PATIENCE_S)) == done[-1] > 10
+                assert (
+                    found(await reader.read(value("counted"), timeout_s=PATIENCE_S))
+                    == done[-1]
+                    > 10
+                )
 
     asyncio.run(test())
 
 
-def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(cluster: LocalCluster) -> None:
+def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(
+    cluster: LocalCluster,
+) -> None:
     async def test() -> None:
         sleeper = cluster.brokers[-1].name
         others = [node.name for node in cluster.brokers[:-1]]
@@ -119,12 +133,19 @@ def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(cluste
             async def count(upto: int) -> None:
                 nonlocal acknowledged
                 while acknowledged < upto:
-                    await writer.write(setting("strict", str(acknowledged + 1)), acks=VISIBLE, timeout_s=PATIENCE_S)
+                    await writer.write(
+                        setting("strict", str(acknowledged + 1)), acks=VISIBLE, timeout_s=PATIENCE_S
+                    )
                     acknowledged += 1
                     # Another client, without a token, at whichever broker's turn it is.
                     reader.forget()
                     assert (
-                        found(await reader.read(value("strict"), mode=broker_pb2.STRICT, timeout_s=2.0)) >= acknowledged
+                        found(
+                            await reader.read(
+                                value("strict"), mode=broker_pb2.STRICT, timeout_s=2.0
+                            )
+                        )
+                        >= acknowledged
                     )
 
             await count(30)
@@ -134,17 +155,28 @@ def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(cluste
             # Asked while it sleeps; it answers when it wakes, and then knows more than it did.
             asleep = asyncio.create_task(at_sleeper.read(value("strict"), **strict))
             await asyncio.sleep(0.2)
-            await writer.write(setting("strict", str(acknowledged + 1)), acks=VISIBLE, timeout_s=PATIENCE_S)
+            await writer.write(
+                setting("strict", str(acknowledged + 1)), acks=VISIBLE, timeout_s=PATIENCE_S
+            )
             acknowledged += 1
             before = acknowledged
             assert cluster.kill(sleeper, signal.SIGCONT)
             # Or it was fenced meanwhile, and says so.
             with contextlib.suppress(ApiError):
-                assert found(await asleep) >= before - 1, "what was acknowledged before it was asked"
+                assert found(await asleep) >= before - 1, (
+                    "what was acknowledged before it was asked"
+                )
 
             async def strict_again() -> bool:
                 at_sleeper.forget()
-                assert found(await at_sleeper.read(value("strict"), mode=broker_pb2.STRICT, timeout_s=2.0)) >= before
+                assert (
+                    found(
+                        await at_sleeper.read(
+                            value("strict"), mode=broker_pb2.STRICT, timeout_s=2.0
+                        )
+                    )
+                    >= before
+                )
                 return True
 
             await until_true(strict_again, "the sleeper reads strictly again")
@@ -156,7 +188,16 @@ def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(cluste
 def test_a_strict_read_by_the_command_line(cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.brokers[0].endpoint)
     ran = raftlog(
-        "configs", "describe", "client-metrics", "strict", "--key", "match", "--read", "strict", "--json", *at
+        "configs",
+        "describe",
+        "client-metrics",
+        "strict",
+        "--key",
+        "match",
+        "--read",
+        "strict",
+        "--json",
+        *at,
     )
     assert ran.code == 0, ran.err
     ran = raftlog("topics", "list", "--read", "strict", *at)
@@ -164,9 +205,15 @@ def test_a_strict_read_by_the_command_line(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_two_builds_and_a_client_that_takes_what_is_new_without_a_failed_call(tmp_path: Path) -> None:
-    """A broker of the build before and one of this; both of this; the level is raised while the client reads at both in turn."""
-    mixed = MixedCluster(tmp_path / "c", pinned(STRICT_READS - 1), controllers=1, brokers=2, settings=SETTINGS)
+def test_two_builds_and_a_client_that_takes_what_is_new_without_a_failed_call(
+    tmp_path: Path,
+) -> None:
+    """A broker of the build before and one of this; both of this; the level is raised while the
+    client reads at both in turn.
+    """
+    mixed = MixedCluster(
+        tmp_path / "c", pinned(STRICT_READS - 1), controllers=1, brokers=2, settings=SETTINGS
+    )
     mixed.generate()
     old, new = (node.name for node in mixed.brokers)
 

@@ -1,4 +1,6 @@
-"""The directories of a majority are gone: one is led on by hand, and a backup becomes a new cluster. Real processes and files."""
+"""The directories of a majority are gone: one is led on by hand, and a backup becomes a new
+cluster. Real processes and files.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost, raftlog, setting, until
+from cluster_kit import (
+    PATIENCE_S,
+    Load,
+    committed_image,
+    controllers_of,
+    lost,
+    raftlog,
+    setting,
+    until,
+)
 
 from raftlog.cli.local import LocalCluster
 
@@ -22,8 +33,12 @@ async def written(cluster: LocalCluster, prefix: str, count: int) -> dict[str, i
         return load.acknowledged
 
 
-async def backed_up_meanwhile(cluster: LocalCluster, backup: Path) -> tuple[dict[str, int], dict[str, Any]]:
-    """A backup while writes go on: all that was acknowledged, and what the backup says of itself."""
+async def backed_up_meanwhile(
+    cluster: LocalCluster, backup: Path
+) -> tuple[dict[str, int], dict[str, Any]]:
+    """A backup while writes go on: all that was acknowledged, and what the backup says of
+    itself.
+    """
     async with controllers_of(cluster) as client:
         load = Load(client, prefix="early")
         await load.more(200)
@@ -58,9 +73,17 @@ def test_one_directory_is_led_on_and_a_backup_becomes_a_cluster(tmp_path: Path) 
         old.wait_ready([node.name for node in old.nodes], PATIENCE_S)
         early, said = asyncio.run(backed_up_meanwhile(old, backup))
         in_backup = {name: offset for name, offset in early.items() if offset < said["end_offset"]}
-        at = ("--at", said["end_offset"] - 1, "--json", "--bootstrap-controller", old.bootstrap_controllers)
+        at = (
+            "--at",
+            said["end_offset"] - 1,
+            "--json",
+            "--bootstrap-controller",
+            old.bootstrap_controllers,
+        )
         there = raftlog("image", "show", *at)
-        assert there.json["state_hash"] == said["state_hash"], "the state of the cluster at that very offset"
+        assert there.json["state_hash"] == said["state_hash"], (
+            "the state of the cluster at that very offset"
+        )
         acknowledged = early | asyncio.run(written(old, "late", 200))
         survivor = _lose_all_but_the_best(old)
         _recover(old, survivor)
@@ -99,7 +122,16 @@ def _recover(cluster: LocalCluster, name: str) -> None:
     assert raftlog("storage", "recover", directory, "--json").json == before
     endpoint = cluster.node(name).endpoint
     done = raftlog(
-        "storage", "recover", directory, "--unsafe", "--yes", "--endpoint", endpoint, "--reason", "test", "--json"
+        "storage",
+        "recover",
+        directory,
+        "--unsafe",
+        "--yes",
+        "--endpoint",
+        endpoint,
+        "--reason",
+        "test",
+        "--json",
     )
     assert done.code == 0, done.err
     assert "Committed records that are not in this directory are lost" in done.err
@@ -116,7 +148,9 @@ def _led_on(cluster: LocalCluster, name: str, acknowledged: dict[str, int]) -> N
     assert [voter.id for voter in image.voters.voters] == [cluster.node(name).node_id]
     assert asyncio.run(generation_now(cluster)) == 1
     # The broker still has the image of the old generation, perhaps for a moment more.
-    until(lambda: "yes" in _read_at_the_broker(cluster), "the broker shows the new generation's state")
+    until(
+        lambda: "yes" in _read_at_the_broker(cluster), "the broker shows the new generation's state"
+    )
 
 
 def _read_at_the_broker(cluster: LocalCluster) -> str:
@@ -128,7 +162,15 @@ def _restore(cluster: LocalCluster, backup: Path, said: dict[str, Any]) -> None:
     cluster.generate()
     for node in cluster.controllers:
         shutil.rmtree(cluster.data_path(node.name))
-        done = raftlog("storage", "restore", "--snapshot", backup, "-c", cluster.config_path(node.name), "--json")
+        done = raftlog(
+            "storage",
+            "restore",
+            "--snapshot",
+            backup,
+            "-c",
+            cluster.config_path(node.name),
+            "--json",
+        )
         assert done.code == 0, done.err
         assert (done.json["generation"], done.json["cluster_id"]) == (1, cluster.cluster_id)
         assert done.json["cluster_id"] != said["cluster_id"]

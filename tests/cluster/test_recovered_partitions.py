@@ -1,4 +1,6 @@
-"""The records of partitions behind an unsafe recovery: with metadata of long ago, brokers that live on, and one that comes back late."""
+"""The records of partitions behind an unsafe recovery: with metadata of long ago, brokers that live
+on, and one that comes back late.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,17 @@ PARTITIONS = 3
 
 
 def create(cluster: LocalCluster, name: str) -> None:
-    ran = raftlog("topics", "create", name, "-p", PARTITIONS, "-r", 3, "--bootstrap-server", cluster.bootstrap_servers)
+    ran = raftlog(
+        "topics",
+        "create",
+        name,
+        "-p",
+        PARTITIONS,
+        "-r",
+        3,
+        "--bootstrap-server",
+        cluster.bootstrap_servers,
+    )
     assert ran.code == 0, ran.err
 
 
@@ -30,7 +42,9 @@ async def all_in_sync(world: DataWorld) -> None:
 
 
 async def elections(cluster: LocalCluster, world: DataWorld) -> None:
-    """Each broker once out and back in: more leader epochs than the metadata that is kept will know."""
+    """Each broker once out and back in: more leader epochs than the metadata that is kept will
+    know.
+    """
     for node in cluster.brokers:
         await asyncio.to_thread(cluster.stop, [node.name], 10)
         await asyncio.to_thread(cluster.start, node.name)
@@ -117,28 +131,38 @@ def test_partitions_serve_again_whatever_elections_were_forgotten(tmp_path: Path
         cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
         create(cluster, TOPIC)
         asyncio.run(live())
-        shown = raftlog("topics", "describe", TOPIC, "--json", "--bootstrap-server", cluster.bootstrap_servers)
+        shown = raftlog(
+            "topics", "describe", TOPIC, "--json", "--bootstrap-server", cluster.bootstrap_servers
+        )
         assert all(row["leader_epoch"] >= EPOCHS_PER_GENERATION for row in shown.json["partitions"])
     finally:
         cluster.stop_all(timeout_s=5)
 
 
 @pytest.mark.nightly
-def test_partitions_that_are_not_led_say_so_everywhere_until_the_level_is_raised(tmp_path: Path) -> None:
+def test_partitions_that_are_not_led_say_so_everywhere_until_the_level_is_raised(
+    tmp_path: Path,
+) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)
     cluster.generate()
     (controller,) = cluster.controllers
     shutil.rmtree(cluster.data_path(controller.name))
     config = cluster.config_path(controller.name)
     assert raftlog("storage", "format", "-c", config, "--release-version", 4).code == 0
-    at, servers = ("--bootstrap-controller", controller.endpoint), ("--bootstrap-server", cluster.bootstrap_servers)
+    at, servers = (
+        ("--bootstrap-controller", controller.endpoint),
+        ("--bootstrap-server", cluster.bootstrap_servers),
+    )
     try:
         cluster.start_controllers()
         cluster.wait_leader(PATIENCE_S)
         cluster.start_brokers()
         names = [node.name for node in cluster.nodes]
         cluster.wait_ready(names, PATIENCE_S)
-        assert raftlog("topics", "create", TOPIC, "--replica-assignment", "2:3,3:2", *servers).code == 0
+        assert (
+            raftlog("topics", "create", TOPIC, "--replica-assignment", "2:3,3:2", *servers).code
+            == 0
+        )
         for partition in (0, 1):
             values = ("--value", f"a{partition}", "--value", f"b{partition}")
             assert raftlog("produce", TOPIC, *values, "--partition", partition, *servers).code == 0
@@ -157,36 +181,54 @@ def test_partitions_that_are_not_led_say_so_everywhere_until_the_level_is_raised
             assert not ready
             says(
                 why,
-                rf"1 partition not led, though the metadata says so: {TOPIC}:[01]: the log has records of leader epoch",
+                rf"1 partition not led, though the metadata says so: {TOPIC}:[01]: the log has"
+                r" records of leader epoch",
             )
         described = raftlog("topics", "describe", TOPIC, "--json", *servers)
         for row in described.json["partitions"]:
             assert row["leader_id"] in (2, 3), "by the metadata"
             says(
                 row["not_served"],
-                rf"broker {row['leader_id']} does not lead it: KAFKA_STORAGE_ERROR: the log has records",
+                rf"broker {row['leader_id']} does not lead it: KAFKA_STORAGE_ERROR: the log has"
+                r" records",
             )
         consumed = raftlog("consume", TOPIC, "--from-beginning", "--timeout", 3, *servers)
         assert (consumed.code, consumed.out) == (4, "")
-        says(consumed.err, f"2 partitions cannot be read: {TOPIC}:0: KAFKA_STORAGE_ERROR: the log has records")
-        produced = raftlog("produce", TOPIC, "--value", "c", "--partition", 0, "--timeout", 3, *servers)
+        says(
+            consumed.err,
+            f"2 partitions cannot be read: {TOPIC}:0: KAFKA_STORAGE_ERROR: the log has records",
+        )
+        produced = raftlog(
+            "produce", TOPIC, "--value", "c", "--partition", 0, "--timeout", 3, *servers
+        )
         assert produced.code in (1, 4)
-        says(produced.err, "the log has records of leader epoch", "0 records written, 1 not written")
+        says(
+            produced.err, "the log has records of leader epoch", "0 records written, 1 not written"
+        )
         for where in (at, servers):
             elected = raftlog("partitions", "elect", TOPIC, *where)
             assert elected.code == 3, elected
             says(
                 elected.err,
-                f"an election is not needed, and these are not served: {TOPIC}:0: broker 2 does not lead it",
+                f"an election is not needed, and these are not served: {TOPIC}:0: broker 2 does not"
+                " lead it",
             )
 
         raised = raftlog("features", "upgrade", "metadata.version=5", *at)
         assert raised.code == 0, raised.err
         cluster.wait_ready(names, PATIENCE_S)
         for partition in (0, 1):
-            assert raftlog("produce", TOPIC, "--value", f"c{partition}", "--partition", partition, *servers).code == 0
+            assert (
+                raftlog(
+                    "produce", TOPIC, "--value", f"c{partition}", "--partition", partition, *servers
+                ).code
+                == 0
+            )
         consumed = raftlog("consume", TOPIC, "--from-beginning", "--timeout", 3, *servers)
-        assert (consumed.code, sorted(consumed.out.split())) == (0, ["a0", "a1", "b0", "b1", "c0", "c1"])
+        assert (consumed.code, sorted(consumed.out.split())) == (
+            0,
+            ["a0", "a1", "b0", "b1", "c0", "c1"],
+        )
         assert raftlog("partitions", "elect", TOPIC, *at).code == 0
         shown = raftlog("topics", "describe", TOPIC, "--json", *servers).json["partitions"]
         assert [row["not_served"] for row in shown] == [None, None]
@@ -198,5 +240,9 @@ def test_partitions_that_are_not_led_say_so_everywhere_until_the_level_is_raised
 def metric(node: Node, reason: str) -> float:
     with urllib.request.urlopen(f"{node.http}/metrics", timeout=5) as answer:
         lines = answer.read().decode().splitlines()
-    (line,) = (line for line in lines if line.startswith(f'raftlog_partitions_not_served{{reason="{reason}"}}'))
+    (line,) = (
+        line
+        for line in lines
+        if line.startswith(f'raftlog_partitions_not_served{{reason="{reason}"}}')
+    )
     return float(line.rpartition(" ")[2])

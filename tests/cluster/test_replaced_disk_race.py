@@ -1,7 +1,9 @@
-"""KIP-903's race, with processes: a follower catches up, its disk is replaced, and only then the proposal to take it in arrives.
+"""KIP-903's race, with processes: a follower catches up, its disk is replaced, and only then the
+proposal to take it in arrives.
 
-With the check of broker epochs the follower stays out, and nothing is lost. With a controller that does not look at them it becomes a
-member with an empty disk, then the leader, and what was acknowledged is gone: that is what the check is for, and this test can tell.
+With the check of broker epochs the follower stays out, and nothing is lost. With a controller that
+does not look at them it becomes a member with an empty disk, then the leader, and what was
+acknowledged is gone: that is what the check is for, and this test can tell.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ async def race(cluster: RaceCluster, world: DataWorld) -> tuple[int, int]:
     # It comes back with its disk and catches up; the leader wants it in the ISR.
     cluster.hold_file("alter").touch()
     await asyncio.to_thread(cluster.start, name)
-    await asyncio.to_thread(until, lambda: said(cluster, leader, "isr change proposed", "expand"), "it is proposed")
+    await asyncio.to_thread(
+        until, lambda: said(cluster, leader, "isr change proposed", "expand"), "it is proposed"
+    )
     # Its disk is replaced, and nothing is fetched to it; it is registered anew, and unfenced.
     cluster.kill(name, signal.SIGKILL)
     assert await asyncio.to_thread(cluster.wait_gone, name)
@@ -123,11 +127,14 @@ def test_with_the_check_the_replica_with_the_empty_disk_stays_out(tmp_path: Path
             cluster.kill(f"broker-{leader}", signal.SIGKILL)
             await wait_for(world, lambda one: one.leader == -1, "nobody leads")
             assert (await state_of(world)).isr == (leader,)
-            # The leader comes back, and with it everything; the empty replica is filled, and then it is in sync.
+            # The leader comes back, and with it everything; the empty replica is filled, and then
+            # it is in sync.
             assert await asyncio.to_thread(cluster.wait_gone, f"broker-{leader}")
             await asyncio.to_thread(cluster.start, f"broker-{leader}")
             cluster.hold_file("fetch").unlink()
-            await wait_for(world, lambda one: sorted(one.isr) == sorted((leader, follower)), "both are in sync")
+            await wait_for(
+                world, lambda one: sorted(one.isr) == sorted((leader, follower)), "both are in sync"
+            )
             reader = Reader(world.consumer())
             await reader.until({0: RECORDS})
             await reader.stop()

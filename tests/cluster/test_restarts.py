@@ -1,6 +1,8 @@
-"""What writers notice when the nodes of a quorum are restarted one by one, and when its leader is killed: gaps, and nothing lost.
+"""What writers notice when the nodes of a quorum are restarted one by one, and when its leader is
+killed: gaps, and nothing lost.
 
-The times are printed; what is asserted is far above what a machine that has nothing else to do needs (some 50 ms, and 150 ms).
+The times are printed; what is asserted is far above what a machine that has nothing else to do
+needs (some 50 ms, and 150 ms).
 """
 
 from __future__ import annotations
@@ -34,12 +36,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 async def caught_up(cluster: LocalCluster) -> None:
     """Wait until everybody follows, so that the next restart leaves a majority."""
-    await asyncio.to_thread(cluster.wait_ready, [node.name for node in cluster.controllers], PATIENCE_S)
+    await asyncio.to_thread(
+        cluster.wait_ready, [node.name for node in cluster.controllers], PATIENCE_S
+    )
 
 
 def in_ms(gaps_s: list[float]) -> str:
     """For people."""
-    return f"median {median(gaps_s) * 1000:.0f} ms, of {sorted(round(gap * 1000) for gap in gaps_s)}"
+    return (
+        f"median {median(gaps_s) * 1000:.0f} ms, of {sorted(round(gap * 1000) for gap in gaps_s)}"
+    )
 
 
 @pytest.mark.nightly
@@ -51,12 +57,15 @@ async def test_a_restart_of_all_one_by_one_under_writes(cluster: LocalCluster) -
         await load.more(100)
         for _ in range(RESTART_ROUNDS):
             leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
-            # The leader comes last: so each round restarts each node once, and there is one hand-over a round at least.
+            # The leader comes last: so each round restarts each node once, and there is one
+            # hand-over a round at least.
             for node in sorted(cluster.controllers, key=lambda one: one == leader):
                 led = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
                 await load.more(20)
                 load.longest_gap_s = 0.0
-                assert await asyncio.to_thread(cluster.stop, [node.name], 20) == [], f"{node.name} had to be killed"
+                assert await asyncio.to_thread(cluster.stop, [node.name], 20) == [], (
+                    f"{node.name} had to be killed"
+                )
                 await load.more(20)
                 cluster.start(node.name)
                 await caught_up(cluster)
@@ -68,8 +77,12 @@ async def test_a_restart_of_all_one_by_one_under_writes(cluster: LocalCluster) -
     assert lost(load.acknowledged, await committed_image(cluster)) == []
 
 
-async def _kill_leader(cluster: LocalCluster, client: ControllerClient, round_: int) -> tuple[float, dict[str, int]]:
-    """Seconds from the kill of the leader under load to the first write acknowledged in a new epoch; what was acknowledged."""
+async def _kill_leader(
+    cluster: LocalCluster, client: ControllerClient, round_: int
+) -> tuple[float, dict[str, int]]:
+    """Seconds from the kill of the leader under load to the first write acknowledged in a new
+    epoch; what was acknowledged.
+    """
     leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     load = Load(client, prefix=f"kill-{round_}", writers=8)
     await load.more(50)

@@ -1,4 +1,6 @@
-"""A node that must not start says why in one message, exits with an error code, and disturbs nobody."""
+"""A node that must not start says why in one message, exits with an error code, and disturbs
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Ran, committed_image, controllers_of, one_message, raftlog, says, setting, until
+from cluster_kit import (
+    PATIENCE_S,
+    Ran,
+    committed_image,
+    controllers_of,
+    one_message,
+    raftlog,
+    says,
+    setting,
+    until,
+)
 
 from raftlog.cli.local import LocalCluster, free_ports
 from raftlog.storage.rocks_adapter import RocksLog
@@ -31,7 +43,9 @@ controller.quorum.voters = ["1@127.0.0.1:1"]
 async def fill(cluster: LocalCluster) -> None:
     async with controllers_of(cluster) as client:
         for start in range(0, RECORDS, 20):
-            writes = (client.call(setting(f"k{i}", "v" * VALUE_BYTES)) for i in range(start, start + 20))
+            writes = (
+                client.call(setting(f"k{i}", "v" * VALUE_BYTES)) for i in range(start, start + 20)
+            )
             await asyncio.gather(*writes)
 
 
@@ -43,7 +57,9 @@ def at_one_end(cluster: LocalCluster) -> bool:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two controllers that serve; the third was killed after some writes, when its log was still in RocksDB's WAL."""
+    """Two controllers that serve; the third was killed after some writes, when its log was still in
+    RocksDB's WAL.
+    """
     made = LocalCluster(tmp_path_factory.mktemp("refused") / "c", controllers=3, brokers=1)
     made.generate()
     try:
@@ -76,14 +92,21 @@ def still_serving(cluster: LocalCluster) -> Iterator[None]:
 
     yield
     asyncio.run(write())
-    assert [node.name for node in cluster.controllers if cluster.pid(node.name)] == ["controller-1", "controller-2"]
+    assert [node.name for node in cluster.controllers if cluster.pid(node.name)] == [
+        "controller-1",
+        "controller-2",
+    ]
 
 
 def run(cluster: LocalCluster, name: str, **flags: object) -> Ran:
     """Run a node in the foreground; it has to end by itself."""
     node = cluster.node(name)
     port, http_port = free_ports(2)
-    settings = {"listeners": f"127.0.0.1:{port}", "http_listener": f"127.0.0.1:{http_port}", **flags}
+    settings = {
+        "listeners": f"127.0.0.1:{port}",
+        "http_listener": f"127.0.0.1:{http_port}",
+        **flags,
+    }
     given = [f"--set={key.replace('_', '.')}={value}" for key, value in settings.items()]
     return raftlog(node.role, "run", "-c", cluster.config_path(name), *given)
 
@@ -184,7 +207,9 @@ class TestCorruptLog:
 
     def refused(self, cluster: LocalCluster, directory: Path) -> str:
         # It does not even try to listen: the port is taken, and nobody minds.
-        ran = run(cluster, DOWN, log_dirs=directory, listeners=cluster.node("controller-1").endpoint)
+        ran = run(
+            cluster, DOWN, log_dirs=directory, listeners=cluster.node("controller-1").endpoint
+        )
         assert ran.code == 3
         return one_message(ran)
 
@@ -195,7 +220,9 @@ class TestCorruptLog:
         table = max((directory / "log").glob("*.sst"), key=lambda path: path.stat().st_size)
         flip(table, table.stat().st_size // 2)
         message = self.refused(cluster, directory)
-        says(message, r"the log can't be read at offset \d+: ", "block checksum mismatch", table.name)
+        says(
+            message, r"the log can't be read at offset \d+: ", "block checksum mismatch", table.name
+        )
         offset = int(message.split("at offset ")[1].split(":")[0])
         assert 100 < offset < RECORDS
 
@@ -204,10 +231,16 @@ class TestCorruptLog:
         wal = max((directory / "log").glob("*.log"), key=lambda path: path.stat().st_size)
         flip(wal, wal.stat().st_size // 2)
         message = self.refused(cluster, directory)
-        says(message, rf"the record at byte \d+ of {wal.name} does not match its checksum", r"whole up to offset \d+")
+        says(
+            message,
+            rf"the record at byte \d+ of {wal.name} does not match its checksum",
+            r"whole up to offset \d+",
+        )
         assert 100 < int(message.rsplit(" ", 1)[1]) < RECORDS
 
-    def test_in_a_batch_that_rocksdb_finds_right(self, cluster: LocalCluster, tmp_path: Path) -> None:
+    def test_in_a_batch_that_rocksdb_finds_right(
+        self, cluster: LocalCluster, tmp_path: Path
+    ) -> None:
         directory = copy_of(cluster, tmp_path / "data")
         rocks = RocksLog(directory / "log")
         scan = rocks.scan(RECORDS // 2)

@@ -88,7 +88,11 @@ def test_without_the_right_certificate_nothing_is_answered(secured: Secured) -> 
 def test_half_of_the_files_is_a_mistake(secured: Secured) -> None:
     half = {name: path for name, path in secured.client.items() if "KEY" not in name}
     ran = raftlog(
-        "quorum", "describe", "--bootstrap-controller", secured.cluster.bootstrap_controllers, environment=half
+        "quorum",
+        "describe",
+        "--bootstrap-controller",
+        secured.cluster.bootstrap_controllers,
+        environment=half,
     )
     assert ran.code == 2
     says(one_message(ran), "missing: RAFTLOG_TLS_KEY_FILE")

@@ -35,7 +35,9 @@ def test_no_key_is_a_table_of_another() -> None:
 def test_a_role_reads_only_keys_that_say_so(role: str) -> None:
     others = {name for name, info in KEYS.items() if role not in info.roles}
     sources = [path.read_text() for path in (Path(__file__).parents[2] / role).rglob("*.py")]
-    read = {name for source in sources for name in re.findall(r"settings\.(\w+)", source, re.IGNORECASE)}
+    read = {
+        name for source in sources for name in re.findall(r"settings\.(\w+)", source, re.IGNORECASE)
+    }
     assert read & KEYS.keys()
     assert read & others == set()
 

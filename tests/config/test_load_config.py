@@ -58,13 +58,24 @@ def mistakes(path: Path | None, *flags: str, **environment: str) -> list[str]:
 
 def test_a_controller(write: Callable[[str], Path], tmp_path: Path) -> None:
     config = load(write(CONTROLLER))
-    assert (config.role, config.node_id, config.cluster_id, config.broker) == ("controller", 1, "C", None)
+    assert (config.role, config.node_id, config.cluster_id, config.broker) == (
+        "controller",
+        1,
+        "C",
+        None,
+    )
     assert config.directory == tmp_path / "data"
     assert config.listener == Endpoint("127.0.0.1", 9093)
     quorum = config.quorum_config("D")
     assert quorum.voters[2] == Voter(3, "127.0.0.1:9095")
-    assert (quorum.directory_id, quorum.fetch_timeout_ms, quorum.election_timeout_ms) == ("D", 1000, 1000)
-    longer = load(write(CONTROLLER + "broker.session.timeout.ms = 11000\nbroker.fencing.timeout.ms = 12500\n"))
+    assert (quorum.directory_id, quorum.fetch_timeout_ms, quorum.election_timeout_ms) == (
+        "D",
+        1000,
+        1000,
+    )
+    longer = load(
+        write(CONTROLLER + "broker.session.timeout.ms = 11000\nbroker.fencing.timeout.ms = 12500\n")
+    )
     longer.directory.mkdir()
     assert settings_of(longer).broker_session_timeout_ms == 11_000
 
@@ -88,14 +99,24 @@ def test_a_broker_need_not_have_an_id(write: Callable[[str], Path]) -> None:
     assert (config.role, config.node_id) == ("broker", -1)
     (found,) = mistakes(write(without), "listeners=127.0.0.1:0")
     assert found.startswith("listeners: the port must be a fixed one where node.id is not set")
-    assert load(write(without), "listeners=127.0.0.1:0", "advertised.listeners=b.example:9092").node_id == -1
+    assert (
+        load(write(without), "listeners=127.0.0.1:0", "advertised.listeners=b.example:9092").node_id
+        == -1
+    )
     assert "node.id: required" in mistakes(write(CONTROLLER.replace("node.id = 1\n", "")))
 
 
 def test_nested_dotted_and_quoted_forms_mean_the_same(write: Callable[[str], Path]) -> None:
     tail = CONTROLLER.split("log.dirs", maxsplit=1)[0] + 'log.dirs = "data"\n'
-    nested = load(write(tail + '[controller.quorum]\nvoters = ["1@h:1"]\nfetch.timeout.ms = 3000\n'))
-    quoted = load(write(tail + '"controller.quorum.voters" = ["1@h:1"]\n"controller.quorum.fetch.timeout.ms" = 3000\n'))
+    nested = load(
+        write(tail + '[controller.quorum]\nvoters = ["1@h:1"]\nfetch.timeout.ms = 3000\n')
+    )
+    quoted = load(
+        write(
+            tail + '"controller.quorum.voters" = ["1@h:1"]\n"controller.quorum.fetch.timeout.ms" ='
+            " 3000\n"
+        )
+    )
     assert nested == quoted
     assert nested.quorum_config("d").fetch_timeout_ms == 3000
 
@@ -104,7 +125,9 @@ def test_flags_win_over_environment_over_file(write: Callable[[str], Path]) -> N
     path = write(CONTROLLER + 'log.level = "error"\n')
     assert load(path).settings.log_level == "error"
     assert load(path, RAFTLOG_LOG_LEVEL="debug").settings.log_level == "debug"
-    assert load(path, "log.level=warning", RAFTLOG_LOG_LEVEL="debug").settings.log_level == "warning"
+    assert (
+        load(path, "log.level=warning", RAFTLOG_LOG_LEVEL="debug").settings.log_level == "warning"
+    )
     assert load(path, "log.level=warning", "log.level=info").settings.log_level == "info"
 
 
@@ -147,24 +170,42 @@ controller.quorum.voters = ["1@127.0.0.1:9093", "1@127.0.0.1:9094"]
 listeners = ["nope", "h:99999"]
 tls.key.file = "k"
 """)
-    found = mistakes(path, "x", "num.partitions=many", RAFTLOG_LOG_FORMATT="json", RAFTLOG_LOG_LEVEL="loud")
+    found = mistakes(
+        path, "x", "num.partitions=many", RAFTLOG_LOG_FORMATT="json", RAFTLOG_LOG_LEVEL="loud"
+    )
     assert found == [
         "RAFTLOG_LOG_FORMATT: unknown environment variable (did you mean RAFTLOG_LOG_FORMAT?)",
         "--set x: write it as key=value",
         f"cluster.idd: unknown key in {path} (did you mean cluster.id?)",
         f"broker.heartbeat.interval.ms = 0 in {path}: Input should be greater than or equal to 1",
         f"broker.session.timeout.ms = True in {path}: a number is wanted, not true or false",
-        f"listeners = ['nope', 'h:99999'] in {path}: 'nope' is not host:port (for instance 127.0.0.1:9093);"
-        " 'h:99999': the port must be 0 to 65535",
-        "log.level = 'loud' in RAFTLOG_LOG_LEVEL: Input should be 'debug', 'info', 'warning' or 'error'",
-        f"node.id = 'x' in {path}: Input should be a valid integer, unable to parse string as an integer",
-        "num.partitions = 'many' in --set num.partitions: Input should be a valid integer,"
-        " unable to parse string as an integer",
-        "process.roles: [\"controller\"] or [\"broker\"], not ['controller', 'broker']: one process has one role",
+        (
+            f"listeners = ['nope', 'h:99999'] in {path}: 'nope' is not host:port (for instance"
+            " 127.0.0.1:9093); 'h:99999': the port must be 0 to 65535"
+        ),
+        (
+            "log.level = 'loud' in RAFTLOG_LOG_LEVEL: Input should be 'debug', 'info', 'warning' or"
+            " 'error'"
+        ),
+        (
+            f"node.id = 'x' in {path}: Input should be a valid integer, unable to parse string as"
+            " an integer"
+        ),
+        (
+            "num.partitions = 'many' in --set num.partitions: Input should be a valid integer,"
+            " unable to parse string as an integer"
+        ),
+        (
+            "process.roles: [\"controller\"] or [\"broker\"], not ['controller', 'broker']: one"
+            " process has one role"
+        ),
         "cluster.id: required (make one with: raftlog storage random-uuid)",
         "log.dirs: required, or metadata.log.dir",
         "controller.quorum.voters: the same id twice: 1",
-        "tls.certificate.file: TLS needs all three: tls.certificate.file, tls.key.file and tls.ca.file",
+        (
+            "tls.certificate.file: TLS needs all three: tls.certificate.file, tls.key.file and"
+            " tls.ca.file"
+        ),
     ]
 
 
@@ -174,11 +215,27 @@ tls.key.file = "k"
         ("broker.session.timeout.ms", "4000", "more than two heartbeats"),
         ("broker.fencing.timeout.ms", "9000", "more than broker.session.timeout.ms = 9000"),
         ("replica.fetch.wait.max.ms", "30000", "less than replica.lag.time.max.ms = 30000"),
-        ("replica.fetch.response.max.bytes", "67108864", "less than socket.request.max.bytes = 67108864"),
-        ("controlled.shutdown.timeout.ms", "3999", "at least two heartbeats (broker.heartbeat.interval.ms = 2000 ms)"),
+        (
+            "replica.fetch.response.max.bytes",
+            "67108864",
+            "less than socket.request.max.bytes = 67108864",
+        ),
+        (
+            "controlled.shutdown.timeout.ms",
+            "3999",
+            "at least two heartbeats (broker.heartbeat.interval.ms = 2000 ms)",
+        ),
         ("broker.metadata.lag.max.ms", "2000", "more than broker.heartbeat.interval.ms = 2000"),
-        ("broker.metadata.lag.probation.max.ms", "9999", "less than broker.metadata.lag.probation.ms"),
-        ("controller.quorum.fetch.max.wait.ms", "501", "at most half of controller.quorum.fetch.timeout.ms = 1000"),
+        (
+            "broker.metadata.lag.probation.max.ms",
+            "9999",
+            "less than broker.metadata.lag.probation.ms",
+        ),
+        (
+            "controller.quorum.fetch.max.wait.ms",
+            "501",
+            "at most half of controller.quorum.fetch.timeout.ms = 1000",
+        ),
         ("controller.quorum.fetch.max.bytes", "67108864", "less than socket.request.max.bytes"),
         ("node.id", "9", "9 is not among controller.quorum.voters"),
         ("log.dirs", "a,b", "exactly one directory, not 2"),
@@ -209,12 +266,18 @@ def test_each_rule_names_the_key_and_what_is_wrong(
         ("node.id", "1", "is a controller's id"),
         ("listeners", "0.0.0.0:9092", "needed, with a real host"),
         ("listeners", "", "required for a broker"),
-        ("controller.quorum.voters", "", "required for a broker, or controller.quorum.bootstrap.servers"),
+        (
+            "controller.quorum.voters",
+            "",
+            "required for a broker, or controller.quorum.bootstrap.servers",
+        ),
         ("controller.quorum.bootstrap.servers", "a:0", "needs a real host and port"),
         ("log.dirs", "", "required"),
     ],
 )
-def test_each_rule_of_a_broker(write: Callable[[str], Path], key: str, value: str, words: str) -> None:
+def test_each_rule_of_a_broker(
+    write: Callable[[str], Path], key: str, value: str, words: str
+) -> None:
     found = mistakes(write(BROKER), f"{key}={value}")
     assert len(found) == 1, found
     assert words in found[0]
@@ -231,7 +294,9 @@ def test_environment_of_others_is_left_alone(write: Callable[[str], Path]) -> No
     )
 
 
-def test_unreadable_and_broken_files_are_named(write: Callable[[str], Path], tmp_path: Path) -> None:
+def test_unreadable_and_broken_files_are_named(
+    write: Callable[[str], Path], tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none.toml: No such file"):
         load(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match=r"node.toml is not TOML: .*line 2"):
@@ -243,7 +308,9 @@ def test_unreadable_and_broken_files_are_named(write: Callable[[str], Path], tmp
 
 
 def test_tls_files_count_from_the_file(write: Callable[[str], Path], tmp_path: Path) -> None:
-    config = load(write(CONTROLLER), "tls.certificate.file=c.pem", "tls.key.file=/k.pem", "tls.ca.file=ca.pem")
+    config = load(
+        write(CONTROLLER), "tls.certificate.file=c.pem", "tls.key.file=/k.pem", "tls.ca.file=ca.pem"
+    )
     assert config.tls is not None
     assert (config.tls.certificate, config.tls.key) == (tmp_path / "c.pem", Path("/k.pem"))
 
@@ -255,7 +322,7 @@ def test_items_are_the_effective_values_of_the_role(write: Callable[[str], Path]
     assert "broker.fencing.timeout.ms" in dict(load(write(BROKER)).items())
 
 
-# --- controllers that are not configured as voters ------------------------------------------------------------------------
+# --- controllers that are not configured as voters ----------------------------------------------
 
 JOINING = """
 process.roles = ["controller"]
@@ -268,17 +335,25 @@ controller.quorum.auto.join.enable = true
 """
 
 
-def test_a_joining_controller_asks_the_bootstrap_servers_and_not_itself(write: Callable[[str], Path]) -> None:
+def test_a_joining_controller_asks_the_bootstrap_servers_and_not_itself(
+    write: Callable[[str], Path],
+) -> None:
     config = load(write(JOINING))
     assert config.settings.controller_quorum_auto_join_enable
     quorum = config.quorum_config("d4", ())
-    assert (quorum.voters, quorum.bootstrap_servers, quorum.endpoint) == ((), ("10.0.0.1:9093",), "10.0.0.4:9093")
+    assert (quorum.voters, quorum.bootstrap_servers, quorum.endpoint) == (
+        (),
+        ("10.0.0.1:9093",),
+        "10.0.0.4:9093",
+    )
     assert [peer.node_id for peer in quorum.bootstrap_peers] == [-2]
     moved = load(write(JOINING), "advertised.listeners=h:7", "listeners=0.0.0.0:9093")
     assert moved.quorum_config("d4", ()).endpoint == "h:7"
 
 
-def test_a_voter_on_a_new_disk_asks_the_other_configured_voters(write: Callable[[str], Path]) -> None:
+def test_a_voter_on_a_new_disk_asks_the_other_configured_voters(
+    write: Callable[[str], Path],
+) -> None:
     config = load(write(CONTROLLER))
     assert config.quorum_config("d", ()).bootstrap_servers == ("127.0.0.1:9094", "127.0.0.1:9095")
     assert config.quorum_config("d").bootstrap_servers == ()
@@ -312,7 +387,9 @@ def test_a_joining_controller_must_be_reachable(
         ('"metadata.log.dir" = "x"\n[metadata.log]\ndir = "y"', "metadata.log.dir: twice in"),
     ],
 )
-def test_nothing_that_a_file_says_is_passed_over(write: Callable[[str], Path], text: str, found: str) -> None:
+def test_nothing_that_a_file_says_is_passed_over(
+    write: Callable[[str], Path], text: str, found: str
+) -> None:
     (mistake,) = mistakes(write(CONTROLLER + text))
     assert mistake.startswith(found)
 
@@ -347,7 +424,9 @@ def test_mistakes_are_no_longer_than_people_read(write: Callable[[str], Path]) -
     assert len(mistake) < 600
 
 
-@pytest.mark.parametrize("host", [".", "..", "a..b", "ä", "a/b", "x" * 256, "a\x1b[31m", "a,b"], ids=repr)
+@pytest.mark.parametrize(
+    "host", [".", "..", "a..b", "ä", "a/b", "x" * 256, "a\x1b[31m", "a,b"], ids=repr
+)
 def test_a_host_that_brokers_may_not_register_under_is_refused_at_the_start(host: str) -> None:
     with pytest.raises(ValueError, match=r"is no host|is not host:port"):
         parse_endpoint(f"{host}:9092")

@@ -1,4 +1,6 @@
-"""A controller without its shell: decisions are folded at once, and committed at once unless a test holds commits back."""
+"""A controller without its shell: decisions are folded at once, and committed at once unless a test
+holds commits back.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from controller.decider import Decider
-from controller.decision import Decision, Defer, Duplicate, Refusal, Reply, TransferLeadership, Write
+from controller.decision import (
+    Decision,
+    Defer,
+    Duplicate,
+    Refusal,
+    Reply,
+    TransferLeadership,
+    Write,
+)
 from controller.decisions.quorum.membership import Look
 from controller.settings import ControllerSettings
 from controller.state.sessions import SessionTracker
@@ -23,7 +33,8 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 CLUSTER_ID = "test-cluster"
 BODIES = {
-    field.message_type.name: field.name for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
+    field.message_type.name: field.name
+    for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
 }
 FEATURES = (("lao.version", 0, 1), (versions.METADATA_VERSION, 1, versions.LATEST_METADATA_VERSION))
 
@@ -37,8 +48,13 @@ def registration(broker_id: int, incarnation: str = "", **fields: Any) -> rpc.Re
         "broker_id": broker_id,
         "cluster_id": CLUSTER_ID,
         "incarnation_id": incarnation or f"incarnation-{broker_id}",
-        "listeners": [pb.Listener(name="PLAIN", host=f"host-{broker_id}", port=9000 + broker_id % 1000)],
-        "features": [pb.FeatureRange(name=n, min_supported_version=a, max_supported_version=b) for n, a, b in FEATURES],
+        "listeners": [
+            pb.Listener(name="PLAIN", host=f"host-{broker_id}", port=9000 + broker_id % 1000)
+        ],
+        "features": [
+            pb.FeatureRange(name=n, min_supported_version=a, max_supported_version=b)
+            for n, a, b in FEATURES
+        ],
         "registration_version": 1,
         "previous_broker_epoch": -1,
     }
@@ -51,7 +67,9 @@ class Decided:
     def __init__(self, outcome: Decision) -> None:
         self.outcome = outcome
         self.records: list[Record] = outcome.records if isinstance(outcome, Write) else []
-        self.body: Any = outcome.body if isinstance(outcome, Write | Reply | TransferLeadership) else None
+        self.body: Any = (
+            outcome.body if isinstance(outcome, Write | Reply | TransferLeadership) else None
+        )
         self.error = outcome.error if isinstance(outcome, Refusal) else None
         self.duplicate = outcome.result if isinstance(outcome, Duplicate) else None
         self.decide_again_at = outcome.at if isinstance(outcome, Defer) else None
@@ -79,7 +97,9 @@ class Cell:
         shared_node_ids: bool = True,
         generation: int = 0,
     ) -> None:
-        """``shared_node_ids``: let brokers have the node ids of controllers: both are numbered from 1 here."""
+        """``shared_node_ids``: let brokers have the node ids of controllers: both are numbered from
+        1 here.
+        """
         self.now = now
         self.epoch = epoch
         self.settings = settings or ControllerSettings()
@@ -112,7 +132,7 @@ class Cell:
         for broker_id in range(1, brokers + 1):
             self.join(broker_id)
 
-    # --- the shell's part ---------------------------------------------------------------------------------------------
+    # --- the shell's part ------------------------------------------------------------------------
 
     def _fold(self, records: list[Record]) -> None:
         base_offset = self.pending.offset + 1
@@ -150,7 +170,9 @@ class Cell:
         return decision.body
 
     def due(self, *, progress: bool = False) -> list[Decided]:
-        """All that the controller does by itself now; progress records are made, and shown only on demand."""
+        """All that the controller does by itself now; progress records are made, and shown only on
+        demand.
+        """
         decisions = []
         while (due := self.decider.next_due(self.now)) is not None:
             assert due.records
@@ -160,13 +182,15 @@ class Cell:
                 decisions.append(decision)
         return decisions
 
-    # --- brokers ------------------------------------------------------------------------------------------------------
+    # --- brokers ---------------------------------------------------------------------------------
 
     def register(self, broker_id: int, incarnation: str = "", **fields: Any) -> int:
         return self.send(registration(broker_id, incarnation, **fields)).broker_epoch
 
     def heartbeat(self, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatRequest:
-        """A heartbeat of a broker that has applied and been told everything, but for what ``fields`` say."""
+        """A heartbeat of a broker that has applied and been told everything, but for what
+        ``fields`` say.
+        """
         broker = self.pending.brokers.get(broker_id)
         content: dict[str, Any] = {
             "broker_id": broker_id,
@@ -196,7 +220,7 @@ class Cell:
                     self.beat(broker_id)
         self.due()
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- looking ---------------------------------------------------------------------------------
 
     def broker(self, broker_id: int) -> Broker:
         found = self.pending.brokers.get(broker_id)
@@ -230,7 +254,10 @@ class Cell:
             [state.read_leases.ends_at(broker_id) for broker_id in brokers],
             [state.read_leases.is_withheld(broker_id, self.now) for broker_id in brokers],
             [(broker_id, sessions.last_contact(broker_id)) for broker_id in brokers],
-            [(self.lao.applied_of(broker_id), self.lao.known_lao_of(broker_id)) for broker_id in brokers],
+            [
+                (self.lao.applied_of(broker_id), self.lao.known_lao_of(broker_id))
+                for broker_id in brokers
+            ],
             self.lao.lao,
             self.pending.offset,
             self.pending.state_hash & HASH_MASK,
@@ -290,9 +317,13 @@ class Cell:
                 assert image.brokers[partition.leader].active, "a leader is active"
             if len(partition.isr) > 1:
                 for member in partition.isr:
-                    assert image.brokers[member].active, "only the last member of an ISR may be gone"
+                    assert image.brokers[member].active, (
+                        "only the last member of an ISR may be gone"
+                    )
             else:
                 last = image.brokers.get(partition.isr[0])
-                assert partition.leader != -1 or last is None or not last.active, "a live last member leads"
+                assert partition.leader != -1 or last is None or not last.active, (
+                    "a live last member leads"
+                )
         for resource_type, name in image.configs:
             assert resource_type != 2 or name in image.topic_ids, "no configs without their topic"

@@ -1,7 +1,8 @@
-"""A log in which hosts are mapped for every cause: as a build of before their causes wrote it and decided on it, and as this one does.
+"""A log in which hosts are mapped for every cause: as a build of before their causes wrote it and
+decided on it, and as this one does.
 
-``old_mappings.json`` was made by the code at f2ea890, at metadata.version 5, from the very story below: the log, its state hashes, a
-snapshot, and what a controller that took over decided.
+``old_mappings.json`` was made by the code at f2ea890, at metadata.version 5, from the very story
+below: the log, its state hashes, a snapshot, and what a controller that took over decided.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ RECORDED = Path(__file__).with_suffix(".json")
 OLD_LEVEL, KNOWN_LEVEL = 5, 6
 FEATURES = [
     pb.FeatureRange(name="lao.version", max_supported_version=1),
-    pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=KNOWN_LEVEL),
+    pb.FeatureRange(
+        name="metadata.version", min_supported_version=1, max_supported_version=KNOWN_LEVEL
+    ),
 ]
 
 
 def alter(hostname: str, broker_id: int | None) -> rpc.AlterHostnamesRequest:
-    return rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname=hostname, broker_id=broker_id)])
+    return rpc.AlterHostnamesRequest(
+        alterations=[rpc.HostnameAlteration(hostname=hostname, broker_id=broker_id)]
+    )
 
 
 class Controller(Ids):
@@ -48,7 +53,11 @@ class Controller(Ids):
 
     def _fold(self, records: list[Record]) -> None:
         data = [each.data for each in records]
-        self.batches.append(batch.encode(data, base_offset=self.pending.offset + 1, epoch=self.epoch, timestamp_ms=0))
+        self.batches.append(
+            batch.encode(
+                data, base_offset=self.pending.offset + 1, epoch=self.epoch, timestamp_ms=0
+            )
+        )
         super()._fold(records)
 
     def register(self, broker_id: int, incarnation: str = "", **fields: Any) -> int:
@@ -64,7 +73,9 @@ class Controller(Ids):
 
 
 class Story(Controller):
-    """Mappings by registrations and by hand, before and behind a registration; one of either that is deleted, and one that is stale."""
+    """Mappings by registrations and by hand, before and behind a registration; one of either that
+    is deleted, and one that is stale.
+    """
 
     def __init__(self, level: int) -> None:
         super().__init__(settings=ControllerSettings(bootstrap_metadata_version=level))
@@ -75,7 +86,14 @@ class Story(Controller):
         self.silence(3, 4)
         self.on(3, "h3b", incarnation="3b")
         self.on(4, "h4b", incarnation="4b")
-        for host, meant in (("h1", 1), ("spare", 2), ("unused", 77), ("wrong", 78), ("wrong", None), ("behind", 4)):
+        for host, meant in (
+            ("h1", 1),
+            ("spare", 2),
+            ("unused", 77),
+            ("wrong", 78),
+            ("wrong", None),
+            ("behind", 4),
+        ):
             self.send(alter(host, meant))
         self.kept_at = self.pending.snapshot()
         self.wait(COLLECT_INTERVAL_S)
@@ -87,13 +105,18 @@ class Story(Controller):
 
 
 def decided(image: Image) -> dict[str, Any]:
-    """What a controller decides that takes over at the image: what is stale, what an alteration changes, and who gets which id."""
+    """What a controller decides that takes over at the image: what is stale, what an alteration
+    changes, and who gets which id.
+    """
     at_ = Controller(image=image, epoch=9, bootstrap=False)
     told: dict[str, Any] = {
-        "mapped": [[one.name, one.broker_id, one.offset] for _, one in sorted(image.hostnames.items())],
+        "mapped": [
+            [one.name, one.broker_id, one.offset] for _, one in sorted(image.hostnames.items())
+        ],
         "stale": [name for name, one in sorted(image.hostnames.items()) if is_stale(image, one)],
         "altered": [
-            [name, len(at_.decide(alter(name, one.broker_id)).records)] for name, one in sorted(image.hostnames.items())
+            [name, len(at_.decide(alter(name, one.broker_id)).records)]
+            for name, one in sorted(image.hostnames.items())
         ],
         "registered": [
             [broker_id, len(at_.decide(again(broker_id, host)).records)]
@@ -103,7 +126,8 @@ def decided(image: Image) -> dict[str, Any]:
     at_.wait(ADOPT_S + COLLECT_INTERVAL_S)
     told["kept"] = sorted(at_.pending.snapshot().hostnames)
     told["chosen"] = [
-        at_.chosen(host) for host in ("h1", "h2", "h3", "h3b", "spare", "unused", "behind", "late", "new")
+        at_.chosen(host)
+        for host in ("h1", "h2", "h3", "h3b", "spare", "unused", "behind", "late", "new")
     ]
     return told
 
@@ -132,7 +156,9 @@ def images(batches: list[bytes]) -> list[Image]:
 
 def decoded(data: bytes) -> list[Record]:
     (header,) = batch.headers(data)
-    return [Record(one.type, one.version, one.body, parse(one)) for one in batch.records(data, header)]
+    return [
+        Record(one.type, one.version, one.body, parse(one)) for one in batch.records(data, header)
+    ]
 
 
 def snapshot_of(image: Image) -> bytes:

@@ -15,10 +15,14 @@ Path = tuple[str, ...]
 
 
 def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
-    """By the field of ``body``; every list in them has an item, every text is one that a handler looks at."""
+    """By the field of ``body``; every list in them has an item, every text is one that a handler
+    looks at.
+    """
     end = cell.pending.offset + 1
     partition = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[2, 3, 1]))
-    proposal = rpc.AlterPartitionData(partition_index=0, new_isr_with_epochs=[pb.BrokerState(broker_id=1)])
+    proposal = rpc.AlterPartitionData(
+        partition_index=0, new_isr_with_epochs=[pb.BrokerState(broker_id=1)]
+    )
     return {
         "register_broker": registration(
             9,
@@ -39,7 +43,9 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
                     name="new",
                     num_partitions=-1,
                     replication_factor=-1,
-                    assignments=[rpc.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])],
+                    assignments=[
+                        rpc.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
+                    ],
                     configs=[rpc.ConfigEntry(name="retention.ms", value="5")],
                 )
             ]
@@ -48,14 +54,20 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
         "incremental_alter_configs": rpc.IncrementalAlterConfigsRequest(
             resources=[
                 rpc.AlterConfigsResource(
-                    resource_type=16, resource_name="x", configs=[rpc.AlterableConfig(name="metrics", value="m")]
+                    resource_type=16,
+                    resource_name="x",
+                    configs=[rpc.AlterableConfig(name="metrics", value="m")],
                 )
             ]
         ),
         "describe_brokers": rpc.DescribeBrokersRequest(),
-        "add_raft_voter": rpc.AddRaftVoterRequest(voter_id=4, voter_directory_id="dir-4", endpoint="c4:9093"),
+        "add_raft_voter": rpc.AddRaftVoterRequest(
+            voter_id=4, voter_directory_id="dir-4", endpoint="c4:9093"
+        ),
         "remove_raft_voter": rpc.RemoveRaftVoterRequest(voter_id=3, voter_directory_id="dir-3"),
-        "update_raft_voter": rpc.UpdateRaftVoterRequest(voter_id=3, voter_directory_id="dir-3", endpoint="d3:9093"),
+        "update_raft_voter": rpc.UpdateRaftVoterRequest(
+            voter_id=3, voter_directory_id="dir-3", endpoint="d3:9093"
+        ),
         "transfer_leadership": rpc.TransferLeadershipRequest(target_id=2),
         "open_client": rpc.OpenClientRequest(name="n"),
         "close_client": rpc.CloseClientRequest(client_id=1),
@@ -65,7 +77,9 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
         "create_partitions": rpc.CreatePartitionsRequest(
             topics=[
                 rpc.CreatePartitionsTopic(
-                    name="t", count=2, assignments=[rpc.CreatePartitionsAssignment(broker_ids=[1, 2, 3])]
+                    name="t",
+                    count=2,
+                    assignments=[rpc.CreatePartitionsAssignment(broker_ids=[1, 2, 3])],
                 )
             ]
         ),
@@ -75,14 +89,18 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
         "list_partition_reassignments": rpc.ListPartitionReassignmentsRequest(
             topics=[rpc.ListReassignmentsTopic(name="t", partition_indexes=[0])]
         ),
-        "elect_leaders": rpc.ElectLeadersRequest(topics=[rpc.ElectableTopic(name="t", partition_indexes=[0])]),
+        "elect_leaders": rpc.ElectLeadersRequest(
+            topics=[rpc.ElectableTopic(name="t", partition_indexes=[0])]
+        ),
         "list_hostnames": rpc.ListHostnamesRequest(),
         "alter_hostnames": rpc.AlterHostnamesRequest(
             alterations=[rpc.HostnameAlteration(hostname="h", broker_id=7, expected_offset=-1)]
         ),
         "list_export_cursors": rpc.ListExportCursorsRequest(),
         "alter_export_cursors": rpc.AlterExportCursorsRequest(
-            alterations=[rpc.ExportCursorAlteration(name="c", end_offset=end, target="t", expected_offset=-1)]
+            alterations=[
+                rpc.ExportCursorAlteration(name="c", end_offset=end, target="t", expected_offset=-1)
+            ]
         ),
     }
 

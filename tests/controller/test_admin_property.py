@@ -1,4 +1,6 @@
-"""Any sequence of what operators, leaders and brokers do to partitions keeps what must hold of them, and cancelling goes back."""
+"""Any sequence of what operators, leaders and brokers do to partitions keeps what must hold of
+them, and cancelling goes back.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 SETTINGS = ControllerSettings(
-    leader_imbalance_check_interval_seconds=20, unclean_leader_election_interval_ms=30_000, max_records_per_request=60
+    leader_imbalance_check_interval_seconds=20,
+    unclean_leader_election_interval_ms=30_000,
+    max_records_per_request=60,
 )
 BROKERS = range(1, 6)
 RECOVERING = 1
@@ -58,7 +62,9 @@ operations = st.one_of(
 
 
 class World:
-    """A cell, and the rules that every change of a partition must keep, worked out anew from the records."""
+    """A cell, and the rules that every change of a partition must keep, worked out anew from the
+    records.
+    """
 
     def __init__(self) -> None:
         self.cell = Cell(brokers=5, settings=SETTINGS)
@@ -91,15 +97,25 @@ class World:
         old = before.partitions[key]
         new = self.cell.pending.partitions[key]
         gone = set(old.replicas) - set(new.replicas)
-        assert new.partition_epoch == old.partition_epoch + 1, "one record a partition and decision, one epoch a record"
+        assert new.partition_epoch == old.partition_epoch + 1, (
+            "one record a partition and decision, one epoch a record"
+        )
         assert new.leader_epoch == old.leader_epoch + (message.HasField("leader") or bool(gone))
         assert new.leader == old.leader or message.HasField("leader")
-        declared = new.leader_recovery_state == RECOVERING and new.isr == (new.leader,) and new.leader != old.leader
+        declared = (
+            new.leader_recovery_state == RECOVERING
+            and new.isr == (new.leader,)
+            and new.leader != old.leader
+        )
         if not message.isr_with_epochs and not set(new.isr) <= set(old.isr):
             assert declared, "whoever enters an ISR was proposed, or leads it uncleanly and says so"
-            assert self.unclean or allowed[before.topics[old.topic_id].name], "and somebody has allowed that"
+            assert self.unclean or allowed[before.topics[old.topic_id].name], (
+                "and somebody has allowed that"
+            )
         if not declared:
-            assert set(new.isr) & set(old.isr) or message.isr_with_epochs, "somebody who has everything stays"
+            assert set(new.isr) & set(old.isr) or message.isr_with_epochs, (
+                "somebody who has everything stays"
+            )
         self._moved(old, new)
 
     def _moved(self, old: Partition, new: Partition) -> None:
@@ -109,7 +125,9 @@ class World:
         assert adding | removing <= set(new.replicas)
         if adding or removing:
             assert set(assignment_of(new).original) == original, "what there was is remembered"
-            assert new.replicas[len(new.replicas) - len(removing) :] == new.removing_replicas, "target, then removing"
+            assert new.replicas[len(new.replicas) - len(removing) :] == new.removing_replicas, (
+                "target, then removing"
+            )
         else:
             assert set(new.replicas) - original <= set(new.isr), "complete only when in sync"
 
@@ -119,7 +137,10 @@ class World:
         self.cell.check_invariants()
         for partition in self.cell.pending.snapshot().partitions.values():
             held = self.cell.pending.replicas_of
-            assert all((partition.topic_id, partition.index) in held[member] for member in partition.replicas)
+            assert all(
+                (partition.topic_id, partition.index) in held[member]
+                for member in partition.replicas
+            )
 
     def send(self, message: Any) -> Any:
         """Decide twice, which must give the same, and fold it; the body or None."""
@@ -140,11 +161,15 @@ class World:
         topic_id = self.cell.pending.topic_ids.get(name)
         return None if topic_id is None else self.cell.pending.partitions.get((topic_id, number))
 
-    # --- operators ----------------------------------------------------------------------------------------------------
+    # --- operators -------------------------------------------------------------------------------
 
     def _reassignment(self, name: str, number: int, ids: list[int] | None) -> int:
-        wanted = rpc.ReassignablePartition(partition_index=number, replicas=None if ids is None else pb.IdList(ids=ids))
-        request = rpc.AlterPartitionReassignmentsRequest(topics=[rpc.ReassignableTopic(name=name, partitions=[wanted])])
+        wanted = rpc.ReassignablePartition(
+            partition_index=number, replicas=None if ids is None else pb.IdList(ids=ids)
+        )
+        request = rpc.AlterPartitionReassignmentsRequest(
+            topics=[rpc.ReassignableTopic(name=name, partitions=[wanted])]
+        )
         code = self.send(request).topics[0].partitions[0].error.error_code
         return code
 
@@ -169,7 +194,9 @@ class World:
             assert code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         elif code:
             assert after == before
-            assert not set(before.isr) & set(assignment_of(before).original), "refused only if nobody would be left"
+            assert not set(before.isr) & set(assignment_of(before).original), (
+                "refused only if nobody would be left"
+            )
         else:
             assert after.replicas == assignment_of(before).original
             assert not after.adding_replicas
@@ -199,9 +226,13 @@ class World:
 
     def elect_all(self, unclean: bool) -> None:
         self.unclean = unclean
-        body = self.send(rpc.ElectLeadersRequest(election_type=rpc.UNCLEAN if unclean else rpc.PREFERRED))
+        body = self.send(
+            rpc.ElectLeadersRequest(election_type=rpc.UNCLEAN if unclean else rpc.PREFERRED)
+        )
         assert body.remaining == 0
-        again = self.send(rpc.ElectLeadersRequest(election_type=rpc.UNCLEAN if unclean else rpc.PREFERRED))
+        again = self.send(
+            rpc.ElectLeadersRequest(election_type=rpc.UNCLEAN if unclean else rpc.PREFERRED)
+        )
         assert not again.topics, "once is enough"
         self.unclean = False
 
@@ -212,24 +243,33 @@ class World:
     def recreate(self, name: str, ids: list[int]) -> None:
         self.send(rpc.DeleteTopicsRequest(names=[name]))
         assignments = [rpc.CreatableReplicaAssignment(partition_index=0, broker_ids=ids)]
-        created = rpc.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
+        created = rpc.CreatableTopic(
+            name=name, num_partitions=-1, replication_factor=-1, assignments=assignments
+        )
         self.send(rpc.CreateTopicsRequest(topics=[created]))
 
-    # --- leaders and brokers ------------------------------------------------------------------------------------------
+    # --- leaders and brokers ---------------------------------------------------------------------
 
     def propose(self, name: str, number: int, isr: list[int]) -> None:
         partition = self.partition(name, number)
         if partition is None or partition.leader < 0:
             return
         brokers = self.cell.pending.brokers
-        members = [partition.leader, *(one for one in isr if one != partition.leader and one in partition.replicas)]
+        members = [
+            partition.leader,
+            *(one for one in isr if one != partition.leader and one in partition.replicas),
+        ]
         members = [one for one in members if one in brokers and brokers[one].active]
-        request = rpc.AlterPartitionRequest(broker_id=partition.leader, broker_epoch=brokers[partition.leader].epoch)
+        request = rpc.AlterPartitionRequest(
+            broker_id=partition.leader, broker_epoch=brokers[partition.leader].epoch
+        )
         request.topics.add(topic_id=partition.topic_id).partitions.add(
             partition_index=number,
             leader_epoch=partition.leader_epoch,
             partition_epoch=partition.partition_epoch,
-            new_isr_with_epochs=[pb.BrokerState(broker_id=one, broker_epoch=brokers[one].epoch) for one in members],
+            new_isr_with_epochs=[
+                pb.BrokerState(broker_id=one, broker_epoch=brokers[one].epoch) for one in members
+            ],
         )
         (result,) = self.send(request).topics[0].partitions
         after = self.partition(name, number)
@@ -239,7 +279,12 @@ class World:
             assert after.leader != partition.leader
             assert not after.adding_replicas
         else:
-            said = (result.leader_id, result.leader_epoch, tuple(result.isr), result.partition_epoch)
+            said = (
+                result.leader_id,
+                result.leader_epoch,
+                tuple(result.isr),
+                result.partition_epoch,
+            )
             assert said == (after.leader, after.leader_epoch, after.isr, after.partition_epoch)
         if (
             set(partition.adding_replicas) <= set(members)

@@ -17,12 +17,17 @@ RECOVERING = 1
 
 @dataclass
 class Stage:
-    """A partition on 1, 2, 3 whose ISR is 1, 2: broker 3 was gone and is back. Broker 4 shuts down, 5 is fenced."""
+    """A partition on 1, 2, 3 whose ISR is 1, 2: broker 3 was gone and is back.
+
+    Broker 4 shuts down, 5 is fenced.
+    """
 
     cell: Cell
     topic: bytes
 
-    def propose(self, isr: list[tuple[int, int | None]] | None = None, **fields: Any) -> rpc.AlterPartitionRequest:
+    def propose(
+        self, isr: list[tuple[int, int | None]] | None = None, **fields: Any
+    ) -> rpc.AlterPartitionRequest:
         """A valid proposal to take 3 in, but for what is given. Epoch None: the present one."""
         partition = self.cell.partition(self.topic)
         members = [(1, None), (2, None), (3, None)] if isr is None else isr
@@ -32,7 +37,10 @@ class Stage:
             "partition_epoch": partition.partition_epoch,
             "leader_recovery_state": 0,
             "new_isr_with_epochs": [
-                pb.BrokerState(broker_id=id_, broker_epoch=self.cell.broker(id_).epoch if epoch is None else epoch)
+                pb.BrokerState(
+                    broker_id=id_,
+                    broker_epoch=self.cell.broker(id_).epoch if epoch is None else epoch,
+                )
                 for id_, epoch in members
             ],
         }
@@ -42,7 +50,9 @@ class Stage:
         proposal = rpc.AlterPartitionData(**{**data, **fields})
         return rpc.AlterPartitionRequest(
             broker_id=broker_id,
-            broker_epoch=self.cell.broker(broker_id).epoch if broker_epoch is None else broker_epoch,
+            broker_epoch=self.cell.broker(broker_id).epoch
+            if broker_epoch is None
+            else broker_epoch,
             topics=[rpc.AlterPartitionTopic(topic_id=topic_id, partitions=[proposal])],
         )
 
@@ -64,7 +74,10 @@ def stage() -> Stage:
 
 
 def _rules(stage: Stage) -> list[tuple[dict[str, Any], ErrorCode]]:
-    """Kafka's rules 1 to 12: what breaks each of them, and its error. Earlier ones win over later ones."""
+    """Kafka's rules 1 to 12: what breaks each of them, and its error.
+
+    Earlier ones win over later ones.
+    """
     return [
         ({"topic_id": b"?" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
         ({"partition_index": 7}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -91,7 +104,9 @@ def test_each_rule_has_its_error_and_changes_nothing(stage: Stage) -> None:
 
 
 def test_the_rules_are_checked_in_kafkas_order(stage: Stage) -> None:
-    """Of any two broken rules the earlier one is named, wherever both can be broken in one request."""
+    """Of any two broken rules the earlier one is named, wherever both can be broken in one
+    request.
+    """
     rules = _rules(stage)
     pairs = 0
     for first, (broken, code) in enumerate(rules):
@@ -107,16 +122,23 @@ def test_the_rules_are_checked_in_kafkas_order(stage: Stage) -> None:
 def test_rule_0_a_stale_or_unknown_proposer_is_refused_whole(stage: Stage) -> None:
     cell = stage.cell
     cell.refused(stage.propose(broker_epoch=1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
-    cell.refused(stage.propose(broker_id=9, broker_epoch=1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
-    cell.refused(stage.propose(broker_id=-1, broker_epoch=1), ErrorCode.INVALID_REQUEST, "broker_id")
+    cell.refused(
+        stage.propose(broker_id=9, broker_epoch=1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"
+    )
+    cell.refused(
+        stage.propose(broker_id=-1, broker_epoch=1), ErrorCode.INVALID_REQUEST, "broker_id"
+    )
     beyond = cell.decider.next_offset
     cell.refused(stage.propose(broker_epoch=beyond), ErrorCode.NOT_CONTROLLER, "broker_epoch")
 
 
 @pytest.mark.parametrize(
-    "isr", [[(1, None), (1, None)], [(1, None), (4, None)], [(1, None), (2, None), (3, None), (3, None)]]
+    "isr",
+    [[(1, None), (1, None)], [(1, None), (4, None)], [(1, None), (2, None), (3, None), (3, None)]],
 )
-def test_an_isr_names_each_replica_once_and_nobody_else(stage: Stage, isr: list[tuple[int, int | None]]) -> None:
+def test_an_isr_names_each_replica_once_and_nobody_else(
+    stage: Stage, isr: list[tuple[int, int | None]]
+) -> None:
     assert stage.result(stage.propose(isr=isr)).error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -143,10 +165,16 @@ def test_a_replica_is_taken_in(stage: Stage) -> None:
     assert (after.leader, after.leader_epoch) == (before.leader, before.leader_epoch)
     assert after.partition_epoch == before.partition_epoch + 1
     result = decision.body.topics[0].partitions[0]
-    assert (list(result.isr), result.leader_id, result.partition_epoch) == ([1, 2, 3], 1, after.partition_epoch)
+    assert (list(result.isr), result.leader_id, result.partition_epoch) == (
+        [1, 2, 3],
+        1,
+        after.partition_epoch,
+    )
     message = decision.records[0].message
     assert (message.proposer_id, message.proposer_epoch) == (1, stage.cell.broker(1).epoch)
-    assert list(message.isr_with_epochs) == list(request.topics[0].partitions[0].new_isr_with_epochs)
+    assert list(message.isr_with_epochs) == list(
+        request.topics[0].partitions[0].new_isr_with_epochs
+    )
 
 
 def test_a_replica_is_put_out(stage: Stage) -> None:
@@ -164,12 +192,18 @@ def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_knows_epochs(sta
     assert stage.result(proposal).error_code == 0
 
 
-def test_a_withdrawal_moves_the_partition_epoch_so_that_no_earlier_attempt_is_accepted(stage: Stage) -> None:
+def test_a_withdrawal_moves_the_partition_epoch_so_that_no_earlier_attempt_is_accepted(
+    stage: Stage,
+) -> None:
     """An attempt to take 3 in has no answer; while it is under way its leader makes it void."""
     delayed = stage.propose()
     before = stage.cell.partition(stage.topic)
     result = stage.result(stage.propose(isr=[(1, None), (2, None)], advance_partition_epoch=True))
-    assert (result.error_code, list(result.isr), result.partition_epoch) == (0, [1, 2], before.partition_epoch + 1)
+    assert (result.error_code, list(result.isr), result.partition_epoch) == (
+        0,
+        [1, 2],
+        before.partition_epoch + 1,
+    )
     after = stage.cell.partition(stage.topic)
     assert (after.isr, after.leader_epoch) == (before.isr, before.leader_epoch)
     assert after.partition_epoch == before.partition_epoch + 1
@@ -186,7 +220,9 @@ def test_the_isr_that_is_there_already_writes_nothing(stage: Stage) -> None:
 
 
 def test_a_replica_that_came_back_empty_is_not_admitted_by_an_older_proposal(stage: Stage) -> None:
-    """KIP-903: B catches up, A proposes it; before the proposal arrives B fails, loses its disk, and registers again."""
+    """KIP-903: B catches up, A proposes it; before the proposal arrives B fails, loses its disk,
+    and registers again.
+    """
     cell = stage.cell
     in_flight = stage.propose()
     cell.now += 9.1
@@ -211,7 +247,9 @@ def test_nor_before_its_old_session_was_fenced(stage: Stage) -> None:
     assert stage.result(in_flight).error_code == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_one_bad_partition_does_not_stop_the_others_and_results_keep_the_order(stage: Stage) -> None:
+def test_one_bad_partition_does_not_stop_the_others_and_results_keep_the_order(
+    stage: Stage,
+) -> None:
     good, bad = stage.propose(), stage.propose(partition_index=7)
     wide_id = stage.cell.pending.topic_ids["wide"]
     good.topics[0].partitions.insert(0, bad.topics[0].partitions[0])
@@ -220,7 +258,10 @@ def test_one_bad_partition_does_not_stop_the_others_and_results_keep_the_order(s
     good.topics.append(shrink.topics[0])
     topics = stage.cell.send(good).topics
     assert [topic.topic_id for topic in topics] == [stage.topic, b"short", wide_id]
-    codes = [[(result.partition_index, result.error_code) for result in topic.partitions] for topic in topics]
+    codes = [
+        [(result.partition_index, result.error_code) for result in topic.partitions]
+        for topic in topics
+    ]
     assert codes == [
         [(7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (0, 0)],
         [(3, ErrorCode.UNKNOWN_TOPIC_ID)],
@@ -241,14 +282,20 @@ def test_a_partition_twice_in_one_request_changes_once(stage: Stage) -> None:
 def test_a_recovering_leader_is_alone_until_it_has_recovered(stage: Stage) -> None:
     cell = stage.cell
     change = pb.PartitionChangeRecord(
-        topic_id=stage.topic, partition_id=0, isr=pb.IdList(ids=[1]), leader_recovery_state=RECOVERING
+        topic_id=stage.topic,
+        partition_id=0,
+        isr=pb.IdList(ids=[1]),
+        leader_recovery_state=RECOVERING,
     )
     cell._fold([record(change)])
     cell.commit()
     both: list[tuple[int, int | None]] = [(1, None), (2, None)]
     refused = stage.result(stage.propose(isr=both, leader_recovery_state=RECOVERING))
     assert refused.error_code == ErrorCode.INVALID_REQUEST
-    assert stage.result(stage.propose(isr=both, leader_recovery_state=2)).error_code == ErrorCode.INVALID_REQUEST
+    assert (
+        stage.result(stage.propose(isr=both, leader_recovery_state=2)).error_code
+        == ErrorCode.INVALID_REQUEST
+    )
     still = cell.decide(stage.propose(isr=[(1, None)], leader_recovery_state=RECOVERING))
     assert still.records == []
     assert stage.result(stage.propose(isr=both)).error_code == 0

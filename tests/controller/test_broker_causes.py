@@ -1,4 +1,6 @@
-"""The controller says why it changes a broker in a field of its own, from metadata.version 6 on, and in the old words below."""
+"""The controller says why it changes a broker in a field of its own, from metadata.version 6 on,
+and in the old words below.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,30 @@ def _reworded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cell(level: int, brokers: int = 2) -> Cell:
     quorum = Quorum(dict.fromkeys((1, 2, 3), versions.LATEST_METADATA_VERSION))
-    return Cell(brokers, settings=ControllerSettings(bootstrap_metadata_version=level), quorum=quorum)
+    return Cell(
+        brokers, settings=ControllerSettings(bootstrap_metadata_version=level), quorum=quorum
+    )
 
 
 def life(level: int) -> list[tuple[int, str, Cause]]:
-    """What is said of broker 1 that is fenced, back, stops and leaves: the number, the words, and what is read of them."""
+    """What is said of broker 1 that is fenced, back, stops and leaves: the number, the words, and
+    what is read of them.
+    """
     at, seen = cell(level), []
     topic = at.create_on((1, 2))
     assert at.partition(topic).leader == 1
     at.now += 60  # Leases of an earlier controller have ended.
-    for heartbeat in ({"want_fence": True}, {}, {"want_shut_down": True}, {"want_shut_down": True, "want_fence": True}):
+    for heartbeat in (
+        {"want_fence": True},
+        {},
+        {"want_shut_down": True},
+        {"want_shut_down": True, "want_fence": True},
+    ):
         at.beat(1, **heartbeat)
         for broker_id in (2, 1):
-            at.decider.report(broker_id, at.broker(broker_id).epoch, 1, at.pending.offset, at.lao.lao, at.now)
+            at.decider.report(
+                broker_id, at.broker(broker_id).epoch, 1, at.pending.offset, at.lao.lao, at.now
+            )
         broker = at.broker(1)
         seen.append((said_cause(broker), broker.reason, broker.cause))
     return seen
@@ -54,11 +67,15 @@ def test_from_the_level_on_the_cause_is_said_and_the_words_are_for_people() -> N
 
 
 def test_below_the_level_the_texts_of_old_are_written_and_nothing_else() -> None:
-    assert life(BEFORE) == [(0, OLD_TEXT_OF[Cause(said)], Cause(said)) for said, _, _ in life(LEVEL)]
+    assert life(BEFORE) == [
+        (0, OLD_TEXT_OF[Cause(said)], Cause(said)) for said, _, _ in life(LEVEL)
+    ]
 
 
 @pytest.mark.parametrize("level", [BEFORE, LEVEL])
-def test_what_lao_does_not_vouch_for_outlives_a_shutdown_an_amendment_and_a_failover(level: int) -> None:
+def test_what_lao_does_not_vouch_for_outlives_a_shutdown_an_amendment_and_a_failover(
+    level: int,
+) -> None:
     at = cell(level, brokers=1)
     at.send(OFF)
     at.send(registration(7))
@@ -73,7 +90,9 @@ def test_what_lao_does_not_vouch_for_outlives_a_shutdown_an_amendment_and_a_fail
     end = at.pending.offset
     at.send(ON)
     at.decider.report(7, at.broker(7).epoch, 2, end, -1, at.now)
-    assert at.lao.applied_of(7) == -1, "what it had applied before heartbeats came into force does not count"
+    assert at.lao.applied_of(7) == -1, (
+        "what it had applied before heartbeats came into force does not count"
+    )
     at.decider.report(7, at.broker(7).epoch, 2, at.pending.offset, -1, at.now)
     assert at.lao.applied_of(7) == at.pending.offset
 
@@ -111,7 +130,9 @@ def test_other_features_and_levels_leave_the_causes_alone() -> None:
 
 def test_words_that_no_build_wrote_are_kept_when_a_cause_is_taken_back() -> None:
     at = cell(BEFORE)
-    odd = pb.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=at.broker(1).epoch, reason="a test")
+    odd = pb.BrokerRegistrationChangeRecord(
+        broker_id=1, broker_epoch=at.broker(1).epoch, reason="a test"
+    )
     draft = at.pending.snapshot().brokers[1]
     assert without_cause(draft).message.reason == OLD_TEXT_OF[Cause.CAUGHT_UP]
     at._fold([record(odd)])

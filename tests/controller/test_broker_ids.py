@@ -1,4 +1,6 @@
-"""Which id a broker gets that has none: its own, its host's, the missing one, a new one; and when somebody has to decide (KIP-426)."""
+"""Which id a broker gets that has none: its own, its host's, the missing one, a new one; and when
+somebody has to decide (KIP-426).
+"""
 
 from typing import Any
 
@@ -27,7 +29,9 @@ def at(host: str, port: int = 9092) -> list[pb.Listener]:
 
 
 def proof(directory_id: str, inode: int = 1) -> pb.ProcessProof:
-    return pb.ProcessProof(boot_id="boot", directory_id=directory_id, lock_device=1, lock_inode=inode)
+    return pb.ProcessProof(
+        boot_id="boot", directory_id=directory_id, lock_device=1, lock_inode=inode
+    )
 
 
 class Ids(Cell):
@@ -36,10 +40,19 @@ class Ids(Cell):
     asked = 0
 
     def wanted(
-        self, host: str, port: int = 9092, *, asking_for_s: float = 0.0, force: bool = False, **fields: Any
+        self,
+        host: str,
+        port: int = 9092,
+        *,
+        asking_for_s: float = 0.0,
+        force: bool = False,
+        **fields: Any,
     ) -> rpc.RegisterBrokerRequest:
         self.asked += 1
-        content: dict[str, Any] = {"listeners": at(host, port), "process": proof(f"new-{self.asked}")}
+        content: dict[str, Any] = {
+            "listeners": at(host, port),
+            "process": proof(f"new-{self.asked}"),
+        }
         request = registration(-1, f"asking-{self.asked}", **{**content, **fields})
         request.id_wanted.asking_for_ms = round(asking_for_s * 1000)
         request.id_wanted.force_generation = force
@@ -102,12 +115,16 @@ def cell() -> Ids:
     return made
 
 
-# --- generated --------------------------------------------------------------------------------------------------------
+# --- generated ----------------------------------------------------------------------------------
 
 
 def test_the_first_brokers_of_a_cluster_get_new_ids_above_the_reserved_ones() -> None:
     cell = Ids(brokers=0)
-    assert [cell.ask(host) for host in ("a", "b", "c")] == [(1001, GENERATED), (1002, GENERATED), (1003, GENERATED)]
+    assert [cell.ask(host) for host in ("a", "b", "c")] == [
+        (1001, GENERATED),
+        (1002, GENERATED),
+        (1003, GENERATED),
+    ]
     cell = Ids(brokers=0, settings=ControllerSettings(reserved_broker_max_id=7))
     assert cell.ask("a") == (8, GENERATED)
 
@@ -115,14 +132,21 @@ def test_the_first_brokers_of_a_cluster_get_new_ids_above_the_reserved_ones() ->
 def test_the_registration_and_the_mapping_are_one_batch() -> None:
     cell = Ids(brokers=0)
     decision = cell.decide(cell.wanted("a"))
-    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER, RecordType.HOSTNAME]
+    assert [one.type for one in decision.records] == [
+        RecordType.REGISTER_BROKER,
+        RecordType.HOSTNAME,
+    ]
     cell.propose(decision)
     assert cell.pending.hostnames["a"].broker_id == 1001
 
 
 def test_a_generated_id_is_none_that_is_registered_mapped_or_holds_replicas(cell: Ids) -> None:
     cell.on(1001, "r")
-    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="m", broker_id=1002)]))
+    cell.send(
+        rpc.AlterHostnamesRequest(
+            alterations=[rpc.HostnameAlteration(hostname="m", broker_id=1002)]
+        )
+    )
     cell.on(1003, "u")
     cell.create_on((1003,), name="held")
     cell.send(rpc.UnregisterBrokerRequest(broker_id=1003))
@@ -140,7 +164,11 @@ def test_each_memory_of_an_id_alone_keeps_it_from_being_generated(remembered: st
         cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="u")]))
         assert "u" not in cell.pending.hostnames
     elif remembered == "mapped":
-        cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="u", broker_id=1002)]))
+        cell.send(
+            rpc.AlterHostnamesRequest(
+                alterations=[rpc.HostnameAlteration(hostname="u", broker_id=1002)]
+            )
+        )
     else:
         cell.on(1002, "u")
         cell.create_on((1002,), name="held")
@@ -168,7 +196,7 @@ def test_when_no_id_is_left_that_is_said() -> None:
     cell.no_id(ErrorCode.POLICY_VIOLATION, "reserved.broker.max.id", request=cell.wanted("b"))
 
 
-# --- by hostname ------------------------------------------------------------------------------------------------------
+# --- by hostname --------------------------------------------------------------------------------
 
 
 def test_a_host_whose_disk_was_lost_gets_its_id_back(cell: Ids) -> None:
@@ -199,7 +227,8 @@ def test_the_old_incarnation_leaves_every_isr_in_the_same_batch(cell: Ids) -> No
                             leader_epoch=cell.partition(topic).leader_epoch,
                             partition_epoch=cell.partition(topic).partition_epoch,
                             new_isr_with_epochs=[
-                                pb.BrokerState(broker_id=id_, broker_epoch=cell.broker(id_).epoch) for id_ in (1, 2)
+                                pb.BrokerState(broker_id=id_, broker_epoch=cell.broker(id_).epoch)
+                                for id_ in (1, 2)
                             ],
                         )
                     ],
@@ -218,20 +247,26 @@ def test_the_old_incarnation_leaves_every_isr_in_the_same_batch(cell: Ids) -> No
 
 
 def test_a_session_that_may_be_its_own_past_is_waited_for(cell: Ids) -> None:
-    """[a supervisor starts the broker on an empty disk within a second: the old session is no proof of life]"""
+    """[a supervisor starts the broker on an empty disk within a second: the old session is no proof
+    of life]
+    """
     cell.beat(2)
     for waited in (0.0, 3.0, 6.0):
         cell.now += 3.0 if waited else 0.0
         for other in (1, 3):
             cell.beat(other)
         request = cell.wanted("h2", asking_for_s=waited)
-        cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker 2", "has not ended", request=request)
+        cell.no_id(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker 2", "has not ended", request=request
+        )
     cell.now += 3.1
     cell.due()
     assert cell.ask("h2", asking_for_s=9.1) == (2, HOSTNAME)
 
 
-def test_a_broker_that_is_heard_from_meanwhile_is_alive_and_the_next_in_the_order_counts(cell: Ids) -> None:
+def test_a_broker_that_is_heard_from_meanwhile_is_alive_and_the_next_in_the_order_counts(
+    cell: Ids,
+) -> None:
     cell.wait(8.0)
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("h2", asking_for_s=8.0))
     cell.wait(4.0)
@@ -240,7 +275,9 @@ def test_a_broker_that_is_heard_from_meanwhile_is_alive_and_the_next_in_the_orde
 
 
 def test_a_message_that_comes_late_is_no_sign_of_life(cell: Ids) -> None:
-    """[the controller paused, and takes the old process's last heartbeat in after the new one's question]"""
+    """[the controller paused, and takes the old process's last heartbeat in after the new one's
+    question]
+    """
     cell.now += 4.0
     cell.beat(2)
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("h2", asking_for_s=4.0))
@@ -250,13 +287,21 @@ def test_a_new_controller_has_heard_nobody_yet(cell: Ids) -> None:
     """A session that a failover began afresh proves nothing."""
     later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
     later.now += 5.0
-    later.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=later.wanted("h2", asking_for_s=60.0))
+    later.no_id(
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=later.wanted("h2", asking_for_s=60.0)
+    )
 
 
 def test_a_new_controller_has_not_heard_who_is_fenced_either(cell: Ids) -> None:
-    """[2 is fenced for its lag, and heartbeats; the leadership moves, and a host that is mapped to its id asks at once]"""
+    """[2 is fenced for its lag, and heartbeats; the leadership moves, and a host that is mapped to
+    its id asks at once]
+    """
     cell.lose(2)
-    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]))
+    cell.send(
+        rpc.AlterHostnamesRequest(
+            alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]
+        )
+    )
     later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
     later.now += 1.0
     later.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=later.wanted("spare"))
@@ -302,19 +347,27 @@ def test_an_unregistered_broker_comes_back_by_its_host(cell: Ids) -> None:
 
 def test_a_mapping_set_by_hand_gives_the_id_to_another_host(cell: Ids) -> None:
     cell.lose(2)
-    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]))
+    cell.send(
+        rpc.AlterHostnamesRequest(
+            alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]
+        )
+    )
     assert cell.ask("spare", 19092) == (2, HOSTNAME)
     assert "set by hand" in cell.why
 
 
 def test_a_mapping_set_by_hand_does_not_take_an_id_from_the_living(cell: Ids) -> None:
-    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]))
+    cell.send(
+        rpc.AlterHostnamesRequest(
+            alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]
+        )
+    )
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("spare"))
     cell.wait(12.0)
     assert cell.ask("spare", asking_for_s=12.0)[1] == GENERATED
 
 
-# --- several brokers on one host --------------------------------------------------------------------------------------
+# --- several brokers on one host ----------------------------------------------------------------
 
 
 def test_a_second_broker_on_a_host_is_told_and_takes_nothing(cell: Ids) -> None:
@@ -336,7 +389,10 @@ def test_nor_gets_the_neighbour_of_a_broker_that_is_down_a_new_id(cell: Ids) -> 
     cell.on(4, "h4")
     cell.lose(4)
     cell.no_id(
-        ErrorCode.INVALID_REGISTRATION, "4 at h4:9092", "node.id", request=cell.wanted("h4", 9093, asking_for_s=60)
+        ErrorCode.INVALID_REGISTRATION,
+        "4 at h4:9092",
+        "node.id",
+        request=cell.wanted("h4", 9093, asking_for_s=60),
     )
 
 
@@ -344,7 +400,12 @@ def test_a_host_that_a_neighbour_was_mapped_to_last_is_not_guessed(cell: Ids) ->
     cell.on(4, "h2", 9093)
     cell.lose(2)
     request = cell.wanted("h2", 9092)
-    cell.no_id(ErrorCode.INVALID_REGISTRATION, "broker 2 was registered at h2:9092", "4 at h2:9093", request=request)
+    cell.no_id(
+        ErrorCode.INVALID_REGISTRATION,
+        "broker 2 was registered at h2:9092",
+        "4 at h2:9093",
+        request=request,
+    )
     cell.send(rpc.UnregisterBrokerRequest(broker_id=4))
     request = cell.wanted("h2", 9094)
     cell.no_id(ErrorCode.INVALID_REGISTRATION, "broker 4, which is not registered", request=request)
@@ -358,13 +419,15 @@ def test_a_missing_neighbour_is_not_adopted_on_its_own_host(cell: Ids) -> None:
     cell.no_id(ErrorCode.INVALID_REGISTRATION, "broker 2 of this host is missing", request=request)
 
 
-# --- missing ----------------------------------------------------------------------------------------------------------
+# --- missing ------------------------------------------------------------------------------------
 
 
 def test_the_only_missing_id_is_adopted_after_its_time(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(ADOPT_S - 60)
-    assert 59 <= cell.waits(cell.wanted("new"), 2, "last at h2:9092", "broker.id.adopt.after.ms") <= 91
+    assert (
+        59 <= cell.waits(cell.wanted("new"), 2, "last at h2:9092", "broker.id.adopt.after.ms") <= 91
+    )
     cell.wait(91)
     assert cell.ask("new") == (2, MISSING)
     assert "last at h2:9092" in cell.why
@@ -392,7 +455,12 @@ def test_an_id_without_replicas_is_not_missing(cell: Ids, held: bool) -> None:
 def test_with_several_missing_somebody_has_to_decide(cell: Ids) -> None:
     cell.lose(2, 3)
     cell.wait(ADOPT_S + 31)
-    says = ("2 broker ids are missing", "2 (last at h2:9092", "3 (last at h3:9092", "raftlog hostnames set new")
+    says = (
+        "2 broker ids are missing",
+        "2 (last at h2:9092",
+        "3 (last at h3:9092",
+        "raftlog hostnames set new",
+    )
     cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("new"))
     cell.on(3, "h3", incarnation="it still has its disk")
     assert cell.ask("new") == (2, MISSING)
@@ -446,7 +514,9 @@ def test_a_fenced_broker_that_heartbeats_is_not_missing(cell: Ids) -> None:
             cell.beat(broker_id, want_fence=broker_id == 2)
         cell.due()
     assert cell.broker(2).fenced
-    cell.decider.state.absent_ids.look(cell.pending.snapshot(), cell.decider.sessions.is_alive, cell.now)
+    cell.decider.state.absent_ids.look(
+        cell.pending.snapshot(), cell.decider.sessions.is_alive, cell.now
+    )
     assert not cell.send(rpc.ListHostnamesRequest()).absent_ids
     assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
 
@@ -476,7 +546,9 @@ def test_time_in_which_the_controller_slept_does_not_count(cell: Ids) -> None:
 
 
 def test_a_broker_that_dies_is_waited_for_while_its_session_lasts(cell: Ids) -> None:
-    """[the owner of 2 dies; a newcomer comes 5.5 s later, within the session, and gets a new id without replicas]"""
+    """[the owner of 2 dies; a newcomer comes 5.5 s later, within the session, and gets a new id
+    without replicas]
+    """
     began = cell.now
     while cell.now < began + 8.5:
         cell.now += 0.5
@@ -484,15 +556,22 @@ def test_a_broker_that_dies_is_waited_for_while_its_session_lasts(cell: Ids) -> 
         cell.beat(3)
         if cell.now >= began + 5.5:
             asking_for_s = cell.now - began - 5.5
-            left_s = cell.waits(cell.wanted("new", asking_for_s=asking_for_s), 2, "was not heard from")
+            left_s = cell.waits(
+                cell.wanted("new", asking_for_s=asking_for_s), 2, "was not heard from"
+            )
             assert left_s == pytest.approx(9.0 - (cell.now - began))
     cell.now += 0.6
     cell.beat(1)
     cell.beat(3)
-    assert cell.waits(cell.wanted("new", asking_for_s=3.6), 2) == 0.0, "its session has ended, it is about to be fenced"
+    assert cell.waits(cell.wanted("new", asking_for_s=3.6), 2) == 0.0, (
+        "its session has ended, it is about to be fenced"
+    )
     cell.due()
     assert cell.broker(2).fenced
-    assert cell.waits(cell.wanted("new", asking_for_s=3.6), 2, "is absent and holds 1 replica:") == ADOPT_S
+    assert (
+        cell.waits(cell.wanted("new", asking_for_s=3.6), 2, "is absent and holds 1 replica:")
+        == ADOPT_S
+    )
     cell.register(2, "again", listeners=at("h2"))
     cell.beat(2)
     assert cell.ask("new", asking_for_s=4.0) == (1001, GENERATED)
@@ -531,7 +610,11 @@ def test_with_several_absent_it_is_an_error_from_the_start(cell: Ids) -> None:
 @pytest.mark.parametrize("lost", [(2,), (2, 3)])
 def test_a_new_id_is_forced_by_the_broker_or_by_a_mapping(cell: Ids, lost: tuple[int, ...]) -> None:
     cell.lose(*lost)
-    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="mapped", broker_id=1007)]))
+    cell.send(
+        rpc.AlterHostnamesRequest(
+            alterations=[rpc.HostnameAlteration(hostname="mapped", broker_id=1007)]
+        )
+    )
     assert cell.ask("mapped") == (1007, HOSTNAME)
     assert cell.ask("forced", force=True) == (1008, GENERATED)
     assert "a new id is forced (broker.id.generation.force); absent: 2" in cell.why
@@ -543,7 +626,9 @@ def test_a_fenced_broker_that_fetches_is_not_missing(cell: Ids) -> None:
     cell.lose(2)
     for _ in range(round(ADOPT_S / 3) + 20):
         cell.wait(3.0)
-        cell.decider.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+        cell.decider.report(
+            2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now
+        )
     assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 15
 
 
@@ -563,14 +648,20 @@ def test_who_waits_is_listed_as_long_as_it_asks(cell: Ids) -> None:
     assert (two.endpoint, two.waiting_for_ms) == ("other:9092", 2000)
     assert one.awaited_id.remaining_ms == pytest.approx(ADOPT_S * 1000, abs=5000)
     cell.ask("other", force=True)
-    assert [each.endpoint for each in cell.send(rpc.ListHostnamesRequest()).waiting_brokers] == ["new:9092"]
+    assert [each.endpoint for each in cell.send(rpc.ListHostnamesRequest()).waiting_brokers] == [
+        "new:9092"
+    ]
     cell.wait(12.0)
     assert not cell.send(rpc.ListHostnamesRequest()).waiting_brokers
 
 
 def test_an_id_kept_for_another_host_is_not_adopted(cell: Ids) -> None:
     cell.lose(2)
-    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]))
+    cell.send(
+        rpc.AlterHostnamesRequest(
+            alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]
+        )
+    )
     cell.wait(ADOPT_S + 31)
     assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
     assert cell.ask("spare") == (2, HOSTNAME)
@@ -586,7 +677,7 @@ def test_absent_ids_are_listed(cell: Ids) -> None:
     assert cell.send(rpc.ListHostnamesRequest()).absent_ids[0].missing
 
 
-# --- its own ----------------------------------------------------------------------------------------------------------
+# --- its own ------------------------------------------------------------------------------------
 
 
 def test_a_retry_of_the_same_process_is_the_same_registration(cell: Ids) -> None:
@@ -594,7 +685,10 @@ def test_a_retry_of_the_same_process_is_the_same_registration(cell: Ids) -> None
     first = cell.send(request)
     decision = cell.decide(request)
     assert not decision.records
-    assert (decision.body.broker_id, decision.body.broker_epoch) == (first.broker_id, first.broker_epoch)
+    assert (decision.body.broker_id, decision.body.broker_epoch) == (
+        first.broker_id,
+        first.broker_epoch,
+    )
     assert decision.body.id_source == OWN
 
 
@@ -603,11 +697,15 @@ def test_a_retry_needs_no_directory_to_be_known(cell: Ids) -> None:
     first = cell.send(request)
     request.listeners[0].host = "renamed"
     assert cell.send(request).broker_id == first.broker_id
-    assert cell.ask("another", process=pb.ProcessProof())[0] == first.broker_id + 1, "nobody is known by having none"
+    assert cell.ask("another", process=pb.ProcessProof())[0] == first.broker_id + 1, (
+        "nobody is known by having none"
+    )
 
 
 def test_a_process_that_died_before_it_noted_its_id_finds_it_by_its_directory(cell: Ids) -> None:
-    """[registered, and dead before meta.json was written: the same lock proves it, and a changed host does not matter]"""
+    """[registered, and dead before meta.json was written: the same lock proves it, and a changed
+    host does not matter]
+    """
     first = cell.send(cell.wanted("new", process=proof("its own", 7)))
     again = cell.wanted("renamed", 19092, process=proof("its own", 7))
     assert cell.ask("renamed", 19092, process=again.process) == (first.broker_id, OWN)
@@ -629,7 +727,7 @@ def test_with_the_id_it_was_given_it_registers_as_the_same_process(cell: Ids) ->
     assert decision.body.id_source == rpc.BROKER_ID_GIVEN
 
 
-# --- requests that make no sense --------------------------------------------------------------------------------------
+# --- requests that make no sense ----------------------------------------------------------------
 
 
 def test_who_wants_an_id_has_none(cell: Ids) -> None:
@@ -638,7 +736,9 @@ def test_who_wants_an_id_has_none(cell: Ids) -> None:
         request.broker_id = broker_id
         cell.refused(request, ErrorCode.INVALID_REQUEST, "broker_id")
     cell.refused(registration(-1), ErrorCode.INVALID_REQUEST, "broker_id")
-    cell.refused(cell.wanted("new", asking_for_s=-1.0), ErrorCode.INVALID_REQUEST, "id_wanted.asking_for_ms")
+    cell.refused(
+        cell.wanted("new", asking_for_s=-1.0), ErrorCode.INVALID_REQUEST, "id_wanted.asking_for_ms"
+    )
 
 
 def test_below_the_level_there_are_no_ids_to_be_had() -> None:

@@ -1,4 +1,6 @@
-"""Exactly-once clients, decided: what a number may be, what a retry is told, who is closed and when."""
+"""Exactly-once clients, decided: what a number may be, what a retry is told, who is closed and
+when.
+"""
 
 from typing import Any
 
@@ -29,7 +31,9 @@ class Writer:
         self.cell = cell
         self.id = cell.send(rpc.OpenClientRequest(name="w")).client_id
 
-    def decide(self, sequence: int, done: int = 0, body: Any = WRITE, client_id: int | None = None) -> Decided:
+    def decide(
+        self, sequence: int, done: int = 0, body: Any = WRITE, client_id: int | None = None
+    ) -> Decided:
         request = envelope(body)
         request.client.client_id = self.id if client_id is None else client_id
         request.client.sequence, request.client.all_below_done = sequence, done
@@ -93,8 +97,14 @@ def test_a_retry_is_found_by_the_next_controller_in_the_inherited_tail() -> None
 def test_an_unknown_id_is_always_an_error() -> None:
     writer = Writer(Cell())
     assert writer.error(1, client_id=0) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
-    assert writer.error(1, client_id=writer.id - 1) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
-    assert writer.error(1, client_id=writer.id + 10_000) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
+    assert writer.error(1, client_id=writer.id - 1) == (
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        "client.client_id",
+    )
+    assert writer.error(1, client_id=writer.id + 10_000) == (
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        "client.client_id",
+    )
     writer.write(1)
     writer.cell.send(rpc.CloseClientRequest(client_id=writer.id))
     assert writer.error(1) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
@@ -120,13 +130,23 @@ def test_a_number_out_of_the_window_changes_nothing() -> None:
 
 
 def test_a_delayed_attempt_of_a_closed_number_is_not_executed() -> None:
-    """Attempt 1 is delayed; attempt 2 is answered with an error; a later write closes the number; attempt 1 arrives."""
+    """Attempt 1 is delayed; attempt 2 is answered with an error; a later write closes the number;
+    attempt 1 arrives.
+    """
     cell = Cell()
     writer = Writer(cell)
     delete = rpc.DeleteTopicsRequest(names=["t"])
-    assert not writer.decide(1, body=delete).records  # no such topic: nothing was written, nothing is kept
-    cell.send(rpc.CreateTopicsRequest(topics=[rpc.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]))
-    assert writer.decide(1, body=delete).records  # attempt 1 now would be executed: the error was not definite
+    assert not writer.decide(
+        1, body=delete
+    ).records  # no such topic: nothing was written, nothing is kept
+    cell.send(
+        rpc.CreateTopicsRequest(
+            topics=[rpc.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+        )
+    )
+    assert writer.decide(
+        1, body=delete
+    ).records  # attempt 1 now would be executed: the error was not definite
     writer.write(2, 2)
     assert writer.error(1, body=delete) == (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "client.sequence")
 

@@ -26,14 +26,24 @@ def test_other_resources_have_no_configs() -> None:
 @pytest.mark.parametrize(
     ("resource_type", "name", "good", "bad"),
     [
-        (2, "retention.ms", ["-1", "0", "9223372036854775807"], ["-2", "", "1.5", "1_000", " 1", "٣", "9" * 25, "--1"]),
+        (
+            2,
+            "retention.ms",
+            ["-1", "0", "9223372036854775807"],
+            ["-2", "", "1.5", "1_000", " 1", "٣", "9" * 25, "--1"],
+        ),
         (2, "segment.bytes", ["1048576", "+2147483647"], ["1048575", "2147483648"]),
         (2, "cleanup.policy", ["compact", "delete", "compact, delete"], ["", "both", "compact,"]),
         (2, "min.cleanable.dirty.ratio", ["0", "0.5", "1"], ["-0.1", "1.1", "nan", "inf", "half"]),
         (2, "preallocate", ["true", "false"], ["True", "1", ""]),
         (2, "message.timestamp.type", ["CreateTime", "LogAppendTime"], ["createtime"]),
         (16, "interval.ms", ["100", "3600000"], ["99", "3600001"]),
-        (32, "share.auto.offset.reset", ["earliest", "latest", "by_duration:PT1H"], ["", "by_duration:1h"]),
+        (
+            32,
+            "share.auto.offset.reset",
+            ["earliest", "latest", "by_duration:PT1H"],
+            ["", "by_duration:1h"],
+        ),
     ],
 )
 def test_values_are_checked(resource_type: int, name: str, good: list[str], bad: list[str]) -> None:

@@ -18,18 +18,24 @@ def _resource(type_: int, name: str, *configs: tuple[str, str | None]) -> rpc.Al
         resource_type=type_,
         resource_name=name,
         configs=[
-            rpc.AlterableConfig(name=key, config_operation=rpc.DELETE if value is None else rpc.SET, value=value)
+            rpc.AlterableConfig(
+                name=key, config_operation=rpc.DELETE if value is None else rpc.SET, value=value
+            )
             for key, value in configs
         ],
     )
 
 
-def _listed(type_: int, name: str, key: str, operation: rpc.ConfigOperation, value: str) -> rpc.AlterConfigsResource:
+def _listed(
+    type_: int, name: str, key: str, operation: rpc.ConfigOperation, value: str
+) -> rpc.AlterConfigsResource:
     config = rpc.AlterableConfig(name=key, config_operation=operation, value=value)
     return rpc.AlterConfigsResource(resource_type=type_, resource_name=name, configs=[config])
 
 
-def _alter(*resources: rpc.AlterConfigsResource, validate_only: bool = False) -> rpc.IncrementalAlterConfigsRequest:
+def _alter(
+    *resources: rpc.AlterConfigsResource, validate_only: bool = False
+) -> rpc.IncrementalAlterConfigsRequest:
     return rpc.IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
 
 
@@ -41,7 +47,9 @@ def test_each_kind_of_resource_is_set_and_deleted() -> None:
             _resource(TOPIC, "t", ("retention.ms", "-1"), ("cleanup.policy", "compact,delete")),
             _resource(BROKER, "", ("log.retention.ms", "5")),
             _resource(BROKER, "1", ("num.io.threads", "9")),
-            _resource(CLIENT_METRICS, "m", ("match", "client_id=" + "x" * 256), ("interval.ms", "100")),
+            _resource(
+                CLIENT_METRICS, "m", ("match", "client_id=" + "x" * 256), ("interval.ms", "100")
+            ),
             _resource(GROUP, "g", ("consumer.session.timeout.ms", "10000")),
         )
     )
@@ -52,7 +60,8 @@ def test_each_kind_of_resource_is_set_and_deleted() -> None:
     assert configs[BROKER, "1"] == {"num.io.threads": "9"}
     cell.send(
         _alter(
-            _resource(TOPIC, "t", ("retention.ms", None)), _resource(GROUP, "g", ("consumer.session.timeout.ms", None))
+            _resource(TOPIC, "t", ("retention.ms", None)),
+            _resource(GROUP, "g", ("consumer.session.timeout.ms", None)),
         )
     )
     assert cell.pending.configs[TOPIC, "t"] == {"cleanup.policy": "compact,delete"}
@@ -65,7 +74,14 @@ def test_a_write_is_a_write_also_of_the_same_value() -> None:
     for _ in range(2):
         decision = cell.propose(cell.decide(request))
         assert [record.type for record in decision.records] == [RecordType.CONFIG]
-    assert len(cell.decide(_alter(_resource(GROUP, "none", ("consumer.session.timeout.ms", None)))).records) == 1
+    assert (
+        len(
+            cell.decide(
+                _alter(_resource(GROUP, "none", ("consumer.session.timeout.ms", None)))
+            ).records
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,9 +104,21 @@ def test_a_write_is_a_write_also_of_the_same_value() -> None:
             ErrorCode.INVALID_CONFIG,
             "configs[1].value",
         ),
-        (_resource(CLIENT_METRICS, "m", ("match", "x" * 1001)), ErrorCode.INVALID_CONFIG, "configs[0].value"),
-        (_resource(CLIENT_METRICS, "m", ("match", "ä" * 501)), ErrorCode.INVALID_CONFIG, "configs[0].value"),
-        (_resource(GROUP, "g", *[("streams.num.standby.replicas", "1")] * 2), ErrorCode.INVALID_REQUEST, "configs"),
+        (
+            _resource(CLIENT_METRICS, "m", ("match", "x" * 1001)),
+            ErrorCode.INVALID_CONFIG,
+            "configs[0].value",
+        ),
+        (
+            _resource(CLIENT_METRICS, "m", ("match", "ä" * 501)),
+            ErrorCode.INVALID_CONFIG,
+            "configs[0].value",
+        ),
+        (
+            _resource(GROUP, "g", *[("streams.num.standby.replicas", "1")] * 2),
+            ErrorCode.INVALID_REQUEST,
+            "configs",
+        ),
         (
             rpc.AlterConfigsResource(
                 resource_type=CLIENT_METRICS,
@@ -105,7 +133,11 @@ def test_a_write_is_a_write_also_of_the_same_value() -> None:
             ErrorCode.INVALID_CONFIG,
             "configs[0].config_operation",
         ),
-        (_listed(TOPIC, "listed", "cleanup.policy", rpc.APPEND, "x"), ErrorCode.INVALID_CONFIG, "configs[0].value"),
+        (
+            _listed(TOPIC, "listed", "cleanup.policy", rpc.APPEND, "x"),
+            ErrorCode.INVALID_CONFIG,
+            "configs[0].value",
+        ),
         (
             _listed(TOPIC, "listed", "cleanup.policy", rpc.SUBTRACT, "delete"),
             ErrorCode.INVALID_CONFIG,
@@ -127,7 +159,8 @@ def test_the_size_limit_is_of_utf_8_bytes() -> None:
     cell = Cell(brokers=0, settings=ControllerSettings(config_value_max_bytes=1000))
     cell.send(
         _alter(
-            _resource(CLIENT_METRICS, "m", ("match", "ä" * 500)), _resource(CLIENT_METRICS, "n", ("match", "x" * 1000))
+            _resource(CLIENT_METRICS, "m", ("match", "ä" * 500)),
+            _resource(CLIENT_METRICS, "n", ("match", "x" * 1000)),
         )
     )
     assert len(cell.pending.configs[CLIENT_METRICS, "m"]["match"]) == 500
@@ -156,7 +189,9 @@ def test_a_resource_fails_whole_and_alone() -> None:
 
 def test_validate_only_writes_nothing() -> None:
     cell = Cell(brokers=0)
-    decision = cell.decide(_alter(_resource(GROUP, "g", ("consumer.session.timeout.ms", "1")), validate_only=True))
+    decision = cell.decide(
+        _alter(_resource(GROUP, "g", ("consumer.session.timeout.ms", "1")), validate_only=True)
+    )
     assert decision.records == []
     assert len(decision.body.results) == 0
 
@@ -171,9 +206,13 @@ def test_nothing_to_do_is_no_error() -> None:
 
 def test_more_keys_than_fit_into_a_batch_are_refused_whole() -> None:
     cell = Cell(brokers=0, settings=ControllerSettings(max_records_per_request=2))
-    resources: list[Any] = [_resource(GROUP, f"g{index}", ("consumer.session.timeout.ms", "1")) for index in range(3)]
+    resources: list[Any] = [
+        _resource(GROUP, f"g{index}", ("consumer.session.timeout.ms", "1")) for index in range(3)
+    ]
     cell.refused(_alter(*resources), ErrorCode.POLICY_VIOLATION, "resources")
-    two = _resource(GROUP, "g", ("consumer.session.timeout.ms", "1"), ("consumer.heartbeat.interval.ms", "1"))
+    two = _resource(
+        GROUP, "g", ("consumer.session.timeout.ms", "1"), ("consumer.heartbeat.interval.ms", "1")
+    )
     cell.refused(_alter(resources[0], two), ErrorCode.POLICY_VIOLATION, "")
     assert len(cell.decide(_alter(*resources[:2])).records) == 2
 

@@ -25,7 +25,10 @@ def test_a_request_of_another_cluster_is_refused_before_anything_else() -> None:
     before = cell.soft_state()
     decision = cell.decide_request(request)
     assert decision.error is not None
-    assert (decision.error.code, decision.error.field) == (ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id")
+    assert (decision.error.code, decision.error.field) == (
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        "cluster_id",
+    )
     assert decision.records == []
     assert cell.soft_state() == before
     request.cluster_id = CLUSTER_ID
@@ -47,9 +50,12 @@ def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
     assert cell.decider.has_urgent_work()
     assert cell.decider.next_deadline() == -math.inf
     decisions = cell.due()
-    assert [[record.type for record in decision.records] for decision in decisions] == [[RecordType.FEATURE_LEVEL] * 3]
+    assert [[record.type for record in decision.records] for decision in decisions] == [
+        [RecordType.FEATURE_LEVEL] * 3
+    ]
     assert {
-        name: cell.pending.features[name] for name in ("metadata.version", "lao.version", "broker.heartbeat.version")
+        name: cell.pending.features[name]
+        for name in ("metadata.version", "lao.version", "broker.heartbeat.version")
     } == {
         "metadata.version": LATEST_METADATA_VERSION,
         "lao.version": 1,
@@ -112,7 +118,9 @@ def test_a_wish_ends_with_its_registration_and_with_its_session() -> None:
 
 
 def test_a_broker_that_is_ahead_of_a_new_controller_joins_once_that_has_committed() -> None:
-    """[a deposed controller committed further than this one knows: a report above what is known is parked]"""
+    """[a deposed controller committed further than this one knows: a report above what is known is
+    parked]
+    """
     cell = Cell(brokers=0)
     epoch = cell.register(1)
     cell.hold_commits = True
@@ -155,11 +163,15 @@ def test_progress_is_written_when_lao_has_passed_news_at_most_once_an_interval()
     cell.now += 1
     cell.beat(1)
     written = cell.due(progress=True)
-    assert [record.type for decision in written for record in decision.records] == [RecordType.PROGRESS]
+    assert [record.type for decision in written for record in decision.records] == [
+        RecordType.PROGRESS
+    ]
     message = written[0].records[0].message
     assert message.lowest_acknowledged_offset == cell.lao.lao
     assert message.high_watermark <= cell.pending.offset
-    assert [(entry.broker_id, entry.applied_offset) for entry in message.applied] == [(1, cell.lao.applied_of(1))]
+    assert [(entry.broker_id, entry.applied_offset) for entry in message.applied] == [
+        (1, cell.lao.applied_of(1))
+    ]
     # The broker applies the progress record: that is no news, or it would never end.
     for _ in range(5):
         cell.now += 2
@@ -179,7 +191,9 @@ def test_progress_is_written_when_lao_has_passed_news_at_most_once_an_interval()
 
 
 def test_lao_is_below_the_high_watermark_that_is_recorded_with_it() -> None:
-    """What is committed in the middle of a chunk is applied by brokers before there is an image of it here."""
+    """What is committed in the middle of a chunk is applied by brokers before there is an image of
+    it here.
+    """
     cell = Cell(brokers=1)
     cell.now += 1
     cell.hold_commits = True

@@ -1,4 +1,6 @@
-"""Any sequence of requests, reports, silences, commits and failovers keeps what must hold of every image."""
+"""Any sequence of requests, reports, silences, commits and failovers keeps what must hold of every
+image.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ operations = st.one_of(
     _op("register", any_broker, st.integers(1, 2), st.booleans()),
     _op("join", brokers),
     _op("join", brokers),
-    _op("beat", any_broker, epoch_drift, st.integers(-3, 3), st.sampled_from(["", "fence", "stop"])),
+    _op(
+        "beat", any_broker, epoch_drift, st.integers(-3, 3), st.sampled_from(["", "fence", "stop"])
+    ),
     _op("all_beat"),
     _op("all_beat"),
     _op("fetch", brokers, st.integers(-2, 2)),
@@ -50,7 +54,14 @@ operations = st.one_of(
         st.tuples(epoch_drift, epoch_drift),
         st.booleans(),
     ),
-    _op("alter", st.sampled_from(["a", "b", "c"]), st.integers(0, 2), isrs, st.just((0, 0)), st.just(True)),
+    _op(
+        "alter",
+        st.sampled_from(["a", "b", "c"]),
+        st.integers(0, 2),
+        isrs,
+        st.just((0, 0)),
+        st.just(True),
+    ),
     _op("unregister", any_broker),
     _op("hold", st.booleans()),
     _op("failover", st.booleans()),
@@ -82,8 +93,12 @@ class World:
         cell.decider.state.rng.setstate(randomness)
         decision = cell.decide_request(envelope(message))
         assert cell.soft_state() == before, "deciding changes nothing"
-        assert [record.data for record in decision.records] == [record.data for record in first.records]
-        assert (decision.body is None) == (decision.error is not None or decision.decide_again_at is not None)
+        assert [record.data for record in decision.records] == [
+            record.data for record in first.records
+        ]
+        assert (decision.body is None) == (
+            decision.error is not None or decision.decide_again_at is not None
+        )
         if decision.error is not None:
             assert decision.records == []
             assert decision.error.code != ErrorCode.UNKNOWN_SERVER_ERROR
@@ -109,7 +124,9 @@ class World:
         assert known <= committed.offset
         for broker_id, broker in committed.brokers.items():
             if known >= 0 and not broker.fenced and broker.registration_version:
-                assert self.cell.lao.applied_of(broker_id) >= known or self.replaced(broker_id, broker.epoch)
+                assert self.cell.lao.applied_of(broker_id) >= known or self.replaced(
+                    broker_id, broker.epoch
+                )
 
     def replaced(self, broker_id: int, epoch: int) -> bool:
         pending = self.cell.pending.brokers.get(broker_id)
@@ -117,9 +134,13 @@ class World:
 
     def register(self, broker_id: int, incarnation: int, proof: bool) -> None:
         process = (
-            pb.ProcessProof(boot_id="b", directory_id="d", lock_device=1, lock_inode=broker_id & 7) if proof else None
+            pb.ProcessProof(boot_id="b", directory_id="d", lock_device=1, lock_inode=broker_id & 7)
+            if proof
+            else None
         )
-        self.send(registration(**{"broker_id": broker_id}, incarnation=f"i{incarnation}", process=process))
+        self.send(
+            registration(**{"broker_id": broker_id}, incarnation=f"i{incarnation}", process=process)
+        )
 
     def join(self, broker_id: int) -> None:
         if broker_id not in self.cell.pending.brokers:
@@ -135,7 +156,9 @@ class World:
         self.send(beat)
 
     def has_applied(self, beat: rpc.BrokerHeartbeatRequest, ahead: int) -> int:
-        """A broker may lag behind the commits, or know of more than this controller; it never goes back."""
+        """A broker may lag behind the commits, or know of more than this controller; it never goes
+        back.
+        """
         key = (beat.broker_id, beat.broker_epoch)
         self.applied[key] = max(self.applied.get(key, -1), beat.current_metadata_offset + ahead)
         return self.applied[key]
@@ -148,7 +171,9 @@ class World:
         cell = self.cell
         beat = cell.heartbeat(broker_id)
         applied = self.has_applied(beat, ahead)
-        cell.decider.report(broker_id, beat.broker_epoch, cell.epoch, applied, cell.lao.lao, cell.now)
+        cell.decider.report(
+            broker_id, beat.broker_epoch, cell.epoch, applied, cell.lao.lao, cell.now
+        )
 
     def wait(self, seconds: float) -> None:
         self.cell.now += seconds
@@ -168,18 +193,32 @@ class World:
 
     def config(self, resource_type: int, name: str, deleting: bool) -> None:
         resource = rpc.AlterConfigsResource(resource_type=resource_type, resource_name=name)
-        key, value = {2: ("retention.ms", "1"), 16: ("match", "x")}.get(resource_type, ("num.io.threads", "1"))
-        resource.configs.add(name=key, value=value, config_operation=rpc.DELETE if deleting else rpc.SET)
+        key, value = {2: ("retention.ms", "1"), 16: ("match", "x")}.get(
+            resource_type, ("num.io.threads", "1")
+        )
+        resource.configs.add(
+            name=key, value=value, config_operation=rpc.DELETE if deleting else rpc.SET
+        )
         self.send(rpc.IncrementalAlterConfigsRequest(resources=[resource]))
 
-    def alter(self, name: str, index: int, isr: list[tuple[int, int]], drift: tuple[int, int], by_leader: bool) -> None:
+    def alter(
+        self,
+        name: str,
+        index: int,
+        isr: list[tuple[int, int]],
+        drift: tuple[int, int],
+        by_leader: bool,
+    ) -> None:
         cell = self.cell
         topic_id = cell.pending.topic_ids.get(name, b"")
         partition = cell.pending.partitions.get((topic_id, index))
         if partition is None:
             return
         proposer = cell.pending.brokers.get(partition.leader if by_leader else 1)
-        members = [*([(partition.leader, 0)] if by_leader else []), *(m for m in isr if m[0] != partition.leader)]
+        members = [
+            *([(partition.leader, 0)] if by_leader else []),
+            *(m for m in isr if m[0] != partition.leader),
+        ]
         request = rpc.AlterPartitionRequest(
             broker_id=proposer.id if proposer else 1, broker_epoch=proposer.epoch if proposer else 1
         )
@@ -190,7 +229,9 @@ class World:
         )
         for broker_id, epoch in members:
             broker = cell.pending.brokers.get(broker_id)
-            data.new_isr_with_epochs.add(broker_id=broker_id, broker_epoch=epoch or (broker.epoch if broker else 3))
+            data.new_isr_with_epochs.add(
+                broker_id=broker_id, broker_epoch=epoch or (broker.epoch if broker else 3)
+            )
         self.send(request)
 
     def unregister(self, broker_id: int) -> None:
@@ -206,7 +247,9 @@ class World:
         if not inherits:
             self.partition_epochs.clear()
             self.broker_epochs.clear()
-        self.cell = Cell(brokers=0, image=image, epoch=old.epoch + 1, now=old.now, settings=SETTINGS)
+        self.cell = Cell(
+            brokers=0, image=image, epoch=old.epoch + 1, now=old.now, settings=SETTINGS
+        )
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

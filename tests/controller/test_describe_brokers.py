@@ -17,14 +17,18 @@ def test_all_brokers_with_what_the_controller_alone_knows() -> None:
     cell.silence(3)
     assert not cell.beat(1, want_shut_down=True).is_fenced
     cell.beat(2)
-    cell.decider.state.lao_stall.look(cell.now, cell.lao.lao, cell.pending.offset, cell.lao.held_back_by(), "")
+    cell.decider.state.lao_stall.look(
+        cell.now, cell.lao.lao, cell.pending.offset, cell.lao.held_back_by(), ""
+    )
     cell.now += 1.5
     body = cell.send(rpc.DescribeBrokersRequest())
     assert body.held_back_ms == 1500
     assert [broker.broker_id for broker in body.brokers] == [1, 2, 3, 4]
     states = [broker.state for broker in body.brokers]
     assert states == [rpc.STOPPING, rpc.ACTIVE, rpc.INACTIVE, rpc.INACTIVE]
-    assert [broker.broker_epoch for broker in body.brokers] == [cell.broker(id_).epoch for id_ in (1, 2, 3, 4)]
+    assert [broker.broker_epoch for broker in body.brokers] == [
+        cell.broker(id_).epoch for id_ in (1, 2, 3, 4)
+    ]
     assert [broker.leader_count for broker in body.brokers] == [0, 1, 0, 0]
     assert [broker.replica_count for broker in body.brokers] == [2, 1, 1, 0]
     assert [broker.last_contact_age_ms for broker in body.brokers][:3] == [1500, 1500, -1]
@@ -51,7 +55,9 @@ def test_all_brokers_with_what_the_controller_alone_knows() -> None:
 
 
 @pytest.mark.parametrize("level", [CAUSES - 1, CAUSES])
-def test_the_cause_is_told_at_each_level_whatever_the_words_are(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cause_is_told_at_each_level_whatever_the_words_are(
+    level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fencing, "_WORDS", dict.fromkeys(fencing._WORDS, "registered"))
     cell = Cell(brokers=2, settings=ControllerSettings(bootstrap_metadata_version=level))
     cell.silence(2)
@@ -74,13 +80,17 @@ def test_how_long_a_broker_has_been_what_it_is() -> None:
     cell.beat(2, want_shut_down=True)
     cell.now += 2
     cell.register(3)
-    assert ages(cell) == [(2000, False), (2000, False), (11000, False)], "who registers again is what it was"
+    assert ages(cell) == [(2000, False), (2000, False), (11000, False)], (
+        "who registers again is what it was"
+    )
     cell.beat(1)
     assert ages(cell)[0] == (0, False)
     cell.now += 9.1
     cell.due()
     cell.now += 1
-    assert ages(cell) == [(1000, False), (12100, False), (1000, False)], "brokers 1 and 3 were fenced for silence"
+    assert ages(cell) == [(1000, False), (12100, False), (1000, False)], (
+        "brokers 1 and 3 were fenced for silence"
+    )
 
 
 def test_a_new_controller_knows_only_how_long_it_has_seen_a_state() -> None:
@@ -115,11 +125,21 @@ def test_how_many_partitions_want_attention() -> None:
     cell.create_on((1, 2), (1, 2), (2, 3), name="a")
     cell.create_on((3,), name="b")
     wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 2]))
-    cell.send(rpc.AlterPartitionReassignmentsRequest(topics=[rpc.ReassignableTopic(name="a", partitions=[wanted])]))
+    cell.send(
+        rpc.AlterPartitionReassignmentsRequest(
+            topics=[rpc.ReassignableTopic(name="a", partitions=[wanted])]
+        )
+    )
 
     def counts() -> tuple[int, ...]:
         found = cell.send(rpc.DescribeBrokersRequest()).partitions
-        return found.total, found.offline, found.not_led_by_preferred, found.reassigning, found.recovering
+        return (
+            found.total,
+            found.offline,
+            found.not_led_by_preferred,
+            found.reassigning,
+            found.recovering,
+        )
 
     assert counts() == (4, 0, 1, 1, 0)
     cell.silence(3)

@@ -1,4 +1,6 @@
-"""KIP-343's double roll: below broker.heartbeat.version 1 brokers count as active without heartbeats."""
+"""KIP-343's double roll: below broker.heartbeat.version 1 brokers count as active without
+heartbeats.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 HEARTBEATS, LAO = "broker.heartbeat.version", "lao.version"
 OFF = update((HEARTBEATS, 0), (LAO, 0), kind=SAFE_DOWNGRADE)
 ON = update((HEARTBEATS, 1), (LAO, 1))
-ONLY_METADATA = [pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=9)]
+ONLY_METADATA = [
+    pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=9)
+]
 
 
 def rolled_back(brokers: int = 3, **fields: Any) -> Cell:
@@ -55,7 +59,9 @@ def test_a_legacy_broker_is_refused_once_heartbeats_are_in_force() -> None:
     cell.refused(message, ErrorCode.UNSUPPORTED_VERSION, "features")
     error = cell.decide(message).error
     assert error is not None
-    assert "broker 7 has a legacy registration (version 0), which does not heartbeat" in error.message
+    assert (
+        "broker 7 has a legacy registration (version 0), which does not heartbeat" in error.message
+    )
 
 
 def test_without_heartbeats_nobody_is_fenced_for_silence_or_lag_or_because_he_asks() -> None:
@@ -73,7 +79,9 @@ def test_a_second_process_is_refused_while_the_first_is_heard_from_by_its_fetche
     for _ in range(3):
         cell.now += 8
         cell.decider.report(1, cell.broker(1).epoch, 1, cell.pending.offset, -1, cell.now)
-        cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+        cell.refused(
+            registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id"
+        )
     cell.now += 9.1
     cell.due()
     old = cell.broker(1).epoch
@@ -100,7 +108,9 @@ def test_controlled_shutdown_works_without_heartbeats_and_is_final() -> None:
     assert reply.current_state == rpc.STOPPING
     assert cell.partition(topic).leader == 2
     for broker_id in (1, 2):
-        cell.decider.report(broker_id, cell.broker(broker_id).epoch, 1, cell.pending.offset, -1, cell.now)
+        cell.decider.report(
+            broker_id, cell.broker(broker_id).epoch, 1, cell.pending.offset, -1, cell.now
+        )
     reply = cell.beat(1, want_shut_down=True)
     assert reply.should_shut_down
     # Its last fetches must not bring it back.
@@ -118,7 +128,9 @@ def test_who_was_fenced_when_heartbeats_ended_comes_back_when_it_is_heard_from()
     assert cell.due() == [], "another incarnation says nothing about this one"
     lowered = cell.pending.offset
     cell.decider.report(1, cell.broker(1).epoch, 1, lowered - 1, -1, cell.now)
-    assert cell.due() == [], "it does not know yet that it was fenced, and may read at a LAO told before"
+    assert cell.due() == [], (
+        "it does not know yet that it was fenced, and may read at a LAO told before"
+    )
     cell.decider.report(1, cell.broker(1).epoch, 1, lowered, -1, cell.now)
     assert len(cell.due()) == 1
     assert cell.broker(1).active
@@ -144,7 +156,10 @@ def test_raising_names_the_brokers_that_do_not_heartbeat() -> None:
     cell.send(rpc.UnregisterBrokerRequest(broker_id=7))
     only_off = pb.FeatureRange(name=HEARTBEATS, min_supported_version=0, max_supported_version=0)
     cell.send(registration(8, features=[*ONLY_METADATA, only_off]))
-    assert refused(cell, update((HEARTBEATS, 1)))[0] == f"broker 8 knows {HEARTBEATS} from 0 to 0, not 1"
+    assert (
+        refused(cell, update((HEARTBEATS, 1)))[0]
+        == f"broker 8 knows {HEARTBEATS} from 0 to 0, not 1"
+    )
     cell.send(rpc.UnregisterBrokerRequest(broker_id=8))
     cell.send(ON)
     assert cell.pending.features[HEARTBEATS] == 1
@@ -177,7 +192,9 @@ def test_lao_is_unknown_meanwhile_and_says_because_of_whom() -> None:
 
 
 def test_lao_waits_for_who_joined_without_being_caught_up() -> None:
-    """[B joined with 3 applied while heartbeats were off; LAO was 9 before: announced again, B would show 3]"""
+    """[B joined with 3 applied while heartbeats were off; LAO was 9 before: announced again, B
+    would show 3]
+    """
     cell = Cell(2)
     cell.beat(1)
     cell.beat(2)
@@ -228,11 +245,22 @@ def test_a_new_controller_knows_who_joined_without_being_caught_up(way: str) -> 
             0,
         ),
         (update((HEARTBEATS, 1)), 2, f"{HEARTBEATS} 1 needs metadata.version 3", 0),
-        (update(("metadata.version", 2), kind=SAFE_DOWNGRADE), 3, f"{HEARTBEATS} 1 needs metadata.version 3", 0),
+        (
+            update(("metadata.version", 2), kind=SAFE_DOWNGRADE),
+            3,
+            f"{HEARTBEATS} 1 needs metadata.version 3",
+            0,
+        ),
     ],
 )
-def test_levels_that_rest_on_each_other(request_: rpc.UpdateFeaturesRequest, level: int, says: str, field: int) -> None:
-    cell = Cell(0, settings=ControllerSettings(bootstrap_metadata_version=level), quorum=Quorum({1: 3, 2: 3, 3: 3}))
+def test_levels_that_rest_on_each_other(
+    request_: rpc.UpdateFeaturesRequest, level: int, says: str, field: int
+) -> None:
+    cell = Cell(
+        0,
+        settings=ControllerSettings(bootstrap_metadata_version=level),
+        quorum=Quorum({1: 3, 2: 3, 3: 3}),
+    )
     message, where = refused(cell, request_)
     assert says in message
     assert where == f"updates[{field}].max_version_level"
@@ -246,7 +274,9 @@ def test_lao_cannot_be_raised_without_heartbeats() -> None:
 
 
 def test_heartbeats_do_not_end_by_the_way() -> None:
-    """A log raised from metadata.version 2 names no level of heartbeats: LAO alone says that they are in force."""
+    """A log raised from metadata.version 2 names no level of heartbeats: LAO alone says that they
+    are in force.
+    """
     quorum = Quorum({1: 3, 2: 3, 3: 3})
     cell = Cell(1, settings=ControllerSettings(bootstrap_metadata_version=2), quorum=quorum)
     cell.send(update(("metadata.version", 3), kind=UPGRADE))
@@ -277,7 +307,9 @@ def test_validate_only_tells_what_would_be_refused() -> None:
     cell = rolled_back(1)
     cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
     assert "broker 7" in refused(cell, update((HEARTBEATS, 1), validate_only=True))[0]
-    assert cell.decide(update((HEARTBEATS, 0), kind=SAFE_DOWNGRADE, validate_only=True)).error is None
+    assert (
+        cell.decide(update((HEARTBEATS, 0), kind=SAFE_DOWNGRADE, validate_only=True)).error is None
+    )
 
 
 def test_the_session_that_a_raise_gives_is_no_sign_of_life() -> None:

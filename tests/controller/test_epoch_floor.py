@@ -1,4 +1,6 @@
-"""In a log that was taken back no leader epoch is led that may have been led before; and nobody is registered before that is so."""
+"""In a log that was taken back no leader epoch is led that may have been led before; and nobody is
+registered before that is so.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def taken_back(partitions: int = 3, *, level: int = 0) -> Image:
     """What a recovery found: three brokers, a topic, one of its partitions without a leader."""
     cell = Cell(settings=ControllerSettings(bootstrap_metadata_version=level))
     cell.send(
-        rpc.CreateTopicsRequest(topics=[rpc.CreatableTopic(name="t", num_partitions=partitions, replication_factor=2)])
+        rpc.CreateTopicsRequest(
+            topics=[rpc.CreatableTopic(name="t", num_partitions=partitions, replication_factor=2)]
+        )
     )
     return cell.pending.snapshot()
 
@@ -36,20 +40,28 @@ def leader_epochs(cell: Cell) -> set[int]:
     return {partitions[key].leader_epoch for key in partitions}
 
 
-def test_the_first_thing_is_to_fence_all_and_raise_all_leader_epochs_into_the_generations_range() -> None:
+def test_the_first_thing_is_to_fence_all_and_raise_all_leader_epochs_into_the_generations_range() -> (
+    None
+):
     before = taken_back()
     for generation in (1, 2, 7):
         cell = successor(before, generation)
         assert leader_epochs(cell) == {generation * EPOCHS_PER_GENERATION}
         image = cell.pending.snapshot()
-        assert {(broker.fenced, broker.in_controlled_shutdown) for broker in image.brokers.values()} == {(True, False)}
+        assert {
+            (broker.fenced, broker.in_controlled_shutdown) for broker in image.brokers.values()
+        } == {(True, False)}
         for key in before.partitions:
             old = before.partitions[key]
             new = image.partitions[key]
             expected = (-1, old.isr, old.replicas, old.partition_epoch + 1)
             assert (new.leader, new.isr, new.replicas, new.partition_epoch) == expected
-        assert successor(image, generation).pending.snapshot().partitions == image.partitions, "once in a generation"
-        assert leader_epochs(successor(image, generation + 1)) == {(generation + 1) * EPOCHS_PER_GENERATION}
+        assert successor(image, generation).pending.snapshot().partitions == image.partitions, (
+            "once in a generation"
+        )
+        assert leader_epochs(successor(image, generation + 1)) == {
+            (generation + 1) * EPOCHS_PER_GENERATION
+        }
 
 
 def isr_of(cell: Cell) -> Partition:
@@ -58,12 +70,18 @@ def isr_of(cell: Cell) -> Partition:
 
 
 def three(cell: Cell) -> Image:
-    cell.send(rpc.CreateTopicsRequest(topics=[rpc.CreatableTopic(name="one", num_partitions=1, replication_factor=3)]))
+    cell.send(
+        rpc.CreateTopicsRequest(
+            topics=[rpc.CreatableTopic(name="one", num_partitions=1, replication_factor=3)]
+        )
+    )
     return cell.pending.snapshot()
 
 
 def on_disk(broker_id: int, disk: str = "", incarnation: str = "new") -> rpc.RegisterBrokerRequest:
-    process = pb.ProcessProof(boot_id="b", directory_id=disk or f"disk-{broker_id}", lock_inode=broker_id)
+    process = pb.ProcessProof(
+        boot_id="b", directory_id=disk or f"disk-{broker_id}", lock_inode=broker_id
+    )
     return registration(broker_id, f"{incarnation}-{broker_id}", process=process)
 
 
@@ -84,7 +102,8 @@ def unfenced(cell: Cell, broker_id: int) -> None:
 def test_who_is_first_back_with_its_disk_leads_whoever_stays_away(order: tuple[int, int]) -> None:
     cell = successor(of_disks(), 1)
     first, second = order
-    # Both are other processes by now, and have registered before either is unfenced: the one that is away is not what is left.
+    # Both are other processes by now, and have registered before either is unfenced: the one that
+    # is away is not what is left.
     for broker_id in order:
         cell.send(on_disk(broker_id))
         assert (isr_of(cell).leader, sorted(isr_of(cell).isr)) == (-1, [1, 2, 3])
@@ -151,18 +170,28 @@ def test_what_is_created_begins_in_the_range_and_elections_count_on_from_there()
     for broker_id in (1, 2, 3):
         cell.register(broker_id)
         unfenced(cell, broker_id)
-    cell.send(rpc.CreateTopicsRequest(topics=[rpc.CreatableTopic(name="new", num_partitions=2, replication_factor=3)]))
+    cell.send(
+        rpc.CreateTopicsRequest(
+            topics=[rpc.CreatableTopic(name="new", num_partitions=2, replication_factor=3)]
+        )
+    )
     cell.send(rpc.CreatePartitionsRequest(topics=[rpc.CreatePartitionsTopic(name="t", count=5)]))
     new = [
-        p.leader_epoch for p in cell.pending.snapshot().partitions.values() if p.leader_epoch == EPOCHS_PER_GENERATION
+        p.leader_epoch
+        for p in cell.pending.snapshot().partitions.values()
+        if p.leader_epoch == EPOCHS_PER_GENERATION
     ]
     assert len(new) == 4
     cell.send(rpc.UnregisterBrokerRequest(broker_id=1))
     assert leader_epochs(cell) == {EPOCHS_PER_GENERATION + elections for elections in (0, 1, 2)}
 
 
-def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_was_decided_on() -> None:
-    cell = Cell(brokers=0, image=taken_back(2 * MAX_RAISED + 1), epoch=1000, generation=1, bootstrap=False)
+def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_was_decided_on() -> (
+    None
+):
+    cell = Cell(
+        brokers=0, image=taken_back(2 * MAX_RAISED + 1), epoch=1000, generation=1, bootstrap=False
+    )
     again = cell.decide(registration(1))
     assert (again.records, again.body, again.decide_again_at) == ([], None, cell.now + 0.02)
     batches = []
@@ -173,7 +202,8 @@ def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_wa
         batches.append(len(cell.propose(due).records))
     assert batches == [3, MAX_RAISED, MAX_RAISED, 1]
     raised_at = cell.pending.offset
-    # The very registration that the old log has, by the process that made it: no record says that this is another generation.
+    # The very registration that the old log has, by the process that made it: no record says that
+    # this is another generation.
     reply = cell.send(registration(1))
     assert cell.pending.offset == raised_at
     assert (reply.broker_epoch < raised_at, reply.metadata_offset) == (True, raised_at)
@@ -182,7 +212,9 @@ def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_wa
 
 
 def test_what_is_gone_or_was_raised_meanwhile_is_passed_over() -> None:
-    cell = Cell(brokers=0, image=taken_back(MAX_RAISED + 2), epoch=1000, generation=1, bootstrap=False)
+    cell = Cell(
+        brokers=0, image=taken_back(MAX_RAISED + 2), epoch=1000, generation=1, bootstrap=False
+    )
     for _ in range(2):
         first = cell.decider.begin_generation()
         assert first is not None
@@ -196,7 +228,9 @@ def test_below_level_5_nothing_is_raised_until_the_level_is() -> None:
     before = taken_back(level=4)
     cell = successor(before, 1)
     assert leader_epochs(cell) == {0}
-    assert cell.send(registration(1)).broker_epoch >= 0, "what cannot be helped keeps nobody waiting"
+    assert cell.send(registration(1)).broker_epoch >= 0, (
+        "what cannot be helped keeps nobody waiting"
+    )
     cell.propose(Write([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=5))]))
     cell.due()
     assert leader_epochs(cell) == {EPOCHS_PER_GENERATION}

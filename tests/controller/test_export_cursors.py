@@ -1,4 +1,6 @@
-"""Export cursors are set, compared, taken over, removed and listed; none promises what is gone or not there yet."""
+"""Export cursors are set, compared, taken over, removed and listed; none promises what is gone or
+not there yet.
+"""
 
 from typing import Any
 
@@ -37,7 +39,9 @@ def cell(log_start_offset: int = 0, **fields: Any) -> Cell:
 
 
 def ends(at: Cell) -> dict[str, int]:
-    return {name: one.end_offset for name, one in sorted(at.pending.snapshot().export_cursors.items())}
+    return {
+        name: one.end_offset for name, one in sorted(at.pending.snapshot().export_cursors.items())
+    }
 
 
 def test_set_move_and_remove() -> None:
@@ -61,8 +65,13 @@ def test_only_committed_cursors_are_listed_by_name_with_what_the_log_holds() -> 
     at.hold_commits = True
     at.send(alter({"name": "c", "end_offset": 3}))
     listed = at.send(rpc.ListExportCursorsRequest())
-    assert [(one.name, one.end_offset, one.target) for one in listed.cursors] == [("a", 2, "t"), ("b", 3, "")]
-    assert [one.offset for one in listed.cursors] == [at.pending.export_cursors[name].offset for name in "ab"]
+    assert [(one.name, one.end_offset, one.target) for one in listed.cursors] == [
+        ("a", 2, "t"),
+        ("b", 3, ""),
+    ]
+    assert [one.offset for one in listed.cursors] == [
+        at.pending.export_cursors[name].offset for name in "ab"
+    ]
     assert (listed.log_start_offset, listed.high_watermark) == (1, at.pending.offset)
 
 
@@ -121,11 +130,18 @@ def test_the_ends_of_the_log_are_good() -> None:
 def test_each_alteration_stands_for_itself() -> None:
     at = cell()
     results = at.send(
-        alter({"name": "a", "end_offset": 1}, {"name": "b"}, {"name": "a"}, {"name": "c", "end_offset": 2})
+        alter(
+            {"name": "a", "end_offset": 1},
+            {"name": "b"},
+            {"name": "a"},
+            {"name": "c", "end_offset": 2},
+        )
     ).results
     assert [one.HasField("error") for one in results] == [False, True, True, False]
     assert ends(at) == {"a": 1, "c": 2}
-    assert [results[0].offset, results[3].offset] == [at.pending.export_cursors[name].offset for name in ("a", "c")]
+    assert [results[0].offset, results[3].offset] == [
+        at.pending.export_cursors[name].offset for name in ("a", "c")
+    ]
 
 
 def test_there_are_so_many_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:

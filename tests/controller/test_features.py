@@ -1,4 +1,6 @@
-"""UpdateFeatures: nobody is left behind by an upgrade, and nothing is left unreadable by a downgrade."""
+"""UpdateFeatures: nobody is left behind by an upgrade, and nothing is left unreadable by a
+downgrade.
+"""
 
 from dataclasses import replace
 
@@ -6,7 +8,12 @@ import pytest
 from deciding import Cell, registration
 
 from controller.decision import Write
-from controller.decisions.quorum.features import HEARD_WITHIN_MS, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
+from controller.decisions.quorum.features import (
+    HEARD_WITHIN_MS,
+    SAFE_DOWNGRADE,
+    UNSAFE_DOWNGRADE,
+    UPGRADE,
+)
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
@@ -18,7 +25,10 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Quorum:
-    """What the core would say; node 1 leads. No directories are known: no voter set gets into the log by itself."""
+    """What the core would say; node 1 leads.
+
+    No directories are known: no voter set gets into the log by itself.
+    """
 
     def __init__(self, levels: dict[int, int], *, log_start_offset: int = 0) -> None:
         self.voters = {
@@ -30,17 +40,23 @@ class Quorum:
     def __call__(self, now: float) -> QuorumDescription:
         voter_set = tuple(Voter(node_id, f"h{node_id}:1") for node_id in (1, 2, 3))
         known = tuple(self.voters[node_id] for node_id in sorted(self.voters))
-        return QuorumDescription("leader", 1, 1, 1, self.log_start_offset, 9, 9, 9, 0, known, (), voter_set, 100)
+        return QuorumDescription(
+            "leader", 1, 1, 1, self.log_start_offset, 9, 9, 9, 0, known, (), voter_set, 100
+        )
 
     def silent(self, node_id: int, age_ms: int) -> None:
         self.voters[node_id] = replace(self.voters[node_id], last_fetch_age_ms=age_ms)
 
 
 def cell(quorum: Quorum | None, level: int = 1, brokers: int = 2) -> Cell:
-    return Cell(brokers, settings=ControllerSettings(bootstrap_metadata_version=level), quorum=quorum)
+    return Cell(
+        brokers, settings=ControllerSettings(bootstrap_metadata_version=level), quorum=quorum
+    )
 
 
-def update(*levels: tuple[str, int], kind: int = UPGRADE, validate_only: bool = False) -> rpc.UpdateFeaturesRequest:
+def update(
+    *levels: tuple[str, int], kind: int = UPGRADE, validate_only: bool = False
+) -> rpc.UpdateFeaturesRequest:
     updates = [rpc.FeatureUpdate(name=n, max_version_level=v, upgrade_type=kind) for n, v in levels]
     return rpc.UpdateFeaturesRequest(updates=updates, validate_only=validate_only)
 
@@ -76,7 +92,13 @@ def test_a_level_that_all_know_is_finalized_once() -> None:
     [
         ({1: 2, 2: 1, 3: 2}, "voter 2 knows metadata.version up to 1, not 2"),
         ({1: 2, 2: 2, 3: 0}, "voter 3 knows metadata.version up to 1, not 2"),
-        ({1: 2, 2: 2}, "voter 3 has not been heard from lately: nobody knows whether it can do metadata.version 2"),
+        (
+            {1: 2, 2: 2},
+            (
+                "voter 3 has not been heard from lately: nobody knows whether it can do"
+                " metadata.version 2"
+            ),
+        ),
     ],
 )
 def test_every_voter_must_know_the_level(levels: dict[int, int], says: str) -> None:
@@ -118,7 +140,10 @@ def test_all_or_nothing() -> None:
     _, field = refused(at, update(("lao.version", 0), ("metadata.version", 2), kind=SAFE_DOWNGRADE))
     assert field == "updates[1].upgrade_type"
     assert at.pending.features["lao.version"] == 1
-    assert refused(at, update(("metadata.version", 2), ("nope", 1)))[1] == "updates[0].max_version_level"
+    assert (
+        refused(at, update(("metadata.version", 2), ("nope", 1)))[1]
+        == "updates[0].max_version_level"
+    )
     decision = at.decide(update(("metadata.version", 2), ("metadata.version", 2)))
     assert decision.error is not None
     assert decision.error.code in (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_UPDATE_VERSION)
@@ -133,13 +158,19 @@ def test_all_or_nothing() -> None:
             f"knows metadata.version from 1 to {NEXT - 1}, not {NEXT}",
             "max_version_level",
         ),
-        (update(("metadata.version", 0), kind=SAFE_DOWNGRADE), f"from 1 to {NEXT - 1}, not 0", "max_version_level"),
+        (
+            update(("metadata.version", 0), kind=SAFE_DOWNGRADE),
+            f"from 1 to {NEXT - 1}, not 0",
+            "max_version_level",
+        ),
         (update(("metadata.version", 2), kind=0), "no upgrade type 0", "upgrade_type"),
         (update(("metadata.version", 1)), "at 2: 1 would be a downgrade", "upgrade_type"),
         (update(("lao.version", 0), kind=UPGRADE), "at 1: 0 would be a downgrade", "upgrade_type"),
     ],
 )
-def test_a_request_says_what_it_does(request_: rpc.UpdateFeaturesRequest, says: str, field: str) -> None:
+def test_a_request_says_what_it_does(
+    request_: rpc.UpdateFeaturesRequest, says: str, field: str
+) -> None:
     message, where = refused(cell(Quorum({1: 2, 2: 2, 3: 2}), level=2), request_)
     assert says in message
     assert where == f"updates[0].{field}"
@@ -177,11 +208,18 @@ def test_level_2_keeps_what_it_knows_and_not_what_level_3_brought() -> None:
     at.propose(Write([record(pb.VotersRecord(voters=[entry]))]))
     at.send(rpc.OpenClientRequest())
     at.propose(Write([record(pb.HostnameRecord(hostname="h7", broker_id=7))]))
-    to_2 = update(("metadata.version", 2), ("broker.heartbeat.version", 0), ("lao.version", 0), kind=SAFE_DOWNGRADE)
+    to_2 = update(
+        ("metadata.version", 2),
+        ("broker.heartbeat.version", 0),
+        ("lao.version", 0),
+        kind=SAFE_DOWNGRADE,
+    )
     message, field = refused(at, to_2)
     assert field == "updates[0].max_version_level"
     assert "3 hostnames are mapped to broker ids, the first is 'h7'" in message
-    at.propose(Write([record(pb.HostnameRecord(hostname=name)) for name in ("h7", "host-1", "host-2")]))
+    at.propose(
+        Write([record(pb.HostnameRecord(hostname=name)) for name in ("h7", "host-1", "host-2")])
+    )
     at.send(to_2)
     assert at.pending.features["metadata.version"] == 2
 
@@ -199,15 +237,23 @@ def test_level_3_does_not_know_export_cursors() -> None:
 
 def test_what_a_downgrade_means_is_said_and_an_upgrade_needs_no_words() -> None:
     at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=2)
-    both = update(("metadata.version", 1), ("lao.version", 0), kind=SAFE_DOWNGRADE, validate_only=True)
+    both = update(
+        ("metadata.version", 1), ("lao.version", 0), kind=SAFE_DOWNGRADE, validate_only=True
+    )
     first, second = at.send(both).warnings
-    assert first.startswith("metadata.version goes from 2 to 1: what came with the levels above is refused")
-    assert second.startswith("lao.version goes from 1 to 0: the lowest acknowledged offset is not promised")
+    assert first.startswith(
+        "metadata.version goes from 2 to 1: what came with the levels above is refused"
+    )
+    assert second.startswith(
+        "lao.version goes from 1 to 0: the lowest acknowledged offset is not promised"
+    )
     at.send(TO_1)
     assert list(at.send(TO_2).warnings) == []
 
 
-def test_a_controller_pinned_to_the_level_before_knows_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_pinned_to_the_level_before_knows_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(versions, "LATEST_METADATA_VERSION", 1)
     at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=0)
     assert at.pending.features["metadata.version"] == 1

@@ -35,7 +35,9 @@ def test_a_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() ->
 
 
 def test_fetches_renew_no_session() -> None:
-    """[heartbeats do not come through, fetches do: the broker fences itself, and would stay leader here for as long as this lasts]"""
+    """[heartbeats do not come through, fetches do: the broker fences itself, and would stay leader
+    here for as long as this lasts]
+    """
     cell = Cell(brokers=2)
     topic = cell.create_on((1, 2))
     cell.beat(1)
@@ -43,7 +45,9 @@ def test_fetches_renew_no_session() -> None:
     while cell.now < began + 8.4:
         cell.now += 0.5
         cell.beat(2)
-        cell.decider.report(1, cell.broker(1).epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+        cell.decider.report(
+            1, cell.broker(1).epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now
+        )
         cell.due()
     assert not cell.broker(1).fenced
     assert cell.lao.applied_of(1) == cell.pending.offset, "how far it is counts all the same"
@@ -130,7 +134,9 @@ def test_a_broker_that_is_heard_while_its_heartbeats_queue_is_not_fenced() -> No
 
 @pytest.mark.parametrize("offset", [-1, 1, 1000])
 def test_a_heartbeat_of_another_epoch_is_no_sign_of_life(offset: int) -> None:
-    """[taken for a sign of life, one of an epoch that nobody was given begins a session that the true heartbeats do not renew]"""
+    """[taken for a sign of life, one of an epoch that nobody was given begins a session that the
+    true heartbeats do not renew]
+    """
     cell = Cell(brokers=1)
     epoch, contact = cell.broker(1).epoch, cell.decider.sessions.last_contact(1)
     cell.now += 1
@@ -147,7 +153,9 @@ def test_a_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
     cell.silence(2)
     later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now + 1000)
     assert later.decider.sessions.is_alive(1, later.now)
-    assert not later.decider.sessions.is_alive(2, later.now), "who died long ago must not look alive"
+    assert not later.decider.sessions.is_alive(2, later.now), (
+        "who died long ago must not look alive"
+    )
     later.now += 8.9
     assert later.due() == []
     assert not later.broker(1).fenced
@@ -166,7 +174,9 @@ def test_a_broker_that_was_fenced_by_mistake_comes_back_without_its_isrs() -> No
 
 
 def test_a_partition_waits_for_the_member_that_has_its_records() -> None:
-    """[an empty replica that came back first would lead, and everything acknowledged would be gone]"""
+    """[an empty replica that came back first would lead, and everything acknowledged would be
+    gone]
+    """
     cell = Cell(brokers=2)
     topic = cell.create_on((1, 2))
     cell.silence(1)
@@ -213,7 +223,9 @@ def test_without_disk_space_brokers_are_fenced_and_nothing_else_is_written() -> 
     assert cell.decider.next_due(cell.now) is not None
 
 
-def test_a_report_costs_the_same_however_many_wait_to_be_unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_costs_the_same_however_many_wait_to_be_unfenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """[a thousand brokers that start at once: each report looked at all who waited]"""
     cell = Cell(brokers=1)
     for broker_id in range(2, 202):

@@ -56,7 +56,9 @@ def test_lao_goes_on_when_the_fencing_is_committed() -> None:
 
 
 def test_its_session_goes_on_so_that_nobody_gets_its_id_sooner() -> None:
-    """[it was a proxy that refused: the process lives, and another one must not have its id at once]"""
+    """[it was a proxy that refused: the process lives, and another one must not have its id at
+    once]
+    """
     cell = steady()
     found_gone(cell, 1)
     cell.due()
@@ -88,7 +90,9 @@ def test_evidence_about_another_registration_says_nothing() -> None:
 
 
 def test_a_lease_for_strict_reads_is_waited_for() -> None:
-    """[a firewall refuses, the process lives: it may answer strict reads until its lease has ended]"""
+    """[a firewall refuses, the process lives: it may answer strict reads until its lease has
+    ended]
+    """
     cell = steady()
     cell.beat(1, want_read_lease=True)
     granted_at = cell.now
@@ -132,7 +136,13 @@ def test_most_of_all_brokers_are_never_fenced_for_it() -> None:
     cell.decider.heard(3, cell.broker(3).epoch, cell.now)
     cell.now += 2.0
     cell.due()
-    assert [cell.broker(broker_id).fenced for broker_id in range(1, 6)] == [True, True, False, False, False]
+    assert [cell.broker(broker_id).fenced for broker_id in range(1, 6)] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
     found_gone(cell, 3)
     cell.due()
     assert not cell.broker(3).fenced, "nor one after the other"

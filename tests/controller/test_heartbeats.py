@@ -27,7 +27,11 @@ def _stopping(cell: Cell, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatR
         ({"broker_epoch": 2}, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"),
         ({"broker_epoch": -1}, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"),
         ({"current_metadata_offset": -2}, ErrorCode.INVALID_REQUEST, "current_metadata_offset"),
-        ({"told_lowest_acknowledged_offset": -2}, ErrorCode.INVALID_REQUEST, "told_lowest_acknowledged_offset"),
+        (
+            {"told_lowest_acknowledged_offset": -2},
+            ErrorCode.INVALID_REQUEST,
+            "told_lowest_acknowledged_offset",
+        ),
         ({"target_state": 4}, ErrorCode.INVALID_REQUEST, "target_state"),
         ({"target_state": -1}, ErrorCode.INVALID_REQUEST, "target_state"),
     ],
@@ -42,9 +46,15 @@ def test_an_epoch_at_or_beyond_the_log_end_means_that_the_controller_is_stale() 
     cell = Cell(brokers=2)
     end = cell.decider.next_offset
     for epoch in (end, end + 1000):
-        cell.refused(cell.heartbeat(1, broker_epoch=epoch), ErrorCode.NOT_CONTROLLER, "broker_epoch")
-        cell.refused(cell.heartbeat(9, broker_epoch=epoch), ErrorCode.NOT_CONTROLLER, "broker_epoch")
-    cell.refused(cell.heartbeat(1, broker_epoch=end - 1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
+        cell.refused(
+            cell.heartbeat(1, broker_epoch=epoch), ErrorCode.NOT_CONTROLLER, "broker_epoch"
+        )
+        cell.refused(
+            cell.heartbeat(9, broker_epoch=epoch), ErrorCode.NOT_CONTROLLER, "broker_epoch"
+        )
+    cell.refused(
+        cell.heartbeat(1, broker_epoch=end - 1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"
+    )
 
 
 def test_a_heartbeat_of_the_incarnation_before_neither_counts_nor_keeps_its_session() -> None:
@@ -170,8 +180,12 @@ def test_an_unfenced_broker_that_leads_nothing_may_go_at_once() -> None:
     cell.check_invariants()
 
 
-@pytest.mark.parametrize("fields", [{"want_fence": True}, {"want_shut_down": True, "target_state": rpc.INACTIVE}])
-def test_a_broker_that_wants_to_be_fenced_and_to_shut_down_waits_for_nobody(fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"want_fence": True}, {"want_shut_down": True, "target_state": rpc.INACTIVE}]
+)
+def test_a_broker_that_wants_to_be_fenced_and_to_shut_down_waits_for_nobody(
+    fields: dict[str, Any],
+) -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
     assert _state(cell.beat(1, **{"want_shut_down": True, **fields})) == (True, True, rpc.INACTIVE)
@@ -268,7 +282,9 @@ def test_a_new_controller_begins_the_wait_of_a_stopping_broker_anew() -> None:
     cell.create_on((1, 2))
     _stopping(cell, 1)
     later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2)
-    assert _state(_stopping(later, 1)) == (False, False, rpc.STOPPING), "nobody has reported to this controller"
+    assert _state(_stopping(later, 1)) == (False, False, rpc.STOPPING), (
+        "nobody has reported to this controller"
+    )
     later.beat(2)
     assert _stopping(later, 1).should_shut_down
 

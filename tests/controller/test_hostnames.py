@@ -1,4 +1,6 @@
-"""The mapping from hostnames to broker ids: written by registrations, edited with compare-and-set, cleaned up (KIP-426)."""
+"""The mapping from hostnames to broker ids: written by registrations, edited with compare-and-set,
+cleaned up (KIP-426).
+"""
 
 from typing import Any
 
@@ -25,13 +27,18 @@ def mapped(cell: Cell) -> dict[str, int]:
 
 
 def alter(*alterations: dict[str, Any], **fields: Any) -> rpc.AlterHostnamesRequest:
-    return rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(**one) for one in alterations], **fields)
+    return rpc.AlterHostnamesRequest(
+        alterations=[rpc.HostnameAlteration(**one) for one in alterations], **fields
+    )
 
 
 def test_every_registration_maps_its_host_in_its_own_batch() -> None:
     cell = Cell(brokers=0)
     decision = cell.propose(cell.decide(registration(4, listeners=at("Rack1-A.example."))))
-    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER, RecordType.HOSTNAME]
+    assert [one.type for one in decision.records] == [
+        RecordType.REGISTER_BROKER,
+        RecordType.HOSTNAME,
+    ]
     found = cell.pending.hostnames["rack1-a.example"]
     assert (found.broker_id, found.version, found.offset) == (4, 0, cell.pending.offset)
     assert found.cause == HostnameCause.BY_REGISTRATION
@@ -47,7 +54,10 @@ def test_only_what_changes_is_written() -> None:
     assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER]
     assert cell.pending.hostnames["h"] == before
     decision = cell.propose(cell.decide(registration(5, listeners=at("h", 9093))))
-    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER, RecordType.HOSTNAME]
+    assert [one.type for one in decision.records] == [
+        RecordType.REGISTER_BROKER,
+        RecordType.HOSTNAME,
+    ]
     assert mapped(cell) == {"h": 5}
 
 
@@ -55,7 +65,10 @@ def test_a_process_that_moves_takes_its_mapping_along() -> None:
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("h"))
     decision = cell.propose(cell.decide(registration(4, listeners=at("g"))))
-    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER, RecordType.HOSTNAME]
+    assert [one.type for one in decision.records] == [
+        RecordType.REGISTER_BROKER,
+        RecordType.HOSTNAME,
+    ]
     assert mapped(cell) == {"g": 4, "h": 4}
 
 
@@ -72,12 +85,20 @@ def test_list_shows_where_each_broker_is() -> None:
     cell.register(4, listeners=at("h"))
     cell.send(alter({"hostname": "g", "broker_id": 9}))
     body = cell.send(rpc.ListHostnamesRequest())
-    assert [(one.hostname, one.broker_id, one.version, one.reason, one.endpoint) for one in body.hostnames] == [
+    assert [
+        (one.hostname, one.broker_id, one.version, one.reason, one.endpoint)
+        for one in body.hostnames
+    ] == [
         ("g", 9, 0, "set by hand", ""),
         ("h", 4, 0, "registered", "h:9092"),
     ]
-    assert [one.cause for one in body.hostnames] == [HostnameCause.BY_HAND, HostnameCause.BY_REGISTRATION]
-    assert [one.offset for one in body.hostnames] == [cell.pending.hostnames[name].offset for name in ("g", "h")]
+    assert [one.cause for one in body.hostnames] == [
+        HostnameCause.BY_HAND,
+        HostnameCause.BY_REGISTRATION,
+    ]
+    assert [one.offset for one in body.hostnames] == [
+        cell.pending.hostnames[name].offset for name in ("g", "h")
+    ]
 
 
 def test_only_what_is_committed_is_listed() -> None:
@@ -91,7 +112,9 @@ def test_set_move_and_delete() -> None:
     cell = Cell(brokers=0)
     result = cell.send(alter({"hostname": "H.", "broker_id": 7})).results[0]
     assert (result.hostname, result.offset) == ("H.", cell.pending.offset)
-    result = cell.send(alter({"hostname": "h", "broker_id": 8, "expected_offset": result.offset})).results[0]
+    result = cell.send(
+        alter({"hostname": "h", "broker_id": 8, "expected_offset": result.offset})
+    ).results[0]
     assert mapped(cell) == {"h": 8}
     result = cell.send(alter({"hostname": "h", "expected_offset": result.offset})).results[0]
     assert (result.offset, mapped(cell)) == (-1, {})
@@ -100,7 +123,9 @@ def test_set_move_and_delete() -> None:
 def test_compare_and_set() -> None:
     cell = Cell(brokers=0)
     field = "alterations[0].expected_offset"
-    offset = cell.send(alter({"hostname": "h", "broker_id": 7, "expected_offset": -1})).results[0].offset
+    offset = (
+        cell.send(alter({"hostname": "h", "broker_id": 7, "expected_offset": -1})).results[0].offset
+    )
     for expected in (-1, offset - 1, offset + 1):
         for change in ({"broker_id": 8}, {}):
             request = alter({"hostname": "h", "expected_offset": expected, **change})
@@ -140,7 +165,9 @@ def test_each_alteration_stands_for_itself() -> None:
     ).results
     assert [one.HasField("error") for one in results] == [False, True, True, False]
     assert mapped(cell) == {"a": 1, "c": 3}
-    assert [results[0].offset, results[3].offset] == [cell.pending.hostnames[name].offset for name in ("a", "c")]
+    assert [results[0].offset, results[3].offset] == [
+        cell.pending.hostnames[name].offset for name in ("a", "c")
+    ]
 
 
 def test_validate_only_and_what_is_so_already_write_nothing() -> None:
@@ -159,7 +186,7 @@ def test_a_mapping_that_a_registration_made_is_meant_once_it_is_set_by_hand() ->
     assert cell.pending.hostnames["h"].cause == HostnameCause.BY_HAND
 
 
-# --- collecting -------------------------------------------------------------------------------------------------------
+# --- collecting ---------------------------------------------------------------------------------
 
 
 def moved(cell: Cell, broker_id: int, *hosts: str) -> None:
@@ -197,7 +224,9 @@ def test_a_mapping_of_a_broker_that_is_not_registered_stays() -> None:
 
 
 def test_a_mapping_set_for_the_next_start_stays_until_that_has_been() -> None:
-    """[the proposal's rule alone would collect what an operator prepares while the broker still runs on its old host]"""
+    """[the proposal's rule alone would collect what an operator prepares while the broker still
+    runs on its old host]
+    """
     cell = Cell(brokers=0)
     moved(cell, 4, "h")
     cell.send(alter({"hostname": "new", "broker_id": 4}))
@@ -209,7 +238,9 @@ def test_a_mapping_set_for_the_next_start_stays_until_that_has_been() -> None:
 
 
 def test_a_host_that_a_process_moved_away_from_is_forgotten() -> None:
-    """An amended registration keeps its epoch, which is older than the mapping of the first host."""
+    """An amended registration keeps its epoch, which is older than the mapping of the first
+    host.
+    """
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("g"))
     cell.register(4, listeners=at("h"))
@@ -238,7 +269,7 @@ def test_one_run_collects_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> N
     assert mapped(cell) == {"d": 4}
 
 
-# --- names that are none ----------------------------------------------------------------------------------------------
+# --- names that are none ------------------------------------------------------------------------
 
 NO_HOSTS = [".", "..", "a..b", " ", "a b", "a\n", "a\x1b[31mb", "x" * 256, "x" * 70_000, "\u202e"]
 
@@ -246,7 +277,9 @@ NO_HOSTS = [".", "..", "a..b", " ", "a b", "a\n", "a\x1b[31mb", "x" * 256, "x" *
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
 def test_a_broker_at_what_is_no_host_is_refused(host: str) -> None:
     cell = Cell(brokers=0)
-    cell.refused(registration(4, listeners=at(host)), ErrorCode.INVALID_REQUEST, "listeners[0].host")
+    cell.refused(
+        registration(4, listeners=at(host)), ErrorCode.INVALID_REQUEST, "listeners[0].host"
+    )
     assert not mapped(cell)
 
 
@@ -254,7 +287,9 @@ def test_a_broker_at_what_is_no_host_is_refused(host: str) -> None:
 @pytest.mark.parametrize("fields", [{}, {"broker_id": 4}], ids=["delete", "set"])
 def test_what_is_no_host_is_not_altered(host: str, fields: dict[str, int]) -> None:
     cell = Cell(brokers=0)
-    cell.refused_part(alter({"hostname": host, **fields}), ErrorCode.INVALID_REQUEST, "alterations[0].hostname")
+    cell.refused_part(
+        alter({"hostname": host, **fields}), ErrorCode.INVALID_REQUEST, "alterations[0].hostname"
+    )
 
 
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
@@ -264,7 +299,11 @@ def test_a_mapping_of_before_is_deleted_whatever_its_name_is(host: str) -> None:
     cell.propose(Write([old]))
     assert mapped(cell) == {host: 4}
     offset = cell.pending.offset
-    cell.refused_part(alter({"hostname": host, "broker_id": 5}), ErrorCode.INVALID_REQUEST, "alterations[0].hostname")
+    cell.refused_part(
+        alter({"hostname": host, "broker_id": 5}),
+        ErrorCode.INVALID_REQUEST,
+        "alterations[0].hostname",
+    )
     cell.refused_part(
         alter({"hostname": host, "expected_offset": offset - 1}),
         ErrorCode.INVALID_UPDATE_VERSION,

@@ -1,4 +1,6 @@
-"""A broker that holds more partitions than one batch should change: fenced first, and taken out of ISRs batch by batch."""
+"""A broker that holds more partitions than one batch should change: fenced first, and taken out of
+ISRs batch by batch.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,15 @@ def silenced(at: Cell, broker_id: int) -> list[Decided]:
 
 
 def isrs_with(at: Cell, broker_id: int) -> int:
-    return sum(broker_id in partition.isr for _, partition in at.pending.snapshot().partitions.items())
+    return sum(
+        broker_id in partition.isr for _, partition in at.pending.snapshot().partitions.items()
+    )
 
 
 def leads(at: Cell, broker_id: int) -> int:
-    return sum(partition.leader == broker_id for _, partition in at.pending.snapshot().partitions.items())
+    return sum(
+        partition.leader == broker_id for _, partition in at.pending.snapshot().partitions.items()
+    )
 
 
 def silence_broker_1(at: Cell) -> None:
@@ -78,7 +84,9 @@ def test_it_is_fenced_first_and_no_batch_is_larger_than_the_bound() -> None:
 
 
 def test_a_broker_with_no_more_than_the_bound_is_one_batch() -> None:
-    assert [len(decision.records) for decision in silenced(cell(partitions=LIMIT), 1)] == [1 + LIMIT]
+    assert [len(decision.records) for decision in silenced(cell(partitions=LIMIT), 1)] == [
+        1 + LIMIT
+    ]
 
 
 def test_it_is_not_unfenced_before_it_is_out_of_all() -> None:
@@ -153,7 +161,10 @@ def test_a_registration_waits_until_its_batch_is_not_too_large() -> None:
     at.due()
     decision = at.propose(at.decide(again))
     assert decision.error is None
-    assert {one.type for one in decision.records} <= {RecordType.REGISTER_BROKER, RecordType.HOSTNAME}
+    assert {one.type for one in decision.records} <= {
+        RecordType.REGISTER_BROKER,
+        RecordType.HOSTNAME,
+    }
 
 
 def test_a_controlled_shutdown_goes_on_with_each_heartbeat() -> None:

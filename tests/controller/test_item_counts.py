@@ -1,4 +1,6 @@
-"""What a request names has a limit, also where each thing is refused by itself and nothing would be written."""
+"""What a request names has a limit, also where each thing is refused by itself and nothing would be
+written.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def _configs(count: int) -> rpc.IncrementalAlterConfigsRequest:
 
 
 def _topics(count: int) -> rpc.CreateTopicsRequest:
-    return rpc.CreateTopicsRequest(topics=[rpc.CreatableTopic(name=f"no name {index}") for index in range(count)])
+    return rpc.CreateTopicsRequest(
+        topics=[rpc.CreatableTopic(name=f"no name {index}") for index in range(count)]
+    )
 
 
 def _names(count: int) -> rpc.DeleteTopicsRequest:
@@ -53,7 +57,9 @@ def _reassignments(count: int) -> rpc.AlterPartitionReassignmentsRequest:
         (_reassignments, "topics"),
     ],
 )
-def test_more_refused_items_than_a_batch_has_records_are_not_looked_at(request_of: Any, field: str) -> None:
+def test_more_refused_items_than_a_batch_has_records_are_not_looked_at(
+    request_of: Any, field: str
+) -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=LIMIT))
     assert cell.decide(request_of(LIMIT)).error is None
     cell.refused(request_of(LIMIT + 1), ErrorCode.POLICY_VIOLATION, field)
@@ -62,14 +68,20 @@ def test_more_refused_items_than_a_batch_has_records_are_not_looked_at(request_o
 def test_more_keys_than_there_are_must_be_twice_in_the_list() -> None:
     cell = Cell(brokers=0)
     configs = [rpc.AlterableConfig()] * 1_000
-    resource = rpc.AlterConfigsResource(resource_type=ResourceType.GROUP, resource_name="g", configs=configs)
+    resource = rpc.AlterConfigsResource(
+        resource_type=ResourceType.GROUP, resource_name="g", configs=configs
+    )
     cell.refused_part(
-        rpc.IncrementalAlterConfigsRequest(resources=[resource]), ErrorCode.INVALID_REQUEST, "resources[0].configs"
+        rpc.IncrementalAlterConfigsRequest(resources=[resource]),
+        ErrorCode.INVALID_REQUEST,
+        "resources[0].configs",
     )
 
 
 def test_a_large_topic_named_many_times_is_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[ten thousand partitions, named a hundred thousand times: a thousand million elections in 800 KB]"""
+    """[ten thousand partitions, named a hundred thousand times: a thousand million elections in 800
+    KB]
+    """
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=300))
     cell.create("t", num_partitions=200, replication_factor=1)
     laid_out: list[Any] = []

@@ -40,7 +40,9 @@ def test_only_the_newest_mark_that_is_old_enough_counts() -> None:
 def test_never_a_majority() -> None:
     watch = _marked()
     for brokers, stuck in ((1, 1), (2, 2), (3, 2), (4, 3)):
-        applied = {broker_id: 0 if broker_id <= stuck else 100 for broker_id in range(1, brokers + 1)}
+        applied = {
+            broker_id: 0 if broker_id <= stuck else 100 for broker_id in range(1, brokers + 1)
+        }
         assert watch.stuck(LAG_S, applied, applied.__getitem__) is None
     applied = {1: 100, 2: 7, 3: 5, 4: 100}
     assert watch.stuck(LAG_S, applied, applied.__getitem__) == 3
@@ -64,7 +66,9 @@ def test_a_broker_that_has_just_joined_has_time_to_catch_up() -> None:
     assert watch.stuck(2 * LAG_S - 1, applied, applied.__getitem__) == 1
 
 
-def test_probation_grows_with_each_time_up_to_a_bound_and_starts_over_after_a_long_good_life() -> None:
+def test_probation_grows_with_each_time_up_to_a_bound_and_starts_over_after_a_long_good_life() -> (
+    None
+):
     watch = _watch()
     now = 0.0
     for length in (10, 20, 40, 40):
@@ -81,7 +85,10 @@ def test_probation_grows_with_each_time_up_to_a_bound_and_starts_over_after_a_lo
 
 
 def _heartbeats(cell: Cell, seconds: float, stuck_at: int) -> None:
-    """Everybody heartbeats; broker 1 applies nothing beyond ``stuck_at``. Something is written all the time."""
+    """Everybody heartbeats; broker 1 applies nothing beyond ``stuck_at``.
+
+    Something is written all the time.
+    """
     end = cell.now + seconds
     while cell.now < end:
         cell.now += 2

@@ -1,4 +1,6 @@
-"""What the log says of a LAO that stands still: once when it has stood, now and then, and when it goes on."""
+"""What the log says of a LAO that stands still: once when it has stood, now and then, and when it
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ from controller.visibility.stall import SAY_EVERY_S, HeldBack, LaoStall
 
 
 def looks(
-    lao_stall: LaoStall, begin: float, end: float, lao: int, newest: int, by: list[int], reason: str = ""
+    lao_stall: LaoStall,
+    begin: float,
+    end: float,
+    lao: int,
+    newest: int,
+    by: list[int],
+    reason: str = "",
 ) -> list[HeldBack]:
     said = []
     for tenth in range(round(begin * 10), round(end * 10)):
@@ -46,7 +54,9 @@ def test_one_that_moves_all_the_time_is_not_held_back() -> None:
 
 def test_why_it_is_unknown_is_said() -> None:
     lao_stall = LaoStall()
-    said = looks(lao_stall, 0.0, 2.0, -1, 10, [4], "brokers [4] have not reported in controller epoch 3")
+    said = looks(
+        lao_stall, 0.0, 2.0, -1, 10, [4], "brokers [4] have not reported in controller epoch 3"
+    )
     assert [one.reason for one in said] == ["brokers [4] have not reported in controller epoch 3"]
 
 

@@ -19,11 +19,16 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 RECOVERING = 1
 UNKNOWN, NOT_NEEDED = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.ELECTION_NOT_NEEDED
-NO_PREFERRED, NOBODY = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+NO_PREFERRED, NOBODY = (
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+)
 
 
 def _request(
-    *topics: tuple[str, list[int]], kind: rpc.ElectionType = rpc.PREFERRED, validate_only: bool = False
+    *topics: tuple[str, list[int]],
+    kind: rpc.ElectionType = rpc.PREFERRED,
+    validate_only: bool = False,
 ) -> rpc.ElectLeadersRequest:
     named = [rpc.ElectableTopic(name=name, partition_indexes=indexes) for name, indexes in topics]
     return rpc.ElectLeadersRequest(election_type=kind, topics=named, validate_only=validate_only)
@@ -46,9 +51,13 @@ def _back(cell: Cell, *broker_ids: int) -> None:
 
 def _take_in(cell: Cell, topic: bytes, isr: list[int], index: int = 0) -> None:
     partition = cell.partition(topic, index)
-    request = rpc.AlterPartitionRequest(broker_id=partition.leader, broker_epoch=cell.broker(partition.leader).epoch)
+    request = rpc.AlterPartitionRequest(
+        broker_id=partition.leader, broker_epoch=cell.broker(partition.leader).epoch
+    )
     data = request.topics.add(topic_id=topic).partitions.add(
-        partition_index=index, leader_epoch=partition.leader_epoch, partition_epoch=partition.partition_epoch
+        partition_index=index,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
     )
     for member in isr:
         data.new_isr_with_epochs.add(broker_id=member, broker_epoch=cell.broker(member).epoch)
@@ -137,9 +146,15 @@ def test_an_unclean_leader_is_alone_in_the_isr_and_recovers() -> None:
     epoch = cell.partition(topic).leader_epoch
     assert _results(cell.send(_request(("t", [0]), kind=rpc.UNCLEAN))) == {("t", 0): (0, 1)}
     partition = cell.partition(topic)
-    assert (partition.leader, partition.isr, partition.leader_recovery_state) == (1, (1,), RECOVERING)
+    assert (partition.leader, partition.isr, partition.leader_recovery_state) == (
+        1,
+        (1,),
+        RECOVERING,
+    )
     assert partition.leader_epoch == epoch + 1
-    assert _results(cell.send(_request(("t", [0]), kind=rpc.UNCLEAN))) == {("t", 0): (NOT_NEEDED, 1)}
+    assert _results(cell.send(_request(("t", [0]), kind=rpc.UNCLEAN))) == {
+        ("t", 0): (NOT_NEEDED, 1)
+    }
     # The old last member is a follower like any other now.
     _back(cell, 3)
     assert cell.partition(topic).leader == 1
@@ -164,11 +179,13 @@ def test_unclean_of_all_finds_those_without_a_leader() -> None:
 def test_bad_requests_are_refused() -> None:
     cell = Cell(brokers=3, settings=ControllerSettings(max_records_per_request=3))
     cell.create_on((1, 2), (1, 2))
-    cell.refused(_request(("t", [0]), kind=cast(Any, 7)), ErrorCode.INVALID_REQUEST, "election_type")
+    cell.refused(
+        _request(("t", [0]), kind=cast(Any, 7)), ErrorCode.INVALID_REQUEST, "election_type"
+    )
     cell.refused(_request(("t", [0, 1, 2, 3])), ErrorCode.POLICY_VIOLATION, "")
 
 
-# --- brokers that come and go -----------------------------------------------------------------------------------------
+# --- brokers that come and go -------------------------------------------------------------------
 
 
 def test_fencing_the_last_member_elects_an_unclean_leader_where_the_topic_allows_it() -> None:
@@ -181,7 +198,11 @@ def test_fencing_the_last_member_elects_an_unclean_leader_where_the_topic_allows
     cell.silence(2)
     assert (cell.partition(strict).leader, cell.partition(strict).isr) == (-1, (2,))
     partition = cell.partition(loose)
-    assert (partition.leader, partition.isr, partition.leader_recovery_state) == (1, (1,), RECOVERING)
+    assert (partition.leader, partition.isr, partition.leader_recovery_state) == (
+        1,
+        (1,),
+        RECOVERING,
+    )
     cell.check_invariants()
 
 
@@ -238,7 +259,7 @@ def test_unregistering_the_last_member_elects_where_the_topic_allows_it() -> Non
     assert [cell.partition(topic).leader for topic in (strict, loose)] == [-1, 2]
 
 
-# --- by itself --------------------------------------------------------------------------------------------------------
+# --- by itself ----------------------------------------------------------------------------------
 
 
 def _settings(**fields: Any) -> ControllerSettings:
@@ -246,7 +267,9 @@ def _settings(**fields: Any) -> ControllerSettings:
 
 
 def _alive(cell: Cell, seconds: float) -> list[int]:
-    """Let time pass in small steps, all brokers alive; how many records each batch of partition changes had."""
+    """Let time pass in small steps, all brokers alive; how many records each batch of partition
+    changes had.
+    """
     batches = []
     end = cell.now + seconds
     while cell.now < end:
@@ -280,7 +303,9 @@ def test_balance_can_be_switched_off() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from controller.decisions.partitions import balance
 
     monkeypatch.setattr(balance, "SLICE_PARTITIONS", 4)
@@ -297,13 +322,19 @@ def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(mon
         cell.now = max(cell.now, cell.decider.next_deadline())
         for broker_id in (1, 2, 3):
             cell.beat(broker_id)
-        decisions = [len(one.records) for one in cell.due() if one.records[0].type == RecordType.PARTITION_CHANGE]
+        decisions = [
+            len(one.records)
+            for one in cell.due()
+            if one.records[0].type == RecordType.PARTITION_CHANGE
+        ]
         if cell.now > 130 and (decisions or steps):
             steps.append(decisions)
         cell.now += 0.01
         if {cell.partition(topic, index).leader for index in range(count)} == {1}:
             break
-    assert [one for one in steps if one] == [[3], [3], [3], [1]], "never more than the bound, and one batch a step"
+    assert [one for one in steps if one] == [[3], [3], [3], [1]], (
+        "never more than the bound, and one batch a step"
+    )
     assert {cell.partition(topic, index).leader for index in range(count)} == {1}
 
 
@@ -321,7 +352,12 @@ def test_a_step_of_the_balance_looks_at_one_slice(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(balance, "wants_preferred", counted)
     cell = Cell(brokers=3, settings=ControllerSettings(leader_imbalance_check_interval_seconds=30))
     cell.create_on(*[(1, 2, 3)] * 10)
-    due, image, now, steps = balance.LeaderBalance(cell.settings, 0.0), cell.pending.snapshot(), 30.0, []
+    due, image, now, steps = (
+        balance.LeaderBalance(cell.settings, 0.0),
+        cell.pending.snapshot(),
+        30.0,
+        [],
+    )
     for _ in range(3):
         before = len(looked)
         assert due.due(cell.pending, image, now) is None
@@ -331,7 +367,9 @@ def test_a_step_of_the_balance_looks_at_one_slice(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_was_found_is_decided_on_the_newest_state() -> None:
-    """Between looking and electing, things happen: what has nothing to do any more is left alone."""
+    """Between looking and electing, things happen: what has nothing to do any more is left
+    alone.
+    """
     from controller.decisions.partitions.balance import LeaderBalance
 
     cell = Cell(brokers=3)
@@ -368,10 +406,18 @@ def test_a_reassignment_that_an_earlier_build_left_behind_is_completed() -> None
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 2]))
-    cell.send(rpc.AlterPartitionReassignmentsRequest(topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]))
-    cell.propose(Write([record(pb.PartitionChangeRecord(topic_id=topic, isr=pb.IdList(ids=[1, 2])))]))
+    cell.send(
+        rpc.AlterPartitionReassignmentsRequest(
+            topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]
+        )
+    )
+    cell.propose(
+        Write([record(pb.PartitionChangeRecord(topic_id=topic, isr=pb.IdList(ids=[1, 2])))])
+    )
     assert not is_overdue(cell.partition(topic))
-    cell.propose(Write([record(pb.PartitionChangeRecord(topic_id=topic, isr=pb.IdList(ids=[1, 2, 3])))]))
+    cell.propose(
+        Write([record(pb.PartitionChangeRecord(topic_id=topic, isr=pb.IdList(ids=[1, 2, 3])))])
+    )
     assert is_overdue(cell.partition(topic))
     assert _alive(cell, 320) == [1]
     partition = cell.partition(topic)
@@ -387,7 +433,11 @@ def test_an_unclean_leader_is_rather_one_that_was_there_than_one_that_is_being_a
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
     wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 4]))
-    cell.send(rpc.AlterPartitionReassignmentsRequest(topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]))
+    cell.send(
+        rpc.AlterPartitionReassignmentsRequest(
+            topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]
+        )
+    )
     assert cell.partition(topic).replicas == (3, 4, 1, 2)
     cell.silence(1)
     cell.silence(2)

@@ -1,4 +1,6 @@
-"""Why a host is mapped is read of the cause and not of the words: in logs of before, in those of now, reworded or not."""
+"""Why a host is mapped is read of the cause and not of the words: in logs of before, in those of
+now, reworded or not.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,37 @@ from typing import Any
 
 import old_mappings
 import pytest
-from old_mappings import OLD_LEVEL, Controller, Story, alter, decided, images, old, old_batches, snapshot_of, unpacked
+from old_mappings import (
+    OLD_LEVEL,
+    Controller,
+    Story,
+    alter,
+    decided,
+    images,
+    old,
+    old_batches,
+    snapshot_of,
+    unpacked,
+)
 from test_features import update
 
 from controller.decisions.quorum.features import SAFE_DOWNGRADE
 from controller.rules import mappings
 from controller.rules.mappings import mapping_without_cause
 from raftlog.errors import CorruptLogError
-from raftlog.metadata.causes import OLD_HOSTNAME_TEXT_OF, OLD_HOSTNAME_TEXTS, HostnameCause, hostname_cause_of
-from raftlog.metadata.entities import CausedHostname, Hostname, format_hash, mapping_with_cause, said_cause
+from raftlog.metadata.causes import (
+    OLD_HOSTNAME_TEXT_OF,
+    OLD_HOSTNAME_TEXTS,
+    HostnameCause,
+    hostname_cause_of,
+)
+from raftlog.metadata.entities import (
+    CausedHostname,
+    Hostname,
+    format_hash,
+    mapping_with_cause,
+    said_cause,
+)
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, UnknownRecordError, record
@@ -39,7 +63,10 @@ def in_json(image: Image) -> Any:
 
 
 def told_by(story: Story) -> dict[str, Any]:
-    return {str(image.offset): in_json(image) for image in (story.kept_at, story.taken_at, story.missing_at)}
+    return {
+        str(image.offset): in_json(image)
+        for image in (story.kept_at, story.taken_at, story.missing_at)
+    }
 
 
 def folded(*messages: pb.HostnameRecord) -> ImageBuilder:
@@ -50,7 +77,9 @@ def folded(*messages: pb.HostnameRecord) -> ImageBuilder:
 
 
 def test_the_enum_is_that_of_the_records() -> None:
-    named = {name.removeprefix("HOSTNAME_CAUSE_"): number for name, number in pb.HostnameCause.items()}
+    named = {
+        name.removeprefix("HOSTNAME_CAUSE_"): number for name, number in pb.HostnameCause.items()
+    }
     assert named == {cause.name: cause.value for cause in HostnameCause}
 
 
@@ -59,7 +88,9 @@ def test_the_table_has_each_text_that_an_earlier_build_wrote() -> None:
     written = {message.reason for message in bodies if isinstance(message, pb.HostnameRecord)}
     assert set(OLD_HOSTNAME_TEXTS) == written
     assert set(OLD_HOSTNAME_TEXT_OF) == set(HostnameCause) - {HostnameCause.UNSPECIFIED}
-    assert hostname_cause_of(0, "Registered") == hostname_cause_of(0, "") == HostnameCause.UNSPECIFIED
+    assert (
+        hostname_cause_of(0, "Registered") == hostname_cause_of(0, "") == HostnameCause.UNSPECIFIED
+    )
     assert hostname_cause_of(BY_HAND, "registered") == BY_HAND
 
 
@@ -84,14 +115,21 @@ def test_a_snapshot_of_before_is_loaded_and_written_as_it_was() -> None:
 
 
 @pytest.mark.usefixtures("_reworded")
-def test_below_the_level_this_build_writes_the_bytes_of_the_one_before_however_it_would_word_them() -> None:
+def test_below_the_level_this_build_writes_the_bytes_of_the_one_before_however_it_would_word_them() -> (
+    None
+):
     assert Story(OLD_LEVEL).batches == old_batches()
 
 
 @pytest.mark.usefixtures("_reworded")
 def test_at_the_level_other_words_change_no_decision() -> None:
     story = Story(CAUSES)
-    records = [one for data in story.batches for one in old_mappings.decoded(data) if one.type == RecordType.HOSTNAME]
+    records = [
+        one
+        for data in story.batches
+        for one in old_mappings.decoded(data)
+        if one.type == RecordType.HOSTNAME
+    ]
     said = {(one.message.cause, one.message.reason) for one in records}
     assert said == {(int(cause), words) for cause, words in mappings._WORDS.items()}
     assert told_by(story) == old()["decided"]
@@ -109,11 +147,15 @@ def test_a_snapshot_keeps_the_cause() -> None:
 
 @pytest.mark.usefixtures("_reworded")
 @pytest.mark.parametrize("at", ["kept_at", "missing_at"])
-def test_a_lowered_level_takes_the_causes_back_and_leaves_each_mapping_at_its_offset(at: str) -> None:
+def test_a_lowered_level_takes_the_causes_back_and_leaves_each_mapping_at_its_offset(
+    at: str,
+) -> None:
     """[a mapping by hand that is older than a registration would be newer than it]"""
     image, plain = getattr(Story(CAUSES), at), getattr(Story(OLD_LEVEL), at)
     lowered = Controller(image=image, epoch=2, bootstrap=False)
-    decision = lowered.propose(lowered.decide(update(("metadata.version", OLD_LEVEL), kind=SAFE_DOWNGRADE)))
+    decision = lowered.propose(
+        lowered.decide(update(("metadata.version", OLD_LEVEL), kind=SAFE_DOWNGRADE))
+    )
     assert decision.error is None, decision.error
     assert sum(one.type == RecordType.HOSTNAME for one in decision.records) == len(plain.hostnames)
     after = lowered.pending.snapshot()
@@ -122,14 +164,20 @@ def test_a_lowered_level_takes_the_causes_back_and_leaves_each_mapping_at_its_of
     assert in_json(after) == old()["decided"][str(image.offset)]
 
 
-def test_what_is_mapped_again_without_a_cause_is_another_mapping_unless_that_takes_a_cause_back() -> None:
+def test_what_is_mapped_again_without_a_cause_is_another_mapping_unless_that_takes_a_cause_back() -> (
+    None
+):
     caused = pb.HostnameRecord(hostname="h", broker_id=4, reason="a", cause=pb.BY_HAND)
     plain = pb.HostnameRecord(hostname="h", broker_id=4, reason="set by hand")
     assert folded(caused, plain).hostnames["h"] == Hostname("h", 0, 4, 0, "set by hand")
     other = pb.HostnameRecord(hostname="h", broker_id=5, reason="set by hand")
     assert folded(caused, other).hostnames["h"] == Hostname("h", 0, 5, 1, "set by hand")
     assert folded(caused, caused).hostnames["h"] == CausedHostname("h", 0, 4, 1, "a", BY_HAND)
-    assert folded(plain, plain).hostnames["h"].offset == folded(plain, caused).hostnames["h"].offset == 1
+    assert (
+        folded(plain, plain).hostnames["h"].offset
+        == folded(plain, caused).hostnames["h"].offset
+        == 1
+    )
     assert folded(caused, plain, plain).hostnames["h"].offset == 2
     gone = pb.HostnameRecord(hostname="h")
     assert folded(caused, gone, plain).hostnames["h"].offset == 2
@@ -150,7 +198,13 @@ def test_words_that_no_build_wrote_are_kept_and_count_as_by_hand() -> None:
 
 def test_the_same_by_hand_is_written_once_whatever_its_words_are() -> None:
     cell = Controller()
-    cell._fold([record(pb.HostnameRecord(hostname="h", broker_id=1, reason="registered", cause=pb.BY_HAND))])
+    cell._fold(
+        [
+            record(
+                pb.HostnameRecord(hostname="h", broker_id=1, reason="registered", cause=pb.BY_HAND)
+            )
+        ]
+    )
     cell.commit()
     assert not cell.decide(alter("h", 1)).records
 
@@ -176,7 +230,9 @@ def test_a_snapshot_with_a_cause_that_is_none_is_corrupt(said: int) -> None:
 
 
 def test_a_mapping_without_a_cause_has_the_bytes_of_before() -> None:
-    mapping = folded(pb.HostnameRecord(hostname="h", broker_id=4, reason="registered")).hostnames["h"]
+    mapping = folded(pb.HostnameRecord(hostname="h", broker_id=4, reason="registered")).hostnames[
+        "h"
+    ]
     caused = mapping_with_cause(mapping, BY_HAND)
     assert (type(caused), caused.cause) == (CausedHostname, BY_HAND)
     assert mapping_with_cause(caused, 0) == mapping

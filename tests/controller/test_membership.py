@@ -1,4 +1,6 @@
-"""Changes of the voter set: Kafka's order of checks, one record each, and never a set that could not commit it."""
+"""Changes of the voter set: Kafka's order of checks, one record each, and never a set that could
+not commit it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,11 @@ import pytest
 from deciding import Cell, Decided
 
 from controller.decision import Write
-from controller.decisions.quorum.membership import CAUGHT_UP_WITHIN_MS, LIVE_WITHIN_MS, endpoint_error
+from controller.decisions.quorum.membership import (
+    CAUGHT_UP_WITHIN_MS,
+    LIVE_WITHIN_MS,
+    endpoint_error,
+)
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType, record
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
@@ -27,7 +33,9 @@ def replica(
 
 
 class Quorum:
-    """What the core would show: three static voters without directories, this node, 1, leading; 4 observes."""
+    """What the core would show: three static voters without directories, this node, 1, leading; 4
+    observes.
+    """
 
     def __init__(self) -> None:
         self.voters = [replica(1, fetched=0, caught_up=0), replica(2), replica(3)]
@@ -36,7 +44,19 @@ class Quorum:
 
     def __call__(self, now: float) -> QuorumDescription:
         return QuorumDescription(
-            "leader", 1, 1, 1, 0, 9, 9, 9, 0, tuple(self.voters), tuple(self.observers), self.configured, -1
+            "leader",
+            1,
+            1,
+            1,
+            0,
+            9,
+            9,
+            9,
+            0,
+            tuple(self.voters),
+            tuple(self.observers),
+            self.configured,
+            -1,
         )
 
 
@@ -45,7 +65,9 @@ class Members(Cell):
         self.quorum = Quorum()
         super().__init__(0, quorum=self.quorum, bootstrap=False)
         levels = (("metadata.version", version), ("lao.version", 1))
-        self.propose(Write([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels]))
+        self.propose(
+            Write([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels])
+        )
         if not static:
             self.due()
             assert self.voters() == {1: "d1", 2: "d2", 3: "d3"}
@@ -63,12 +85,18 @@ class Members(Cell):
 
 
 def add(node_id: int = 4, **fields: Any) -> rpc.AddRaftVoterRequest:
-    content: dict[str, Any] = {"voter_id": node_id, "voter_directory_id": f"d{node_id}", "endpoint": f"c{node_id}:1"}
+    content: dict[str, Any] = {
+        "voter_id": node_id,
+        "voter_directory_id": f"d{node_id}",
+        "endpoint": f"c{node_id}:1",
+    }
     return rpc.AddRaftVoterRequest(**{**content, **fields})
 
 
 def remove(node_id: int, directory: str = "") -> rpc.RemoveRaftVoterRequest:
-    return rpc.RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=directory or f"d{node_id}")
+    return rpc.RemoveRaftVoterRequest(
+        voter_id=node_id, voter_directory_id=directory or f"d{node_id}"
+    )
 
 
 def update(node_id: int, endpoint: str, directory: str = "") -> rpc.UpdateRaftVoterRequest:
@@ -80,7 +108,7 @@ def update(node_id: int, endpoint: str, directory: str = "") -> rpc.UpdateRaftVo
 ALL = (add(), remove(2), update(2, "new:1"))
 
 
-# --- the first set --------------------------------------------------------------------------------------------------------
+# --- the first set ------------------------------------------------------------------------------
 
 
 def test_a_static_set_becomes_a_logged_one_when_all_directories_are_known() -> None:
@@ -134,7 +162,7 @@ def test_the_first_set_waits_for_a_record_of_this_epoch_to_be_committed() -> Non
     assert len(cell.due()) == 1
 
 
-# --- adding ---------------------------------------------------------------------------------------------------------------
+# --- adding -------------------------------------------------------------------------------------
 
 
 def test_a_caught_up_observer_becomes_a_voter() -> None:
@@ -182,7 +210,20 @@ def test_only_who_is_caught_up_may_vote() -> None:
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["", "c4", "c4:", ":1", "0.0.0.0:1", "[::]:1", "c4:0", "c4:65536", "a b:1", "1@c4:1", "c" * 400 + ":1", "c\x1b4:1"],
+    [
+        "",
+        "c4",
+        "c4:",
+        ":1",
+        "0.0.0.0:1",
+        "[::]:1",
+        "c4:0",
+        "c4:65536",
+        "a b:1",
+        "1@c4:1",
+        "c" * 400 + ":1",
+        "c\x1b4:1",
+    ],
 )
 def test_an_endpoint_that_nobody_could_dial_is_refused(endpoint: str) -> None:
     cell = Members()
@@ -209,7 +250,7 @@ def test_the_new_set_needs_a_live_majority() -> None:
     cell.refused(add(), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
 
 
-# --- removing -------------------------------------------------------------------------------------------------------------
+# --- removing -----------------------------------------------------------------------------------
 
 
 def test_a_dead_voter_is_removed() -> None:
@@ -243,14 +284,18 @@ def test_the_last_voter_stays() -> None:
     cell.refused(remove(1), ErrorCode.INVALID_REQUEST, "voter_id")
 
 
-# --- updating -------------------------------------------------------------------------------------------------------------
+# --- updating -----------------------------------------------------------------------------------
 
 
 def test_a_voter_moves() -> None:
     cell = Members()
     decision = cell.decide(update(2, "new:7"))
     assert cell.changed(decision) == {1: "d1", 2: "d2", 3: "d3"}
-    assert [voter.endpoint for voter in decision.records[0].message.voters] == ["c1:1", "new:7", "c3:1"]
+    assert [voter.endpoint for voter in decision.records[0].message.voters] == [
+        "c1:1",
+        "new:7",
+        "c3:1",
+    ]
     cell.refused(update(4, "new:7"), ErrorCode.VOTER_NOT_FOUND, "voter_id")
     cell.refused(update(2, "new:7", "other"), ErrorCode.VOTER_NOT_FOUND, "voter_directory_id")
     same = cell.decide(update(2, "c2:1"))

@@ -44,7 +44,10 @@ def test_other_ids_are_free() -> None:
 def test_a_broker_that_is_registered_so_already_may_come_back() -> None:
     """A cluster of before this was checked goes on."""
     one = cell()
-    known, one.decider.state.controller_ids = one.decider.state.controller_ids, lambda now: frozenset()
+    known, one.decider.state.controller_ids = (
+        one.decider.state.controller_ids,
+        lambda now: frozenset(),
+    )
     one.register(2)
     one.decider.state.controller_ids = known
     one.now += 60
@@ -53,7 +56,9 @@ def test_a_broker_that_is_registered_so_already_may_come_back() -> None:
 
 def test_a_host_that_is_mapped_to_a_controller_is_refused() -> None:
     one = cell()
-    one.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="h", broker_id=3)]))
+    one.send(
+        rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="h", broker_id=3)])
+    )
     request = registration(-1, "x", id_wanted=rpc.BrokerIdWanted())
     request.listeners[0].host = "h"
     one.refused(request, ErrorCode.INVALID_REGISTRATION, "broker_id")
@@ -65,7 +70,18 @@ def test_no_id_of_a_controller_is_generated() -> None:
     def look(now: float) -> QuorumDescription:
         seen = quorum(now)
         return QuorumDescription(
-            "leader", 1, 1, 1, 0, 50, 50, 50, 0, voters=seen.voters, observers=(far,), voter_set=seen.voter_set
+            "leader",
+            1,
+            1,
+            1,
+            0,
+            50,
+            50,
+            50,
+            0,
+            voters=seen.voters,
+            observers=(far,),
+            voter_set=seen.voter_set,
         )
 
     one = Cell(brokers=0, quorum=look, shared_node_ids=False)
@@ -79,4 +95,6 @@ def test_a_broker_does_not_become_a_voter() -> None:
     request = rpc.AddRaftVoterRequest(voter_id=9, voter_directory_id="dir-9", endpoint="c9:9093")
     decision = one.decide(request)
     assert decision.error is not None
-    assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "voter_id"), decision.error
+    assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "voter_id"), (
+        decision.error
+    )

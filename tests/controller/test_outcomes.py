@@ -1,4 +1,6 @@
-"""A broker's life as the controller decides it: each outcome and each effect is a value, and can be read."""
+"""A broker's life as the controller decides it: each outcome and each effect is a value, and can be
+read.
+"""
 
 from __future__ import annotations
 

@@ -15,11 +15,15 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 def _add(name: str, count: int, *assignments: list[int]) -> rpc.CreatePartitionsTopic:
     return rpc.CreatePartitionsTopic(
-        name=name, count=count, assignments=[rpc.CreatePartitionsAssignment(broker_ids=ids) for ids in assignments]
+        name=name,
+        count=count,
+        assignments=[rpc.CreatePartitionsAssignment(broker_ids=ids) for ids in assignments],
     )
 
 
-def _request(*topics: rpc.CreatePartitionsTopic, validate_only: bool = False) -> rpc.CreatePartitionsRequest:
+def _request(
+    *topics: rpc.CreatePartitionsTopic, validate_only: bool = False
+) -> rpc.CreatePartitionsRequest:
     return rpc.CreatePartitionsRequest(topics=topics, validate_only=validate_only)
 
 
@@ -43,7 +47,11 @@ def test_they_have_as_many_replicas_as_the_first_is_to_have() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2, 3))
     wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[4, 1]))
-    cell.send(rpc.AlterPartitionReassignmentsRequest(topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]))
+    cell.send(
+        rpc.AlterPartitionReassignmentsRequest(
+            topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]
+        )
+    )
     assert len(cell.partition(topic).replicas) == 4, "target and removing"
     cell.send(_request(_add("t", 2)))
     assert len(cell.partition(topic, 1).replicas) == 2
@@ -68,7 +76,11 @@ def test_manual_assignments_are_kept_and_only_live_replicas_are_in_sync() -> Non
         (_add("t", -1), ErrorCode.INVALID_PARTITIONS, ".count"),
         (_add("t", 4, [1, 2]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".assignments"),
         (_add("t", 3, [1]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".assignments[0].broker_ids"),
-        (_add("t", 4, [1, 2], [1, 1]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".assignments[1].broker_ids"),
+        (
+            _add("t", 4, [1, 2], [1, 1]),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            ".assignments[1].broker_ids",
+        ),
         (_add("t", 3, [1, 9]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".assignments[0].broker_ids"),
         (_add("wide", 2), ErrorCode.INVALID_REPLICATION_FACTOR, ""),
     ],
@@ -95,7 +107,9 @@ def test_good_additions_are_made_beside_bad_ones_and_validate_only_writes_nothin
     twice = ErrorCode.INVALID_REQUEST
     assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, twice, twice]
     assert [result.error.error_code for result in decision.body.results] == codes
-    counts = {topic.name: topic.partition_count for topic in cell.pending.snapshot().topics.values()}
+    counts = {
+        topic.name: topic.partition_count for topic in cell.pending.snapshot().topics.values()
+    }
     assert counts == {"a": 2, "b": 1}
 
 

@@ -1,4 +1,6 @@
-"""Leases for strict reads: to whom they are given, and that nobody is fenced, replaced or unregistered under one."""
+"""Leases for strict reads: to whom they are given, and that nobody is fenced, replaced or
+unregistered under one.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_an_unfenced_broker_that_asks_is_given_one_and_one_that_does_not_is_not(
     assert cell.decider.state.read_leases.ends_at(1) == cell.now + SESSION_S
 
 
-def test_an_answer_that_gives_a_lease_writes_nothing_so_that_it_waits_for_a_confirmed_round() -> None:
+def test_an_answer_that_gives_a_lease_writes_nothing_so_that_it_waits_for_a_confirmed_round() -> (
+    None
+):
     cell = Cell(brokers=1)
     decision = cell.decide(cell.heartbeat(1, want_read_lease=True))
     assert decision.body.read_lease_ms == LEASE_MS
@@ -170,7 +174,9 @@ def test_unregistering_waits_for_the_lease() -> None:
     cell = Cell(brokers=3)
     cell.now += 20
     all_beat(cell, seconds=0.1)
-    assert cell.decide(rpc.UnregisterBrokerRequest(broker_id=2)).decide_again_at is None, "no lease: at once"
+    assert cell.decide(rpc.UnregisterBrokerRequest(broker_id=2)).decide_again_at is None, (
+        "no lease: at once"
+    )
     ask(cell, 1)
     decision = cell.propose(cell.decide(rpc.UnregisterBrokerRequest(broker_id=1)))
     assert decision.decide_again_at == cell.now + SESSION_S
@@ -188,7 +194,10 @@ def test_a_new_controller_waits_for_leases_that_it_does_not_know() -> None:
     cell = Cell(brokers=0, image=old.pending.snapshot(), epoch=2, now=old.now + 1)
     for broker_id in (1, 2, 3):
         cell.beat(broker_id)
-    assert cell.decide(rpc.UnregisterBrokerRequest(broker_id=1)).decide_again_at == cell.now + SESSION_S
+    assert (
+        cell.decide(rpc.UnregisterBrokerRequest(broker_id=1)).decide_again_at
+        == cell.now + SESSION_S
+    )
     assert not cell.beat(1, want_fence=True).is_fenced
     cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
     cell.now += SESSION_S - 0.1

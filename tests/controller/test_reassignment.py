@@ -17,7 +17,9 @@ def _request(
     *wanted: tuple[int, list[int] | None], name: str = "t", **fields: Any
 ) -> rpc.AlterPartitionReassignmentsRequest:
     partitions = [
-        rpc.ReassignablePartition(partition_index=index, replicas=None if ids is None else pb.IdList(ids=ids))
+        rpc.ReassignablePartition(
+            partition_index=index, replicas=None if ids is None else pb.IdList(ids=ids)
+        )
         for index, ids in wanted
     ]
     return rpc.AlterPartitionReassignmentsRequest(
@@ -36,24 +38,31 @@ def _reassign(cell: Cell, ids: list[int] | None, index: int = 0) -> None:
 def _propose(cell: Cell, topic: bytes, isr: list[int], index: int = 0) -> rpc.AlterPartitionResult:
     """The leader proposes an ISR."""
     partition = cell.partition(topic, index)
-    request = rpc.AlterPartitionRequest(broker_id=partition.leader, broker_epoch=cell.broker(partition.leader).epoch)
+    request = rpc.AlterPartitionRequest(
+        broker_id=partition.leader, broker_epoch=cell.broker(partition.leader).epoch
+    )
     request.topics.add(topic_id=topic).partitions.add(
         partition_index=index,
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,
         new_isr_with_epochs=[
-            pb.BrokerState(broker_id=member, broker_epoch=cell.broker(member).epoch) for member in isr
+            pb.BrokerState(broker_id=member, broker_epoch=cell.broker(member).epoch)
+            for member in isr
         ],
     )
     return cell.send(request).topics[0].partitions[0]
 
 
-def _assignment(cell: Cell, topic: bytes, index: int = 0) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def _assignment(
+    cell: Cell, topic: bytes, index: int = 0
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     partition = cell.partition(topic, index)
     return partition.replicas, partition.adding_replicas, partition.removing_replicas
 
 
-def _ongoing(cell: Cell, **fields: Any) -> dict[tuple[str, int], tuple[list[int], list[int], list[int], list[int]]]:
+def _ongoing(
+    cell: Cell, **fields: Any
+) -> dict[tuple[str, int], tuple[list[int], list[int], list[int], list[int]]]:
     response = cell.send(rpc.ListPartitionReassignmentsRequest(**fields))
     return {
         (topic.name, one.partition_index): (
@@ -74,7 +83,10 @@ def test_replicas_are_target_and_removing_until_all_that_are_added_are_in_sync()
     _reassign(cell, [4, 5, 3])
     assert _assignment(cell, topic) == ((4, 5, 3, 1, 2), (4, 5), (1, 2))
     partition = cell.partition(topic)
-    assert (partition.leader, partition.isr) == (1, (1, 2, 3)), "nothing moves before the new ones have caught up"
+    assert (partition.leader, partition.isr) == (
+        1,
+        (1, 2, 3),
+    ), "nothing moves before the new ones have caught up"
     assert partition.leader_epoch == before.leader_epoch, "replicas were added only"
     assert partition.partition_epoch == before.partition_epoch + 1
     assert _ongoing(cell) == {("t", 0): ([4, 5, 3, 1, 2], [4, 5], [1, 2], [1, 2, 3])}
@@ -88,7 +100,10 @@ def test_replicas_are_target_and_removing_until_all_that_are_added_are_in_sync()
     partition = cell.partition(topic)
     assert _assignment(cell, topic) == ((4, 5, 3), (), ())
     assert (partition.isr, partition.leader) == ((3, 4, 5), 4)
-    assert (partition.leader_epoch, partition.partition_epoch) == (before.leader_epoch + 1, before.partition_epoch + 3)
+    assert (partition.leader_epoch, partition.partition_epoch) == (
+        before.leader_epoch + 1,
+        before.partition_epoch + 3,
+    )
     assert _ongoing(cell) == {}
     cell.check_invariants()
 
@@ -103,7 +118,11 @@ def test_the_proposer_that_goes_on_leading_is_told_its_new_leader_epoch() -> Non
     assert (result.error_code, result.leader_id, result.leader_epoch) == (0, 1, epoch + 1)
     assert list(result.isr) == [1, 3]
     after = cell.partition(topic)
-    assert (after.isr, after.leader_epoch, after.partition_epoch) == ((1, 3), epoch + 1, result.partition_epoch)
+    assert (after.isr, after.leader_epoch, after.partition_epoch) == (
+        (1, 3),
+        epoch + 1,
+        result.partition_epoch,
+    )
 
 
 def test_the_record_of_a_completion_names_who_proposed_and_what() -> None:
@@ -115,7 +134,9 @@ def test_the_record_of_a_completion_names_who_proposed_and_what() -> None:
     request.topics.add(topic_id=topic).partitions.add(
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,
-        new_isr_with_epochs=[pb.BrokerState(broker_id=one, broker_epoch=cell.broker(one).epoch) for one in (1, 2, 3)],
+        new_isr_with_epochs=[
+            pb.BrokerState(broker_id=one, broker_epoch=cell.broker(one).epoch) for one in (1, 2, 3)
+        ],
     )
     (written,) = cell.decide(request).records
     message = written.message
@@ -140,7 +161,9 @@ def test_cancelling_goes_back_and_drops_what_was_added_even_from_the_isr() -> No
     assert cell.partition(topic).isr == (1, 2, 3)
     assert cell.partition(topic).leader == 1
     assert _ongoing(cell) == {}
-    cell.refused_reassignment(_request((0, None)), ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "topics[0].partitions[0]")
+    cell.refused_reassignment(
+        _request((0, None)), ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "topics[0].partitions[0]"
+    )
 
 
 def test_a_leader_that_was_being_added_loses_the_leadership_when_cancelled() -> None:
@@ -152,10 +175,14 @@ def test_a_leader_that_was_being_added_loses_the_leadership_when_cancelled() -> 
     partition = cell.partition(topic)
     assert (partition.leader, partition.isr) == (3, (3,))
     # 1 and 2 may lack what 3 has acknowledged.
-    cell.refused_reassignment(_request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]")
+    cell.refused_reassignment(
+        _request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
+    )
     cell.beat(1)
     cell.beat(1)
-    cell.refused_reassignment(_request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]")
+    cell.refused_reassignment(
+        _request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
+    )
     _propose(cell, topic, [3, 1])
     _reassign(cell, None)
     partition = cell.partition(topic)
@@ -170,7 +197,9 @@ def test_a_cancellation_that_needs_an_unclean_leader_is_for_topics_that_allow_it
     _propose(cell, topic, [1, 2, 3])
     cell.silence(1, 2)
     cell.allow_unclean("t")
-    cell.refused_reassignment(_request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]")
+    cell.refused_reassignment(
+        _request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
+    )
     cell.beat(2)
     cell.beat(2)
     _reassign(cell, None)
@@ -189,7 +218,9 @@ def test_a_cancellation_waits_for_a_live_replica_also_where_nobody_leads() -> No
     cell.silence(3)
     before = cell.partition(topic)
     assert (before.leader, before.isr) == (-1, (3,))
-    cell.refused_reassignment(_request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]")
+    cell.refused_reassignment(
+        _request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
+    )
     assert cell.partition(topic) == before
     cell.check_invariants()
 
@@ -260,7 +291,9 @@ def test_a_dead_broker_that_is_being_added_does_not_complete_anything() -> None:
     assert _assignment(cell, topic)[1:] == ((3,), (1,))
 
 
-def test_an_unclean_leader_does_not_complete_what_the_isr_that_it_replaces_would_have_completed() -> None:
+def test_an_unclean_leader_does_not_complete_what_the_isr_that_it_replaces_would_have_completed() -> (
+    None
+):
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3, 2])
@@ -286,7 +319,9 @@ def test_an_unclean_leader_does_not_complete_what_the_isr_that_it_replaces_would
         (0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ""),
     ],
 )
-def test_bad_reassignments_are_refused(index: int, ids: list[int] | None, code: ErrorCode, field: str) -> None:
+def test_bad_reassignments_are_refused(
+    index: int, ids: list[int] | None, code: ErrorCode, field: str
+) -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2, 3))
     cell.refused_reassignment(_request((index, ids)), code, f"topics[0].partitions[0]{field}")
@@ -297,7 +332,13 @@ def test_each_partition_has_its_own_result_and_twice_is_bad_both_times() -> None
     topic = cell.create_on((1, 2), (1, 2), (1, 2))
     codes = _codes(cell.send(_request((0, [2, 3]), (1, [9]), (2, [3]), (2, None), (7, [1]))))
     twice = ErrorCode.INVALID_REQUEST
-    assert codes == [0, ErrorCode.INVALID_REPLICA_ASSIGNMENT, twice, twice, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert codes == [
+        0,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        twice,
+        twice,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
     assert [cell.partition(topic, index).adding_replicas for index in range(3)] == [(3,), (), ()]
 
 
@@ -305,11 +346,15 @@ def test_the_replication_factor_may_be_held() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2))
     request = _request((0, [1, 2, 3]), allow_replication_factor_change=False)
-    cell.refused_reassignment(request, ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].partitions[0].replicas")
+    cell.refused_reassignment(
+        request, ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].partitions[0].replicas"
+    )
     assert _codes(cell.send(_request((0, [1, 3]), allow_replication_factor_change=False))) == [0]
     # Measured by what there was before, not by what is there while it lasts.
     request = _request((0, [1, 2, 3]), allow_replication_factor_change=False)
-    cell.refused_reassignment(request, ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].partitions[0].replicas")
+    cell.refused_reassignment(
+        request, ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].partitions[0].replicas"
+    )
 
 
 def test_validate_only_answers_the_same_and_writes_nothing() -> None:
@@ -334,8 +379,13 @@ def test_what_is_listed_is_committed_and_what_was_asked_for() -> None:
     cell.send(_request((0, [2]), name="b"))
     assert sorted(_ongoing(cell)) == [("a", 0), ("a", 2), ("b", 0)]
     listed = rpc.ListReassignmentsTopic
-    assert sorted(_ongoing(cell, topics=[listed(name="a"), listed(name="none")])) == [("a", 0), ("a", 2)]
-    assert sorted(_ongoing(cell, topics=[listed(name="a", partition_indexes=[2, 1, 9])])) == [("a", 2)]
+    assert sorted(_ongoing(cell, topics=[listed(name="a"), listed(name="none")])) == [
+        ("a", 0),
+        ("a", 2),
+    ]
+    assert sorted(_ongoing(cell, topics=[listed(name="a", partition_indexes=[2, 1, 9])])) == [
+        ("a", 2)
+    ]
     cell.hold_commits = True
     cell.send(_request((1, [2]), name="a"))
     assert ("a", 1) not in _ongoing(cell)

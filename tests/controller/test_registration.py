@@ -11,13 +11,21 @@ from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-PROOF: dict[str, Any] = {"boot_id": "boot", "directory_id": "dir", "lock_device": 7, "lock_inode": 11}
+PROOF: dict[str, Any] = {
+    "boot_id": "boot",
+    "directory_id": "dir",
+    "lock_device": 7,
+    "lock_inode": 11,
+}
 
 
 def test_the_epoch_is_the_offset_of_the_record_and_the_broker_starts_fenced() -> None:
     cell = Cell(brokers=0)
     decision = cell.decide(registration(4, rack="r1", log_dirs=["/a"]))
-    assert [record.type for record in decision.records] == [RecordType.REGISTER_BROKER, RecordType.HOSTNAME]
+    assert [record.type for record in decision.records] == [
+        RecordType.REGISTER_BROKER,
+        RecordType.HOSTNAME,
+    ]
     expected = cell.decider.next_offset
     cell.propose(decision)
     broker = cell.broker(4)
@@ -48,7 +56,11 @@ def _listener(**fields: Any) -> list[pb.Listener]:
         ({"log_dirs": [""]}, ErrorCode.INVALID_REGISTRATION, "log_dirs[0]"),
         ({"log_dirs": ["/a", "/b", "/a"]}, ErrorCode.INVALID_REGISTRATION, "log_dirs[2]"),
         (
-            {"features": [pb.FeatureRange(name="x", min_supported_version=2, max_supported_version=1)]},
+            {
+                "features": [
+                    pb.FeatureRange(name="x", min_supported_version=2, max_supported_version=1)
+                ]
+            },
             ErrorCode.INVALID_REQUEST,
             "features[0]",
         ),
@@ -56,7 +68,9 @@ def _listener(**fields: Any) -> list[pb.Listener]:
         (
             {
                 "features": [
-                    pb.FeatureRange(name="metadata.version", min_supported_version=98, max_supported_version=99)
+                    pb.FeatureRange(
+                        name="metadata.version", min_supported_version=98, max_supported_version=99
+                    )
                 ]
             },
             ErrorCode.UNSUPPORTED_VERSION,
@@ -75,14 +89,18 @@ def test_the_checks_come_in_kafkas_order() -> None:
     del bad["cluster_id"]
     cell.refused(registration(1, "another", **bad), ErrorCode.INVALID_REQUEST, "listeners")
     del bad["listeners"]
-    cell.refused(registration(1, "another", **bad), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    cell.refused(
+        registration(1, "another", **bad), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id"
+    )
     cell.refused(registration(2, "another", **bad), ErrorCode.UNSUPPORTED_VERSION, "features")
 
 
 def test_a_legacy_broker_need_not_know_of_lao() -> None:
     """In a log of before metadata.version 3: it heartbeats, and reports nothing."""
     cell = Cell(brokers=0, settings=ControllerSettings(bootstrap_metadata_version=2))
-    only_metadata = [pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=9)]
+    only_metadata = [
+        pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=9)
+    ]
     cell.refused(registration(1, features=only_metadata), ErrorCode.UNSUPPORTED_VERSION, "features")
     cell.register(1, features=only_metadata, registration_version=0)
     assert not cell.beat(1, current_metadata_offset=0).is_fenced
@@ -133,7 +151,9 @@ def test_a_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -
     assert types == [RecordType.REGISTER_BROKER] + [RecordType.PARTITION_CHANGE] * 3
     cell.propose(decision)
     assert [cell.partition(topic, index).isr for index in range(2)] == [(2, 3), (2, 3)]
-    assert [cell.partition(topic, index).leader_epoch for index in range(2)] == [1, 0], "who goes on leading does so"
+    assert [cell.partition(topic, index).leader_epoch for index in range(2)] == [1, 0], (
+        "who goes on leading does so"
+    )
     last = cell.partition(alone, 0)
     assert (last.isr, last.leader) == ((1,), -1), "the last member stays, and does not lead"
     assert cell.partition(alone, 1).partition_epoch == 0
@@ -141,7 +161,9 @@ def test_a_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -
 
 
 def test_no_image_shows_the_new_incarnation_in_the_isr_of_the_old() -> None:
-    """The session ended, the fencing is not decided yet: the registration itself removes the broker from the ISRs."""
+    """The session ended, the fencing is not decided yet: the registration itself removes the broker
+    from the ISRs.
+    """
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
     cell.now += 9.1
@@ -161,7 +183,9 @@ def test_a_successor_that_holds_the_same_lock_need_not_wait() -> None:
 
 @pytest.mark.parametrize("part", sorted(PROOF))
 def test_any_other_proof_is_none(part: str) -> None:
-    """A cloned disk has the same directory id and a lock of its own; another boot may have the same inode."""
+    """A cloned disk has the same directory id and a lock of its own; another boot may have the same
+    inode.
+    """
     cell = Cell(brokers=2)
     cell.join(5, process=pb.ProcessProof(**PROOF))
     other: dict[str, Any] = {**PROOF, part: PROOF[part] * 2}
@@ -175,7 +199,11 @@ def test_any_other_proof_is_none(part: str) -> None:
 def test_two_processes_that_prove_nothing_are_not_the_same() -> None:
     cell = Cell(brokers=2)
     cell.join(5, process=pb.ProcessProof())
-    cell.refused(registration(5, "x", process=pb.ProcessProof()), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    cell.refused(
+        registration(5, "x", process=pb.ProcessProof()),
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        "broker_id",
+    )
 
 
 def test_the_session_of_a_new_registration_begins_when_it_is_proposed() -> None:
@@ -206,7 +234,9 @@ def test_unregistering_takes_a_broker_out_of_isrs_and_ends_its_session() -> None
     assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), -1)
     assert not cell.decider.sessions.is_alive(1, cell.now)
     cell.check_invariants()
-    cell.refused(rpc.UnregisterBrokerRequest(broker_id=1), ErrorCode.BROKER_ID_NOT_REGISTERED, "broker_id")
+    cell.refused(
+        rpc.UnregisterBrokerRequest(broker_id=1), ErrorCode.BROKER_ID_NOT_REGISTERED, "broker_id"
+    )
     # It comes back as a new registration, and its partition with it.
     cell.join(1)
     assert cell.partition(alone).leader == 1

@@ -1,6 +1,8 @@
-"""Every field of every request to the active controller at its borders, through all that packs it later.
+"""Every field of every request to the active controller at its borders, through all that packs it
+later.
 
-What is refused names the field and changes nothing; what is accepted goes into a batch, a Parquet row, the image and a snapshot.
+What is refused names the field and changes nothing; what is accepted goes into a batch, a Parquet
+row, the image and a snapshot.
 """
 
 from __future__ import annotations
@@ -109,10 +111,18 @@ def template() -> dict[str, Any]:
 
 
 def test_there_is_a_valid_request_of_each_kind() -> None:
-    bodies = {field.name for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields}
+    bodies = {
+        field.name for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
+    }
     assert set(template()) == bodies
     # So that what is refused below is refused for the field that was changed.
-    others = {"close_client", "remove_raft_voter", "update_raft_voter", "add_raft_voter", "alter_partition"}
+    others = {
+        "close_client",
+        "remove_raft_voter",
+        "update_raft_voter",
+        "add_raft_voter",
+        "alter_partition",
+    }
     for kind, body in template().items():
         stage = Stage()
         decision = stage.decide(envelope_of(kind, stage.valid()[kind]))
@@ -120,15 +130,24 @@ def test_there_is_a_valid_request_of_each_kind() -> None:
         assert body.ByteSize() >= 0
 
 
-FIELDS_OF_BODIES = [(kind, path, field) for kind, body in template().items() for path, field in leaves(body)]
+FIELDS_OF_BODIES = [
+    (kind, path, field) for kind, body in template().items() for path, field in leaves(body)
+]
 TEXTS = [
     (kind, path, field)
     for kind, path, field in FIELDS_OF_BODIES
     if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 ]
-NUMBERS = [(kind, path, field) for kind, path, field in FIELDS_OF_BODIES if field.cpp_type in BOUNDS]
+NUMBERS = [
+    (kind, path, field) for kind, path, field in FIELDS_OF_BODIES if field.cpp_type in BOUNDS
+]
 LISTS = sorted(
-    {(kind, path[:at]) for kind, path, _ in FIELDS_OF_BODIES for at, name in enumerate(path) if name.isdigit()}
+    {
+        (kind, path[:at])
+        for kind, path, _ in FIELDS_OF_BODIES
+        for at, name in enumerate(path)
+        if name.isdigit()
+    }
     | {(kind, path) for kind, path, field in FIELDS_OF_BODIES if field.is_repeated}
 )
 
@@ -164,7 +183,9 @@ def refused_for(decision: Any, field: str) -> bool:
         return decision.error.field == field
     assert decision.body is not None
     items = getattr(decision.body, "results", None) or getattr(decision.body, "topics", ())
-    return any(one.HasField("error") and one.error.field == field for one in items if hasattr(one, "error"))
+    return any(
+        one.HasField("error") and one.error.field == field for one in items if hasattr(one, "error")
+    )
 
 
 @pytest.mark.parametrize(("kind", "path", "field"), TEXTS, ids=name_of)
@@ -175,9 +196,16 @@ def test_a_text_at_its_limit_and_above(kind: str, path: Path, field: Any) -> Non
     put(body, path, at(rule, 0, field), field)
     if path[-1] not in ("cluster_id", "topic_id"):  # Those are compared: no other value is right.
         decision = fits.decide(envelope_of(kind, body))
-        looked_up = (("configs",), ("name",)) if isinstance(rule, ByHandler) and "configs" in path else ()
-        if not looked_up and (kind, path[-1]) not in {("delete_topics", "names"), ("update_features", "name")}:
-            assert not (decision.error and "are more than" in decision.error.message), decision.error
+        looked_up = (
+            (("configs",), ("name",)) if isinstance(rule, ByHandler) and "configs" in path else ()
+        )
+        if not looked_up and (kind, path[-1]) not in {
+            ("delete_topics", "names"),
+            ("update_features", "name"),
+        }:
+            assert not (decision.error and "are more than" in decision.error.message), (
+                decision.error
+            )
     fits.check_alive()
     for value in beyonds(rule, field):
         body = beyond.valid()[kind]
@@ -194,7 +222,15 @@ def beyonds(rule: Any, field: Any) -> list[Any]:
     if field.type == FieldDescriptor.TYPE_BYTES:
         return [at(rule, 1, field), b"x" * 70_000]
     # Nobody has a cluster, a topic or a broker of these names.
-    values = [at(rule, 1, field), "x" * 70_000, "ä" * 33_000, "a\x1b[31mb", "a\nb", "a\u202eb", "9" * 5000]
+    values = [
+        at(rule, 1, field),
+        "x" * 70_000,
+        "ä" * 33_000,
+        "a\x1b[31mb",
+        "a\nb",
+        "a\u202eb",
+        "9" * 5000,
+    ]
     return [
         value
         for value in values
@@ -207,7 +243,10 @@ def test_cluster_ids_and_topic_ids_are_compared() -> None:
     stage = Stage()
     body = stage.valid()["register_broker"]
     body.cluster_id = "a" * 255
-    assert stage.decide(envelope_of("register_broker", body)).error.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert (
+        stage.decide(envelope_of("register_broker", body)).error.code
+        is ErrorCode.INCONSISTENT_CLUSTER_ID
+    )
 
 
 @pytest.mark.parametrize(("kind", "path"), LISTS, ids=name_of)
@@ -253,7 +292,10 @@ def test_a_principal_that_no_header_holds_or_nobody_can_read_is_refused(principa
         request.client.principal = principal
         decision = stage.decide(request)
         assert decision.error is not None
-        assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "client.principal")
+        assert (decision.error.code, decision.error.field) == (
+            ErrorCode.INVALID_REQUEST,
+            "client.principal",
+        )
     assert stage.cell.soft_state() == before
     stage.check_alive()
 
@@ -294,4 +336,7 @@ def test_registration_versions_that_there_are_not(version: int) -> None:
     body = stage.valid()["register_broker"]
     body.registration_version = version
     decision = stage.decide(envelope_of("register_broker", body))
-    assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "registration_version")
+    assert (decision.error.code, decision.error.field) == (
+        ErrorCode.INVALID_REQUEST,
+        "registration_version",
+    )

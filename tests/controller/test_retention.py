@@ -1,4 +1,6 @@
-"""The log is not dropped beyond an export cursor, but for the bound that keeps a forgotten one from filling the disk."""
+"""The log is not dropped beyond an export cursor, but for the bound that keeps a forgotten one from
+filling the disk.
+"""
 
 import pytest
 from hypothesis import given
@@ -63,7 +65,9 @@ START = SnapshotId(20, 1)
         ({"a": 9, "b": 30, "c": 12, "d": 11}, 9001, Verdict(START, passed=("c", "d"))),
     ],
 )
-def test_a_cursor_holds_what_it_needs_up_to_the_bound(ends: dict[str, int], used: int, expected: Verdict) -> None:
+def test_a_cursor_holds_what_it_needs_up_to_the_bound(
+    ends: dict[str, int], used: int, expected: Verdict
+) -> None:
     assert judge(START, 10, cursors(**ends), lambda: used, SETTINGS) == expected
 
 
@@ -76,11 +80,15 @@ def test_a_cursor_holds_what_it_needs_up_to_the_bound(ends: dict[str, int], used
 def test_below_the_bound_the_log_start_never_passes_a_cursor(
     ends: list[int], needed: list[int], used: int, now_ms: int
 ) -> None:
-    """Let go whatever may go: the first offset that an export needs is there if it was there before."""
+    """Let go whatever may go: the first offset that an export needs is there if it was there
+    before.
+    """
     retention, start = Retention(SETTINGS), 0
     wanted = [ExportCursor(f"c{number}", end, "", 0, 0) for number, end in enumerate(needed)]
     snapshots = held(*ends)
-    while (found := retention.decide(snapshots, start, lambda: used, now_ms, lambda: wanted).start) is not None:
+    while (
+        found := retention.decide(snapshots, start, lambda: used, now_ms, lambda: wanted).start
+    ) is not None:
         assert found.end_offset > start
         start = found.end_offset
         snapshots = [one for one in snapshots if one.snapshot_id >= found]

@@ -45,8 +45,12 @@ def test_a_large_state_is_written_down_less_often() -> None:
     assert Trigger(0.0, 20 << 20).due(0.0, SMALL_BYTES, settings)
     assert not Trigger(0.0, 79 << 20).due(0.0, 20 << 20, settings)
     assert Trigger(0.0, 80 << 20).due(0.0, 20 << 20, settings)
-    assert Trigger(0.0, 20 << 20).due(0.0, large, settings), "never less often than by bytes where four times is less"
-    assert not Trigger(0.0, 100 << 20).due(0.0, 100 << 20, settings), "all of it new: the log is as good as a snapshot"
+    assert Trigger(0.0, 20 << 20).due(0.0, large, settings), (
+        "never less often than by bytes where four times is less"
+    )
+    assert not Trigger(0.0, 100 << 20).due(0.0, 100 << 20, settings), (
+        "all of it new: the log is as good as a snapshot"
+    )
     assert Trigger(0.0, 1).due(3600.0, 20 << 20, settings), "its age counts all the same"
 
 
@@ -61,7 +65,9 @@ class FakeSnapshots:
     def __init__(self) -> None:
         self.ids: tuple[SnapshotId, ...] = ()
         self.content: dict[SnapshotId, bytes] = {}
-        self.writing: tuple[SnapshotHeader, Iterator[bytes], Callable[[SnapshotId, int], None]] | None = None
+        self.writing: (
+            tuple[SnapshotHeader, Iterator[bytes], Callable[[SnapshotId, int], None]] | None
+        ) = None
 
     @property
     def newest(self) -> SnapshotId | None:
@@ -155,7 +161,9 @@ def test_one_is_taken_when_enough_was_applied_and_then_it_counts_anew() -> None:
     stage.replica.snapshots.finish()
     assert stage.replica.snapshots.ids == (SnapshotId(11, 1),)
     assert (stage.snapshots.generated, stage.snapshots.generated_at) == (1, 1.1)
-    assert stage.snapshots.generated_bytes == len(stage.replica.snapshots.content[SnapshotId(11, 1)])
+    assert stage.snapshots.generated_bytes == len(
+        stage.replica.snapshots.content[SnapshotId(11, 1)]
+    )
     assert stage.replica.snapshots.header(SnapshotId(11, 1)).generation == 2
     stage.snapshots.applied(499)
     assert not stage.tick(1.3, 20)
@@ -254,7 +262,8 @@ def loading(content: bytes, snapshot_id: SnapshotId) -> tuple[Image | None, int]
 def large(offset: int) -> bytes:
     builder = ImageBuilder(Image())
     messages = [
-        pb.ConfigRecord(resource_type=2, resource_name=f"r{n}", name="k", value="v" * 100) for n in range(offset + 1)
+        pb.ConfigRecord(resource_type=2, resource_name=f"r{n}", name="k", value="v" * 100)
+        for n in range(offset + 1)
     ]
     builder.apply_batch([record(m) for m in messages], base_offset=0, epoch=1, timestamp_ms=1)
     made = builder.snapshot()
@@ -297,13 +306,21 @@ def test_the_figures_are_what_a_scrape_shows() -> None:
 
     def shown() -> dict[str, float]:
         lines = generate_latest(registry.registry).decode().splitlines()
-        return {line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")}
+        return {
+            line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")
+        }
 
     age = "kafka_server_snapshot_emitter_latest_snapshot_generated_age_ms"
     size = "kafka_server_snapshot_emitter_latest_snapshot_generated_bytes"
     loads = "kafka_server_metadata_loader_handle_load_snapshot_count_total"
     cursors = {"raftlog_export_cursors_holding_log": 0, "raftlog_export_cursors_passed_total": 0}
-    nothing = {"raftlog_snapshots": 0, "raftlog_snapshot_size_bytes": 0, size: 0, age: 7000, loads: 0}
+    nothing = {
+        "raftlog_snapshots": 0,
+        "raftlog_snapshot_size_bytes": 0,
+        size: 0,
+        age: 7000,
+        loads: 0,
+    }
     assert shown() == nothing | cursors
     stage.snapshots.applied(1000)
     stage.tick(8.0, 10)

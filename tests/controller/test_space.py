@@ -17,7 +17,8 @@ from raftlog.quorum.description import QuorumDescription, ReplicaDescription
 
 def quorum(*low: int, voters: int = 3, dead: tuple[int, ...] = ()) -> QuorumDescription:
     replicas = tuple(
-        ReplicaDescription(i, f"d{i}", 9, 5000 if i in dead else 0, 0, 2, i in low) for i in range(1, voters + 1)
+        ReplicaDescription(i, f"d{i}", 9, 5000 if i in dead else 0, 0, 2, i in low)
+        for i in range(1, voters + 1)
     )
     return QuorumDescription("leader", 1, 1, 1, 0, 9, 9, 9, 0, replicas, ())
 
@@ -36,8 +37,17 @@ def test_the_disk_is_looked_at_now_and_then() -> None:
 
 def test_space_has_come_back_only_with_some_to_spare() -> None:
     made = SpaceWatch(100)
-    seen = [(free, made.measured(free), made.low) for free in (100, 99, 100, int(100 * ENOUGH_FACTOR), 100)]
-    assert seen == [(100, False, False), (99, True, True), (100, False, True), (125, True, False), (100, False, False)]
+    seen = [
+        (free, made.measured(free), made.low)
+        for free in (100, 99, 100, int(100 * ENOUGH_FACTOR), 100)
+    ]
+    assert seen == [
+        (100, False, False),
+        (99, True, True),
+        (100, False, True),
+        (125, True, False),
+        (100, False, False),
+    ]
 
 
 def test_the_reserve_is_small_on_a_small_disk() -> None:
@@ -69,7 +79,14 @@ def test_a_leader_without_space_and_without_a_successor_refuses_writes() -> None
 
 @pytest.mark.parametrize(
     ("voters", "low", "refused"),
-    [(3, (2, 3), True), (3, (3,), False), (5, (3, 4), False), (5, (3, 4, 5), True), (4, (3, 4), True), (1, (), False)],
+    [
+        (3, (2, 3), True),
+        (3, (3,), False),
+        (5, (3, 4), False),
+        (5, (3, 4, 5), True),
+        (4, (3, 4), True),
+        (1, (), False),
+    ],
 )
 def test_writes_are_refused_while_those_with_space_are_no_majority(
     voters: int, low: tuple[int, ...], refused: bool

@@ -15,7 +15,9 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def _topic(name: str = "t", **fields: Any) -> rpc.CreatableTopic:
-    return rpc.CreatableTopic(**{"name": name, "num_partitions": 1, "replication_factor": 1, **fields})
+    return rpc.CreatableTopic(
+        **{"name": name, "num_partitions": 1, "replication_factor": 1, **fields}
+    )
 
 
 def _create(*topics: rpc.CreatableTopic, validate_only: bool = False) -> rpc.CreateTopicsRequest:
@@ -23,7 +25,10 @@ def _create(*topics: rpc.CreatableTopic, validate_only: bool = False) -> rpc.Cre
 
 
 def _assign(*replica_sets: tuple[int, list[int]]) -> list[rpc.CreatableReplicaAssignment]:
-    return [rpc.CreatableReplicaAssignment(partition_index=index, broker_ids=ids) for index, ids in replica_sets]
+    return [
+        rpc.CreatableReplicaAssignment(partition_index=index, broker_ids=ids)
+        for index, ids in replica_sets
+    ]
 
 
 def _config(name: str, value: str) -> rpc.ConfigEntry:
@@ -33,7 +38,12 @@ def _config(name: str, value: str) -> rpc.ConfigEntry:
 def test_a_topic_its_configs_and_partitions_are_one_batch() -> None:
     cell = Cell(brokers=3)
     request = _create(
-        _topic("a.b_c-D9", num_partitions=4, replication_factor=2, configs=[_config("retention.ms", "5")])
+        _topic(
+            "a.b_c-D9",
+            num_partitions=4,
+            replication_factor=2,
+            configs=[_config("retention.ms", "5")],
+        )
     )
     decision = cell.decide(request)
     types = [record.type for record in decision.records]
@@ -70,34 +80,74 @@ def test_a_topic_its_configs_and_partitions_are_one_batch() -> None:
         ({"replication_factor": -2}, ErrorCode.INVALID_REPLICATION_FACTOR, "replication_factor"),
         ({"replication_factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR, "replication_factor"),
         ({"configs": [_config("no.such", "1")]}, ErrorCode.INVALID_CONFIG, "configs[0].name"),
-        ({"configs": [_config("retention.ms", "-2")]}, ErrorCode.INVALID_CONFIG, "configs[0].value"),
+        (
+            {"configs": [_config("retention.ms", "-2")]},
+            ErrorCode.INVALID_CONFIG,
+            "configs[0].value",
+        ),
         (
             {"configs": [_config("retention.ms", "1"), _config("retention.ms", "2")]},
             ErrorCode.INVALID_CONFIG,
             "configs[1].name",
         ),
         ({"assignments": _assign((1, [1]))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments"),
-        ({"assignments": _assign((0, [1]), (0, [2]))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments"),
-        ({"assignments": _assign((0, []))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments[0].broker_ids"),
-        ({"assignments": _assign((0, [1, 1]))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments[0].broker_ids"),
-        ({"assignments": _assign((0, [9]))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments[0].broker_ids"),
-        ({"assignments": _assign((0, [3]))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments[0].broker_ids"),
+        (
+            {"assignments": _assign((0, [1]), (0, [2]))},
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "assignments",
+        ),
+        (
+            {"assignments": _assign((0, []))},
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "assignments[0].broker_ids",
+        ),
+        (
+            {"assignments": _assign((0, [1, 1]))},
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "assignments[0].broker_ids",
+        ),
+        (
+            {"assignments": _assign((0, [9]))},
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "assignments[0].broker_ids",
+        ),
+        (
+            {"assignments": _assign((0, [3]))},
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "assignments[0].broker_ids",
+        ),
         (
             {"assignments": _assign((1, [1]), (0, [1, 2]))},
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "assignments[0].broker_ids",
         ),
-        ({"assignments": _assign((0, [1])), "num_partitions": 2}, ErrorCode.INVALID_REQUEST, "num_partitions"),
-        ({"assignments": _assign((0, [1])), "replication_factor": 2}, ErrorCode.INVALID_REQUEST, "replication_factor"),
+        (
+            {"assignments": _assign((0, [1])), "num_partitions": 2},
+            ErrorCode.INVALID_REQUEST,
+            "num_partitions",
+        ),
+        (
+            {"assignments": _assign((0, [1])), "replication_factor": 2},
+            ErrorCode.INVALID_REQUEST,
+            "replication_factor",
+        ),
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_a_bad_topic_is_refused(fields: dict[str, Any], code: ErrorCode, field: str, *, validate_only: bool) -> None:
+def test_a_bad_topic_is_refused(
+    fields: dict[str, Any], code: ErrorCode, field: str, *, validate_only: bool
+) -> None:
     cell = Cell(brokers=3)
     cell.create("taken")
     cell.silence(3)
-    given = {"num_partitions": -1, "replication_factor": -1, **fields} if "assignments" in fields else fields
-    cell.refused_part(_create(_topic(**given), validate_only=validate_only), code, f"topics[0].{field}")
+    given = (
+        {"num_partitions": -1, "replication_factor": -1, **fields}
+        if "assignments" in fields
+        else fields
+    )
+    cell.refused_part(
+        _create(_topic(**given), validate_only=validate_only), code, f"topics[0].{field}"
+    )
 
 
 def test_the_longest_name_is_a_name() -> None:
@@ -113,7 +163,9 @@ def test_defaults_are_lowered_to_the_live_brokers() -> None:
     assert (result.num_partitions, result.replication_factor) == (1, 3)
     nobody = Cell(brokers=0)
     nobody.refused_part(
-        _create(_topic(replication_factor=-1)), ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].replication_factor"
+        _create(_topic(replication_factor=-1)),
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        "topics[0].replication_factor",
     )
 
 
@@ -133,7 +185,9 @@ def test_brokers_that_shut_down_get_nothing() -> None:
     cell.create_on((1, 2, 3))
     assert not cell.beat(1, want_shut_down=True).is_fenced
     topic_id = cell.create("u", num_partitions=6, replication_factor=2)
-    assert {member for index in range(6) for member in cell.partition(topic_id, index).replicas} == {2, 3}
+    assert {
+        member for index in range(6) for member in cell.partition(topic_id, index).replicas
+    } == {2, 3}
 
 
 def test_good_topics_are_created_beside_bad_ones_and_a_name_twice_is_bad_both_times() -> None:
@@ -142,7 +196,13 @@ def test_good_topics_are_created_beside_bad_ones_and_a_name_twice_is_bad_both_ti
     results = cell.send(request).topics
     assert [result.name for result in results] == ["a", "twice", "b/", "twice", "c"]
     codes = [result.error.error_code for result in results]
-    assert codes == [0, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_REQUEST, 0]
+    assert codes == [
+        0,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_REQUEST,
+        0,
+    ]
     assert sorted(cell.pending.snapshot().topic_ids) == ["a", "c"]
 
 
@@ -165,7 +225,9 @@ def test_a_topic_that_is_pending_exists() -> None:
 @pytest.mark.parametrize("count", [10_000, 2_147_483_647])
 def test_more_than_a_batch_holds_is_refused_whole_and_at_once(count: int) -> None:
     cell = Cell(brokers=1)
-    cell.refused(_create(_topic("a"), _topic("b", num_partitions=count)), ErrorCode.POLICY_VIOLATION, "")
+    cell.refused(
+        _create(_topic("a"), _topic("b", num_partitions=count)), ErrorCode.POLICY_VIOLATION, ""
+    )
 
 
 def test_the_limit_is_of_the_whole_request() -> None:
@@ -174,7 +236,11 @@ def test_the_limit_is_of_the_whole_request() -> None:
     cell.refused(_create(*ten, _topic("c")), ErrorCode.POLICY_VIOLATION, "")
     assert len(cell.decide(_create(*ten)).records) == 10
     cell.refused(
-        _create(_topic("m", num_partitions=-1, assignments=_assign(*((index, [1]) for index in range(10))))),
+        _create(
+            _topic(
+                "m", num_partitions=-1, assignments=_assign(*((index, [1]) for index in range(10)))
+            )
+        ),
         ErrorCode.POLICY_VIOLATION,
         "",
     )
@@ -195,10 +261,16 @@ def test_placement_spreads_leaders_and_followers(brokers: int, factor: int) -> N
     assert len(placed) == count
     assert all(len(set(replicas)) == factor and set(replicas) <= set(ids) for replicas in placed)
     assert set(Counter(replicas[0] for replicas in placed).values()) == {count // brokers}
-    assert set(Counter(member for replicas in placed for member in replicas).values()) == {count * factor // brokers}
+    assert set(Counter(member for replicas in placed for member in replicas).values()) == {
+        count * factor // brokers
+    }
     for leader in ids:
-        followers = Counter(member for replicas in placed if replicas[0] == leader for member in replicas[1:])
-        assert factor == 1 or set(followers) == set(ids) - {leader}, "a failed leader's load goes to all others"
+        followers = Counter(
+            member for replicas in placed if replicas[0] == leader for member in replicas[1:]
+        )
+        assert factor == 1 or set(followers) == set(ids) - {leader}, (
+            "a failed leader's load goes to all others"
+        )
 
 
 def test_placement_starts_anywhere() -> None:
@@ -208,7 +280,8 @@ def test_placement_starts_anywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "factor"), [((2, 2, 2), 3), ((3, 3, 3), 2), ((4, 2), 2), ((5, 1, 1), 3), ((3, 3), 5), ((2, 2, 2, 2), 6)]
+    ("sizes", "factor"),
+    [((2, 2, 2), 3), ((3, 3, 3), 2), ((4, 2), 2), ((5, 1, 1), 3), ((3, 3), 5), ((2, 2, 2, 2), 6)],
 )
 def test_placement_spreads_over_racks(sizes: tuple[int, ...], factor: int) -> None:
     ids = list(range(sum(sizes)))
@@ -223,11 +296,15 @@ def test_placement_spreads_over_racks(sizes: tuple[int, ...], factor: int) -> No
             assert len(set(replicas)) == factor
             used = Counter(racks[member] for member in replicas)
             assert len(used) == min(factor, len(sizes)), "no rack twice while another has none"
-        assert set(Counter(replicas[0] for replicas in placed).values()) == {60}, "all lead equally often"
+        assert set(Counter(replicas[0] for replicas in placed).values()) == {60}, (
+            "all lead equally often"
+        )
         for rack in set(names):
             load = [
                 number
-                for member, number in Counter(member for replicas in placed for member in replicas).items()
+                for member, number in Counter(
+                    member for replicas in placed for member in replicas
+                ).items()
                 if racks[member] == rack
             ]
             assert max(load) - min(load) <= max(2, max(load) // 20), (rack, load)
@@ -269,11 +346,18 @@ def test_deleting_a_topic_takes_its_configs_along() -> None:
     cell = Cell(brokers=2)
     kept = cell.create("kept", replication_factor=2)
     topic_id = cell.create(
-        "t", replication_factor=2, configs=[_config("retention.ms", "1"), _config("cleanup.policy", "compact")]
+        "t",
+        replication_factor=2,
+        configs=[_config("retention.ms", "1"), _config("cleanup.policy", "compact")],
     )
     decision = cell.decide(rpc.DeleteTopicsRequest(names=["t"]))
-    assert [record.type for record in decision.records] == [RecordType.CONFIG] * 2 + [RecordType.REMOVE_TOPIC]
-    assert [record.message.name for record in decision.records[:2]] == ["cleanup.policy", "retention.ms"]
+    assert [record.type for record in decision.records] == [RecordType.CONFIG] * 2 + [
+        RecordType.REMOVE_TOPIC
+    ]
+    assert [record.message.name for record in decision.records[:2]] == [
+        "cleanup.policy",
+        "retention.ms",
+    ]
     cell.propose(decision)
     assert decision.body.topics[0].topic_id == topic_id
     assert "t" not in cell.pending.topic_ids
@@ -286,7 +370,9 @@ def test_deleting_a_topic_takes_its_configs_along() -> None:
 def test_bad_deletions_are_refused() -> None:
     cell = Cell(brokers=1)
     cell.create("a", replication_factor=1)
-    cell.refused_part(rpc.DeleteTopicsRequest(names=["b"]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "names[0]")
+    cell.refused_part(
+        rpc.DeleteTopicsRequest(names=["b"]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "names[0]"
+    )
     results = cell.send(rpc.DeleteTopicsRequest(names=["a", "x", "x", "b"])).topics
     codes = [result.error.error_code for result in results]
     assert codes == [0, *[ErrorCode.INVALID_REQUEST] * 2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -296,7 +382,11 @@ def test_bad_deletions_are_refused() -> None:
 def test_deletions_of_more_than_a_batch_holds_are_refused() -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=4))
     for name in ("a", "b"):
-        cell.create(name, replication_factor=1, configs=[_config("retention.ms", "1"), _config("segment.ms", "1")])
+        cell.create(
+            name,
+            replication_factor=1,
+            configs=[_config("retention.ms", "1"), _config("segment.ms", "1")],
+        )
     cell.refused(rpc.DeleteTopicsRequest(names=["a", "b"]), ErrorCode.POLICY_VIOLATION, "")
 
 

@@ -11,12 +11,16 @@ from raftlog.quorum.description import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
-def replica(node_id: int, end: int = 9, *, fetched: int = 10, low: bool = False) -> ReplicaDescription:
+def replica(
+    node_id: int, end: int = 9, *, fetched: int = 10, low: bool = False
+) -> ReplicaDescription:
     return ReplicaDescription(node_id, f"d{node_id}", end, fetched, fetched, 2, low)
 
 
 def quorum(*voters: ReplicaDescription, end: int = 9, high_watermark: int = 9) -> QuorumDescription:
-    return QuorumDescription("leader", 1, 1, 1, 0, end, end, high_watermark, 0, (replica(1, end), *voters), ())
+    return QuorumDescription(
+        "leader", 1, 1, 1, 0, end, end, high_watermark, 0, (replica(1, end), *voters), ()
+    )
 
 
 def ask(seen: QuorumDescription, target: int) -> object:

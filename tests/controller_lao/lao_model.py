@@ -1,12 +1,15 @@
-"""A small world around the real LaoTracker: an abstract Raft, controllers that may be deposed, and brokers by the rules.
+"""A small world around the real LaoTracker: an abstract Raft, controllers that may be deposed, and
+brokers by the rules.
 
-One random step at a time; after each, everything LAO promises is checked against what only an onlooker can see: the log that
-is really chosen, and what every broker really has applied and been told.
+One random step at a time; after each, everything LAO promises is checked against what only an
+onlooker can see: the log that is really chosen, and what every broker really has applied and been
+told.
 
-The Raft is abstract but not kinder than the real one. A new controller's log holds all that is chosen and any prefix of somebody's
-tail beyond; it knows a lower high watermark than is true; a deposed controller goes on proposing, listening, unfencing and
-announcing, and may still learn that what was chosen before its deposition is committed. Messages are lost, delayed,
-reordered and repeated, and reach any controller.
+The Raft is abstract but not kinder than the real one. A new controller's log holds all that is
+chosen and any prefix of somebody's tail beyond; it knows a lower high watermark than is true; a
+deposed controller goes on proposing, listening, unfencing and announcing, and may still learn that
+what was chosen before its deposition is committed. Messages are lost, delayed, reordered and
+repeated, and reach any controller.
 """
 
 from __future__ import annotations
@@ -42,7 +45,10 @@ class Entry(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a log says of one broker id. ``unfenced_by``: the epoch of the controller that wrote the unfencing."""
+    """What a log says of one broker id.
+
+    ``unfenced_by``: the epoch of the controller that wrote the unfencing.
+    """
 
     epoch: int
     process: str
@@ -54,12 +60,16 @@ def stand(standings: dict[int, Standing], entry: Entry) -> None:
     """Apply an entry to what the log says of the brokers."""
     type_, message = entry.record.type, entry.record.message
     if type_ == RecordType.REGISTER_BROKER:
-        standings[message.broker_id] = Standing(message.broker_epoch, message.incarnation_id, True, 0)
+        standings[message.broker_id] = Standing(
+            message.broker_epoch, message.incarnation_id, True, 0
+        )
     elif type_ == RecordType.UNREGISTER_BROKER:
         del standings[message.broker_id]
     elif type_ == RecordType.BROKER_REGISTRATION_CHANGE:
         by = 0 if message.fenced else entry.epoch
-        standings[message.broker_id] = standings[message.broker_id]._replace(fenced=message.fenced, unfenced_by=by)
+        standings[message.broker_id] = standings[message.broker_id]._replace(
+            fenced=message.fenced, unfenced_by=by
+        )
 
 
 class Report(NamedTuple):
@@ -106,7 +116,9 @@ class ModelBroker:
         return Report(self.broker_id, self.epoch, self.seen, self.applied, self.known_lao)
 
     def serves(self) -> bool:
-        """Unfenced by its own applied image and epoch; whoever is told more than it has applied is not counted."""
+        """Unfenced by its own applied image and epoch; whoever is told more than it has applied is
+        not counted.
+        """
         mine = self.standings.get(self.broker_id)
         return (
             self.alive
@@ -117,7 +129,9 @@ class ModelBroker:
         )
 
     def repeatable(self) -> int:
-        """The offset that a plain repeatable read is answered from; -1: the error that LAO is not known."""
+        """The offset that a plain repeatable read is answered from; -1: the error that LAO is not
+        known.
+        """
         return self.known_lao if self.told_by >= self.standings[self.broker_id].unfenced_by else -1
 
 
@@ -180,7 +194,9 @@ class World:
                 self.check()
 
     def calm_down(self) -> None:
-        """No more faults: the dead are fenced, all is committed and delivered. Then LAO must be all that is committed.
+        """No more faults: the dead are fenced, all is committed and delivered.
+
+        Then LAO must be all that is committed.
 
         A LAO that stands still for ever breaks no promise of safety, and is worth nothing.
         """
@@ -198,15 +214,24 @@ class World:
                 self.check()
         tracker, last = leader.tracker, leader.high_watermark - 1
         unfenced = sorted(broker_id for broker_id in standings if not standings[broker_id].fenced)
-        require(list(tracker.members) == unfenced, f"members are {tracker.members}, unfenced {unfenced}")
+        require(
+            list(tracker.members) == unfenced, f"members are {tracker.members}, unfenced {unfenced}"
+        )
         if unfenced:
-            require(tracker.lao == tracker.min_known_lao == last, f"LAO stays at {tracker.lao}, committed is {last}")
-            require(not tracker.held_back_by() and not tracker.unknown_reason, "LAO is held back by nobody")
+            require(
+                tracker.lao == tracker.min_known_lao == last,
+                f"LAO stays at {tracker.lao}, committed is {last}",
+            )
+            require(
+                not tracker.held_back_by() and not tracker.unknown_reason,
+                "LAO is held back by nobody",
+            )
         for broker in present:
             require(tracker.may_join(broker.broker_id), f"broker {broker.broker_id} may never join")
 
     def _mood(self) -> list[float]:
-        """The world changes: now nobody is fenced, now one broker is hardly heard, now all apply slowly, ...
+        """The world changes: now nobody is fenced, now one broker is hardly heard, now all apply
+        slowly, ...
 
         Deep stories are made of such phases; one even mixture would hardly ever tell them.
         """
@@ -214,7 +239,7 @@ class World:
         self._lag = self.random.choice((0, 0.3, 0.9))
         return [weight * self.random.choice((0.1, 1, 1, 4)) for weight in MOVES.values()]
 
-    # --- the world's moves --------------------------------------------------------------------------------------------
+    # --- the world's moves -----------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Epoch 1 with all brokers registered and some of them unfenced, by the ordinary moves."""
@@ -320,7 +345,10 @@ class World:
         if broker.answered(answer, self.chosen, end) and answer.lao >= 0:
             epoch = answer.controller_epoch
             before = max((lao for by, lao in self.accepted.items() if by < epoch), default=-1)
-            require(answer.lao >= before, f"a broker was told {answer.lao} by epoch {epoch}, after {before} before it")
+            require(
+                answer.lao >= before,
+                f"a broker was told {answer.lao} by epoch {epoch}, after {before} before it",
+            )
             self.accepted[epoch] = max(answer.lao, self.accepted.get(epoch, -1))
 
     def _restart(self) -> None:
@@ -348,7 +376,9 @@ class World:
         controller, broker = self._any_controller(), self.random.choice(self.brokers)
         standing = controller.standings.get(broker.broker_id)
         if standing is not None and standing.process != broker.process:
-            message = pb.UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=standing.epoch)
+            message = pb.UnregisterBrokerRecord(
+                broker_id=broker.broker_id, broker_epoch=standing.epoch
+            )
             controller.append(record(message))
 
     def _process(self, broker_id: int) -> ModelBroker:
@@ -358,7 +388,11 @@ class World:
 
     def _any_controller(self) -> ModelController:
         """The newest one mostly, but every deposed one goes on."""
-        return self.controllers[-1] if self.random.random() < 0.6 else self.random.choice(self.controllers)
+        return (
+            self.controllers[-1]
+            if self.random.random() < 0.6
+            else self.random.choice(self.controllers)
+        )
 
     def _settle(self) -> None:
         """The leader commits all it has, and knows it."""
@@ -385,31 +419,53 @@ class World:
         index = self.random.randrange(len(messages))
         return messages[index] if self.random.random() < 0.3 else messages.pop(index)
 
-    # --- the onlooker -------------------------------------------------------------------------------------------------
+    # --- the onlooker ----------------------------------------------------------------------------
 
     def check(self) -> None:
         highest = -1
         for controller in self.controllers:
-            lao, epoch, high_watermark = controller.tracker.lao, controller.epoch, controller.high_watermark
+            lao, epoch, high_watermark = (
+                controller.tracker.lao,
+                controller.epoch,
+                controller.high_watermark,
+            )
             if lao >= 0:
-                require(high_watermark > controller.start, f"epoch {epoch} says LAO {lao} before its own commit")
-                require(lao < high_watermark, f"epoch {epoch} says LAO {lao}, high watermark {high_watermark}")
-                require(lao >= controller.announced, f"epoch {epoch} went from {controller.announced} to {lao}")
+                require(
+                    high_watermark > controller.start,
+                    f"epoch {epoch} says LAO {lao} before its own commit",
+                )
+                require(
+                    lao < high_watermark,
+                    f"epoch {epoch} says LAO {lao}, high watermark {high_watermark}",
+                )
+                require(
+                    lao >= controller.announced,
+                    f"epoch {epoch} went from {controller.announced} to {lao}",
+                )
                 controller.announced = lao
             if controller.announced >= 0:
-                require(controller.announced >= highest, f"epoch {epoch} says LAO {lao}, an earlier one {highest}")
+                require(
+                    controller.announced >= highest,
+                    f"epoch {epoch} says LAO {lao}, an earlier one {highest}",
+                )
                 highest = controller.announced
-            self.visible = max(self.visible, min(controller.tracker.min_known_lao, high_watermark - 1))
+            self.visible = max(
+                self.visible, min(controller.tracker.min_known_lao, high_watermark - 1)
+            )
         for broker_id, standing in self.standings.items():
             if standing.fenced:
                 continue
             broker = self.processes[standing.process]
             require(
-                broker.applied >= highest, f"LAO {highest}: unfenced broker {broker_id} has applied {broker.applied}"
+                broker.applied >= highest,
+                f"LAO {highest}: unfenced broker {broker_id} has applied {broker.applied}",
             )
             if broker.serves():
                 read = broker.repeatable()
-                require(read <= broker.applied, f"broker {broker_id} reads at {read}, has applied {broker.applied}")
+                require(
+                    read <= broker.applied,
+                    f"broker {broker_id} reads at {read}, has applied {broker.applied}",
+                )
                 require(
                     read < 0 or read >= self.visible,
                     f"{self.visible} was answered visible, broker {broker_id} reads at {read}",
@@ -445,7 +501,9 @@ def fold(log: list[Entry]) -> Image:
 
 
 def change(broker_id: int, epoch: int, *, fenced: bool) -> Record:
-    return record(pb.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, fenced=fenced))
+    return record(
+        pb.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, fenced=fenced)
+    )
 
 
 def require(holds: bool, message: str) -> None:

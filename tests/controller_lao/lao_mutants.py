@@ -70,7 +70,9 @@ class NeverParks(LaoTracker):
 
 
 class FollowersHighWatermarkCounts(LaoTracker):
-    """What was known as committed at the claim unparks reports before the first commit of this epoch."""
+    """What was known as committed at the claim unparks reports before the first commit of this
+    epoch.
+    """
 
     def committed(self, high_watermark: int) -> None:
         start, self.epoch_start_offset = self.epoch_start_offset, -1
@@ -79,19 +81,31 @@ class FollowersHighWatermarkCounts(LaoTracker):
 
 
 class TakesReportsOfOlderEpochs(LaoTracker):
-    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int) -> None:
-        super().report(broker_id, broker_epoch, max(controller_epoch, self.epoch), applied, known_lao)
+    def report(
+        self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int
+    ) -> None:
+        super().report(
+            broker_id, broker_epoch, max(controller_epoch, self.epoch), applied, known_lao
+        )
 
 
 class DeposedTakesNewerReports(LaoTracker):
-    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int) -> None:
-        super().report(broker_id, broker_epoch, min(controller_epoch, self.epoch), applied, known_lao)
+    def report(
+        self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int
+    ) -> None:
+        super().report(
+            broker_id, broker_epoch, min(controller_epoch, self.epoch), applied, known_lao
+        )
 
 
 class TakesReportsOfOtherBrokerEpochs(LaoTracker):
-    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int) -> None:
+    def report(
+        self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int
+    ) -> None:
         broker = self._current.get(broker_id)
-        super().report(broker_id, broker.epoch if broker else -1, controller_epoch, applied, known_lao)
+        super().report(
+            broker_id, broker.epoch if broker else -1, controller_epoch, applied, known_lao
+        )
 
 
 class KnowsBeforeAllReported(LaoTracker):
@@ -146,7 +160,11 @@ class JoinsBelowLao(LaoTracker):
         return (
             broker is not None
             and broker.applied >= self.epoch_start_offset
-            and (self._floor < 0 or broker.known_lao >= (self._known_lao_floor if self._by_known_lao else self._floor))
+            and (
+                self._floor < 0
+                or broker.known_lao
+                >= (self._known_lao_floor if self._by_known_lao else self._floor)
+            )
         )
 
 
@@ -165,7 +183,9 @@ class JoinsUntold(LaoTracker):
 
 
 class ListensToDeposed(ModelBroker):
-    """Takes answers from controllers below the highest epoch it has seen, and reports under the last one."""
+    """Takes answers from controllers below the highest epoch it has seen, and reports under the
+    last one.
+    """
 
     def answered(self, answer: Answer, log: list[Entry], end: int) -> bool:
         self.seen = answer.controller_epoch
@@ -214,4 +234,6 @@ FIRST_SEED: dict[type, int] = {
     ListensToDeposed: 115,
     ReportsUnderOlderEpochs: 625,
 }
-"""Where to begin the hunt: shortly before a world known to tell the story, for the sake of time alone."""
+"""Where to begin the hunt: shortly before a world known to tell the story, for the sake of time
+alone.
+"""

@@ -1,4 +1,6 @@
-"""The tracker by hand: one test for each counter-example that the rules of LAO exist for, and the answers it gives."""
+"""The tracker by hand: one test for each counter-example that the rules of LAO exist for, and the
+answers it gives.
+"""
 
 import random
 from typing import Any
@@ -17,12 +19,16 @@ NO_OP = record(pb.NoOpRecord())
 
 def register(broker_id: int, epoch: int, *, fenced: bool = True, version: int = 1) -> Record:
     return record(
-        pb.RegisterBrokerRecord(broker_id=broker_id, broker_epoch=epoch, fenced=fenced, registration_version=version)
+        pb.RegisterBrokerRecord(
+            broker_id=broker_id, broker_epoch=epoch, fenced=fenced, registration_version=version
+        )
     )
 
 
 def change(broker_id: int, epoch: int, **fields: Any) -> Record:
-    return record(pb.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, **fields))
+    return record(
+        pb.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, **fields)
+    )
 
 
 def unregister(broker_id: int) -> Record:
@@ -37,7 +43,9 @@ def fold(*batches: list[Record]) -> Image:
 
 
 def claim(image: Image, *tail: list[Record], epoch: int = 2) -> LaoTracker:
-    """A controller that has just claimed: the committed image, the tail, and its own first record."""
+    """A controller that has just claimed: the committed image, the tail, and its own first
+    record.
+    """
     base = image.offset + 1
     tracker = LaoTracker(epoch, base + sum(len(records) for records in tail))
     tracker.seed(image)
@@ -52,12 +60,23 @@ def three(*unfenced: int) -> Image:
     return fold([register(b, b - 1, fenced=b not in unfenced) for b in (A, B, C)])
 
 
-def said(tracker: LaoTracker, broker_id: int, applied: int, known_lao: int = -1, *, epoch: int | None = None) -> None:
-    """A report of broker A, B or C as registered by ``three``, under the tracker's epoch unless told otherwise."""
-    tracker.report(broker_id, broker_id - 1, tracker.epoch if epoch is None else epoch, applied, known_lao)
+def said(
+    tracker: LaoTracker,
+    broker_id: int,
+    applied: int,
+    known_lao: int = -1,
+    *,
+    epoch: int | None = None,
+) -> None:
+    """A report of broker A, B or C as registered by ``three``, under the tracker's epoch unless
+    told otherwise.
+    """
+    tracker.report(
+        broker_id, broker_id - 1, tracker.epoch if epoch is None else epoch, applied, known_lao
+    )
 
 
-# --- reports ----------------------------------------------------------------------------------------------------------
+# --- reports ------------------------------------------------------------------------------------
 
 
 def test_lao_is_the_lowest_applied_offset_of_the_members() -> None:
@@ -107,7 +126,9 @@ def test_a_report_beyond_the_log_end_is_no_report(field: str, offset: int) -> No
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, A, 3)
-    said(tracker, A, offset if field == "applied" else 3, known_lao=offset if field == "told" else -1)
+    said(
+        tracker, A, offset if field == "applied" else 3, known_lao=offset if field == "told" else -1
+    )
     assert (tracker.lao, tracker.applied_of(A), tracker.known_lao_of(A)) == (3, 3, -1)
     tracker.proposed([NO_OP] * 2, 4)
     said(tracker, A, 4, known_lao=3)
@@ -128,7 +149,9 @@ def test_a_later_parked_report_replaces_the_earlier_and_a_countable_one_counts_a
 
 
 def test_before_the_own_epoch_commit_nothing_is_known_as_committed() -> None:
-    """B's fencing was committed, LAO went on to 6 without B; the new controller knows only the image before it."""
+    """B's fencing was committed, LAO went on to 6 without B; the new controller knows only the
+    image before it.
+    """
     tracker = claim(three(A, B), [NO_OP], [change(B, 1, fenced=True)], [NO_OP] * 3)
     assert tracker.epoch_start_offset == 8
     tracker.committed(3)
@@ -176,7 +199,7 @@ def test_reports_count_for_the_registered_broker_epoch_only() -> None:
     assert (tracker.applied_of(A), tracker.known_lao_of(A)) == (4, 3)
 
 
-# --- who counts -------------------------------------------------------------------------------------------------------
+# --- who counts ---------------------------------------------------------------------------------
 
 
 def test_the_images_between_the_batches_of_the_tail_count() -> None:
@@ -258,7 +281,9 @@ def test_a_replaced_or_unregistered_broker_counts_until_that_is_committed(ending
 
 
 def test_two_registrations_of_a_broker_may_count_at_once() -> None:
-    """The tail replaces B and unfences its successor: the committed image shows the one, the log end the other."""
+    """The tail replaces B and unfences its successor: the committed image shows the one, the log
+    end the other.
+    """
     tracker = claim(three(A, B), [register(B, 3)], [change(B, 3, fenced=False)])
     said(tracker, A, 5)
     tracker.report(B, 1, 2, 0, -1)
@@ -326,13 +351,16 @@ def test_a_legacy_member_makes_lao_unknown_and_is_named() -> None:
     tracker.report(C, 4, 2, 5, 5)
     said(tracker, A, 5)
     assert tracker.lao == -1
-    assert tracker.unknown_reason == "brokers [3] have a legacy registration, which reports no applied offset"
+    assert (
+        tracker.unknown_reason
+        == "brokers [3] have a legacy registration, which reports no applied offset"
+    )
     tracker.proposed([change(C, 4, fenced=True)], 6)
     tracker.committed(7)
     assert tracker.lao == 5
 
 
-# --- joining ----------------------------------------------------------------------------------------------------------
+# --- joining ------------------------------------------------------------------------------------
 
 
 def test_joining_needs_lao_applied() -> None:
@@ -358,7 +386,9 @@ def test_joining_needs_the_first_record_of_the_epoch_applied() -> None:
 
 
 def test_joining_needs_to_have_been_told_what_the_members_were() -> None:
-    """Members were told 5 and a write was answered visible; B, told 3 while it was fenced, would read from 3."""
+    """Members were told 5 and a write was answered visible; B, told 3 while it was fenced, would
+    read from 3.
+    """
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
@@ -394,7 +424,9 @@ def test_joining_an_empty_set_needs_to_have_been_told_lao() -> None:
 
 
 def test_the_first_of_an_empty_set_binds_the_next() -> None:
-    """Both are unfenced in one turn: what the first was told may be answered visible before the second says more."""
+    """Both are unfenced in one turn: what the first was told may be answered visible before the
+    second says more.
+    """
     tracker = claim(three(C))
     tracker.proposed([change(C, 2, fenced=True)], 4)
     tracker.proposed([NO_OP] * 5, 5)
@@ -412,14 +444,16 @@ def test_the_first_of_an_empty_set_binds_the_next() -> None:
 
 
 def test_joining_while_lao_is_unknown_needs_no_told() -> None:
-    """What earlier epochs told counts for nothing at a broker that this epoch unfences: that is the broker's rule."""
+    """What earlier epochs told counts for nothing at a broker that this epoch unfences: that is the
+    broker's rule.
+    """
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, B, 3)
     assert tracker.may_join(B)
 
 
-# --- answers ----------------------------------------------------------------------------------------------------------
+# --- answers ------------------------------------------------------------------------------------
 
 
 def test_writers_learn_whom_they_wait_for() -> None:
@@ -453,7 +487,7 @@ def test_a_batch_left_out_is_refused() -> None:
     tracker.proposed([NO_OP], 4)
 
 
-# --- leases for strict reads ------------------------------------------------------------------------------------------
+# --- leases for strict reads --------------------------------------------------------------------
 
 
 def test_unfenced_in_every_image_from_the_high_watermark_on() -> None:
@@ -495,7 +529,7 @@ def test_a_registration_that_is_replaced_or_gone_is_not_unfenced() -> None:
     assert not tracker.unfenced_throughout(B)
 
 
-# --- the feature level ------------------------------------------------------------------------------------------------
+# --- the feature level --------------------------------------------------------------------------
 
 
 def level(name: str, level: int) -> Record:
@@ -503,7 +537,11 @@ def level(name: str, level: int) -> Record:
 
 
 def test_below_its_feature_level_lao_is_unknown_and_it_does_not_go_back() -> None:
-    levels = [level("metadata.version", 3), level("broker.heartbeat.version", 1), level("lao.version", 1)]
+    levels = [
+        level("metadata.version", 3),
+        level("broker.heartbeat.version", 1),
+        level("lao.version", 1),
+    ]
     tracker = claim(fold([register(A, 0, fenced=False)], levels))
     tracker.committed(6)
     said(tracker, A, 4)
@@ -522,7 +560,8 @@ def test_who_may_hold_a_lease_is_what_all_images_from_the_high_watermark_on_say(
     for seed in range(300):
         rng = random.Random(seed)
         tracker = claim(three(*rng.sample((A, B, C), rng.randint(0, 3))))
-        # What the log says of (broker, registration) after each batch, from the claim's image on; None: another or no registration.
+        # What the log says of (broker, registration) after each batch, from the claim's image on;
+        # None: another or no registration.
         epochs = {b: b - 1 for b in (A, B, C)}
         now = {b: b in tracker.members for b in (A, B, C)}
         images = [dict(now), dict(now)]
@@ -530,7 +569,9 @@ def test_who_may_hold_a_lease_is_what_all_images_from_the_high_watermark_on_say(
         end, high_watermark = 4, 0
         for _ in range(40):
             if rng.random() < 0.4:
-                high_watermark = rng.choice([one for one in ends if one > max(high_watermark, 3)] or [high_watermark])
+                high_watermark = rng.choice(
+                    [one for one in ends if one > max(high_watermark, 3)] or [high_watermark]
+                )
                 tracker.committed(high_watermark)
             else:
                 broker_id = rng.choice((A, B, C))
@@ -547,5 +588,11 @@ def test_who_may_hold_a_lease_is_what_all_images_from_the_high_watermark_on_say(
                 images.append(dict(now))
                 ends.append(end)
             for broker_id in (A, B, C):
-                shown = [image[broker_id] for at, image in zip(ends, images, strict=True) if at >= high_watermark]
-                assert tracker.unfenced_throughout(broker_id) == (high_watermark > 0 and all(shown)), (seed, broker_id)
+                shown = [
+                    image[broker_id]
+                    for at, image in zip(ends, images, strict=True)
+                    if at >= high_watermark
+                ]
+                assert tracker.unfenced_throughout(broker_id) == (
+                    high_watermark > 0 and all(shown)
+                ), (seed, broker_id)

@@ -1,4 +1,6 @@
-"""The model check of LAO: the real tracker keeps its promises over many random histories, and no broken one does."""
+"""The model check of LAO: the real tracker keeps its promises over many random histories, and no
+broken one does.
+"""
 
 from typing import Any
 
@@ -31,15 +33,24 @@ def test_every_promise_of_lao_holds(worlds: int) -> None:
 
 
 def test_the_worlds_are_worth_checking() -> None:
-    """They must reach what the promises are about: failovers with LAO known on both sides, visible writes, re-registrations."""
+    """They must reach what the promises are about: failovers with LAO known on both sides, visible
+    writes, re-registrations.
+    """
     known_in_two_epochs = visible = restarted = unfenced_again = 0
     for seed in range(200):
         world = World(seed)
         world.run(STEPS)
-        known_in_two_epochs += sum(controller.announced >= 0 for controller in world.controllers) >= 2
+        known_in_two_epochs += (
+            sum(controller.announced >= 0 for controller in world.controllers) >= 2
+        )
         visible += world.visible >= 0
-        restarted += any(standing.process.split(".")[1] > "2" for standing in world.standings.values())
-        unfenced_again += any(not standing.fenced and standing.unfenced_by > 1 for standing in world.standings.values())
+        restarted += any(
+            standing.process.split(".")[1] > "2" for standing in world.standings.values()
+        )
+        unfenced_again += any(
+            not standing.fenced and standing.unfenced_by > 1
+            for standing in world.standings.values()
+        )
     assert known_in_two_epochs > 60
     assert visible > 150
     assert restarted > 60

@@ -13,7 +13,9 @@ def log(policy: ProgressPolicy, offset: int, *records: Record) -> None:
     policy.observe_proposed(records, offset)
 
 
-def write(policy: ProgressPolicy, lao: int, now: float, *applied: tuple[int, int, int]) -> pb.ProgressRecord | None:
+def write(
+    policy: ProgressPolicy, lao: int, now: float, *applied: tuple[int, int, int]
+) -> pb.ProgressRecord | None:
     """Decide, and propose what was decided."""
     message = policy.decide(lao, lao + 1, applied, now)
     if message is not None:
@@ -83,8 +85,13 @@ def test_deciding_changes_nothing() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=3), max_size=12), st.lists(st.integers(0, 30), max_size=8))
-def test_due_exactly_when_a_batch_with_news_was_passed(batches: list[list[bool]], laos: list[int]) -> None:
+@given(
+    st.lists(st.lists(st.booleans(), min_size=1, max_size=3), max_size=12),
+    st.lists(st.integers(0, 30), max_size=8),
+)
+def test_due_exactly_when_a_batch_with_news_was_passed(
+    batches: list[list[bool]], laos: list[int]
+) -> None:
     policy = ProgressPolicy(0.0)
     news = []
     offset = 0

@@ -1,4 +1,6 @@
-"""Controllers on simulated disks and network whose voter set changes: nodes join, leave, lose their disks and move."""
+"""Controllers on simulated disks and network whose voter set changes: nodes join, leave, lose their
+disks and move.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ T = TypeVar("T")
 
 class Node:
     def __init__(
-        self, world: QuorumWorld, node_id: int, *, voters: tuple[Voter, ...] = (), auto_join: bool = False
+        self,
+        world: QuorumWorld,
+        node_id: int,
+        *,
+        voters: tuple[Voter, ...] = (),
+        auto_join: bool = False,
     ) -> None:
         self.world, self.id, self.auto_join = world, node_id, auto_join
         self.disks = 0
@@ -47,7 +54,9 @@ class Node:
         return f"dir-{self.id}-{self.disks}"
 
     def new_disk(self, *, joining: bool = True) -> None:
-        """As formatted with --no-initial-controllers, unless it is the first one, or ``joining`` is false."""
+        """As formatted with --no-initial-controllers, unless it is the first one, or ``joining`` is
+        false.
+        """
         if self.disks and joining:
             self.voters = ()
         self.disks += 1
@@ -97,18 +106,26 @@ class Node:
 
 class QuorumWorld:
     def __init__(self, *, voters: int = 0, auto_join: bool = False, seed: int = 5) -> None:
-        """``voters``: a static set of so many; 0: node 1 alone, with its directory, as by --standalone."""
+        """``voters``: a static set of so many; 0: node 1 alone, with its directory, as by
+        --standalone.
+        """
         self.network = SimNetwork(random.Random(seed))
         self.auto_join = auto_join
         count = voters or 1
         self.bootstrap = tuple(f"c{i}:9093" for i in range(1, count + 1))
-        first = tuple(Voter(i, f"c{i}:9093", "" if voters else "dir-1-1") for i in range(1, count + 1))
-        self.nodes = {i: Node(self, i, voters=first, auto_join=auto_join) for i in range(1, count + 1)}
+        first = tuple(
+            Voter(i, f"c{i}:9093", "" if voters else "dir-1-1") for i in range(1, count + 1)
+        )
+        self.nodes = {
+            i: Node(self, i, voters=first, auto_join=auto_join) for i in range(1, count + 1)
+        }
         for node in self.nodes.values():
             node.start()
         self.acknowledged: set[str] = set()
         self.client = ControllerClient(
-            self.network.transport_for("client"), [f"c{i}:9093" for i in range(1, 8)], rng=random.Random(9)
+            self.network.transport_for("client"),
+            [f"c{i}:9093" for i in range(1, 8)],
+            rng=random.Random(9),
         )
 
     def join(self, node_id: int) -> Node:
@@ -151,7 +168,9 @@ class QuorumWorld:
                     continue
                 named = active.state.committed.voters
                 found = named.voters if named is not None else ()
-                if [one.id for one in found] == list(expected) or [one.directory_id for one in found] == list(expected):
+                if [one.id for one in found] == list(expected) or [
+                    one.directory_id for one in found
+                ] == list(expected):
                     return node
             return None
 
@@ -178,7 +197,11 @@ class QuorumWorld:
         await self.until(
             lambda: (
                 len({(n.service.image.offset, n.service.image.state_hash) for n in self.up()}) == 1
-                and all((16, name) in n.service.image.configs for n in self.up() for name in self.acknowledged)
+                and all(
+                    (16, name) in n.service.image.configs
+                    for n in self.up()
+                    for name in self.acknowledged
+                )
             )
         )
 

@@ -1,4 +1,6 @@
-"""A backup holds the state of one committed offset, whole and checked, while writes go on; a bad one never gets its name."""
+"""A backup holds the state of one committed offset, whole and checked, while writes go on; a bad
+one never gets its name.
+"""
 
 import asyncio
 import os
@@ -22,7 +24,11 @@ from raftlog.metadata.snapshot_file import SnapshotHeader
 
 def reader_of(world: World, first: int = 0) -> LogReader:
     endpoints = [voter.endpoint for voter in VOTERS]
-    return LogReader(world.network.transport_for("backup"), endpoints[first:] + endpoints[:first], rng=random.Random(4))
+    return LogReader(
+        world.network.transport_for("backup"),
+        endpoints[first:] + endpoints[:first],
+        rng=random.Random(4),
+    )
 
 
 def state_at(world: World, end_offset: int) -> Image:
@@ -40,7 +46,9 @@ def state_at(world: World, end_offset: int) -> Image:
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 @simulated
-async def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(tmp_path: Path, first: int) -> None:
+async def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(
+    tmp_path: Path, first: int
+) -> None:
     world = World()
     await world.active()
     for i in range(50):
@@ -64,7 +72,9 @@ async def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(t
     assert written > before, "nobody wrote meanwhile"
     stop.set()
     await writing
-    await world.until(lambda: all(n.service.image.offset >= summary.header.end_offset for n in world.nodes))
+    await world.until(
+        lambda: all(n.service.image.offset >= summary.header.end_offset for n in world.nodes)
+    )
     header, image = load([file.read_bytes()])
     expected = state_at(world, header.end_offset)
     assert (header.cluster_id, header.generation) == ("c", 0)

@@ -1,4 +1,6 @@
-"""A broker whose connection broke is looked for at its listener; what counts as evidence, and what does not."""
+"""A broker whose connection broke is looked for at its listener; what counts as evidence, and what
+does not.
+"""
 
 from __future__ import annotations
 

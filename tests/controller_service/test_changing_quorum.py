@@ -1,4 +1,6 @@
-"""Quorums whose voters come and go, on simulated disks and network: nothing acknowledged is lost, and writes go on."""
+"""Quorums whose voters come and go, on simulated disks and network: nothing acknowledged is lost,
+and writes go on.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 def add(node_id: int, directory: str = "") -> pb.AddRaftVoterRequest:
     return pb.AddRaftVoterRequest(
-        voter_id=node_id, voter_directory_id=directory or f"dir-{node_id}-1", endpoint=f"c{node_id}:9093"
+        voter_id=node_id,
+        voter_directory_id=directory or f"dir-{node_id}-1",
+        endpoint=f"c{node_id}:9093",
     )
 
 
 def remove(node_id: int, directory: str = "") -> pb.RemoveRaftVoterRequest:
-    return pb.RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=directory or f"dir-{node_id}-1")
+    return pb.RemoveRaftVoterRequest(
+        voter_id=node_id, voter_directory_id=directory or f"dir-{node_id}-1"
+    )
 
 
 async def eventually(world: QuorumWorld, body: object) -> None:
@@ -29,7 +35,10 @@ async def eventually(world: QuorumWorld, body: object) -> None:
         try:
             await world.ask(body)
         except ApiError as error:
-            if error.code in (ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND) and not error.outcome_unknown:
+            if (
+                error.code in (ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND)
+                and not error.outcome_unknown
+            ):
                 return
             await asyncio.sleep(0.2)
         else:
@@ -134,7 +143,8 @@ async def test_a_voter_that_moves_says_so() -> None:
         moved.start()
     await world.until(
         lambda: all(
-            {v.node_id: v.endpoint for v in node.service.voters} == {1: "c1:9193", 2: "c2:9193", 3: "c3:9093"}
+            {v.node_id: v.endpoint for v in node.service.voters}
+            == {1: "c1:9193", 2: "c2:9193", 3: "c3:9093"}
             for node in world.up()
         )
     )

@@ -1,4 +1,6 @@
-"""What one turn decides becomes one chunk: each decision atomic, the image always where the chunk ends."""
+"""What one turn decides becomes one chunk: each decision atomic, the image always where the chunk
+ends.
+"""
 
 from controller.service.chunk import MAX_SHARED_RECORDS, ChunkBuilder
 from raftlog import batch
@@ -18,7 +20,9 @@ def topic(name: str) -> Record:
     return record(pb.TopicRecord(name=name, topic_id=name.encode().ljust(16, b"0")))
 
 
-def build(*decisions: tuple[list[Record], ClientIdentity | None]) -> tuple[list[batch.BatchHeader], bytes, Image]:
+def build(
+    *decisions: tuple[list[Record], ClientIdentity | None],
+) -> tuple[list[batch.BatchHeader], bytes, Image]:
     pending = ImageBuilder(Image())
     chunks = ChunkBuilder(pending, epoch=3)
     for records, client in decisions:
@@ -35,7 +39,10 @@ def build(*decisions: tuple[list[Record], ClientIdentity | None]) -> tuple[list[
 def test_the_chunk_folds_to_the_image_it_was_cut_from() -> None:
     alice, bob = ClientIdentity(principal="alice"), ClientIdentity(principal="bob")
     headers, chunk, image = build(
-        ([config("a")], alice), ([config("b")], alice), ([topic("t"), config("c")], bob), ([config("d")], None)
+        ([config("a")], alice),
+        ([config("b")], alice),
+        ([topic("t"), config("c")], bob),
+        ([config("d")], None),
     )
     assert headers[-1].last_offset == image.offset == 4
     again = ImageBuilder(Image())
@@ -75,10 +82,15 @@ def test_a_shared_batch_is_bounded() -> None:
 
 
 def test_a_voter_set_comes_alone_in_a_control_batch_and_is_named_to_the_quorum() -> None:
-    voters = record(pb.VotersRecord(voters=[pb.VoterEntry(voter_id=1, voter_directory_id="d1", endpoint="a:1")]))
+    voters = record(
+        pb.VotersRecord(voters=[pb.VoterEntry(voter_id=1, voter_directory_id="d1", endpoint="a:1")])
+    )
     headers, chunk, _ = build(([config("a")], None), ([voters], None), ([config("b")], None))
     assert [(h.base_offset, h.record_count, h.control) for h in headers] == [
         (0, 1, False), (1, 1, True), (2, 1, False),
     ]  # fmt: skip
     (found,) = voters_in(chunk, batch.scan(chunk, expect_offset=0).control_at)
-    assert (found.offset, [(v.node_id, v.directory_id, v.endpoint) for v in found.voters]) == (1, [(1, "d1", "a:1")])
+    assert (found.offset, [(v.node_id, v.directory_id, v.endpoint) for v in found.voters]) == (
+        1,
+        [(1, "d1", "a:1")],
+    )

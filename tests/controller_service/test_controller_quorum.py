@@ -1,4 +1,6 @@
-"""Three controllers on simulated disks and network, asked by a real client: decisions, commits, failover, unknown outcomes."""
+"""Three controllers on simulated disks and network, asked by a real client: decisions, commits,
+failover, unknown outcomes.
+"""
 
 import asyncio
 import random
@@ -40,14 +42,18 @@ class Node:
         self.failures: list[Exception] = []
         self.service = ControllerService(
             ControllerSettings(),
-            QuorumConfig("c", self.id, f"dir-{self.id}", VOTERS, max_metadata_version=LATEST_METADATA_VERSION),
+            QuorumConfig(
+                "c", self.id, f"dir-{self.id}", VOTERS, max_metadata_version=LATEST_METADATA_VERSION
+            ),
             self.disk.open(),
             self.transport,
             rng=random.Random(100 + self.id),
             wall_clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
             on_failure=self.failures.append,
         )
-        self.up = asyncio.get_running_loop().create_task(self._up(), context=host_context(f"c{self.id}"))
+        self.up = asyncio.get_running_loop().create_task(
+            self._up(), context=host_context(f"c{self.id}")
+        )
 
     async def _up(self) -> None:
         await self.transport.listen(f"c{self.id}:9093", self.service.acceptors())
@@ -80,7 +86,9 @@ class World:
 
     async def active(self) -> Node:
         return await self.until(
-            lambda: next((n for n in self.nodes if n.up_now and n.service.decider is not None), None)
+            lambda: next(
+                (n for n in self.nodes if n.up_now and n.service.decider is not None), None
+            )
         )
 
     def hashes(self) -> set[tuple[int, int]]:
@@ -91,7 +99,9 @@ def alter(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
     return pb.IncrementalAlterConfigsRequest(
         resources=[
             pb.AlterConfigsResource(
-                resource_type=16, resource_name=name, configs=[pb.AlterableConfig(name="match", value=value)]
+                resource_type=16,
+                resource_name=name,
+                configs=[pb.AlterableConfig(name="match", value=value)],
             )
         ]
     )
@@ -121,7 +131,10 @@ async def test_a_principal_beyond_its_limit_stops_no_controller(length: int) -> 
     for principal in ("x" * length, "ä" * length, "a\nb"):
         with pytest.raises(ApiError) as refused:
             await world.client.call(alter("a", "1"), principal=principal)
-        assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, "client.principal")
+        assert (refused.value.code, refused.value.field) == (
+            ErrorCode.INVALID_REQUEST,
+            "client.principal",
+        )
         assert not refused.value.outcome_unknown
     assert (world.hashes(), node.service.replica.log_end_offset) == (before, end)
     assert await world.active() is node
@@ -150,7 +163,10 @@ async def test_an_error_names_its_field_changes_nothing_and_waits_for_proof_of_l
     bad.resources[0].configs[0].name = "no.such.key"
     response = await world.client.call(bad, raise_refused=False)
     error = response.incremental_alter_configs.results[0].error
-    assert (error.error_code, error.field) == (ErrorCode.INVALID_CONFIG, "resources[0].configs[0].name")
+    assert (error.error_code, error.field) == (
+        ErrorCode.INVALID_CONFIG,
+        "resources[0].configs[0].name",
+    )
     assert not error.outcome_unknown
     assert node.service.image is before
     # Cut off from the others, the deposed leader cannot say even that.
@@ -189,7 +205,10 @@ async def test_a_request_of_another_cluster_is_refused() -> None:
     request = pb.ControllerRequest(cluster_id="other", incremental_alter_configs=alter("a", "1"))
     with pytest.raises(ApiError) as failure:
         await world.client.call(request)
-    assert (failure.value.code, failure.value.field) == (ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id")
+    assert (failure.value.code, failure.value.field) == (
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        "cluster_id",
+    )
 
 
 @simulated
@@ -208,16 +227,28 @@ async def test_a_deposed_leader_answers_its_waiting_writes_with_outcome_unknown(
 
 @simulated
 async def test_who_is_the_stale_one_does_not_name_itself() -> None:
-    """A broker epoch beyond this log was given by a newer controller: sent back to this one the broker would ask in a circle."""
+    """A broker epoch beyond this log was given by a newer controller: sent back to this one the
+    broker would ask in a circle.
+    """
     world = World()
     node = await world.active()
     beat = pb.BrokerHeartbeatRequest(broker_id=7, broker_epoch=10**9)
-    response = await asyncio.ensure_future(answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1"))
-    assert (response.error.error_code, response.error.field) == (ErrorCode.NOT_CONTROLLER, "broker_epoch")
+    response = await asyncio.ensure_future(
+        answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1")
+    )
+    assert (response.error.error_code, response.error.field) == (
+        ErrorCode.NOT_CONTROLLER,
+        "broker_epoch",
+    )
     assert (response.leader_id, response.leader_endpoint) == (-1, "")
     beat.broker_epoch = 1
-    response = await asyncio.ensure_future(answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1"))
-    assert (response.error.error_code, response.leader_id) == (ErrorCode.STALE_BROKER_EPOCH, node.id)
+    response = await asyncio.ensure_future(
+        answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1")
+    )
+    assert (response.error.error_code, response.leader_id) == (
+        ErrorCode.STALE_BROKER_EPOCH,
+        node.id,
+    )
 
 
 class Stranger:
@@ -241,7 +272,9 @@ class Stranger:
 
 
 def forged(epoch: int) -> list[quorum_pb2.QuorumMessage]:
-    """What once ended a quorum: the last epoch, another leader of this one, one out of the blue; from voters and others."""
+    """What once ended a quorum: the last epoch, another leader of this one, one out of the blue;
+    from voters and others.
+    """
     far = (2**31 - 1, 2**31 - 2, 2**30)
     bodies = []
     for sender in (1, 2, 3, 99):
@@ -250,7 +283,9 @@ def forged(epoch: int) -> list[quorum_pb2.QuorumMessage]:
             led = quorum_pb2.BeginQuorumEpochRequest(
                 cluster_id="c", leader_id=sender, leader_epoch=at, leader_endpoint="x:1"
             )
-            end = quorum_pb2.EndQuorumEpochRequest(cluster_id="c", leader_id=sender, leader_epoch=at)
+            end = quorum_pb2.EndQuorumEpochRequest(
+                cluster_id="c", leader_id=sender, leader_epoch=at
+            )
             for voter_id in (1, 2, 3):
                 vote.voter_id = led.voter_id = voter_id
                 bodies.append(quorum_pb2.QuorumMessage(vote_request=vote))

@@ -54,7 +54,9 @@ def test_whoever_stops_in_between_goes_on_with_the_next_call() -> None:
 
 
 def test_those_that_wait_are_not_looked_at_again_each_time() -> None:
-    """[65,536 requests wait for 30 s: each of ten looks a second at all of them took a quarter of the leader's time]"""
+    """[65,536 requests wait for 30 s: each of ten looks a second at all of them took a quarter of
+    the leader's time]
+    """
     deadlines: Deadlines[One] = Deadlines()
     ones = [One(30.0) for _ in range(2_000)]
     for one in ones:

@@ -1,4 +1,6 @@
-"""Exactly-once writes at three simulated controllers that die: every numbered write is in the log once, and told so."""
+"""Exactly-once writes at three simulated controllers that die: every numbered write is in the log
+once, and told so.
+"""
 
 import asyncio
 import random
@@ -48,7 +50,9 @@ async def test_writes_are_executed_once_across_failovers(seed: int) -> None:
             await asyncio.sleep(rng.uniform(0.3, 1.0))
             node.start()
 
-    await asyncio.gather(kill(), *(write(i, session) for i, session in enumerate(sessions) for _ in range(4)))
+    await asyncio.gather(
+        kill(), *(write(i, session) for i, session in enumerate(sessions) for _ in range(4))
+    )
     assert done == 3 * 4 * 40
     node = await world.active()
     await world.until(lambda: len(world.hashes()) == 1)
@@ -60,7 +64,9 @@ async def test_writes_are_executed_once_across_failovers(seed: int) -> None:
 
 @simulated
 async def test_a_retry_finds_its_write_in_the_tail_that_the_new_leader_inherited() -> None:
-    """[Seq 7 sits in the inherited, not yet committed tail; the client retries within 20 ms and it is executed twice.]"""
+    """[Seq 7 sits in the inherited, not yet committed tail; the client retries within 20 ms and it
+    is executed twice.]
+    """
     world = World()
     old = await world.active()
     session = world.client.session()
@@ -90,7 +96,9 @@ class Delaying:
         self.delay_next = False
         self.delayed: pb.ControllerRequest | None = None
 
-    async def attempt(self, request: pb.ControllerRequest, timeout_s: float) -> pb.ControllerResponse:
+    async def attempt(
+        self, request: pb.ControllerRequest, timeout_s: float
+    ) -> pb.ControllerResponse:
         if self.delay_next:
             self.delay_next, self.delayed = False, request
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "no answer", outcome_unknown=True)
@@ -136,7 +144,11 @@ async def test_a_closed_client_and_another_generation_are_refused() -> None:
     session = world.client.session()
     await session.write(alter("a", "0"))
     request = pb.ControllerRequest(incremental_alter_configs=alter("a", "1"))
-    request.client.client_id, request.client.sequence, request.client.generation = session.client_id, 2, 1
+    request.client.client_id, request.client.sequence, request.client.generation = (
+        session.client_id,
+        2,
+        1,
+    )
     other = await world.client.send(request)
     assert (other.error.error_code, other.error.field) == (
         ErrorCode.INCONSISTENT_GENERATION,
@@ -145,4 +157,7 @@ async def test_a_closed_client_and_another_generation_are_refused() -> None:
     request.client.generation = 0
     await session.close()
     closed = await world.client.send(request)
-    assert (closed.error.error_code, closed.error.outcome_unknown) == (ErrorCode.UNKNOWN_PRODUCER_ID, False)
+    assert (closed.error.error_code, closed.error.outcome_unknown) == (
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        False,
+    )

@@ -1,4 +1,6 @@
-"""The leadership changes hands under load: no write is lost, none is left unknown, and the pause is short. And full disks."""
+"""The leadership changes hands under load: no write is lost, none is left unknown, and the pause is
+short. And full disks.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Load:
         while True:
             count += 1
             try:
-                response = await self._world.client.call(alter(f"{prefix}-{count}", "v"), timeout_s=20)
+                response = await self._world.client.call(
+                    alter(f"{prefix}-{count}", "v"), timeout_s=20
+                )
             except ApiError as error:
                 self.failed.append(error)
                 continue
@@ -54,7 +58,9 @@ async def transfer(world: World, target: int = -1) -> pb.ControllerResponse:
 
 
 async def led_by(world: World, node_id: int) -> None:
-    await world.until(lambda: (n := world.nodes[node_id - 1]).up_now and n.service.decider is not None)
+    await world.until(
+        lambda: (n := world.nodes[node_id - 1]).up_now and n.service.decider is not None
+    )
 
 
 async def holds_all(world: World, load: Load) -> None:
@@ -113,7 +119,10 @@ async def test_a_transfer_that_cannot_be_finished_in_time_changes_nothing() -> N
     with pytest.raises(ApiError) as failure:
         await asked
     took_s = asyncio.get_running_loop().time() - begun
-    assert (failure.value.code, failure.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+    assert (failure.value.code, failure.value.outcome_unknown) == (
+        ErrorCode.REQUEST_TIMED_OUT,
+        False,
+    )
     assert "not handed over in time" in failure.value.message
     assert took_s == pytest.approx(TRANSFER_TIMEOUT_S, abs=0.1)
     assert old.service.decider is not None
@@ -153,11 +162,16 @@ async def test_who_comes_too_late_waits_until_it_can_be_told_who_leads() -> None
     leaving = asyncio.ensure_future(transfer(world, target))
     await world.until(lambda: old.service.leadership is None)
     told = Told()
-    old.service.received(told, [pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())])
+    old.service.received(
+        told, [pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())]
+    )
     assert told.responses == []
     await world.until(lambda: told.responses, within_s=HOLD_S)
     (response,) = told.responses
-    assert (response.error.error_code, response.error.outcome_unknown) == (ErrorCode.NOT_CONTROLLER, False)
+    assert (response.error.error_code, response.error.outcome_unknown) == (
+        ErrorCode.NOT_CONTROLLER,
+        False,
+    )
     assert (response.leader_id, response.leader_endpoint) == (target, f"c{target}:9093")
     await leaving
 
@@ -260,12 +274,16 @@ async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> 
     asked = 0
     while not seeing_off.done():
         asked += 1
-        request = pb.ControllerRequest(correlation_id=asked, describe_brokers=pb.DescribeBrokersRequest())
+        request = pb.ControllerRequest(
+            correlation_id=asked, describe_brokers=pb.DescribeBrokersRequest()
+        )
         old.service.received(told, [request])
         assert told.responses[-1].error.error_code == ErrorCode.NOT_CONTROLLER
         assert told.responses[-1].correlation_id == asked
         await asyncio.sleep(QUIET_S / 5)
-    assert asyncio.get_running_loop().time() - begun == pytest.approx(BOUND_S, abs=0.1), "not for ever"
+    assert asyncio.get_running_loop().time() - begun == pytest.approx(BOUND_S, abs=0.1), (
+        "not for ever"
+    )
     quiet = Farewell()
     quiet.opened(told)
     quiet.begin(1.0, notice)
@@ -306,7 +324,7 @@ async def test_without_anybody_to_hand_over_to_what_was_accepted_is_answered_fir
     assert [error for error in load.failed if error.outcome_unknown] == []
 
 
-# --- space ----------------------------------------------------------------------------------------------------------------
+# --- space --------------------------------------------------------------------------------------
 
 
 class Disks:
@@ -361,7 +379,10 @@ async def test_without_a_majority_that_has_space_writes_are_refused_until_there_
     )
     with pytest.raises(ApiError) as failure:
         await world.client.call(alter("b", "1"))
-    assert (failure.value.code, failure.value.outcome_unknown) == (ErrorCode.KAFKA_STORAGE_ERROR, False)
+    assert (failure.value.code, failure.value.outcome_unknown) == (
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        False,
+    )
     assert "nodes [1, 2, 3]" in failure.value.message
     await world.client.call(pb.DescribeBrokersRequest())
     end = leader.service.replica.log_end_offset
@@ -381,7 +402,9 @@ async def test_a_disk_that_fills_up_while_nobody_can_take_over_refuses_writes() 
     others = [node for node in world.nodes if node is not old]
     others[0].kill()
     disks.free[others[1].id] = disks.free[old.id] = 99
-    await world.until(lambda: any(n.up_now and n.service.space.verdict.refusal for n in world.nodes))
+    await world.until(
+        lambda: any(n.up_now and n.service.space.verdict.refusal for n in world.nodes)
+    )
     with pytest.raises(ApiError) as failure:
         await world.client.call(alter("b", "1"))
     assert failure.value.code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,4 +1,6 @@
-"""The queue in front of the controller is bounded, in order, and gives back what waited too long."""
+"""The queue in front of the controller is bounded, in order, and gives back what waited too
+long.
+"""
 
 from dataclasses import dataclass
 
@@ -31,22 +33,33 @@ def test_in_order_with_its_bytes() -> None:
     assert queue.waiting_bytes == 0
 
 
-def test_too_large_and_too_many_are_refused_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_and_too_many_are_refused_and_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 2)
     queue = Intake(30.0)
     too_large = request()
     too_large.delete_topics.names.append("t" * intake.MAX_REQUEST_BYTES)
     with pytest.raises(ApiError) as refused:
         queue.add(None, request("x" * (intake.MAX_REQUEST_BYTES + 1)), 0.0)
-    assert (refused.value.code, refused.value.outcome_unknown) == (ErrorCode.MESSAGE_TOO_LARGE, False)
+    assert (refused.value.code, refused.value.outcome_unknown) == (
+        ErrorCode.MESSAGE_TOO_LARGE,
+        False,
+    )
     with pytest.raises(ApiError) as refused:
         queue.add(None, too_large, 0.0)
-    assert (refused.value.code, refused.value.field) == (ErrorCode.MESSAGE_TOO_LARGE, "delete_topics")
+    assert (refused.value.code, refused.value.field) == (
+        ErrorCode.MESSAGE_TOO_LARGE,
+        "delete_topics",
+    )
     queue.add(None, request(), 0.0)
     queue.add(None, request(), 0.0)
     with pytest.raises(ApiError) as refused:
         queue.add(None, request(), 0.0)
-    assert (refused.value.code, refused.value.outcome_unknown) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, False)
+    assert (refused.value.code, refused.value.outcome_unknown) == (
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        False,
+    )
     assert len(queue) == 2
 
 
@@ -120,7 +133,9 @@ def test_connections_take_turns_and_each_keeps_its_order() -> None:
 
 
 def test_no_connection_has_more_than_it_leaves_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONTROLLER_MAX_WAITING_BYTES", 100 * (limits.CONTROLLER_WAITING_REQUEST_BYTES + 3))
+    monkeypatch.setattr(
+        limits, "CONTROLLER_MAX_WAITING_BYTES", 100 * (limits.CONTROLLER_WAITING_REQUEST_BYTES + 3)
+    )
     queue = Intake(30.0)
     counts = {"a": 0, "b": 0}
     for name in counts:
@@ -238,7 +253,9 @@ def test_a_request_that_is_put_off_again_and_again_is_late_once() -> None:
 
 
 def test_a_newcomer_has_a_place_beside_ten_connections_that_took_all_they_may() -> None:
-    """[160,000 listings on ten links: there was room for bytes, but none for one request more, and everybody was refused]"""
+    """[160,000 listings on ten links: there was room for bytes, but none for one request more, and
+    everybody was refused]
+    """
     queue = Intake(30.0)
     listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
     refused: set[int] = set()

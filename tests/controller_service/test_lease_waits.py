@@ -1,4 +1,6 @@
-"""Leases for strict reads at a whole controller: the answer waits for a round, unregistering waits for the lease."""
+"""Leases for strict reads at a whole controller: the answer waits for a round, unregistering waits
+for the lease.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def others(world: World, node: Node) -> list[str]:
 
 @simulated
 async def test_a_controller_that_is_cut_off_gives_no_lease() -> None:
-    """[a deposed controller that answers heartbeats extends leases that the new one knows nothing of]"""
+    """[a deposed controller that answers heartbeats extends leases that the new one knows nothing
+    of]
+    """
     world, node, broker = await unfenced_broker()
     reply = (await ask(broker, node)).broker_heartbeat
     assert reply.read_lease_ms == 0.75 * SESSION_S * 1000
@@ -78,7 +82,9 @@ async def test_who_waits_for_a_lease_and_has_no_time_left_is_told_that_nothing_w
 
 
 @simulated
-async def test_who_waits_for_a_lease_when_the_leadership_is_lost_is_sent_to_the_next_controller() -> None:
+async def test_who_waits_for_a_lease_when_the_leadership_is_lost_is_sent_to_the_next_controller() -> (
+    None
+):
     world, node, broker = await unfenced_broker()
     await ask(broker, node)
     begun = asyncio.get_running_loop().time()
@@ -87,5 +93,6 @@ async def test_who_waits_for_a_lease_when_the_leadership_is_lost_is_sent_to_the_
     assert not unregistered.done()
     node.service.replica.resign("test")
     await unregistered
-    # The next one knows of no lease, and waits all the same: for a session timeout from its claim on.
+    # The next one knows of no lease, and waits all the same: for a session timeout from its claim
+    # on.
     assert asyncio.get_running_loop().time() - begun >= SESSION_S

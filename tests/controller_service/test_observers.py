@@ -1,4 +1,6 @@
-"""Observers are answered at once when there is news, parked when there is none, and never told more than is committed."""
+"""Observers are answered at once when there is news, parked when there is none, and never told more
+than is committed.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -126,7 +128,11 @@ def test_there_is_data(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(8)])
     [answer] = link.sent
-    assert (answer.records, answer.high_watermark, answer.lowest_acknowledged_offset) == (b"8..10", 10, 5)
+    assert (answer.records, answer.high_watermark, answer.lowest_acknowledged_offset) == (
+        b"8..10",
+        10,
+        5,
+    )
     assert source.reports == [7, 7]
 
 
@@ -193,7 +199,10 @@ def test_not_the_controller_says_who_is(world: World) -> None:
     observers.received(link, [fetch(10)])
     source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=2)
     observers.refuse_all()
-    assert (link.sent[-1].error.error_code, link.sent[-1].leader_endpoint) == (ErrorCode.NOT_CONTROLLER, "c2:9093")
+    assert (link.sent[-1].error.error_code, link.sent[-1].leader_endpoint) == (
+        ErrorCode.NOT_CONTROLLER,
+        "c2:9093",
+    )
     source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=-1)
     observers.received(link, [fetch(10)])
     assert link.sent[-1].leader_endpoint == ""
@@ -221,8 +230,17 @@ def test_who_wants_what_was_dropped_is_told_the_newest_snapshot_at_once(world: W
     source.log_start_offset, source.newest_snapshot, source.reads = 6, SnapshotId(8, 3), 0
     observers.received(link, [fetch(5)])
     [answer] = link.sent
-    assert (answer.snapshot_id.end_offset, answer.snapshot_id.epoch, answer.log_start_offset) == (8, 3, 6)
-    assert (answer.records, answer.high_watermark, answer.HasField("error"), source.reads) == (b"", 10, False, 0)
+    assert (answer.snapshot_id.end_offset, answer.snapshot_id.epoch, answer.log_start_offset) == (
+        8,
+        3,
+        6,
+    )
+    assert (answer.records, answer.high_watermark, answer.HasField("error"), source.reads) == (
+        b"",
+        10,
+        False,
+        0,
+    )
     observers.received(link, [fetch(6)])
     assert (link.sent[-1].records, link.sent[-1].log_start_offset) == (b"6..10", 6)
     assert not link.sent[-1].HasField("snapshot_id")
@@ -263,7 +281,8 @@ def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPa
         # Whoever names another epoch, or another id, is no broker.
         observers.received(link, [fetch(10, replica_id=7, broker_epoch=2)])
     assert [bool(link.closed_because) for link in strangers] == [False] * 4 + [True] * 2
-    # The broker comes back on another connection as soon as there is one place, and then takes none.
+    # The broker comes back on another connection as soon as there is one place, and then takes
+    # none.
     observers.closed(strangers[0], "gone")
     again = connect("broker again")
     observers.received(again, [fetch(12, replica_id=7, broker_epoch=3)])
@@ -311,7 +330,9 @@ def in_megabytes(source: FakeSource) -> None:
 
 
 def test_a_turn_of_the_loop_sends_no_more_than_so_much_to_all_of_them_together() -> None:
-    """[1,200 streams ask for a log of 10 MB: each was answered with all of it at once, and the leadership was lost]"""
+    """[1,200 streams ask for a log of 10 MB: each was answered with all of it at once, and the
+    leadership was lost]
+    """
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     in_megabytes(source)
@@ -369,7 +390,8 @@ def test_brokers_are_served_before_strangers() -> None:
     links = far_ones(observers, 60)
     served = sum(len(link.sent) for link in links)
     assert 0 < served < 5
-    # In the turn in which strangers have had all there is, and at once in the next one: its parked fetch, and then a new one.
+    # In the turn in which strangers have had all there is, and at once in the next one: its parked
+    # fetch, and then a new one.
     source.committed_end = 11
     observers.release()
     turns.take()

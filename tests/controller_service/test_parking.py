@@ -14,8 +14,12 @@ def parking() -> tuple[Parking, list[Parked]]:
     return Parking(sent.append), sent
 
 
-def parked(offset: int, *, acks: int = COMMITTED, round_: int = 0, deadline: float = 10.0) -> Parked:
-    return Parked(SimpleNamespace(peer="a:1"), pb.ControllerResponse(), offset, round_, acks, deadline)
+def parked(
+    offset: int, *, acks: int = COMMITTED, round_: int = 0, deadline: float = 10.0
+) -> Parked:
+    return Parked(
+        SimpleNamespace(peer="a:1"), pb.ControllerResponse(), offset, round_, acks, deadline
+    )
 
 
 def test_a_write_leaves_when_the_high_watermark_passes_it() -> None:
@@ -182,7 +186,9 @@ def test_what_is_parked_goes_with_its_link_and_gives_its_share_back() -> None:
     assert parking._shares.total == 0
 
 
-def test_a_connection_may_park_no_more_than_it_leaves_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_may_park_no_more_than_it_leaves_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("controller.service.parking.CONTROLLER_MAX_PARKED_REPLIES", 10)
     parking = Parking(lambda parked: None)
     greedy, other = SimpleNamespace(peer="a:1"), SimpleNamespace(peer="a:2")
@@ -212,7 +218,9 @@ def test_lost_replies_are_handed_out_one_by_one_and_expired_ones_too() -> None:
 
 
 def test_very_many_retries_are_not_looked_at_again_with_each_commit() -> None:
-    """[each retry of a write that waits for a slow broker was looked at with each commit and each other retry]"""
+    """[each retry of a write that waits for a slow broker was looked at with each commit and each
+    other retry]
+    """
     parks, sent = parking()
     parks.committed(1)
     looked = 0
@@ -225,7 +233,14 @@ def test_very_many_retries_are_not_looked_at_again_with_each_commit() -> None:
 
     for number in range(500):
         parks.park_duplicate(
-            Counted(SimpleNamespace(peer="a:1"), pb.ControllerResponse(), 10 + number, 0, ACKNOWLEDGED, 9.0)
+            Counted(
+                SimpleNamespace(peer="a:1"),
+                pb.ControllerResponse(),
+                10 + number,
+                0,
+                ACKNOWLEDGED,
+                9.0,
+            )
         )
     for high_watermark in range(2, 500):
         parks.committed(high_watermark)

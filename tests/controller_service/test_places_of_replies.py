@@ -1,4 +1,6 @@
-"""Every request takes a place among the replies that may wait, and each place is given back, however the request ends."""
+"""Every request takes a place among the replies that may wait, and each place is given back,
+however the request ends.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def copy(request: pb.ControllerRequest) -> pb.ControllerRequest:
 @pytest.mark.parametrize("request_", [WRITE, READ, REFUSED], ids=["write", "read", "refused"])
 @pytest.mark.parametrize("how", ["as it comes", "when appended", "put off"])
 @simulated
-async def test_a_place_is_given_back(request_: pb.ControllerRequest, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_place_is_given_back(
+    request_: pb.ControllerRequest, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, node, broker = await unfenced_broker()
     decide, put_off = node.service.turns._decide, 0
 

@@ -21,7 +21,9 @@ class FakeBroker:
     def __init__(self, world: World) -> None:
         self.world = world
         transport = world.network.transport_for("broker")
-        self.client = ControllerClient(transport, [v.endpoint for v in VOTERS], rng=random.Random(3))
+        self.client = ControllerClient(
+            transport, [v.endpoint for v in VOTERS], rng=random.Random(3)
+        )
         self.epoch = -1
 
     async def register(self) -> None:
@@ -107,7 +109,8 @@ async def test_a_brokers_absence_does_not_grow_while_the_controller_is_away() ->
 async def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
     world, node, broker = await unfenced_broker()
     await asyncio.sleep(SESSION_S - 0.6)
-    # Nothing can be committed for a while, so nothing is decided: the heartbeat waits in the queue until its time is up.
+    # Nothing can be committed for a while, so nothing is decided: the heartbeat waits in the queue
+    # until its time is up.
     others = [f"c{other.id}" for other in world.nodes if other is not node]
     for other in others:
         world.network.partition(f"c{node.id}", other)
@@ -126,13 +129,18 @@ async def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> N
 
 @simulated
 async def test_a_backlog_longer_than_all_timeouts_neither_fences_nor_silences_anybody() -> None:
-    """Slow disks, and far more writes than they take: the last of them waits for longer than a broker would before it fences itself."""
+    """Slow disks, and far more writes than they take: the last of them waits for longer than a
+    broker would before it fences itself.
+    """
     world, node, broker = await unfenced_broker()
     loop = asyncio.get_running_loop()
     for other in world.nodes:
         other.disk.latency_factor = 200.0
     begun = loop.time()
-    writes = [asyncio.ensure_future(world.client.call(_write("x" * 30_000), timeout_s=60.0)) for _ in range(BACKLOG)]
+    writes = [
+        asyncio.ensure_future(world.client.call(_write("x" * 30_000), timeout_s=60.0))
+        for _ in range(BACKLOG)
+    ]
     waits: list[float] = []
     while not all(write.done() for write in writes):
         sent = loop.time()
@@ -169,7 +177,8 @@ def _write(value: str = "x") -> pb.IncrementalAlterConfigsRequest:
 @simulated
 async def test_without_space_every_heartbeat_is_answered_and_a_broker_may_leave() -> None:
     _, node, broker = await unfenced_broker()
-    # What its answer says it goes by, and what its arrival says the controller: it must not be fenced by one of them alone.
+    # What its answer says it goes by, and what its arrival says the controller: it must not be
+    # fenced by one of them alone.
     node.service.space.verdict = Verdict("no disk has its reserve")
     assert not (await broker.heartbeat(node)).HasField("error")
     leaving = pb.ControllerResponse()

@@ -44,8 +44,14 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_small_requests_that_write_much_share_no_turn(turns: list[int]) -> None:
     _, node, broker = await unfenced_broker()
     turns[:] = [0]
-    topics = [pb.CreatableTopic(name=f"t{index}", num_partitions=2, replication_factor=1) for index in range(9)]
-    requests = [pb.ControllerRequest(create_topics=pb.CreateTopicsRequest(topics=[topic])) for topic in topics]
+    topics = [
+        pb.CreatableTopic(name=f"t{index}", num_partitions=2, replication_factor=1)
+        for index in range(9)
+    ]
+    requests = [
+        pb.ControllerRequest(create_topics=pb.CreateTopicsRequest(topics=[topic]))
+        for topic in topics
+    ]
     await asyncio.gather(*(broker.client.send(request, 30.0) for request in requests))
     assert len(node.service.image.topics) == 9
     assert sum(turns) >= 27
@@ -105,7 +111,9 @@ async def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(node.service.turns, "_decide", decided)
     monkeypatch.setattr(node.service.turns, "decide_all", turn)
-    listings = [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)]
+    listings = [
+        pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)
+    ]
     await asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
     assert sum(counts) == 9
     assert max(counts) == 3
@@ -116,7 +124,9 @@ async def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.Mo
 async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
     monkeypatch: pytest.MonkeyPatch, cost_s: float, decided_before: int
 ) -> None:
-    """[a flood of listings: turn follows turn, no fetch of a follower is answered in time, and the leadership is lost]"""
+    """[a flood of listings: turn follows turn, no fetch of a follower is answered in time, and the
+    leadership is lost]
+    """
     _, node, broker = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
     monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
@@ -133,7 +143,9 @@ async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
     monkeypatch.setattr(node.service.turns, "_decide", decided)
     # No follower confirms a round any more.
     monkeypatch.setattr(node.service.replica, "request_round", lambda: request_round() + later)
-    listings = [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)]
+    listings = [
+        pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)
+    ]
     answers = asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
     await asyncio.sleep(0.2)
     assert count == decided_before
@@ -156,10 +168,16 @@ class SlowLink:
         self.answers.append(message)
 
 
-@pytest.mark.parametrize("end", ["lost leadership", "time is up", "parked, lost leadership", "parked, time is up"])
+@pytest.mark.parametrize(
+    "end", ["lost leadership", "time is up", "parked, lost leadership", "parked, time is up"]
+)
 @simulated
-async def test_those_who_wait_in_vain_are_told_in_several_turns(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    """[65,536 requests waited when the leadership was lost, and were refused at once: for a second the new leader was not heard]"""
+async def test_those_who_wait_in_vain_are_told_in_several_turns(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """[65,536 requests waited when the leadership was lost, and were refused at once: for a second
+    the new leader was not heard]
+    """
     _, node, _ = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
     monkeypatch.setattr(node.service.refusals, "_stopwatch", slow.time)

@@ -1,6 +1,8 @@
-"""A stranger with a raw gRPC client: sends its messages to every method of every node, and notes what was refused.
+"""A stranger with a raw gRPC client: sends its messages to every method of every node, and notes
+what was refused.
 
-A process of its own: ``python tests/hostile/hostile_attack.py '{"controllers": [...], "brokers": [...], ...}'`` prints a JSON summary.
+A process of its own: ``python tests/hostile/hostile_attack.py '{"controllers": [...], "brokers":
+[...], ...}'`` prints a JSON summary.
 """
 
 from __future__ import annotations
@@ -26,16 +28,27 @@ ATTACKERS = 4
 UNARY_TIMEOUT_S = 3.0
 STREAM_S = 0.3
 """How long the answers of a stream are listened to."""
-OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0), ("grpc.max_receive_message_length", -1)]
+OPTIONS = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.max_receive_message_length", -1),
+]
 
 
 class Attack:
-    """``messages`` messages in all, from ``seed``. ``refused``: markers of those that were definitely refused as a whole."""
+    """``messages`` messages in all, from ``seed``.
+
+    ``refused``: markers of those that were definitely refused as a whole.
+    """
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._nodes = {"controller": options["controllers"], "broker": options["brokers"]}
-        self._known: dict[str, Sequence[Any]] = {name: list(values) for name, values in options["known"].items()}
-        self._known["topic_id"] = [bytes.fromhex(value) for value in self._known.get("topic_id", [])]
+        self._known: dict[str, Sequence[Any]] = {
+            name: list(values) for name, values in options["known"].items()
+        }
+        self._known["topic_id"] = [
+            bytes.fromhex(value) for value in self._known.get("topic_id", [])
+        ]
         self._left = options["messages"]
         self._seed = options["seed"]
         self._targets = targets()
@@ -77,18 +90,24 @@ class Attack:
 
     async def _call(self, channel: grpc.aio.Channel, target: Target, stranger: Stranger) -> None:
         marker = self._next()
-        call = channel.unary_unary(target.name)(stranger.message(target, marker), timeout=UNARY_TIMEOUT_S)
+        call = channel.unary_unary(target.name)(
+            stranger.message(target, marker), timeout=UNARY_TIMEOUT_S
+        )
         try:
             await call
         except grpc.aio.AioRpcError as error:
             self.outcomes[error.code().name] += 1
-            said = [value for key, value in error.trailing_metadata() or () if key == ERROR_METADATA_KEY]
+            said = [
+                value for key, value in error.trailing_metadata() or () if key == ERROR_METADATA_KEY
+            ]
             if said and not common_pb2.Error.FromString(said[0]).outcome_unknown:
                 self.refused.append(marker)
         else:
             self.outcomes["answered"] += 1
 
-    async def _stream(self, channel: grpc.aio.Channel, target: Target, stranger: Stranger, rng: random.Random) -> None:
+    async def _stream(
+        self, channel: grpc.aio.Channel, target: Target, stranger: Stranger, rng: random.Random
+    ) -> None:
         call = channel.stream_stream(target.name)(timeout=UNARY_TIMEOUT_S)
         try:
             for _ in range(rng.choice((1, 1, 2, 5, 20, 200))):
@@ -114,7 +133,12 @@ def main() -> None:
     """Attack as the argument says, and print what came of it."""
     attack = Attack(json.loads(sys.argv[1]))
     asyncio.run(attack.run())
-    counts = {"sent": attack.sent, "methods": attack.methods, "outcomes": attack.outcomes, "refused": attack.refused}
+    counts = {
+        "sent": attack.sent,
+        "methods": attack.methods,
+        "outcomes": attack.outcomes,
+        "refused": attack.refused,
+    }
     print(json.dumps(counts))
 
 

@@ -1,6 +1,8 @@
-"""Messages of a stranger: of any type, made from its descriptor, with values at the borders, or bytes that are no message at all.
+"""Messages of a stranger: of any type, made from its descriptor, with values at the borders, or
+bytes that are no message at all.
 
-The ids of real nodes are not among the values. Whoever claims to be a node is another attacker, whom only authentication can stop.
+The ids of real nodes are not among the values. Whoever claims to be a node is another attacker,
+whom only authentication can stop.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ def targets() -> list[Target]:
 
 def _methods(role: str, service: ServiceDescriptor) -> list[Target]:
     return [
-        Target(role, f"/{service.full_name}/{method.name}", method.input_type, method.client_streaming)
+        Target(
+            role, f"/{service.full_name}/{method.name}", method.input_type, method.client_streaming
+        )
         for method in service.methods
     ]
 
@@ -80,7 +84,8 @@ def _methods(role: str, service: ServiceDescriptor) -> list[Target]:
 class Stranger:
     """Makes messages from a seed.
 
-    ``known``: by a field's name, values that get a message past the first look; a single one is always taken.
+    ``known``: by a field's name, values that get a message past the first look; a single one is
+    always taken.
     """
 
     def __init__(self, rng: random.Random, known: dict[str, Sequence[Any]]) -> None:
@@ -88,7 +93,10 @@ class Stranger:
         self._known = known
 
     def message(self, target: Target, marker: str) -> bytes:
-        """One message for a method: most of the time whole, else damaged. ``marker`` is part of the names in it."""
+        """One message for a method: most of the time whole, else damaged.
+
+        ``marker`` is part of the names in it.
+        """
         data = self._build(target.request, marker, 0).SerializeToString()
         if len(data) > MAX_BYTES:
             data = data[:MAX_BYTES]
@@ -112,7 +120,9 @@ class Stranger:
             return
         if not field.is_repeated:
             if field.message_type is not None:
-                getattr(message, field.name).CopyFrom(self._build(field.message_type, marker, depth + 1))
+                getattr(message, field.name).CopyFrom(
+                    self._build(field.message_type, marker, depth + 1)
+                )
             else:
                 setattr(message, field.name, self._value(field, marker))
             return
@@ -167,7 +177,9 @@ def _text(rng: random.Random, marker: str, _: Field) -> str:
 
 
 def _bytes(rng: random.Random, marker: str, _: Field) -> bytes:
-    return rng.choice((b"", b"\x00" * 16, marker.encode(), rng.randbytes(16), b"\xff" * rng.choice(SIZES)))
+    return rng.choice(
+        (b"", b"\x00" * 16, marker.encode(), rng.randbytes(16), b"\xff" * rng.choice(SIZES))
+    )
 
 
 def _enum(rng: random.Random, _: str, field: Field) -> int:

@@ -1,6 +1,8 @@
-"""A real cluster under attack: others are served meanwhile, and afterwards nothing is there that was refused.
+"""A real cluster under attack: others are served meanwhile, and afterwards nothing is there that
+was refused.
 
-``python tests/hostile/hostile_siege.py --messages 1000000`` runs one as long as you like and prints a summary.
+``python tests/hostile/hostile_siege.py --messages 1000000`` runs one as long as you like and prints
+a summary.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass
 class Siege:
-    """What came of it. ``slow``: what took longer than SERVED_WITHIN_S, beyond what the machine itself was late."""
+    """What came of it.
+
+    ``slow``: what took longer than SERVED_WITHIN_S, beyond what the machine itself was late.
+    """
 
     attack: dict[str, Any] = field(default_factory=dict)
     probes: int = 0
@@ -100,7 +105,9 @@ class MachineLag:
 
 
 class Prober:
-    """An honest client beside the attack: writes, reads and asks for readiness, and notes how long each takes."""
+    """An honest client beside the attack: writes, reads and asks for readiness, and notes how long
+    each takes.
+    """
 
     def __init__(self, cluster: LocalCluster, siege: Siege, lag: MachineLag) -> None:
         self._cluster, self._siege, self._lag = cluster, siege, lag
@@ -109,7 +116,9 @@ class Prober:
     async def run(self) -> None:
         """Until ``stopping``."""
         transport = GrpcTransport()
-        brokers = BrokerClient(transport, [node.endpoint for node in self._cluster.brokers], rng=random.Random())
+        brokers = BrokerClient(
+            transport, [node.endpoint for node in self._cluster.brokers], rng=random.Random()
+        )
         controllers = ControllerClient(
             transport, [node.endpoint for node in self._cluster.controllers], rng=random.Random()
         )
@@ -131,14 +140,18 @@ class Prober:
         self._siege.longest_probe_s = max(self._siege.longest_probe_s, took_s)
         late_s = self._lag.since(begun)
         if took_s - late_s > SERVED_WITHIN_S:
-            self._siege.slow.append(f"{what} took {took_s:.2f} s ({late_s:.2f} s of them the machine's)")
+            self._siege.slow.append(
+                f"{what} took {took_s:.2f} s ({late_s:.2f} s of them the machine's)"
+            )
         await asyncio.sleep(PROBE_EVERY_S)
 
     async def _writes(self, client: BrokerClient) -> None:
         count = 0
         while not self.stopping:
             count += 1
-            await self._timed(f"visible write {count}", self._write(client, f"probe-{count % 50}", f"v{count}"))
+            await self._timed(
+                f"visible write {count}", self._write(client, f"probe-{count % 50}", f"v{count}")
+            )
 
     async def _write(self, client: BrokerClient, key: str, value: str) -> None:
         config = controller_pb2.AlterableConfig(name="match", value=value)
@@ -149,7 +162,9 @@ class Prober:
         await client.write(request, acks=common_pb2.ACKS_VISIBLE, timeout_s=5.0)
         self._siege.written[key] = value
         wanted = broker_pb2.DescribeConfigsResource(resource_type=CLIENT_METRICS, resource_name=key)
-        response = await client.read(broker_pb2.DescribeConfigsRequest(resources=[wanted]), timeout_s=5.0)
+        response = await client.read(
+            broker_pb2.DescribeConfigsRequest(resources=[wanted]), timeout_s=5.0
+        )
         found = {one.name: one.value for one in response.describe_configs.results[0].configs}
         if found.get("match") != value:
             self._siege.failures.append(f"read {found} of {key} behind a visible write of {value}")
@@ -162,7 +177,9 @@ class Prober:
     async def _readiness(self) -> None:
         while not self.stopping:
             for node in self._cluster.nodes:
-                await self._timed(f"readyz of {node.name}", asyncio.to_thread(self._ready, node.http))
+                await self._timed(
+                    f"readyz of {node.name}", asyncio.to_thread(self._ready, node.http)
+                )
 
     @staticmethod
     def _ready(http: str) -> None:
@@ -171,7 +188,9 @@ class Prober:
 
 
 async def besiege(cluster: LocalCluster, *, messages: int, seed: int) -> Siege:
-    """Attack a running cluster, which has the topic TOPIC, while others are served; then look at what is left."""
+    """Attack a running cluster, which has the topic TOPIC, while others are served; then look at
+    what is left.
+    """
     siege, lag = Siege(), MachineLag()
     pids = {node.name: cluster.pid(node.name) for node in cluster.nodes}
     before = {name: psutil.Process(pid).memory_info().rss for name, pid in pids.items()}
@@ -188,7 +207,9 @@ async def besiege(cluster: LocalCluster, *, messages: int, seed: int) -> Siege:
         if cluster.pid(node.name) != pids[node.name]:
             siege.died.append(f"{node.name}: {cluster.log_path(node.name).read_text()[-2000:]}")
         else:
-            siege.grown_bytes[node.name] = psutil.Process(pids[node.name]).memory_info().rss - before[node.name]
+            siege.grown_bytes[node.name] = (
+                psutil.Process(pids[node.name]).memory_info().rss - before[node.name]
+            )
     if not siege.died:
         leader = (await asyncio.to_thread(cluster.quorum)).leader
         siege.epochs = leader.leader_epoch - epoch
@@ -229,10 +250,14 @@ async def _attack(cluster: LocalCluster, messages: int, seed: int) -> dict[str, 
 
 async def _topic_id(cluster: LocalCluster) -> str:
     transport = GrpcTransport()
-    client = BrokerClient(transport, [node.endpoint for node in cluster.brokers], rng=random.Random())
+    client = BrokerClient(
+        transport, [node.endpoint for node in cluster.brokers], rng=random.Random()
+    )
     try:
         with closing(client):
-            response = await client.read(broker_pb2.MetadataRequest(topics=[TOPIC]), mode=broker_pb2.LATEST)
+            response = await client.read(
+                broker_pb2.MetadataRequest(topics=[TOPIC]), mode=broker_pb2.LATEST
+            )
     finally:
         await transport.close()
     found: str = response.metadata.topics[0].topic_id.hex()
@@ -242,17 +267,25 @@ async def _topic_id(cluster: LocalCluster) -> str:
 async def _look_at_log(cluster: LocalCluster, siege: Siege) -> None:
     """What was refused is not in the log, and what was acknowledged to the prober is."""
     transport = GrpcTransport()
-    reader = LogReader(transport, [node.endpoint for node in cluster.controllers], rng=random.Random())
+    reader = LogReader(
+        transport, [node.endpoint for node in cluster.controllers], rng=random.Random()
+    )
     try:
         with closing(reader):
             until = (await reader.info()).high_watermark
             log = b"".join([chunk async for chunk in reader.chunks(0, until)])
     finally:
         await transport.close()
-    siege.refused_and_written = [marker for marker in siege.attack["refused"] if marker.encode() in log]
-    bodies = b"\n".join(record.body for header in batch.headers(log) for record in batch.records(log, header))
+    siege.refused_and_written = [
+        marker for marker in siege.attack["refused"] if marker.encode() in log
+    ]
+    bodies = b"\n".join(
+        record.body for header in batch.headers(log) for record in batch.records(log, header)
+    )
     siege.lost = [
-        key for key, value in siege.written.items() if key.encode() not in bodies or value.encode() not in bodies
+        key
+        for key, value in siege.written.items()
+        if key.encode() not in bodies or value.encode() not in bodies
     ]
 
 
@@ -270,11 +303,15 @@ def start(directory: Path) -> LocalCluster:
 async def create_topic(cluster: LocalCluster) -> None:
     """TOPIC, with two partitions."""
     transport = GrpcTransport()
-    client = BrokerClient(transport, [node.endpoint for node in cluster.brokers], rng=random.Random())
+    client = BrokerClient(
+        transport, [node.endpoint for node in cluster.brokers], rng=random.Random()
+    )
     topic = controller_pb2.CreatableTopic(name=TOPIC, num_partitions=2, replication_factor=2)
     try:
         with closing(client):
-            await client.write(controller_pb2.CreateTopicsRequest(topics=[topic]), acks=common_pb2.ACKS_VISIBLE)
+            await client.write(
+                controller_pb2.CreateTopicsRequest(topics=[topic]), acks=common_pb2.ACKS_VISIBLE
+            )
     finally:
         await transport.close()
 
@@ -296,7 +333,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     siege = asyncio.run(_command(options.messages, options.seed))
-    shown = asdict(siege) | {"faults": siege.faults[:50], "written": len(siege.written), "slow": len(siege.slow)}
+    shown = asdict(siege) | {
+        "faults": siege.faults[:50],
+        "written": len(siege.written),
+        "slow": len(siege.slow),
+    }
     print(json.dumps(shown, indent=1))
     return 3 if siege.faults else 0
 

@@ -1,4 +1,5 @@
-"""Damaged directories, exports and configurations: every reader gives the right answer or says what is wrong. A sample of the suite.
+"""Damaged directories, exports and configurations: every reader gives the right answer or says what
+is wrong. A sample of the suite.
 
 ``python -m tests.hostile.damage --cases 5000`` does more.
 """
@@ -21,7 +22,8 @@ def test_damage_is_answered_rightly_or_named(tmp_path: Path, cases: int) -> None
     report = run(tmp_path, cases, SEED, readers_per_case=1)
     print(report.summary())
     assert report.problems == []
-    # The suite itself is at work: every kind of directory is read as undamaged, and is found damaged.
+    # The suite itself is at work: every kind of directory is read as undamaged, and is found
+    # damaged.
     for kind in ("controller", "broker", "export"):
         outcomes = " ".join(name for name in report.outcomes if name.startswith(kind))
         assert "as undamaged" in outcomes, report.summary()

@@ -15,7 +15,9 @@ SOUND = {"code": 0, "out": '{"offset": 1}\n{"offset": 2}\n', "err": "", "log": "
 CUT = Wound("cut", "log/000041.sst", 7)
 
 
-def said(code: int = 3, out: str = "", err: str = "raftlog: 000041.sst is corrupt\n", **more: Any) -> dict[str, Any]:
+def said(
+    code: int = 3, out: str = "", err: str = "raftlog: 000041.sst is corrupt\n", **more: Any
+) -> dict[str, Any]:
     return {"code": code, "out": out, "err": err, "log": "", **more}
 
 

@@ -1,4 +1,6 @@
-"""Five thousand messages of a stranger against a real cluster: nobody dies, others are served, nothing refused is written."""
+"""Five thousand messages of a stranger against a real cluster: nobody dies, others are served,
+nothing refused is written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""No text, byte string or list comes in without a limit: all requests of all services, walked by their descriptors."""
+"""No text, byte string or list comes in without a limit: all requests of all services, walked by
+their descriptors.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def messages(type_: Any, seen: set[Any]) -> Iterator[type[Message]]:
 
 
 def limited(field: Any) -> bool:
-    return field.is_repeated or field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+    return field.is_repeated or field.type in (
+        FieldDescriptor.TYPE_STRING,
+        FieldDescriptor.TYPE_BYTES,
+    )
 
 
 def test_all_services_are_walked() -> None:
@@ -55,7 +60,9 @@ def test_all_services_are_walked() -> None:
     assert controller_pb2.ControllerRequests.DESCRIPTOR.full_name in dict(REQUESTS)
 
 
-@pytest.mark.parametrize("type_", [type_ for _, type_ in REQUESTS] + list(PEERS_SAY), ids=lambda t: t.DESCRIPTOR.name)
+@pytest.mark.parametrize(
+    "type_", [type_ for _, type_ in REQUESTS] + list(PEERS_SAY), ids=lambda t: t.DESCRIPTOR.name
+)
 def test_every_field_has_a_limit(type_: type[Message]) -> None:
     for each in messages(type_, set()):
         wanted = {field.name for field in each.DESCRIPTOR.fields if limited(field)}

@@ -37,7 +37,8 @@ def test_no_hosts(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["a", "a:", "a:0", "a:65536", "a:-1", "a:9092\n", ":9092", "a:9٢", "a:" + "9" * 5000]
+    "endpoint",
+    ["a", "a:", "a:0", "a:65536", "a:-1", "a:9092\n", ":9092", "a:9٢", "a:" + "9" * 5000],
 )
 def test_no_endpoints(endpoint: str) -> None:
     assert endpoint_error(endpoint)

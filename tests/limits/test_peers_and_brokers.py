@@ -1,4 +1,6 @@
-"""What nodes and clients say to a replica and to a broker: beyond a limit it is refused where it comes in, and nothing else happens."""
+"""What nodes and clients say to a replica and to a broker: beyond a limit it is refused where it
+comes in, and nothing else happens.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,27 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("type_", "name"), TEXTS, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    ("type_", "name"), TEXTS, ids=lambda value: getattr(value, "__name__", value)
+)
 def test_each_text_by_itself(type_: Any, name: str) -> None:
     rule = FIELDS[type_][name]
     values = [b"x" * 17] if isinstance(rule, Octets) else ["x" * 70_000, "a\x1b[31m", "a\n"]
     for value in values:
         with pytest.raises(ApiError) as raised:
             check(type_(**{name: value}), "outer")
-        assert (raised.value.code, raised.value.field) == (ErrorCode.INVALID_REQUEST, f"outer.{name}")
+        assert (raised.value.code, raised.value.field) == (
+            ErrorCode.INVALID_REQUEST,
+            f"outer.{name}",
+        )
 
 
 def test_a_field_deep_inside_is_named() -> None:
     request = data_pb2.ReplicaFetchRequest(
-        partitions=[data_pb2.ReplicaFetchPartition(), data_pb2.ReplicaFetchPartition(topic_id=bytes(17))]
+        partitions=[
+            data_pb2.ReplicaFetchPartition(),
+            data_pb2.ReplicaFetchPartition(topic_id=bytes(17)),
+        ]
     )
     with pytest.raises(ApiError) as raised:
         check(request)
@@ -64,7 +74,11 @@ class Answers:
 
 BAD_REQUESTS = [
     (Conversation.QUORUM, "vote_request", pb.VoteRequest(replica_directory_id="x" * 256)),
-    (Conversation.QUORUM, "begin_quorum_epoch_request", pb.BeginQuorumEpochRequest(leader_endpoint="a\x1b[31m:1")),
+    (
+        Conversation.QUORUM,
+        "begin_quorum_epoch_request",
+        pb.BeginQuorumEpochRequest(leader_endpoint="a\x1b[31m:1"),
+    ),
     (
         Conversation.QUORUM,
         "begin_quorum_epoch_request",
@@ -73,7 +87,9 @@ BAD_REQUESTS = [
     (
         Conversation.QUORUM,
         "end_quorum_epoch_request",
-        pb.EndQuorumEpochRequest(preferred_candidates=[pb.PreferredCandidate(candidate_directory_id="\n")]),
+        pb.EndQuorumEpochRequest(
+            preferred_candidates=[pb.PreferredCandidate(candidate_directory_id="\n")]
+        ),
     ),
     (
         Conversation.QUORUM,
@@ -81,12 +97,18 @@ BAD_REQUESTS = [
         pb.EndQuorumEpochRequest(preferred_candidates=[pb.PreferredCandidate()] * 1001),
     ),
     (Conversation.REPLICATION, "", pb.FetchRequest(correlation_id=7, replica_directory_id="\x00")),
-    (Conversation.SNAPSHOT, "", pb.FetchSnapshotRequest(correlation_id=7, replica_directory_id="x" * 256)),
+    (
+        Conversation.SNAPSHOT,
+        "",
+        pb.FetchSnapshotRequest(correlation_id=7, replica_directory_id="x" * 256),
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("conversation", "field", "request_"), BAD_REQUESTS, ids=lambda value: getattr(value, "name", "")
+    ("conversation", "field", "request_"),
+    BAD_REQUESTS,
+    ids=lambda value: getattr(value, "name", ""),
 )
 def test_a_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
     conversation: Any, field: str, request_: Any
@@ -100,14 +122,22 @@ def test_a_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
     assert [one.split(":")[0] for one in link.complaints] == [type(request_).__name__]
     (answer,) = link.sent
     body = getattr(answer, answer.WhichOneof("body")) if field else answer
-    assert (answer.correlation_id, body.error_code, body.leader_id) == (7, ErrorCode.INVALID_REQUEST, -1)
+    assert (answer.correlation_id, body.error_code, body.leader_id) == (
+        7,
+        ErrorCode.INVALID_REQUEST,
+        -1,
+    )
 
 
 def test_a_request_of_a_peer_within_the_limits_does() -> None:
     reached: list[Any] = []
     acceptor = PeerAcceptor(Conversation.QUORUM, lambda request, reply_to: reached.append(request))
     link: Any = Answers()
-    request = pb.BeginQuorumEpochRequest(cluster_id="c", leader_endpoint="[::1]:9093", voter_directory_id="dir")
-    acceptor.received(link, [pb.QuorumMessage(correlation_id=7, begin_quorum_epoch_request=request)])
+    request = pb.BeginQuorumEpochRequest(
+        cluster_id="c", leader_endpoint="[::1]:9093", voter_directory_id="dir"
+    )
+    acceptor.received(
+        link, [pb.QuorumMessage(correlation_id=7, begin_quorum_epoch_request=request)]
+    )
     assert reached == [request]
     assert not link.sent

@@ -1,4 +1,7 @@
-"""The metadata as plain dicts, changed in place: what the fold is compared with. And histories of records that fit."""
+"""The metadata as plain dicts, changed in place: what the fold is compared with.
+
+And histories of records that fit.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,11 @@ class NaiveState:
             "brokers": [self.brokers[broker_id] for broker_id in sorted(self.brokers)],
             "topics": sorted(self.topics.values(), key=lambda topic: topic["name"]),
             "configs": [
-                {"resource_type": key[0], "resource_name": key[1], "values": dict(sorted(self.configs[key].items()))}
+                {
+                    "resource_type": key[0],
+                    "resource_name": key[1],
+                    "values": dict(sorted(self.configs[key].items())),
+                }
                 for key in sorted(self.configs)
             ],
             "voters": None,
@@ -88,7 +95,9 @@ class NaiveState:
             incarnation_id=f"i{n}",
             broker_epoch=offset,
             end_points=[pb.Listener(name="PLAINTEXT", host="h", port=n)],
-            features=[pb.FeatureRange(name="f", min_supported_version=0, max_supported_version=n % 5)],
+            features=[
+                pb.FeatureRange(name="f", min_supported_version=0, max_supported_version=n % 5)
+            ],
             rack=f"r{n % 2}",
             fenced=True,
             log_dirs=["d1", "d2"],
@@ -100,7 +109,9 @@ class NaiveState:
         broker = self.brokers.get(n % 4)
         if broker is None:
             return None
-        message = pb.BrokerRegistrationChangeRecord(broker_id=n % 4, broker_epoch=broker["epoch"], reason=f"why{n % 3}")
+        message = pb.BrokerRegistrationChangeRecord(
+            broker_id=n % 4, broker_epoch=broker["epoch"], reason=f"why{n % 3}"
+        )
         if n & 4:
             message.fenced = broker["fenced"] = bool(n & 8)
         if n & 16:
@@ -156,10 +167,17 @@ class NaiveState:
         shrinks = False
         if n & 1:
             message.leader = partition["leader"] = n % 5 - 1
-        for bit, name in ((2, "isr"), (4, "replicas"), (8, "removing_replicas"), (16, "adding_replicas")):
+        for bit, name in (
+            (2, "isr"),
+            (4, "replicas"),
+            (8, "removing_replicas"),
+            (16, "adding_replicas"),
+        ):
             if n & bit:
                 ids = sorted({(n >> 3) % 4, (n >> 5) % 4})
-                shrinks |= name == "replicas" and any(broker_id not in ids for broker_id in partition["replicas"])
+                shrinks |= name == "replicas" and any(
+                    broker_id not in ids for broker_id in partition["replicas"]
+                )
                 getattr(message, name).ids.extend(ids)
                 partition[name] = ids
         if n & 32:
@@ -200,7 +218,9 @@ class NaiveState:
     def _hostname(self, n: int, offset: int, epoch: int) -> Any:
         name = f"h{n % 3}"
         if n & 8:
-            return self.hostnames.pop(name, None) and pb.HostnameRecord(hostname=name, reason="gone")
+            return self.hostnames.pop(name, None) and pb.HostnameRecord(
+                hostname=name, reason="gone"
+            )
         fields: dict[str, Any] = {"broker_id": n % 4, "version": 0, "reason": f"why{n % 2}"}
         self.hostnames[name] = {"name": name, "offset": offset, **fields}
         return pb.HostnameRecord(hostname=name, **fields)
@@ -210,7 +230,12 @@ class NaiveState:
         if n & 8:
             return self.export_cursors.pop(name, None) and pb.ExportCursorRecord(name=name)
         fields: dict[str, Any] = {"end_offset": n % 7, "target": f"where{n % 2}"}
-        self.export_cursors[name] = {"name": name, "offset": offset, "timestamp_ms": 5 * epoch, **fields}
+        self.export_cursors[name] = {
+            "name": name,
+            "offset": offset,
+            "timestamp_ms": 5 * epoch,
+            **fields,
+        }
         return pb.ExportCursorRecord(name=name, **fields)
 
     def _leader(self, n: int, offset: int, epoch: int) -> Any:
@@ -221,12 +246,22 @@ class NaiveState:
         self.progress = {"lowest_acknowledged_offset": offset - 2, "high_watermark": offset}
         ids = sorted({n % 4, (n >> 2) % 4})
         for broker_id in ids:
-            self.applied[broker_id] = {"broker_id": broker_id, "broker_epoch": n % 9, "offset": offset - 1}
-        applied = [pb.AppliedOffset(broker_id=b, broker_epoch=n % 9, applied_offset=offset - 1) for b in ids]
-        return pb.ProgressRecord(lowest_acknowledged_offset=offset - 2, high_watermark=offset, applied=applied)
+            self.applied[broker_id] = {
+                "broker_id": broker_id,
+                "broker_epoch": n % 9,
+                "offset": offset - 1,
+            }
+        applied = [
+            pb.AppliedOffset(broker_id=b, broker_epoch=n % 9, applied_offset=offset - 1)
+            for b in ids
+        ]
+        return pb.ProgressRecord(
+            lowest_acknowledged_offset=offset - 2, high_watermark=offset, applied=applied
+        )
 
 
 HISTORIES = st.lists(
-    st.lists(st.tuples(st.integers(0, 15), st.integers(0, 2**10 - 1)), min_size=1, max_size=5), max_size=16
+    st.lists(st.tuples(st.integers(0, 15), st.integers(0, 2**10 - 1)), min_size=1, max_size=5),
+    max_size=16,
 )
 """Batches of (choice, number) for ``NaiveState.make``."""

@@ -33,7 +33,10 @@ FIELDS = st.fixed_dictionaries(
 def in_log_order(batches: list) -> list:
     """Epochs never go back in a log."""
     epochs = sorted(fields["epoch"] for _, fields in batches)
-    return [(records, {**fields, "epoch": epoch}) for (records, fields), epoch in zip(batches, epochs, strict=True)]
+    return [
+        (records, {**fields, "epoch": epoch})
+        for (records, fields), epoch in zip(batches, epochs, strict=True)
+    ]
 
 
 BATCHES = st.lists(st.tuples(RECORDS, FIELDS), min_size=1, max_size=4).map(in_log_order)
@@ -72,12 +75,16 @@ def test_round_trip(first: int, batches: list) -> None:
         batches[-1][1]["timestamp_ms"],
         control_at,
     )
-    assert [batch.header_at(chunk, at) for at in control_at] == [header for header in headers if header.control]
+    assert [batch.header_at(chunk, at) for at in control_at] == [
+        header for header in headers if header.control
+    ]
 
 
 @settings(max_examples=300, deadline=None)
 @given(FIRST, BATCHES, st.data())
-def test_any_changed_byte_is_found_and_named(first: int, batches: list, data: st.DataObject) -> None:
+def test_any_changed_byte_is_found_and_named(
+    first: int, batches: list, data: st.DataObject
+) -> None:
     encoded = encode(first, batches)
     chunk = bytearray(b"".join(encoded))
     at = data.draw(st.integers(0, len(chunk) - 1))
@@ -100,13 +107,18 @@ def test_any_changed_byte_is_found_and_named(first: int, batches: list, data: st
 
 @settings(max_examples=150, deadline=None)
 @given(FIRST, BATCHES, st.data())
-def test_a_chunk_cut_within_a_batch_is_refused(first: int, batches: list, data: st.DataObject) -> None:
+def test_a_chunk_cut_within_a_batch_is_refused(
+    first: int, batches: list, data: st.DataObject
+) -> None:
     encoded = encode(first, batches)
     ends = {sum(map(len, encoded[:index])) for index in range(len(encoded) + 1)}
     cut = data.draw(st.integers(1, sum(map(len, encoded)) - 1))
     chunk = b"".join(encoded)[:cut]
     if cut in ends:
-        assert batch.scan(chunk, expect_offset=first).end_offset == list(batch.headers(chunk))[-1].end_offset
+        assert (
+            batch.scan(chunk, expect_offset=first).end_offset
+            == list(batch.headers(chunk))[-1].end_offset
+        )
         return
     with pytest.raises(CorruptLogError):
         list(batch.headers(chunk, expect_offset=first))
@@ -125,7 +137,10 @@ def test_noise_is_never_taken_for_a_batch(noise: bytes) -> None:
 
 def one(base_offset: int = 7) -> bytes:
     return batch.encode(
-        [RecordData(20, 0, b"abc"), RecordData(4, 0, b"")], base_offset=base_offset, epoch=3, timestamp_ms=1
+        [RecordData(20, 0, b"abc"), RecordData(4, 0, b"")],
+        base_offset=base_offset,
+        epoch=3,
+        timestamp_ms=1,
     )
 
 

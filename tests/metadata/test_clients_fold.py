@@ -1,4 +1,6 @@
-"""Exactly-once clients in the image: equal to the plainest model, on every way into the fold, whole or group by group."""
+"""Exactly-once clients in the image: equal to the plainest model, on every way into the fold, whole
+or group by group.
+"""
 
 import random
 from typing import Any
@@ -11,7 +13,14 @@ from raftlog.metadata.describe import image_to_dict
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import FoldError, Image
-from raftlog.metadata.records import Record, UnknownRecordError, client_group, decoded, group_of, record
+from raftlog.metadata.records import (
+    Record,
+    UnknownRecordError,
+    client_group,
+    decoded,
+    group_of,
+    record,
+)
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -34,7 +43,12 @@ class ClientsModel:
 
     def add(self, records: list[Record], **identity: Any) -> int:
         self.time += self.rng.randrange(3)
-        self.batches.append((records, {"base_offset": self.offset, "epoch": 3, "timestamp_ms": self.time, **identity}))
+        self.batches.append(
+            (
+                records,
+                {"base_offset": self.offset, "epoch": 3, "timestamp_ms": self.time, **identity},
+            )
+        )
         self.offset += len(records)
         return self.offset - 1
 
@@ -56,16 +70,18 @@ class ClientsModel:
 
     def write(self) -> None:
         client = self.clients[self.rng.choice(sorted(self.clients))]
-        done = self.rng.choice([0, client["all_below_done"], client["all_below_done"] + self.rng.randrange(2 * WINDOW)])
+        done = self.rng.choice(
+            [0, client["all_below_done"], client["all_below_done"] + self.rng.randrange(2 * WINDOW)]
+        )
         begin = max(done, client["all_below_done"])
         sequence = self.rng.randrange(begin, begin + WINDOW)
         if sequence in client["results"]:
             return
         records = [config(str(self.offset)) for _ in range(self.rng.randrange(1, 4))]
         offset = self.add(records, client_id=client["id"], sequence=sequence, all_below_done=done)
-        client["results"] = {key: value for key, value in client["results"].items() if key >= begin} | {
-            sequence: offset
-        }
+        client["results"] = {
+            key: value for key, value in client["results"].items() if key >= begin
+        } | {sequence: offset}
         client["all_below_done"], client["last_write_ms"] = begin, self.time
 
     def run(self, steps: int) -> None:
@@ -76,7 +92,9 @@ class ClientsModel:
             elif roll < 0.15:
                 self.close()
             elif roll < 0.2:
-                self.add([config("plain")], client_id=self.offset + 5, sequence=1)  # nobody of that id
+                self.add(
+                    [config("plain")], client_id=self.offset + 5, sequence=1
+                )  # nobody of that id
             else:
                 self.write()
 
@@ -84,7 +102,10 @@ class ClientsModel:
         return [
             {
                 **client,
-                "results": [{"sequence": n, "offset": at, "epoch": 3} for n, at in sorted(client["results"].items())],
+                "results": [
+                    {"sequence": n, "offset": at, "epoch": 3}
+                    for n, at in sorted(client["results"].items())
+                ],
             }
             for _, client in sorted(self.clients.items())
         ]
@@ -125,21 +146,33 @@ def test_clients_fold_group_by_group_to_the_same_hash(seed: int) -> None:
     for records, header in model.batches:
         for index, one in enumerate(records):
             offset = header["base_offset"] + index
-            draft = drafts.setdefault(group_of(one.type, one.message, offset), ImageBuilder(Image()))
+            draft = drafts.setdefault(
+                group_of(one.type, one.message, offset), ImageBuilder(Image())
+            )
             draft.timestamp_ms = header["timestamp_ms"]
             apply(draft, one.type, one.message, offset, header["epoch"])
         if client_id := header.get("client_id", 0):
             draft = drafts.setdefault(client_group(client_id), ImageBuilder(Image()))
             draft.timestamp_ms = header["timestamp_ms"]
             fold_identity(
-                draft, client_id, header["sequence"], header.get("all_below_done", 0), offset, header["epoch"]
+                draft,
+                client_id,
+                header["sequence"],
+                header.get("all_below_done", 0),
+                offset,
+                header["epoch"],
             )
-    assert sum(draft.snapshot().state_hash for draft in drafts.values()) & HASH_MASK == whole(model).state_hash
+    assert (
+        sum(draft.snapshot().state_hash for draft in drafts.values()) & HASH_MASK
+        == whole(model).state_hash
+    )
 
 
 def opened(*writes: dict[str, int]) -> ImageBuilder:
     builder = ImageBuilder(Image(offset=6))
-    builder.apply_batch([record(pb.OpenClientRecord(name="c"))], base_offset=7, epoch=1, timestamp_ms=50)
+    builder.apply_batch(
+        [record(pb.OpenClientRecord(name="c"))], base_offset=7, epoch=1, timestamp_ms=50
+    )
     for write in writes:
         fold_write(builder, **write)
     return builder
@@ -147,18 +180,27 @@ def opened(*writes: dict[str, int]) -> ImageBuilder:
 
 def fold_write(builder: ImageBuilder, **identity: Any) -> None:
     builder.apply_batch(
-        [config("v")], base_offset=builder.offset + 1, epoch=1, timestamp_ms=60, client_id=7, **identity
+        [config("v")],
+        base_offset=builder.offset + 1,
+        epoch=1,
+        timestamp_ms=60,
+        client_id=7,
+        **identity,
     )
 
 
 def test_what_is_done_is_forgotten_and_closing_leaves_nothing() -> None:
-    builder = opened(*({"sequence": n} for n in (1, 3, 2, WINDOW)), {"sequence": 4, "all_below_done": 3})
+    builder = opened(
+        *({"sequence": n} for n in (1, 3, 2, WINDOW)), {"sequence": 4, "all_below_done": 3}
+    )
     image = builder.snapshot()
     assert sorted(image.client_results) == [(7, 3), (7, 4), (7, WINDOW)]
     before = opened().snapshot()
     plain = ImageBuilder(Image(offset=6))
     plain.apply_batch([config("v")], base_offset=7, epoch=1, timestamp_ms=50)
-    builder.apply_batch([record(pb.CloseClientRecord(client_id=7))], base_offset=13, epoch=1, timestamp_ms=61)
+    builder.apply_batch(
+        [record(pb.CloseClientRecord(client_id=7))], base_offset=13, epoch=1, timestamp_ms=61
+    )
     closed = builder.snapshot()
     assert not len(closed.clients)
     assert not len(closed.client_results)
@@ -182,6 +224,10 @@ def test_a_number_that_no_controller_admits_is_a_defect(write: dict[str, int]) -
 
 
 def test_a_level_that_this_build_does_not_know_stops_it() -> None:
-    level = pb.FeatureLevelRecord(name="metadata.version", feature_level=LATEST_METADATA_VERSION + 1)
-    with pytest.raises(UnknownRecordError, match=f"raises metadata.version to {LATEST_METADATA_VERSION + 1}"):
+    level = pb.FeatureLevelRecord(
+        name="metadata.version", feature_level=LATEST_METADATA_VERSION + 1
+    )
+    with pytest.raises(
+        UnknownRecordError, match=f"raises metadata.version to {LATEST_METADATA_VERSION + 1}"
+    ):
         apply(ImageBuilder(Image()), 12, level, 0, 1)

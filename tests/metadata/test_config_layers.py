@@ -3,7 +3,12 @@ from __future__ import annotations
 import pytest
 
 from raftlog.metadata.config_keys import config_keys
-from raftlog.metadata.config_layers import BROKER_NAME, inherited, topic_config, unclean_election_enabled
+from raftlog.metadata.config_layers import (
+    BROKER_NAME,
+    inherited,
+    topic_config,
+    unclean_election_enabled,
+)
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
@@ -30,7 +35,9 @@ def test_the_strongest_layer_counts() -> None:
     shared = (4, "", "log.retention.ms", "5")
     assert topic_config(image(shared), "t", key) == "5"
     assert topic_config(image(shared, (2, "t", key, "6")), "t", key) == "6"
-    assert topic_config(image((4, "1", "log.retention.ms", "7")), "t", key) == default, "one broker's own is no layer"
+    assert topic_config(image((4, "1", "log.retention.ms", "7")), "t", key) == default, (
+        "one broker's own is no layer"
+    )
     assert topic_config(image((2, "u", key, "8")), "t", key) == default
 
 
@@ -52,7 +59,9 @@ def test_every_name_is_one_of_a_key_and_has_its_default() -> None:
 
 def test_what_topics_inherit_is_named_as_topics_name_it() -> None:
     assert inherited(image()) == {}
-    assert inherited(image((4, "", "log.retention.ms", "5"), (4, "", "num.io.threads", "9"))) == {"retention.ms": "5"}
+    assert inherited(image((4, "", "log.retention.ms", "5"), (4, "", "num.io.threads", "9"))) == {
+        "retention.ms": "5"
+    }
 
 
 @pytest.mark.parametrize(

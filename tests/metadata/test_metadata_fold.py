@@ -1,4 +1,6 @@
-"""The fold: equal to the plainest state there is, in whatever order groups come, whatever map lies under it."""
+"""The fold: equal to the plainest state there is, in whatever order groups come, whatever map lies
+under it.
+"""
 
 from random import Random
 from typing import Any
@@ -45,7 +47,10 @@ def fold(batches: list[list[Record]], base: Image | None = None) -> ImageBuilder
     builder = ImageBuilder(Image() if base is None else base)
     for records in batches:
         builder.apply_batch(
-            records, base_offset=builder.offset + 1, epoch=builder.epoch + 1, timestamp_ms=builder.timestamp_ms + 5
+            records,
+            base_offset=builder.offset + 1,
+            epoch=builder.epoch + 1,
+            timestamp_ms=builder.timestamp_ms + 5,
         )
     return builder
 
@@ -53,7 +58,9 @@ def fold(batches: list[list[Record]], base: Image | None = None) -> ImageBuilder
 def encoded(batches: list[list[Record]]) -> bytes:
     chunk, offset = b"", 0
     for epoch, records in enumerate(batches, 1):
-        chunk += batch.encode([one.data for one in records], base_offset=offset, epoch=epoch, timestamp_ms=5 * epoch)
+        chunk += batch.encode(
+            [one.data for one in records], base_offset=offset, epoch=epoch, timestamp_ms=5 * epoch
+        )
         offset += len(records)
     return chunk
 
@@ -67,14 +74,20 @@ def hash_from_scratch(image: Image) -> int:
         *(("broker", broker.id, broker) for broker in image.brokers.values()),
         *(("topic", topic.id, topic.name) for topic in image.topics.values()),
         *(("partition", partition) for partition in image.partitions.values()),
-        *(("config", *key, name, value) for key, values in image.configs.items() for name, value in values.items()),
+        *(
+            ("config", *key, name, value)
+            for key, values in image.configs.items()
+            for name, value in values.items()
+        ),
         *(("feature", name, level) for name, level in image.features.items()),
         *(("applied", applied) for applied in image.applied.values()),
         *(("hostname", mapping) for mapping in image.hostnames.values()),
         *(("export_cursor", cursor) for cursor in image.export_cursors.values()),
     ]
     entities += [
-        (kind, one) for kind, one in (("leader", image.leader), ("progress", image.progress)) if one is not None
+        (kind, one)
+        for kind, one in (("leader", image.leader), ("progress", image.progress))
+        if one is not None
     ]
     return sum(entity_hash(*entity) for entity in entities) & HASH_MASK
 
@@ -94,12 +107,16 @@ def test_the_fold_equals_a_state_of_plain_dicts(choices: list) -> None:
 def test_the_indexes_follow(choices: list) -> None:
     _, batches = history(choices)
     image = fold(batches).snapshot()
-    assert dict(image.topic_ids.items()) == {topic.name: topic.id for topic in image.topics.values()}
+    assert dict(image.topic_ids.items()) == {
+        topic.name: topic.id for topic in image.topics.values()
+    }
     held: dict[int, set] = {}
     for key, partition in image.partitions.items():
         for broker_id in partition.replicas:
             held.setdefault(broker_id, set()).add(key)
-    assert {broker_id: set(keys) for broker_id, keys in image.replicas_of.items() if len(keys)} == held
+    assert {
+        broker_id: set(keys) for broker_id, keys in image.replicas_of.items() if len(keys)
+    } == held
 
 
 @settings(max_examples=75, deadline=None)
@@ -111,7 +128,9 @@ def test_groups_may_be_folded_one_by_one_in_any_order(choices: list, random: Ran
     offset = 0
     for epoch, records in enumerate(batches, 1):
         for one in records:
-            groups.setdefault(group_of(one.type, one.message, offset), []).append((offset, epoch, one))
+            groups.setdefault(group_of(one.type, one.message, offset), []).append(
+                (offset, epoch, one)
+            )
             offset += 1
     keys = sorted(groups, key=str)
     random.shuffle(keys)
@@ -216,12 +235,18 @@ GROUND = [
     [
         (pb.UnregisterBrokerRecord(broker_id=2), "UNREGISTER_BROKER at offset 3 names 2"),
         (pb.BrokerRegistrationChangeRecord(broker_id=2), "names 2"),
-        (pb.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=7), "is for epoch 7 of broker 1, not 0"),
+        (
+            pb.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=7),
+            "is for epoch 7 of broker 1, not 0",
+        ),
         (pb.TopicRecord(name="t", topic_id=b"\x02" * 16), "topic 't' at offset 3 is there already"),
         (pb.TopicRecord(name="u", topic_id=TOPIC), "is there already"),
         (pb.PartitionRecord(partition_id=2, topic_id=TOPIC), "is not the next one, 1"),
         (pb.PartitionRecord(partition_id=0, topic_id=b"\x02" * 16), "PARTITION at offset 3 names"),
-        (pb.PartitionChangeRecord(partition_id=1, topic_id=TOPIC), "PARTITION_CHANGE at offset 3 names"),
+        (
+            pb.PartitionChangeRecord(partition_id=1, topic_id=TOPIC),
+            "PARTITION_CHANGE at offset 3 names",
+        ),
         (pb.RemoveTopicRecord(topic_id=b"\x02" * 16), "REMOVE_TOPIC at offset 3 names"),
     ],
 )
@@ -235,8 +260,12 @@ def test_a_leader_epoch_leaps_where_the_change_says_so_and_counts_on_from_there(
     builder = fold([GROUND])
     seen = []
     for leader, leap in ((1, None), (-1, 1 << 22), (1, None), (None, None)):
-        change = pb.PartitionChangeRecord(partition_id=0, topic_id=TOPIC, leader=leader, leader_epoch=leap)
-        builder.apply_batch([record(change)], base_offset=builder.offset + 1, epoch=1, timestamp_ms=0)
+        change = pb.PartitionChangeRecord(
+            partition_id=0, topic_id=TOPIC, leader=leader, leader_epoch=leap
+        )
+        builder.apply_batch(
+            [record(change)], base_offset=builder.offset + 1, epoch=1, timestamp_ms=0
+        )
         partition = builder.snapshot().partitions[TOPIC, 0]
         seen.append((partition.leader, partition.leader_epoch, partition.partition_epoch))
     assert seen == [(1, 1, 1), (-1, 1 << 22, 2), (1, (1 << 22) + 1, 3), (1, (1 << 22) + 1, 4)]
@@ -268,7 +297,9 @@ def test_an_export_cursor_is_set_moved_and_removed() -> None:
 
     def then(timestamp_ms: int, **fields: Any) -> None:
         one = record(pb.ExportCursorRecord(name="c", **fields))
-        builder.apply_batch([one], base_offset=builder.offset + 1, epoch=2, timestamp_ms=timestamp_ms)
+        builder.apply_batch(
+            [one], base_offset=builder.offset + 1, epoch=2, timestamp_ms=timestamp_ms
+        )
 
     then(70, end_offset=2, target="t")
     assert builder.export_cursors["c"] == ExportCursor("c", 2, "t", builder.offset, 70)
@@ -285,7 +316,9 @@ def test_a_batch_must_follow_the_image() -> None:
     builder = fold([GROUND])
     for base_offset in (2, 4):
         with pytest.raises(FoldError, match="does not follow"):
-            builder.apply_batch([record(pb.NoOpRecord())], base_offset=base_offset, epoch=1, timestamp_ms=0)
+            builder.apply_batch(
+                [record(pb.NoOpRecord())], base_offset=base_offset, epoch=1, timestamp_ms=0
+            )
 
 
 def test_what_this_build_does_not_know_is_never_skipped() -> None:
@@ -305,6 +338,12 @@ def test_every_record_type_has_a_message_and_a_group() -> None:
             without = (RecordType.NO_OP, RecordType.RECOVERY)
             assert (group_of(type_, message(), 7) is None) == (type_ in without)
     assert group_of(RecordType.OPEN_CLIENT, pb.OpenClientRecord(), 7) == ("client", "7")
-    assert group_of(RecordType.CLOSE_CLIENT, pb.CloseClientRecord(client_id=7), 9) == ("client", "7")
+    assert group_of(RecordType.CLOSE_CLIENT, pb.CloseClientRecord(client_id=7), 9) == (
+        "client",
+        "7",
+    )
     assert group_of(RecordType.HOSTNAME, pb.HostnameRecord(hostname="h"), 7) == ("hostname", "h")
-    assert group_of(RecordType.EXPORT_CURSOR, pb.ExportCursorRecord(name="c"), 7) == ("export_cursor", "c")
+    assert group_of(RecordType.EXPORT_CURSOR, pb.ExportCursorRecord(name="c"), 7) == (
+        "export_cursor",
+        "c",
+    )

@@ -1,4 +1,6 @@
-"""A snapshot is the image: with the log behind it the same state as the whole log; whatever is wrong with it is found."""
+"""A snapshot is the image: with the log behind it the same state as the whole log; whatever is
+wrong with it is found.
+"""
 
 import dataclasses
 import random
@@ -44,16 +46,25 @@ def same(one: Image, other: Image) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(HISTORIES, st.integers(0, 16), st.integers(1, 3000))
-def test_a_snapshot_and_the_log_behind_it_are_the_whole_log(choices: list, cut: int, piece: int) -> None:
+def test_a_snapshot_and_the_log_behind_it_are_the_whole_log(
+    choices: list, cut: int, piece: int
+) -> None:
     _, batches = history(choices)
     image = fold(batches[:cut]).snapshot()
     content = content_of(image)
     header, loaded = snapshot.load(content[at : at + piece] for at in range(0, len(content), piece))
-    assert header == SnapshotHeader("c", 3, image.offset + 1, image.epoch, image.timestamp_ms, (), 1)
+    assert header == SnapshotHeader(
+        "c", 3, image.offset + 1, image.epoch, image.timestamp_ms, (), 1
+    )
     assert same(loaded, image)
     builder = ImageBuilder(loaded)
     for epoch, records in enumerate(batches[cut:], len(batches[:cut]) + 1):
-        builder.apply_batch(records, base_offset=builder.offset + 1, epoch=epoch, timestamp_ms=builder.timestamp_ms + 5)
+        builder.apply_batch(
+            records,
+            base_offset=builder.offset + 1,
+            epoch=epoch,
+            timestamp_ms=builder.timestamp_ms + 5,
+        )
     assert same(builder.snapshot(), fold(batches).snapshot())
 
 
@@ -76,10 +87,20 @@ def everything() -> Image:
         pb.VotersRecord(voters=[pb.VoterEntry(voter_id=1, voter_directory_id="d", endpoint="c1:1")]),
     ]  # fmt: skip
     builder = ImageBuilder(Image())
-    builder.apply_batch([record(message) for message in messages], base_offset=0, epoch=7, timestamp_ms=99)
-    builder.apply_batch([record(pb.OpenClientRecord(name="w"))], base_offset=10, epoch=7, timestamp_ms=99)
     builder.apply_batch(
-        [record(pb.NoOpRecord())], base_offset=11, epoch=7, timestamp_ms=99, client_id=10, sequence=1, all_below_done=1
+        [record(message) for message in messages], base_offset=0, epoch=7, timestamp_ms=99
+    )
+    builder.apply_batch(
+        [record(pb.OpenClientRecord(name="w"))], base_offset=10, epoch=7, timestamp_ms=99
+    )
+    builder.apply_batch(
+        [record(pb.NoOpRecord())],
+        base_offset=11,
+        epoch=7,
+        timestamp_ms=99,
+        client_id=10,
+        sequence=1,
+        all_below_done=1,
     )
     mapping = pb.HostnameRecord(hostname="h", broker_id=4, reason="registered")
     builder.apply_batch([record(mapping)], base_offset=12, epoch=7, timestamp_ms=99)
@@ -102,7 +123,9 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
         return {key: plain(one) for key, one in value.items()} if hasattr(value, "items") else value
 
     image = everything()
-    assert plain(getattr(image, name)) != plain(getattr(Image(), name)), "the test's image has nothing there"
+    assert plain(getattr(image, name)) != plain(getattr(Image(), name)), (
+        "the test's image has nothing there"
+    )
     _, loaded = snapshot.load([content_of(image)])
     assert plain(getattr(loaded, name)) == plain(getattr(image, name))
 
@@ -119,7 +142,9 @@ def large(topics: int = 30, partitions: int = 200) -> Image:
         id_ = rng.randbytes(16)
         messages: list[Any] = [pb.TopicRecord(name=f"topic-{number}", topic_id=id_)]
         messages += [
-            pb.PartitionRecord(partition_id=p, topic_id=id_, replicas=rng.sample(range(9), 3), isr=[1], leader=1)
+            pb.PartitionRecord(
+                partition_id=p, topic_id=id_, replicas=rng.sample(range(9), 3), isr=[1], leader=1
+            )
             for p in range(partitions)
         ]
         records = [record(message) for message in messages]
@@ -127,7 +152,9 @@ def large(topics: int = 30, partitions: int = 200) -> Image:
     return builder.snapshot()
 
 
-def test_the_bytes_do_not_depend_on_the_order_in_which_the_maps_give_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_do_not_depend_on_the_order_in_which_the_maps_give_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     image = large()
     content = content_of(image)
 
@@ -137,7 +164,8 @@ def test_the_bytes_do_not_depend_on_the_order_in_which_the_maps_give_theirs(monk
         return found
 
     other = tuple(
-        kind._replace(keys=partial(lambda keys, image: shuffled(keys(image)), kind.keys)) for kind in snapshot.KINDS
+        kind._replace(keys=partial(lambda keys, image: shuffled(keys(image)), kind.keys))
+        for kind in snapshot.KINDS
     )
     monkeypatch.setattr(snapshot, "KINDS", other)
     assert content_of(image) == content
@@ -170,7 +198,9 @@ def test_the_hash_and_the_size_of_an_entity_are_those_of_its_canonical_bytes() -
     for kind in snapshot.KINDS:
         for key in kind.keys(image):
             for content in kind.contents(image, key):
-                assert encoded_hash(kind.name, entity_bytes(content)) == entity_hash(kind.name, *content)
+                assert encoded_hash(kind.name, entity_bytes(content)) == entity_hash(
+                    kind.name, *content
+                )
                 state_hash += entity_hash(kind.name, *content)
                 state_bytes += len(entity_bytes((kind.name, *content)))
     assert (state_hash & HASH_MASK, state_bytes) == (image.state_hash, image.state_bytes)
@@ -197,13 +227,16 @@ def test_the_writer_works_in_small_steps() -> None:
                 yield key
 
     kinds = tuple(
-        kind._replace(keys=partial(lambda keys, image: Counted(keys(image)), kind.keys)) for kind in snapshot.KINDS
+        kind._replace(keys=partial(lambda keys, image: Counted(keys(image)), kind.keys))
+        for kind in snapshot.KINDS
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshot, "encoded_hash", counted)
         patch.setattr(snapshot, "KINDS", kinds)
         steps, sizes = [], []
-        for piece in snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=0)):
+        for piece in snapshot.pieces(
+            image, snapshot.header_of(image, cluster_id="c", generation=0)
+        ):
             steps.append((done["hashed"], done["keys"]))
             sizes.append(len(piece))
             done.update(hashed=0, keys=0)
@@ -218,7 +251,9 @@ def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
     image = dataclasses.replace(everything(), state_hash=1)
     written: list[bytes] = []
     with pytest.raises(FatalError, match="its entities"):
-        written.extend(snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=0)))
+        written.extend(
+            snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=0))
+        )
 
 
 def test_a_header_of_another_image_is_refused() -> None:
@@ -248,8 +283,12 @@ def made(*entities: tuple[str, list[object]], state_hash: int = 0) -> bytes:
     header = SnapshotHeader("c", 0, 5, 1, 1)
     parts, offset = [encode_header(header)], 1
     for kind, contents in entities:
-        message = pb.SnapshotEntitiesRecord(kind=kind, entities=[entity_bytes(content) for content in contents])
-        parts.append(batch.encode([record(message).data], base_offset=offset, epoch=1, timestamp_ms=1))
+        message = pb.SnapshotEntitiesRecord(
+            kind=kind, entities=[entity_bytes(content) for content in contents]
+        )
+        parts.append(
+            batch.encode([record(message).data], base_offset=offset, epoch=1, timestamp_ms=1)
+        )
         offset += 1
     return b"".join([*parts, encode_footer(header, offset, state_hash)])
 
@@ -263,7 +302,10 @@ PARTITION: tuple[Any, ...] = (b"t", 0, [1], [1], [], [], 1, 0, 0, 0)
         (made(("feature", [("f", 1)])), "its footer says"),
         (made(("teapot", [(1,)])), "unknown kind 'teapot'"),
         (made(("partition", [(PARTITION,)])), "a partition does not fit"),
-        (made(("topic", [(b"t", "t")]), ("partition", [((b"t", 1, *PARTITION[2:]),)])), "is not the next one, 0"),
+        (
+            made(("topic", [(b"t", "t")]), ("partition", [((b"t", 1, *PARTITION[2:]),)])),
+            "is not the next one, 0",
+        ),
         (made(("topic", [(b"t", "t"), (b"u", "t")])), "is there twice"),
         (made(("feature", [("f", "one")])), "a feature does not fit"),
         (made(("feature", [("f", 1)])) + b"x" * 80, "a batch says that it has 2021161084 bytes"),

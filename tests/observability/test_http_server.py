@@ -35,9 +35,16 @@ Node = tuple[HttpServer, dict[str, Any]]
 async def node() -> AsyncIterator[Node]:
     metrics = MetricsRegistry(process=False)
     state: dict[str, Any] = {"ready": (False, "no leader is known"), "offset": 41}
-    metrics.gauge("raft_metrics_high_watermark", "The first offset not committed.", lambda: state["offset"])
+    metrics.gauge(
+        "raft_metrics_high_watermark", "The first offset not committed.", lambda: state["offset"]
+    )
     server = HttpServer(
-        "127.0.0.1", 0, metrics, lambda: state["ready"], title="controller 1", status=lambda: {"role": "<follower>"}
+        "127.0.0.1",
+        0,
+        metrics,
+        lambda: state["ready"],
+        title="controller 1",
+        status=lambda: {"role": "<follower>"},
     )
     await server.start()
     yield server, state
@@ -82,7 +89,9 @@ async def test_unknown_path_is_404(node: Node) -> None:
 async def test_port_in_use_is_a_config_error_naming_the_address(node: Node) -> None:
     host, _, port = node[0].address.rpartition(":")
     second = HttpServer(host, int(port), MetricsRegistry(process=False), lambda: (True, ""))
-    with pytest.raises(ConfigError, match=rf"http.listener: 127.0.0.1:{port}: Address already in use"):
+    with pytest.raises(
+        ConfigError, match=rf"http.listener: 127.0.0.1:{port}: Address already in use"
+    ):
         await second.start()
     await second.stop()
 
@@ -107,17 +116,23 @@ async def test_signals_stay_the_process_s(node: Node) -> None:
 async def test_silent_connections_shut_no_health_check_out(node: Node) -> None:
     server, _state = node
     host, _, port = server.address.rpartition(":")
-    held = [await asyncio.open_connection(host, int(port)) for _ in range(HTTP_MAX_CONNECTIONS + 20)]
+    held = [
+        await asyncio.open_connection(host, int(port)) for _ in range(HTTP_MAX_CONNECTIONS + 20)
+    ]
     assert (await get(server.address, "/livez"))[::2] == (200, "ok\n")
     # The oldest were cut, and no others.
-    ends = await asyncio.gather(*(asyncio.wait_for(held[i][0].read(), 2) for i in range(20)), return_exceptions=True)
+    ends = await asyncio.gather(
+        *(asyncio.wait_for(held[i][0].read(), 2) for i in range(20)), return_exceptions=True
+    )
     assert all(end == b"" or isinstance(end, ConnectionError) for end in ends)
     assert not held[-1][0].at_eof()
     for _, writer in held:
         writer.close()
 
 
-async def test_a_connection_without_a_whole_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_without_a_whole_request_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("raftlog.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 100)
     server = HttpServer("127.0.0.1", 0, MetricsRegistry(process=False), lambda: (True, "fine"))
     await server.start()

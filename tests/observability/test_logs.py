@@ -32,7 +32,12 @@ def test_json_when_not_a_terminal_with_bound_fields() -> None:
     setup_logging("info", "auto", stream=out, node_id=3)
     structlog.get_logger("x").info("became leader", epoch=7)
     line = json.loads(out.getvalue())
-    assert (line["event"], line["epoch"], line["node_id"], line["level"]) == ("became leader", 7, 3, "info")
+    assert (line["event"], line["epoch"], line["node_id"], line["level"]) == (
+        "became leader",
+        7,
+        3,
+        "info",
+    )
     assert line["timestamp"].endswith("Z")
 
 
@@ -92,11 +97,15 @@ def test_spurious_wakeups_of_grpc_are_no_news_but_other_failures_are() -> None:
 
 
 @pytest.mark.parametrize("logger", ["grpc._cython.cygrpc", "asyncio"])
-def test_a_peer_that_left_before_its_answer_is_no_news_but_other_failures_of_a_call_are(logger: str) -> None:
+def test_a_peer_that_left_before_its_answer_is_no_news_but_other_failures_of_a_call_are(
+    logger: str,
+) -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out)
     message = "Unexpected [ExecuteBatchError] raised by servicer method"
-    logging.getLogger(logger).error(message, exc_info=cygrpc.ExecuteBatchError("SendInitialMetadata"))
+    logging.getLogger(logger).error(
+        message, exc_info=cygrpc.ExecuteBatchError("SendInitialMetadata")
+    )
     assert out.getvalue() == ""
     logging.getLogger(logger).error(message, exc_info=grpc.aio.InternalError("x"))
     assert "InternalError" in out.getvalue()

@@ -75,7 +75,13 @@ def test_latency_given_is_the_one_shown(metrics: MetricsRegistry) -> None:
 
 def test_quorum_metrics_of_a_leader(metrics: MetricsRegistry) -> None:
     now = quorum_pb2.DescribeQuorumResponse(
-        node_id=1, role="leader", leader_id=1, leader_epoch=7, voted_id=1, log_end_offset=100, high_watermark=90
+        node_id=1,
+        role="leader",
+        leader_id=1,
+        leader_epoch=7,
+        voted_id=1,
+        log_end_offset=100,
+        high_watermark=90,
     )
     now.voters.add(replica_id=1, log_end_offset=100)
     now.voters.add(replica_id=2, log_end_offset=95)
@@ -101,7 +107,9 @@ def test_refused_messages(metrics: MetricsRegistry) -> None:
 
 
 def broker_record(broker_id: int, *, fenced: bool) -> records_pb2.RegisterBrokerRecord:
-    return records_pb2.RegisterBrokerRecord(broker_id=broker_id, incarnation_id="i", broker_epoch=0, fenced=fenced)
+    return records_pb2.RegisterBrokerRecord(
+        broker_id=broker_id, incarnation_id="i", broker_epoch=0, fenced=fenced
+    )
 
 
 def test_controller_metrics_active_and_not(metrics: MetricsRegistry) -> None:
@@ -109,11 +117,15 @@ def test_controller_metrics_active_and_not(metrics: MetricsRegistry) -> None:
     records = [record(broker_record(4, fenced=True)), record(broker_record(5, fenced=False))]
     builder.apply_batch(records, base_offset=0, epoch=1, timestamp_ms=1234)
     image = builder.snapshot()
-    brokers = controller_pb2.DescribeBrokersResponse(lowest_acknowledged_offset=8, high_watermark=12, held_back_by=[5])
+    brokers = controller_pb2.DescribeBrokersResponse(
+        lowest_acknowledged_offset=8, high_watermark=12, held_back_by=[5]
+    )
     brokers.brokers.add(broker_id=4, applied_offset=-1, last_contact_age_ms=-1)
     brokers.brokers.add(broker_id=5, applied_offset=8, last_contact_age_ms=30)
     active = False
-    add_controller_metrics(metrics, active=lambda: active, image=lambda: image, describe_brokers=lambda: brokers)
+    add_controller_metrics(
+        metrics, active=lambda: active, image=lambda: image, describe_brokers=lambda: brokers
+    )
     lines = page(metrics)
     assert "kafka_controller_active_controller_count 0.0" in lines
     assert "kafka_controller_fenced_broker_count 1.0" in lines
@@ -125,13 +137,19 @@ def test_controller_metrics_active_and_not(metrics: MetricsRegistry) -> None:
     assert "kafka_controller_active_controller_count 1.0" in lines
     assert "raftlog_lowest_acknowledged_offset 8.0" in lines
     assert 'raftlog_broker_acknowledged_offset_lag{broker="5"} 3.0' in lines
-    assert not any(line.startswith('raftlog_broker_acknowledged_offset_lag{broker="4"}') for line in lines)
+    assert not any(
+        line.startswith('raftlog_broker_acknowledged_offset_lag{broker="4"}') for line in lines
+    )
     assert 'raftlog_broker_holds_lowest_acknowledged_offset{broker="5"} 1.0' in lines
 
 
 def test_broker_metrics(metrics: MetricsRegistry) -> None:
     now = broker_pb2.DescribeBrokerResponse(
-        broker_id=4, broker_epoch=17, state=controller_pb2.ACTIVE, applied_offset=40, lowest_acknowledged_offset=38
+        broker_id=4,
+        broker_epoch=17,
+        state=controller_pb2.ACTIVE,
+        applied_offset=40,
+        lowest_acknowledged_offset=38,
     )
     add_broker_metrics(metrics, lambda: now)
     lines = page(metrics)

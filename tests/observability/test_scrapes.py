@@ -13,7 +13,9 @@ from raftlog.observability.http_server import HttpServer
 from raftlog.observability.registry import MetricsRegistry
 
 
-def test_scrapes_come_one_after_the_other_with_a_pause_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scrapes_come_one_after_the_other_with_a_pause_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rendered = 0
 
     def render(registry: Any) -> bytes:

@@ -1,7 +1,8 @@
-"""Edits of the product that forget one sync, or change the order of two steps, each with the program that shows it.
+"""Edits of the product that forget one sync, or change the order of two steps, each with the
+program that shows it.
 
-They are made in the recorded process, so that what is examined is the store with this one edit. What only some of them need is imported
-there: it takes longer than the rest.
+They are made in the recorded process, so that what is examined is the store with this one edit.
+What only some of them need is imported there: it takes longer than the rest.
 """
 
 from __future__ import annotations
@@ -109,14 +110,18 @@ class _OsWithoutFsync:
 def snapshot_directory_not_synced() -> None:
     """Reported as stored before its name is durable."""
     snapshot_files.fsync_directory = lambda directory: (
-        None if directory.name == snapshot_files.SNAPSHOT_DIRECTORY else durable.fsync_directory(directory)
+        None
+        if directory.name == snapshot_files.SNAPSHOT_DIRECTORY
+        else durable.fsync_directory(directory)
     )
 
 
 def snapshots_directory_itself_not_synced() -> None:
     """The name of the first snapshot is durable, and that of its directory is not."""
     snapshot_files.fsync_directory = lambda directory: (
-        durable.fsync_directory(directory) if directory.name == snapshot_files.SNAPSHOT_DIRECTORY else None
+        durable.fsync_directory(directory)
+        if directory.name == snapshot_files.SNAPSHOT_DIRECTORY
+        else None
     )
 
 
@@ -178,7 +183,9 @@ def acknowledged_before_the_sync() -> None:
     def start(self: RocksLogStore, inline: bool) -> None:
         self._commit.sync_finished(None)
         # Behind whoever was waiting for the report.
-        asyncio.get_running_loop().call_soon(lambda: self._disk.run(self._rocks.sync, _nothing, inline=inline))
+        asyncio.get_running_loop().call_soon(
+            lambda: self._disk.run(self._rocks.sync, _nothing, inline=inline)
+        )
 
     RocksLogStore._start_sync = start
 
@@ -243,7 +250,9 @@ def backup_not_synced() -> None:
     """Linked before it is durable."""
     from raftlog.client import backup
 
-    backup.os = type("_", (), {"fsync": staticmethod(_nothing), "getpid": os.getpid, "link": os.link})
+    backup.os = type(
+        "_", (), {"fsync": staticmethod(_nothing), "getpid": os.getpid, "link": os.link}
+    )
 
 
 def backup_name_not_synced() -> None:

@@ -1,10 +1,14 @@
-"""The states in which a power cut may leave a disk: chosen at one moment, from what is not synced then.
+"""The states in which a power cut may leave a disk: chosen at one moment, from what is not synced
+then.
 
-*Torn* states are those that are legal on every file system in use: of one file's writes a beginning survives, the last one cut at a sector,
-or the file has its size and zeros for what was not written; each file for itself, and each directory for itself. In a directory any
-of the changes survive, in ``ORDERED`` ones, RocksDB's, a beginning of them: journals keep that order, and RocksDB relies on it.
+*Torn* states are those that are legal on every file system in use: of one file's writes a beginning
+survives, the last one cut at a sector, or the file has its size and zeros for what was not written;
+each file for itself, and each directory for itself. In a directory any of the changes survive, in
+``ORDERED`` ones, RocksDB's, a beginning of them: journals keep that order, and RocksDB relies on
+it.
 
-*Scattered* states are harder: of one file's writes any pages survive, with zeros or old bytes between.
+*Scattered* states are harder: of one file's writes any pages survive, with zeros or old bytes
+between.
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ from disk_model import Disk, File, Names, renamed, replay
 SECTOR, PAGE = 512, 4096
 ORDERED = frozenset({"log", "partitions", "partitions.new"})
 IGNORED = ("LOG", "LOCK", "lock")
-"""As if they were never written: RocksDB's diary, and files that are locked and made where they are not. Nobody reads them."""
+"""As if they were never written: RocksDB's diary, and files that are locked and made where they are
+not. Nobody reads them.
+"""
 MINOR = (*IGNORED, "rocksdict-config.json", "OPTIONS")
 """Not lost or kept alone, but with others: the last two are hardly read."""
 
@@ -53,7 +59,9 @@ class CrashState:
 
 
 class Survivors:
-    """One choice of what survives, made item by item: ``of_file`` and ``of_directory`` give content for a number."""
+    """One choice of what survives, made item by item: ``of_file`` and ``of_directory`` give content
+    for a number.
+    """
 
     def __init__(self, disk: Disk, rng: Random) -> None:
         self._disk = disk
@@ -79,7 +87,9 @@ class Survivors:
     def some(self, number: int) -> None:
         """A beginning of a file's writes; any of a directory's changes, or a beginning of them."""
         if (file := self._disk.files.get(number)) is not None:
-            self._contents[number] = _torn(file, self._rng) if self._rng.random() < 0.7 else _unwritten(file, self._rng)
+            self._contents[number] = (
+                _torn(file, self._rng) if self._rng.random() < 0.7 else _unwritten(file, self._rng)
+            )
             return
         directory = self._disk.directories[number]
         kept = [change for change in directory.pending if self._rng.random() < 0.5]
@@ -113,7 +123,8 @@ class Survivors:
                 if child in self._contents:
                     files[path + own] = self._contents[child]
                 elif child not in seen:
-                    # A directory has one name. Two of them, if its rename was lost by halves, no file system gives.
+                    # A directory has one name. Two of them, if its rename was lost by halves, no
+                    # file system gives.
                     seen.add(child)
                     directories.append(path + own)
                     walk(child, f"{path}{own}/")
@@ -122,8 +133,12 @@ class Survivors:
         return CrashState(name, files, tuple(directories), scattered)
 
 
-def crash_states(disk: Disk, rng: Random, *, samples: int, scattered: int = 0) -> Iterator[CrashState]:
-    """Legal states of this moment: the corners, each item alone lost or alone kept, and ``samples`` drawn ones. Some may be equal."""
+def crash_states(
+    disk: Disk, rng: Random, *, samples: int, scattered: int = 0
+) -> Iterator[CrashState]:
+    """Legal states of this moment: the corners, each item alone lost or alone kept, and ``samples``
+    drawn ones. Some may be equal.
+    """
     files = [number for number, file in disk.files.items() if file.pending]
     directories = [number for number, directory in disk.directories.items() if directory.pending]
     everybody = [*disk.files, *disk.directories]
@@ -161,7 +176,9 @@ def crash_states(disk: Disk, rng: Random, *, samples: int, scattered: int = 0) -
         for number in everybody:
             survivors.nothing(number)
         for number in files + directories:
-            rng.choice((survivors.some, survivors.some, survivors.everything, survivors.nothing))(number)
+            rng.choice((survivors.some, survivors.some, survivors.everything, survivors.nothing))(
+                number
+            )
         yield survivors.state(f"drawn {index}")
     for index in range(scattered if files else 0):
         survivors = Survivors(disk, rng)
@@ -198,14 +215,22 @@ def _torn(file: File, rng: Random) -> bytes:
 
 
 def _unwritten(file: File, rng: Random) -> bytes:
-    """The size of all the writes, and zeros from where a write began, or from a sector on, behind what was durable.
+    """The size of all the writes, and zeros from where a write began, or from a sector on, behind
+    what was durable.
 
-    Not only from a sector: the disk has zeros behind the end of a file in its last block, and the size may come before the bytes.
+    Not only from a sector: the disk has zeros behind the end of a file in its last block, and the
+    size may come before the bytes.
     """
     whole = replay(file.durable, file.pending)
-    changed = (at for at in range(min(len(whole), len(file.durable))) if whole[at] != file.durable[at])
+    changed = (
+        at for at in range(min(len(whole), len(file.durable))) if whole[at] != file.durable[at]
+    )
     begin = next(changed, min(len(file.durable), len(whole)))
-    starts = {one.offset for one in file.pending if isinstance(one, Written) and begin <= one.offset < len(whole)}
+    starts = {
+        one.offset
+        for one in file.pending
+        if isinstance(one, Written) and begin <= one.offset < len(whole)
+    }
     starts.update(range(-(-begin // SECTOR) * SECTOR, len(whole), SECTOR))
     if not starts:
         return file.durable
@@ -217,5 +242,8 @@ def _scattered(file: File, rng: Random) -> bytes:
     """Any of the pages that have changed; the size of all the writes."""
     whole = replay(file.durable, file.pending)
     old = (file.durable + bytes(max(0, len(whole) - len(file.durable))))[: len(whole)]
-    pages = [whole[at : at + PAGE] if rng.random() < 0.5 else old[at : at + PAGE] for at in range(0, len(whole), PAGE)]
+    pages = [
+        whole[at : at + PAGE] if rng.random() < 0.5 else old[at : at + PAGE]
+        for at in range(0, len(whole), PAGE)
+    ]
     return b"".join(pages)

@@ -1,6 +1,8 @@
-"""What a process did to the files below one directory: the events that a recorder writes and a model of a disk reads.
+"""What a process did to the files below one directory: the events that a recorder writes and a
+model of a disk reads.
 
-Files and directories are numbers, which stay the same when a name changes. 0 is the directory itself.
+Files and directories are numbers, which stay the same when a name changes. 0 is the directory
+itself.
 """
 
 from __future__ import annotations
@@ -84,7 +86,10 @@ Event = Created | Written | Resized | Renamed | Linked | Unlinked | Synced | Mar
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """``files`` and ``directories``: what was there before, taken for durable. Names are relative to the root."""
+    """``files`` and ``directories``: what was there before, taken for durable.
+
+    Names are relative to the root.
+    """
 
     files: dict[str, bytes]
     directories: tuple[str, ...]

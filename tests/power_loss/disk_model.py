@@ -1,8 +1,9 @@
 """A disk as POSIX promises it: what was synced is there, of the rest anything may be.
 
-A file has the bytes of its last fsync, and writes since. A directory has the names of its last fsync, and changes since. An fsync of
-a file makes its bytes durable and not its name; one of a directory makes the names in it durable and not the files' bytes. That is
-less than ext4, XFS or btrfs give: a program that holds here holds there.
+A file has the bytes of its last fsync, and writes since. A directory has the names of its last
+fsync, and changes since. An fsync of a file makes its bytes durable and not its name; one of a
+directory makes the names in it durable and not the files' bytes. That is less than ext4, XFS or
+btrfs give: a program that holds here holds there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Cuts the power at the moments of a recording, starts on what each cut leaves, and holds that against what had been promised."""
+"""Cuts the power at the moments of a recording, starts on what each cut leaves, and holds that
+against what had been promised.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Depth:
     scattered: int = 0
     """Of the harder kind, for each moment."""
     each_event: bool = False
-    """Else before and after each sync, and behind each name and word; what lies between is drawn at the next sync."""
+    """Else before and after each sync, and behind each name and word; what lies between is drawn at
+    the next sync.
+    """
     keep: int = 0
     """Of the states, to go on from."""
     broken_max: int = 1000
@@ -56,8 +60,15 @@ class Examined:
     """Some of the states, with what had been promised."""
 
     def __str__(self) -> str:
-        harder = f", {self.scattered_refused} of {self.scattered} scattered ones refused" if self.scattered else ""
-        return f"{self.program}: {self.moments} moments, {self.states} states, {self.starts} different{harder}"
+        harder = (
+            f", {self.scattered_refused} of {self.scattered} scattered ones refused"
+            if self.scattered
+            else ""
+        )
+        return (
+            f"{self.program}: {self.moments} moments, {self.states} states, {self.starts}"
+            f" different{harder}"
+        )
 
 
 class Starter:
@@ -86,7 +97,9 @@ class Starter:
     @staticmethod
     def _begun() -> subprocess.Popen[str]:
         script = str(Path(__file__).with_name("starts.py"))
-        process = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert _line_of(process) == "ready\n", "the process that starts on states can't begin"
         return process
 
@@ -99,7 +112,11 @@ class Starter:
 
 
 def _matters(event: Event, following: Event | None) -> bool:
-    return following is None or isinstance(following, Synced) or isinstance(event, Synced | Renamed | Marked)
+    return (
+        following is None
+        or isinstance(following, Synced)
+        or isinstance(event, Synced | Renamed | Marked)
+    )
 
 
 def _line_of(process: subprocess.Popen[str]) -> str:
@@ -111,9 +128,17 @@ def _line_of(process: subprocess.Popen[str]) -> str:
 
 
 def examine(
-    program: str, recording: Recording, start: str, promises: Promises, starter: Starter, depth: Depth = GATE
+    program: str,
+    recording: Recording,
+    start: str,
+    promises: Promises,
+    starter: Starter,
+    depth: Depth = GATE,
 ) -> Examined:
-    """All of one recording, from where the program says that it begins. The same recording and depth give the same states."""
+    """All of one recording, from where the program says that it begins.
+
+    The same recording and depth give the same states.
+    """
     examined, disk = Examined(program), Disk(recording)
     found: dict[bytes, Found] = {}
     rng, keeping, begun = Random(program), Random(program), False
@@ -145,7 +170,9 @@ def examine(
                     examined.scattered_refused += 1
                     continue
             if broken is not None:
-                examined.broken.append(f"after event {at} ({brief(event)}), with {state.name}: {broken}")
+                examined.broken.append(
+                    f"after event {at} ({brief(event)}), with {state.name}: {broken}"
+                )
                 if len(examined.broken) >= depth.broken_max:
                     examined.starts = len(found)
                     return examined

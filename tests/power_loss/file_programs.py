@@ -32,7 +32,9 @@ def _records(at: int) -> list[batch.RecordData]:
     if at == 0:
         return [record(pb.FeatureLevelRecord(name="metadata.version", feature_level=2)).data]
     return [
-        record(pb.ConfigRecord(resource_type=16, resource_name=f"r{at}", name="match", value="v" * 500)).data
+        record(
+            pb.ConfigRecord(resource_type=16, resource_name=f"r{at}", name="match", value="v" * 500)
+        ).data
         for _ in range(3)
     ]
 
@@ -40,24 +42,31 @@ def _records(at: int) -> list[batch.RecordData]:
 def _image() -> Image:
     builder = ImageBuilder(Image())
     messages = [
-        pb.ConfigRecord(resource_type=16, resource_name=f"r{at}", name="match", value="v" * 90) for at in range(30)
+        pb.ConfigRecord(resource_type=16, resource_name=f"r{at}", name="match", value="v" * 90)
+        for at in range(30)
     ]
-    builder.apply_batch([record(message) for message in messages], base_offset=0, epoch=6, timestamp_ms=4_000)
+    builder.apply_batch(
+        [record(message) for message in messages], base_offset=0, epoch=6, timestamp_ms=4_000
+    )
     return builder.snapshot()
 
 
-# --- exports ----------------------------------------------------------------------------------------------------------
+# --- exports ------------------------------------------------------------------------------------
 
 
 def export(root: Path) -> None:
-    """Published three times, merged, and published by the next writer, which removes what was merged. A cursor follows each."""
+    """Published three times, merged, and published by the next writer, which removes what was
+    merged. A cursor follows each.
+    """
     mark("begins")
     directory = root / "srv" / "exports" / "export"
     offset = _publish(directory, 0, 3, 1_000_000, compact)
     _publish(directory, offset, 1, 1_000_000 + KEEP_RETIRED_MS, lambda _: 0)
 
 
-def _publish(directory: Path, offset: int, times: int, now_s: float, then: Callable[[ExportWriter], int]) -> int:
+def _publish(
+    directory: Path, offset: int, times: int, now_s: float, then: Callable[[ExportWriter], int]
+) -> int:
     def published(manifest: Manifest) -> None:
         mark("written", number=manifest.end_offset)
 
@@ -73,7 +82,7 @@ def _publish(directory: Path, offset: int, times: int, now_s: float, then: Calla
     return offset
 
 
-# --- what a streaming job remembers -----------------------------------------------------------------------------------
+# --- what a streaming job remembers -------------------------------------------------------------
 
 
 class _Rows:
@@ -104,7 +113,7 @@ def ledger(root: Path) -> None:
         mark("written", number=number)
 
 
-# --- backups ----------------------------------------------------------------------------------------------------------
+# --- backups ------------------------------------------------------------------------------------
 
 
 def backup(root: Path) -> None:
@@ -118,7 +127,9 @@ def backup(root: Path) -> None:
 
 def prepare_restore_backup(root: Path) -> None:
     image = _image()
-    (root / "backup").write_bytes(b"".join(pieces(image, header_of(image, cluster_id="old", generation=3))))
+    (root / "backup").write_bytes(
+        b"".join(pieces(image, header_of(image, cluster_id="old", generation=3)))
+    )
 
 
 def restore_backup(root: Path) -> None:

@@ -1,4 +1,6 @@
-"""How a recorded program says what it has promised: a write to a descriptor that nobody else uses."""
+"""How a recorded program says what it has promised: a write to a descriptor that nobody else
+uses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is recorded of a node's store: each function is one program, on a directory that ``prepare_``… has made before.
+"""What is recorded of a node's store: each function is one program, on a directory that
+``prepare_``… has made before.
 
 A program says first what its directory holds, and then that it *begins*.
 """
@@ -52,11 +53,15 @@ def _say_formatted() -> None:
 def _say_filled() -> None:
     mark("identified", identity=asdict(IDENTITY))
     mark("voted", vote=vote_as_said(VOTE))
-    batches = [one for at, epoch in enumerate(LOG_EPOCHS) for one in batches_of(chunk_of(at, 1, epoch=epoch)[0], at)]
+    batches = [
+        one
+        for at, epoch in enumerate(LOG_EPOCHS)
+        for one in batches_of(chunk_of(at, 1, epoch=epoch)[0], at)
+    ]
     mark("log", start=0, end=len(LOG_EPOCHS), batches=batches)
 
 
-# --- formatting -------------------------------------------------------------------------------------------------------
+# --- formatting ---------------------------------------------------------------------------------
 
 
 def format_anew(root: Path) -> None:
@@ -77,13 +82,15 @@ async def _first_record(directory: Path) -> None:
     await node.write(2)
 
 
-# --- the log and the vote ---------------------------------------------------------------------------------------------
+# --- the log and the vote -----------------------------------------------------------------------
 
 prepare_append = _format
 
 
 def append(root: Path) -> None:
-    """Votes, small and large chunks, syncs on the loop and beside it; stopped without closing, closed in order."""
+    """Votes, small and large chunks, syncs on the loop and beside it; stopped without closing,
+    closed in order.
+    """
     _say_formatted()
     mark("begins")
     asyncio.run(_append(root / "data"))
@@ -112,7 +119,9 @@ prepare_group_commit = _format
 
 
 def group_commit(root: Path) -> None:
-    """Chunks that are appended while a sync runs, after it has reached the disk: they are of the next one."""
+    """Chunks that are appended while a sync runs, after it has reached the disk: they are of the
+    next one.
+    """
     _say_formatted()
     mark("begins")
     asyncio.run(_group_commit(root / "data"))
@@ -191,7 +200,7 @@ async def _restart(directory: Path) -> None:
     SaidStore(directory)
 
 
-# --- snapshots, and what begins with them -----------------------------------------------------------------------------
+# --- snapshots, and what begins with them -------------------------------------------------------
 
 prepare_move_start = prepare_install = _fill
 
@@ -261,7 +270,7 @@ def install_over_start(root: Path) -> None:
     asyncio.run(run())
 
 
-# --- identities -------------------------------------------------------------------------------------------------------
+# --- identities ---------------------------------------------------------------------------------
 
 prepare_identify = _format
 
@@ -292,7 +301,10 @@ def recover_by_hand(root: Path) -> None:
     def said(*args: object, **details: object) -> bytes:
         chunk = made(*args, **details)  # type: ignore[arg-type]
         mark("identifying", identity=asdict(replace(IDENTITY, generation=1)))
-        mark("voting", vote=vote_as_said(VoteState(epoch=VOTE.epoch + unsafe_recovery.EPOCHS_SKIPPED)))
+        mark(
+            "voting",
+            vote=vote_as_said(VoteState(epoch=VOTE.epoch + unsafe_recovery.EPOCHS_SKIPPED)),
+        )
         for base, behind, data in batches_of(chunk, len(LOG_EPOCHS)):
             mark("appending", base=base, end=behind, data=data)
         return chunk
@@ -304,7 +316,7 @@ def recover_by_hand(root: Path) -> None:
     mark("durable", end=done.end_offset)
 
 
-# --- starts on what a power cut has left ------------------------------------------------------------------------------
+# --- starts on what a power cut has left --------------------------------------------------------
 
 
 def start_again(root: Path) -> None:

@@ -22,7 +22,9 @@ class SaidPartitions:
     """A store that says of each step what it is about to do, and what was reported to it."""
 
     def __init__(self, directory: Path) -> None:
-        self.store: RocksPartitionStore = open_partition_store(directory, asyncio.get_running_loop())
+        self.store: RocksPartitionStore = open_partition_store(
+            directory, asyncio.get_running_loop()
+        )
         self.ends = {one.key: one.end_offset for one in self.store.recover()}
 
     def append(self, key: PartitionKey, *counts: int, epoch: int = 1, size: int = 10) -> None:

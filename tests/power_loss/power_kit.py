@@ -50,7 +50,9 @@ PROGRAMS = (
 
 @contextmanager
 def scratch_directory(fallback: Path) -> Iterator[Path]:
-    """In memory where that is possible: what a disk would do is the model's business, and a sync costs nothing there."""
+    """In memory where that is possible: what a disk would do is the model's business, and a sync
+    costs nothing there.
+    """
     where = _MEMORY if os.access(_MEMORY, os.W_OK) else fallback
     directory = Path(tempfile.mkdtemp(prefix="raftlog-power-loss-", dir=where))
     try:

@@ -1,4 +1,6 @@
-"""What a recorded program had promised at a moment, and whether what a start found afterwards keeps it."""
+"""What a recorded program had promised at a moment, and whether what a start found afterwards keeps
+it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ class ValuePromises(_Refuses):
         if (refusal := self.refusal(found)) is not None:
             return refusal
         if found["value"] not in (self._written, self._writing):
-            return f"the value is {found['value']}: {self._written} was written, {self._writing} was being written"
+            return (
+                f"the value is {found['value']}: {self._written} was written, {self._writing} was"
+                " being written"
+            )
         return None
 
 
@@ -54,7 +59,10 @@ Batches = list[list[Any]]
 
 @dataclass(slots=True)
 class Version:
-    """A log as it may be found: ``start`` and what follows. It may lack what lies at or above ``durable``."""
+    """A log as it may be found: ``start`` and what follows.
+
+    It may lack what lies at or above ``durable``.
+    """
 
     start: int
     batches: Batches
@@ -66,7 +74,11 @@ class Version:
 
     def is_in(self, start: int, batches: Batches) -> bool:
         """Whether the log found is this one."""
-        return start == self.start and batches == self.batches[: len(batches)] and _end(start, batches) >= self.durable
+        return (
+            start == self.start
+            and batches == self.batches[: len(batches)]
+            and _end(start, batches) >= self.durable
+        )
 
 
 @dataclass(slots=True)
@@ -105,10 +117,14 @@ class LogPromises(_Refuses):
                 self.versions = [newest]
             case "truncating":
                 kept = [one for one in newest.batches if one[1] <= details["end"]]
-                self.versions.append(Version(newest.start, kept, min(newest.durable, details["end"])))
+                self.versions.append(
+                    Version(newest.start, kept, min(newest.durable, details["end"]))
+                )
             case "starting":
                 kept = [one for one in newest.batches if one[1] > details["end"]]
-                self.versions.append(Version(details["end"], kept, max(newest.durable, details["end"])))
+                self.versions.append(
+                    Version(details["end"], kept, max(newest.durable, details["end"]))
+                )
             case "installing":
                 self.versions.append(Version(details["end"], [], details["end"]))
             case "started":
@@ -138,18 +154,27 @@ class LogPromises(_Refuses):
             return "the directory was formatted, and is not" if self.formatted else None
         start, batches = found["start"], found["batches"]
         if not any(version.is_in(start, batches) for version in self.versions):
-            may = "; or ".join(f"[{one.start}, {one.end}), of it up to {one.durable} for sure" for one in self.versions)
+            may = "; or ".join(
+                f"[{one.start}, {one.end}), of it up to {one.durable} for sure"
+                for one in self.versions
+            )
             return f"the log is {_offsets(start, batches)}, it should be {may}"
         if self.votes and found["vote"] not in self.votes:
             return f"the vote is {found['vote']}, it should be {' or '.join(map(str, self.votes))}"
         if self.identities and found["identity"] not in self.identities:
-            return f"the identity is {found['identity']}, it should be {' or '.join(map(str, self.identities))}"
+            return (
+                f"the identity is {found['identity']}, it should be"
+                f" {' or '.join(map(str, self.identities))}"
+            )
         if (
             (new := self.recovering)
             and _end(start, batches) > new["end"]
             and found["identity"]["generation"] < new["generation"]
         ):
-            return f"the log holds records of generation {new['generation']}, which the identity does not have"
+            return (
+                f"the log holds records of generation {new['generation']}, which the identity does"
+                " not have"
+            )
         for name, data in found["snapshots"].items():
             if data != self.snapshots.get(name):
                 return f"snapshot {name} is not what was stored"

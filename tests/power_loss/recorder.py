@@ -1,11 +1,14 @@
-"""Runs a program, and writes down in order what it does to the files below a directory: see ``disk_events``.
+"""Runs a program, and writes down in order what it does to the files below a directory: see
+``disk_events``.
 
-All system calls that matter are made one at a time: while one runs, other threads stop before theirs. What a model could not replay
-(a shared writable mapping, io_uring, copies inside the kernel) is an error, not a gap.
+All system calls that matter are made one at a time: while one runs, other threads stop before
+theirs. What a model could not replay (a shared writable mapping, io_uring, copies inside the
+kernel) is an error, not a gap.
 
-``python recorder.py ROOT FILE MODULE FUNCTION [ARGUMENT...]`` calls the function with ROOT and the arguments in a child, and pickles
-the recording into FILE; before, unrecorded, ``prepare_FUNCTION`` with the same if there is such. In a process of its own, because waiting
-for threads would take the children of others.
+``python recorder.py ROOT FILE MODULE FUNCTION [ARGUMENT...]`` calls the function with ROOT and the
+arguments in a child, and pickles the recording into FILE; before, unrecorded, ``prepare_FUNCTION``
+with the same if there is such. In a process of its own, because waiting for threads would take the
+children of others.
 """
 
 from __future__ import annotations
@@ -86,7 +89,9 @@ class Recorder:
         signal.alarm(LIMIT_S)
         exit_code = self._follow(pid)
         signal.alarm(0)
-        return Recording(self.files, tuple(self.directories), self.numbers, tuple(self.events), exit_code)
+        return Recording(
+            self.files, tuple(self.directories), self.numbers, tuple(self.events), exit_code
+        )
 
     def _follow(self, main: int) -> int:
         tracing.resume(main)
@@ -101,14 +106,21 @@ class Recorder:
                     exit_code = os.waitstatus_to_exitcode(status)
                 continue
             sig = os.WSTOPSIG(status)
-            if sig == tracing.SYSCALL_STOP or status >> 16 or (sig == signal.SIGSTOP and tid not in known):
+            if (
+                sig == tracing.SYSCALL_STOP
+                or status >> 16
+                or (sig == signal.SIGSTOP and tid not in known)
+            ):
                 sig = 0
             known.add(tid)
             tracing.resume(tid, sig)
         return exit_code
 
     def _at_call(self, tid: int, status: int) -> int:
-        """Let a call that matters happen, alone, and note it. The thread's last status: it may have ended in it."""
+        """Let a call that matters happen, alone, and note it.
+
+        The thread's last status: it may have ended in it.
+        """
         try:
             call = tracing.call_of(tid, self._names)
             after = self._prepare(tid, call) if call is not None and call.name else None
@@ -165,9 +177,13 @@ class Recorder:
         if file is None:
             return None
         offset = args[3] if name == "pwrite64" else _position(tid, fd)
-        return lambda written: self.events.append(Written(file, offset, _memory(tid, address, written)))
+        return lambda written: self.events.append(
+            Written(file, offset, _memory(tid, address, written))
+        )
 
-    def _with_names(self, tid: int, name: str, args: tuple[int, ...]) -> Callable[[int], None] | None:
+    def _with_names(
+        self, tid: int, name: str, args: tuple[int, ...]
+    ) -> Callable[[int], None] | None:
         at = name.endswith("at") or name in {"openat2", "renameat2"}
         first = self._path(tid, args[0], args[1]) if at else self._path(tid, _CWD, args[0])
         if name in {"rename", "renameat", "renameat2"}:
@@ -197,7 +213,9 @@ class Recorder:
         if flags & os.O_TMPFILE == os.O_TMPFILE:
             raise TracingError(f"O_TMPFILE in {path} is not modelled")
         if not path.exists():
-            return (lambda _: self._created(path, is_directory=False)) if flags & os.O_CREAT else None
+            return (
+                (lambda _: self._created(path, is_directory=False)) if flags & os.O_CREAT else None
+            )
         file = self._existing(path)
         if file is None or not flags & os.O_TRUNC or not path.stat().st_size:
             return None
@@ -214,7 +232,9 @@ class Recorder:
             return None
         file = self._existing(first)
         if before is None or after is None or file is None:
-            raise TracingError(f"a rename over the root's border, from {first} to {second}, is not modelled")
+            raise TracingError(
+                f"a rename over the root's border, from {first} to {second}, is not modelled"
+            )
         replaced = _identity(second) if second.exists() else None
 
         def renamed(_: int) -> None:
@@ -262,8 +282,14 @@ class Recorder:
     @staticmethod
     def _path(tid: int, directory: int, address: int) -> Path:
         text = os.fsdecode(_text(tid, address))
-        base = f"/proc/{tid}/cwd" if directory & 0xFFFFFFFF == _CWD else f"/proc/{tid}/fd/{directory & 0xFFFFFFFF}"
-        return Path(os.path.normpath(text if text.startswith("/") else f"{os.readlink(base)}/{text}"))
+        base = (
+            f"/proc/{tid}/cwd"
+            if directory & 0xFFFFFFFF == _CWD
+            else f"/proc/{tid}/fd/{directory & 0xFFFFFFFF}"
+        )
+        return Path(
+            os.path.normpath(text if text.startswith("/") else f"{os.readlink(base)}/{text}")
+        )
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
@@ -274,7 +300,9 @@ def _identity(path: Path) -> tuple[int, int, int]:
 def _position(tid: int, fd: int) -> int:
     """Where the next write goes."""
     fields = dict(
-        line.split(":", 1) for line in Path(f"/proc/{tid}/fdinfo/{fd}").read_text().splitlines() if ":" in line
+        line.split(":", 1)
+        for line in Path(f"/proc/{tid}/fdinfo/{fd}").read_text().splitlines()
+        if ":" in line
     )
     if int(fields["flags"], 8) & _APPEND:
         return Path(f"/proc/{tid}/fd/{fd}").stat().st_size
@@ -327,11 +355,17 @@ def _too_long(*_: object) -> None:
 
 
 def record(root: Path, into: Path, module: str, function: str, *arguments: str) -> Recording:
-    """Record ``module.function(root, *arguments)``, which must end well, in processes of its own."""
+    """Record ``module.function(root, *arguments)``, which must end well, in processes of its
+    own.
+    """
     command = [sys.executable, __file__, str(root), str(into), module, function, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S + 30)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=LIMIT_S + 30
+    )
     if done.returncode:
-        raise TracingError(f"{module}.{function} could not be recorded:\n{done.stdout}{done.stderr}")
+        raise TracingError(
+            f"{module}.{function} could not be recorded:\n{done.stdout}{done.stderr}"
+        )
     recording = pickle.loads(into.read_bytes())
     assert isinstance(recording, Recording)
     return recording

@@ -1,4 +1,6 @@
-"""A node's store that says of each step what it is about to do, and what was reported to it; and the bytes that go in."""
+"""A node's store that says of each step what it is about to do, and what was reported to it; and
+the bytes that go in.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,31 @@ def chunk_of(base_offset: int, *counts: int, epoch: int = 1, size: int = 10) -> 
     """Batches with so many records of ``size`` bytes each; and where they end."""
     parts = []
     for count in counts:
-        records = [RecordData(1, 0, (b"%d.%d " % (epoch, base_offset + at)).ljust(size, b"y")) for at in range(count)]
-        parts.append(batch.encode(records, base_offset=base_offset, epoch=epoch, timestamp_ms=1_000))
+        records = [
+            RecordData(1, 0, (b"%d.%d " % (epoch, base_offset + at)).ljust(size, b"y"))
+            for at in range(count)
+        ]
+        parts.append(
+            batch.encode(records, base_offset=base_offset, epoch=epoch, timestamp_ms=1_000)
+        )
         base_offset += count
     return b"".join(parts), base_offset
 
 
 def batches_of(chunk: bytes, base_offset: int) -> list[list[Any]]:
     """[base offset, end offset, hex] of each."""
-    return [[base, end, chunk[position:behind].hex()] for base, end, _, position, behind in walk(chunk, base_offset)]
+    return [
+        [base, end, chunk[position:behind].hex()]
+        for base, end, _, position, behind in walk(chunk, base_offset)
+    ]
 
 
 def snapshot_of(snapshot_id: SnapshotId, *, size: int = 3000) -> bytes:
     """A sound one."""
     header = SnapshotHeader("c1", 0, snapshot_id.end_offset, snapshot_id.epoch, 7_000, (), 2)
-    body = batch.encode([RecordData(1008, 0, b"x" * size)] * 3, base_offset=1, epoch=1, timestamp_ms=7_000)
+    body = batch.encode(
+        [RecordData(1008, 0, b"x" * size)] * 3, base_offset=1, epoch=1, timestamp_ms=7_000
+    )
     return encode_header(header) + body + encode_footer(header, 4, 99)
 
 
@@ -81,7 +93,9 @@ class SaidStore:
         self.store.flush(done.set_result, inline=inline)
         say_durable(await done)
 
-    async def write(self, *counts: int, epoch: int = 1, size: int = 10, inline: bool = False) -> None:
+    async def write(
+        self, *counts: int, epoch: int = 1, size: int = 10, inline: bool = False
+    ) -> None:
         """Append and flush."""
         self.append(*counts, epoch=epoch, size=size)
         await self.flush(inline=inline)
@@ -120,7 +134,10 @@ class SaidStore:
         mark("started", end=snapshot_id.end_offset)
 
     async def replace_by(self, snapshot_id: SnapshotId) -> None:
-        """A snapshot of another log: stored and installed, with the flush that makes it durable. Once stored it counts."""
+        """A snapshot of another log: stored and installed, with the flush that makes it durable.
+
+        Once stored it counts.
+        """
         self._drop_before(snapshot_id)
         self._say_new_format()
         mark("installing", end=snapshot_id.end_offset)

@@ -1,7 +1,8 @@
-"""What the next start finds, in a process of its own that may die or hang over it: reads ``start directory`` lines, prints JSON.
+"""What the next start finds, in a process of its own that may die or hang over it: reads ``start
+directory`` lines, prints JSON.
 
-RocksDB can spin over damage, which a node finds out by a probe in a child; here this process is the child, and no second one is made.
-What only some starts need is imported there.
+RocksDB can spin over damage, which a node finds out by a probe in a child; here this process is the
+child, and no second one is made. What only some starts need is imported there.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def value(root: Path) -> dict[str, Any]:
 
 
 def node(root: Path) -> dict[str, Any]:
-    """Of a node's directory, which goes on with one more record; one that is not formatted is formatted again."""
+    """Of a node's directory, which goes on with one more record; one that is not formatted is
+    formatted again.
+    """
     directory = root / "data" if (root / "data").exists() else root / "srv" / "raftlog" / "data"
     if not (directory / META_FILE).exists():
         _make_anew(root, directory)
@@ -58,13 +61,17 @@ def _make_anew(root: Path, directory: Path) -> None:
 
 
 async def _node(directory: Path) -> dict[str, Any]:
-    store = opening.open_store(directory, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop())
+    store = opening.open_store(
+        directory, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop()
+    )
     try:
         found = store.recover()
         read_bootstrap(directory)
         start, end = found.start_offset, found.end_offset
         batches = batches_of(store.read(start, until=end, max_bytes=1 << 30), start)
-        snapshots = {file_name(one): store.read_snapshot(one, 0, 1 << 30).hex() for one in found.snapshots}
+        snapshots = {
+            file_name(one): store.read_snapshot(one, 0, 1 << 30).hex() for one in found.snapshots
+        }
         epoch = max(found.vote.epoch, found.epochs[-1][0] if found.epochs else found.start_epoch, 1)
         chunk, behind = chunk_of(end, 1, epoch=epoch)
         store.append(chunk, end, behind)
@@ -100,7 +107,9 @@ async def _partitions(directory: Path) -> dict[str, Any]:
 
 
 def export(root: Path) -> dict[str, Any]:
-    """Of an export: all that its manifest names is there and whole, and the next writer goes on where it ends."""
+    """Of an export: all that its manifest names is there and whole, and the next writer goes on
+    where it ends.
+    """
     from raftlog.segments.manifest import MANIFEST_NAME, read_manifest
     from raftlog.segments.verify import check_segment
     from raftlog.segments.writer import ExportWriter
@@ -138,7 +147,9 @@ def ledger(root: Path) -> dict[str, Any]:
     if done is None or done.batch < 0:
         Ledger(directory, "audit")
         return {"value": -1}
-    assert (directory / "state" / str(done.batch) / "open" / "part-0.parquet").read_bytes() == b"%d" % done.batch * 2000
+    assert (
+        directory / "state" / str(done.batch) / "open" / "part-0.parquet"
+    ).read_bytes() == b"%d" % done.batch * 2000
     return {"value": done.batch}
 
 

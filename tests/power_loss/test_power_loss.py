@@ -1,7 +1,8 @@
-"""The power is cut at each moment of what a node and a broker do to their disks: the next start keeps all that was promised.
+"""The power is cut at each moment of what a node and a broker do to their disks: the next start
+keeps all that was promised.
 
-Needs ptrace of own children, and fails where that is forbidden: without it nothing is shown. What it cannot show is in
-docs/correctness.md.
+Needs ptrace of own children, and fails where that is forbidden: without it nothing is shown. What
+it cannot show is in docs/correctness.md.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from power_kit import DEPTH, GOES_ON, NIGHTLY, PROGRAMS, Program
 from recorder import record
 from tiers import in_gate
 
-AT_NIGHT = ("install", "install_over_start", "move_start", "partitions", "restart", "restore_backup")
+AT_NIGHT = (
+    "install",
+    "install_over_start",
+    "move_start",
+    "partitions",
+    "restart",
+    "restore_backup",
+)
 GATE = tuple(program for program in PROGRAMS if program.function not in AT_NIGHT)
 
 # In depth a program has twenty thousand states to start from.
@@ -24,15 +32,21 @@ pytestmark = [pytest.mark.timeout(3_600)] if NIGHTLY else []
 def require_kept(examined: Examined) -> None:
     print(examined)
     shown = "\n".join(examined.broken[:5])
-    assert not examined.broken, f"{len(examined.broken)} of {examined.states} states are not kept:\n{shown}"
+    assert not examined.broken, (
+        f"{len(examined.broken)} of {examined.states} states are not kept:\n{shown}"
+    )
 
 
 @pytest.mark.parametrize("program", in_gate(PROGRAMS, GATE), ids=lambda program: program.function)
-def test_what_was_promised_survives_a_power_cut(program: Program, scratch: Path, starter: Starter) -> None:
+def test_what_was_promised_survives_a_power_cut(
+    program: Program, scratch: Path, starter: Starter
+) -> None:
     root = scratch / program.function
     root.mkdir()
     recording = record(root, scratch / "recording", program.module, program.function)
-    examined = examine(program.function, recording, program.start, program.promises(), starter, DEPTH)
+    examined = examine(
+        program.function, recording, program.start, program.promises(), starter, DEPTH
+    )
     require_kept(examined)
     assert examined.moments >= 7
     assert examined.starts >= 5

@@ -1,4 +1,6 @@
-"""What the other tests of power loss stand on: the recorder misses nothing, the model forgets what was not synced, and that is noticed."""
+"""What the other tests of power loss stand on: the recorder misses nothing, the model forgets what
+was not synced, and that is noticed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ from random import Random
 import pytest
 import tracing
 from crash_states import CrashState, crash_states
-from disk_events import ROOT, Created, Marked, Recording, Renamed, Resized, Synced, Unlinked, Written
+from disk_events import (
+    ROOT,
+    Created,
+    Marked,
+    Recording,
+    Renamed,
+    Resized,
+    Synced,
+    Unlinked,
+    Written,
+)
 from disk_model import Disk
 from examination import Depth, Examined, Starter, examine
 from promises import LogPromises, ValuePromises
@@ -26,13 +38,17 @@ def recorded(scratch: Path, function: str) -> Recording:
 
 
 def examined(scratch: Path, starter: Starter, function: str) -> Examined:
-    return examine(function, recorded(scratch, function), "value", ValuePromises(), starter, Depth(samples=3))
+    return examine(
+        function, recorded(scratch, function), "value", ValuePromises(), starter, Depth(samples=3)
+    )
 
 
-# --- the recorder -----------------------------------------------------------------------------------------------------
+# --- the recorder -------------------------------------------------------------------------------
 
 
-def test_each_kind_of_call_is_recorded_in_order_from_all_threads_and_children(scratch: Path) -> None:
+def test_each_kind_of_call_is_recorded_in_order_from_all_threads_and_children(
+    scratch: Path,
+) -> None:
     root = scratch / "toy"
     root.mkdir()
     (root / "there").write_bytes(b"old")
@@ -59,7 +75,9 @@ def test_each_kind_of_call_is_recorded_in_order_from_all_threads_and_children(sc
     )
     state = everything_of(recording)
     assert state.files == {"c": b"aXcdefgend", "child": b"of a child", "there": b""}
-    assert {name: (root / name).read_bytes() for name in state.files} == state.files, "the model has what the disk has"
+    assert {name: (root / name).read_bytes() for name in state.files} == state.files, (
+        "the model has what the disk has"
+    )
 
 
 def everything_of(recording: Recording) -> CrashState:
@@ -70,18 +88,26 @@ def everything_of(recording: Recording) -> CrashState:
 
 
 @pytest.mark.parametrize("program", ["append", "install"])
-def test_the_model_of_a_whole_run_of_rocksdb_is_what_lies_on_the_disk(scratch: Path, program: str) -> None:
+def test_the_model_of_a_whole_run_of_rocksdb_is_what_lies_on_the_disk(
+    scratch: Path, program: str
+) -> None:
     root = scratch / f"whole-{program}"
     root.mkdir()
     state = everything_of(record(root, scratch / "recording", "node_programs", program))
-    on_disk = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    on_disk = {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
     unread = ("LOG", "LOCK", "lock")
-    assert state.files == {name: data for name, data in on_disk.items() if not Path(name).name.startswith(unread)}
+    assert state.files == {
+        name: data for name, data in on_disk.items() if not Path(name).name.startswith(unread)
+    }
     assert len(state.files) > 8
 
 
 def test_what_cannot_be_replayed_is_an_error(scratch: Path) -> None:
-    with pytest.raises(TracingError, match="a shared writable mapping to a file below the root is not modelled"):
+    with pytest.raises(
+        TracingError, match="a shared writable mapping to a file below the root is not modelled"
+    ):
         recorded(scratch, "maps")
 
 
@@ -98,16 +124,20 @@ def test_where_ptrace_is_forbidden_nothing_passes_for_shown() -> None:
     process.returncode = 0
 
 
-def test_a_machine_without_numbers_for_its_calls_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_numbers_for_its_calls_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(TracingError, match="this is riscv64"):
         tracing.names_of_this_machine()
 
 
-# --- the model --------------------------------------------------------------------------------------------------------
+# --- the model ----------------------------------------------------------------------------------
 
 
-def states_after(*events: object, files: dict[str, bytes] | None = None, samples: int = 200) -> list[dict[str, bytes]]:
+def states_after(
+    *events: object, files: dict[str, bytes] | None = None, samples: int = 200
+) -> list[dict[str, bytes]]:
     """What may be left, of a root with these files; 1 is the number of the first."""
     files = files or {}
     numbers = {name: number for number, name in enumerate(sorted(files), 1)}
@@ -118,50 +148,81 @@ def states_after(*events: object, files: dict[str, bytes] | None = None, samples
 
 
 def test_what_was_synced_is_in_every_state() -> None:
-    states = states_after(Written(1, 0, b"new"), Synced(1), Written(1, 3, b"more"), files={"a": b"old"})
+    states = states_after(
+        Written(1, 0, b"new"), Synced(1), Written(1, 3, b"more"), files={"a": b"old"}
+    )
     assert all(state["a"].startswith(b"new") for state in states)
     assert {b"new", b"newmore", b"new\0\0\0\0"} <= {state["a"] for state in states}
 
 
-def test_a_new_file_may_be_lost_whole_or_have_no_bytes_until_file_and_directory_are_synced() -> None:
+def test_a_new_file_may_be_lost_whole_or_have_no_bytes_until_file_and_directory_are_synced() -> (
+    None
+):
     made = (Created(ROOT, "a", 1, is_directory=False), Written(1, 0, b"x" * 1500))
     contents = {state.get("a") for state in states_after(*made)}
-    assert {None, b"", b"x" * 512, b"x" * 1024, b"x" * 1500, bytes(1500), b"x" * 512 + bytes(988)} <= contents
+    assert {
+        None,
+        b"",
+        b"x" * 512,
+        b"x" * 1024,
+        b"x" * 1500,
+        bytes(1500),
+        b"x" * 512 + bytes(988),
+    } <= contents
     assert {state.get("a") for state in states_after(*made, Synced(1))} == {None, b"x" * 1500}
     assert None not in {state.get("a") for state in states_after(*made, Synced(ROOT))}
-    assert {state.get("a") for state in states_after(*made, Synced(1), Synced(ROOT))} == {b"x" * 1500}
+    assert {state.get("a") for state in states_after(*made, Synced(1), Synced(ROOT))} == {
+        b"x" * 1500
+    }
 
 
 def test_a_rename_is_all_or_nothing_and_says_nothing_of_the_bytes() -> None:
-    replaced = (Created(ROOT, "t", 2, is_directory=False), Written(2, 0, b"new"), Renamed(ROOT, "t", ROOT, "a", 2))
+    replaced = (
+        Created(ROOT, "t", 2, is_directory=False),
+        Written(2, 0, b"new"),
+        Renamed(ROOT, "t", ROOT, "a", 2),
+    )
     states = states_after(*replaced, files={"a": b"old"})
     assert {state["a"] for state in states} == {b"old", b"new", b"", bytes(3)}
-    assert {state["a"] for state in states_after(*replaced, Synced(2), files={"a": b"old"})} == {b"old", b"new"}
+    assert {state["a"] for state in states_after(*replaced, Synced(2), files={"a": b"old"})} == {
+        b"old",
+        b"new",
+    }
 
 
 def test_a_deletion_may_be_taken_back_until_the_directory_is_synced() -> None:
-    assert {state.get("a") for state in states_after(Unlinked(ROOT, "a"), files={"a": b"x"})} == {None, b"x"}
+    assert {state.get("a") for state in states_after(Unlinked(ROOT, "a"), files={"a": b"x"})} == {
+        None,
+        b"x",
+    }
     assert states_after(Unlinked(ROOT, "a"), Synced(ROOT), files={"a": b"x"}) == [{}, {}]
 
 
 def test_names_survive_in_any_order_but_in_a_directory_of_rocksdb() -> None:
-    for name, expected in (("ours", {(), ("a",), ("b",), ("a", "b")}), ("log", {(), ("a",), ("a", "b")})):
+    for name, expected in (
+        ("ours", {(), ("a",), ("b",), ("a", "b")}),
+        ("log", {(), ("a",), ("a", "b")}),
+    ):
         made = (
             Created(ROOT, name, 1, is_directory=True), Synced(ROOT),
             Created(1, "a", 2, is_directory=False), Created(1, "b", 3, is_directory=False),
         )  # fmt: skip
-        drawn = {tuple(sorted(Path(path).name for path in state)) for state in states_after(*made)[-200:]}
+        drawn = {
+            tuple(sorted(Path(path).name for path in state)) for state in states_after(*made)[-200:]
+        }
         assert drawn == expected
 
 
 def test_scattered_states_have_any_pages() -> None:
     disk = Disk(Recording({"a": b""}, (), {"a": 1}, (), 0))
     disk.apply(Written(1, 0, b"1" * 4096 + b"2" * 4096))
-    states = [state for state in crash_states(disk, Random(1), samples=0, scattered=50) if state.scattered]
+    states = [
+        state for state in crash_states(disk, Random(1), samples=0, scattered=50) if state.scattered
+    ]
     assert {state.files["a"][::4096] for state in states} == {b"\0\0", b"1\0", b"\0" + b"2", b"12"}
 
 
-# --- what is noticed --------------------------------------------------------------------------------------------------
+# --- what is noticed ----------------------------------------------------------------------------
 
 
 def test_a_careful_program_is_found_careful(scratch: Path, starter: Starter) -> None:
@@ -180,7 +241,9 @@ def test_a_careful_program_is_found_careful(scratch: Path, starter: Starter) -> 
         ("in_place", "bytes that nobody wrote"),
     ],
 )
-def test_a_careless_program_is_found_out(scratch: Path, starter: Starter, function: str, noticed: str) -> None:
+def test_a_careless_program_is_found_out(
+    scratch: Path, starter: Starter, function: str, noticed: str
+) -> None:
     assert noticed in "\n".join(examined(scratch, starter, function).broken)
 
 
@@ -198,7 +261,9 @@ def test_promises_of_a_log() -> None:
 
     def broken(end: int, *, start: int = 0, first: str = "0") -> str | None:
         batches = [[base, base + 1, str(base) if base else first] for base in range(start, end)]
-        return promises.broken_by({"formatted": True, "start": start, "batches": batches, "snapshots": {}})
+        return promises.broken_by(
+            {"formatted": True, "start": start, "batches": batches, "snapshots": {}}
+        )
 
     assert [broken(end) for end in (2, 3, 4)] == [None] * 3
     assert "should be [0, 4), of it up to 2 for sure" in str(broken(1))
@@ -209,4 +274,7 @@ def test_promises_of_a_log() -> None:
     promises.said("durable", {"end": 1})
     assert broken(1) is None
     assert broken(2) is not None, "what was dropped has come back"
-    assert promises.broken_by({"error": "CorruptLogError: x"}) == "the start is refused: CorruptLogError: x"
+    assert (
+        promises.broken_by({"error": "CorruptLogError: x"})
+        == "the start is refused: CorruptLogError: x"
+    )

@@ -1,4 +1,6 @@
-"""Small programs that replace a file: one that does it right, and others that each leave something out."""
+"""Small programs that replace a file: one that does it right, and others that each leave something
+out.
+"""
 
 from __future__ import annotations
 

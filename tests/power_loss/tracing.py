@@ -1,4 +1,7 @@
-"""ptrace(2) by ctypes: stops a child and its threads at each system call. Linux on x86_64 and aarch64, without a compiler."""
+"""ptrace(2) by ctypes: stops a child and its threads at each system call.
+
+Linux on x86_64 and aarch64, without a compiler.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,9 @@ def names_of_this_machine() -> dict[int, str]:
     """System calls by number. Raises TracingError."""
     machine = platform.machine()
     if machine not in _NAMES:
-        raise TracingError(f"the numbers of system calls are known for {', '.join(_NAMES)}, this is {machine}")
+        raise TracingError(
+            f"the numbers of system calls are known for {', '.join(_NAMES)}, this is {machine}"
+        )
     return _NAMES[machine]
 
 
@@ -71,11 +76,15 @@ def let_trace_me() -> None:
 
 
 def begin(pid: int) -> None:
-    """In the parent: wait for the child's stop, and follow it and whatever it makes. Raises TracingError."""
+    """In the parent: wait for the child's stop, and follow it and whatever it makes.
+
+    Raises TracingError.
+    """
     _, status = os.waitpid(pid, ALL_CHILDREN)
     if not os.WIFSTOPPED(status):
         raise TracingError(
-            "ptrace is not permitted here, so nothing can be said of power loss: allow ptrace of own children"
+            "ptrace is not permitted here, so nothing can be said of power loss: allow ptrace of"
+            " own children"
         )
     _ptrace(_SETOPTIONS, pid, 0, _OPTIONS)
 

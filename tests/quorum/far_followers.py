@@ -1,6 +1,9 @@
-"""A cluster whose links take time: each its own, in each direction. The leader falls silent, and somebody must replace it in time.
+"""A cluster whose links take time: each its own, in each direction.
 
-Silent: its process hangs. What it has sent still arrives, what is sent to it gets no answer, and nothing proves that it is gone.
+The leader falls silent, and somebody must replace it in time.
+
+Silent: its process hangs. What it has sent still arrives, what is sent to it gets no answer, and
+nothing proves that it is gone.
 """
 
 from __future__ import annotations
@@ -19,12 +22,16 @@ from raftlog.storage.api import VoteState
 FETCH_TIMEOUT_S = ELECTION_TIMEOUT_S = 1.0
 MARGIN_S = 0.3
 WARM_UP_S = 1.2
-"""Of calm before the leader falls silent, and behind its replacement: no election may happen in either."""
+"""Of calm before the leader falls silent, and behind its replacement: no election may happen in
+either.
+"""
 
 
 @dataclass
 class Links:
-    """The network of a Cluster: messages of one direction of a link arrive in the order in which they were sent."""
+    """The network of a Cluster: messages of one direction of a link arrive in the order in which
+    they were sent.
+    """
 
     cluster: FarCluster
     latency_s: dict[tuple[int, int], float]
@@ -43,7 +50,10 @@ class Links:
 
 
 class FarCluster(Cluster):
-    """Voters 1..n with ``latency_s`` between each two. All have their links at once, or each when ``connect_at_s`` says."""
+    """Voters 1..n with ``latency_s`` between each two.
+
+    All have their links at once, or each when ``connect_at_s`` says.
+    """
 
     def __init__(
         self,
@@ -139,7 +149,9 @@ class Silence:
 TOPOLOGIES = ("near", "one far", "two far", "all far", "any", "asymmetric")
 
 
-def latencies(topology: str, voters: int, longest_s: float, rng: random.Random) -> dict[tuple[int, int], float]:
+def latencies(
+    topology: str, voters: int, longest_s: float, rng: random.Random
+) -> dict[tuple[int, int], float]:
     """One-way latencies of each direction of each link, a little uneven."""
     ids = range(1, voters + 1)
     far = set(rng.sample(list(ids), {"one far": 1, "two far": 2}.get(topology, 0)))
@@ -157,7 +169,9 @@ def latencies(topology: str, voters: int, longest_s: float, rng: random.Random) 
     return latency_s
 
 
-def silence(topology: str, voters: int, silent: int, longest_s: float, write_every_s: float, seed: int) -> Silence:
+def silence(
+    topology: str, voters: int, silent: int, longest_s: float, write_every_s: float, seed: int
+) -> Silence:
     """The leader falls silent, with ``silent`` - 1 others."""
     rng = random.Random(f"{topology} {voters} {silent} {longest_s} {write_every_s} {seed}")
     latency_s = latencies(topology, voters, longest_s, rng)
@@ -183,27 +197,46 @@ def silence(topology: str, voters: int, silent: int, longest_s: float, write_eve
 
 
 def cold_start(
-    topology: str, voters: int, silent: int, longest_s: float, spread_s: float, seed: int, *, led: bool
+    topology: str,
+    voters: int,
+    silent: int,
+    longest_s: float,
+    spread_s: float,
+    seed: int,
+    *,
+    led: bool,
 ) -> Silence:
-    """All voters start within ``spread_s`` of each other, ``silent`` of them hang from the start. From the last connection on.
+    """All voters start within ``spread_s`` of each other, ``silent`` of them hang from the start.
+
+    From the last connection on.
 
     ``led``: they have led and followed before, and their logs may differ.
     """
-    rng = random.Random(f"cold start {topology} {voters} {silent} {longest_s} {spread_s} {seed} {led}")
+    rng = random.Random(
+        f"cold start {topology} {voters} {silent} {longest_s} {spread_s} {seed} {led}"
+    )
     latency_s = latencies(topology, voters, longest_s, rng)
     ids = range(1, voters + 1)
-    hang, leader, started_s = set(rng.sample(ids, silent)), rng.choice(ids), {i: rng.uniform(0, spread_s) for i in ids}
+    hang, leader, started_s = (
+        set(rng.sample(ids, silent)),
+        rng.choice(ids),
+        {i: rng.uniform(0, spread_s) for i in ids},
+    )
     connect_at_s: dict[tuple[int, int], float] = {}
     for one, other in latency_s:
         # A process that hangs may have accepted, or its machine is off.
         if not hang & {one, other} or rng.random() < 0.5:
-            setup_s = 1.5 * (latency_s[one, other] + latency_s[other, one]) + rng.uniform(0, spread_s / 10)
+            setup_s = 1.5 * (latency_s[one, other] + latency_s[other, one]) + rng.uniform(
+                0, spread_s / 10
+            )
             connect_at_s[one, other] = max(started_s[one], started_s[other]) + setup_s
 
     def format_disk(node: SimNode) -> None:
         if led:
             own = node.id == leader
-            node.disk.vote = VoteState(4, leader if own else -1, f"dir{leader}" if own else "", leader)
+            node.disk.vote = VoteState(
+                4, leader if own else -1, f"dir{leader}" if own else "", leader
+            )
             node.disk.log = [(4, value) for value in range(5 + rng.choice((0, 0, 1, 2)))]
 
     cluster = FarCluster(voters, latency_s, seed, connect_at_s, format_disk, checked=not led)
@@ -215,4 +248,6 @@ def cold_start(
     cluster.run(WARM_UP_S)
     live = [node.id for node in cluster.live()]
     trip_s = max(latency_s[a, b] + latency_s[b, a] for a in live for b in live if a != b)
-    return Silence(took_s, ELECTION_TIMEOUT_S + 2 * trip_s + MARGIN_S, max(0, len(cluster.elected) - 1))
+    return Silence(
+        took_s, ELECTION_TIMEOUT_S + 2 * trip_s + MARGIN_S, max(0, len(cluster.elected) - 1)
+    )

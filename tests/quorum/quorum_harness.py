@@ -1,7 +1,8 @@
 """N cores, a list of messages, simulated disks: deterministic, no clock of its own, no I/O.
 
-Nothing moves by itself: a test delivers, drops or repeats messages, completes disk work and moves the time. ``settle`` and ``run``
-do all that in order. What must always hold is checked as it happens, see ``quorum_oracle``.
+Nothing moves by itself: a test delivers, drops or repeats messages, completes disk work and moves
+the time. ``settle`` and ``run`` do all that in order. What must always hold is checked as it
+happens, see ``quorum_oracle``.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ def voter(name: str) -> Voter:
 
 def voters_value(*names: str) -> int:
     """The value of a VotersRecord: two bits for each node say which of its disks."""
-    return -1 - sum(max(1, DISKS.index(name.lstrip("0123456789"))) << 2 * int(name.rstrip("abc")) for name in names)
+    return -1 - sum(
+        max(1, DISKS.index(name.lstrip("0123456789"))) << 2 * int(name.rstrip("abc"))
+        for name in names
+    )
 
 
 def voters_of(value: int) -> tuple[Voter, ...]:
@@ -94,7 +98,10 @@ def voters_of(value: int) -> tuple[Voter, ...]:
 
 @dataclass(slots=True)
 class Message:
-    """On its way. ``sender_life``: answers find only the life of a node that asked (its links die with it)."""
+    """On its way.
+
+    ``sender_life``: answers find only the life of a node that asked (its links die with it).
+    """
 
     source: int
     target: int
@@ -106,7 +113,13 @@ class Message:
 
     def copy(self) -> Message:
         return Message(
-            self.source, self.target, self.correlation_id, self.body, self.is_request, self.asker_life, self.span
+            self.source,
+            self.target,
+            self.correlation_id,
+            self.body,
+            self.is_request,
+            self.asker_life,
+            self.span,
         )
 
 
@@ -136,12 +149,16 @@ class Disk:
         self.snapshots = {snapshot_id: self.snapshots[snapshot_id]}
 
     def recovered_log(self) -> list[Record]:
-        """What a crash now would leave: a snapshot that the log is not the log of takes its place."""
+        """What a crash now would leave: a snapshot that the log is not the log of takes its
+        place.
+        """
         newest = max(self.snapshots, default=None)
         if newest is None:
             return self.log
         before_end = self.log[newest.end_offset - 1 : newest.end_offset]
-        return self.log if before_end and before_end[0][0] == newest.epoch else self.snapshots[newest]
+        return (
+            self.log if before_end and before_end[0][0] == newest.epoch else self.snapshots[newest]
+        )
 
     def recover(self) -> RecoveredLog:
         newest = max(self.snapshots, default=None)
@@ -150,7 +167,9 @@ class Disk:
             content = self.snapshots[newest]
             if self.recovered_log() is not self.log:
                 self.install(newest)
-            assert self.log[: newest.end_offset] == content, "a snapshot beside a log of another past"
+            assert self.log[: newest.end_offset] == content, (
+                "a snapshot beside a log of another past"
+            )
             sets = voters_in(content, 0)
             voters = [VotersAt(newest.end_offset, sets[-1].voters if sets else ())]
         behind = newest.end_offset if newest is not None else 0
@@ -166,7 +185,9 @@ class Disk:
 
 
 def voters_in(records: list[Record], base: int) -> tuple[VotersAt, ...]:
-    return tuple(VotersAt(base + i, voters_of(value)) for i, (_, value) in enumerate(records) if value < 0)
+    return tuple(
+        VotersAt(base + i, voters_of(value)) for i, (_, value) in enumerate(records) if value < 0
+    )
 
 
 def span_of(records: list[Record], base: int) -> LogSpan:
@@ -174,7 +195,9 @@ def span_of(records: list[Record], base: int) -> LogSpan:
     for i, (epoch, _) in enumerate(records):
         if not runs or runs[-1][0] != epoch:
             runs.append((epoch, base + i))
-    return LogSpan(base, base + len(records), tuple(runs), encode(records), voters_in(records, base))
+    return LogSpan(
+        base, base + len(records), tuple(runs), encode(records), voters_in(records, base)
+    )
 
 
 def encode(records: list[Record]) -> bytes:
@@ -191,7 +214,9 @@ def records_of(span: LogSpan) -> list[Record]:
 
 
 class SimNode:
-    """The smallest shell around a core: carries out effects in order, sends behind a vote when the vote is durable."""
+    """The smallest shell around a core: carries out effects in order, sends behind a vote when the
+    vote is durable.
+    """
 
     def __init__(self, cluster: Cluster, config: QuorumConfig) -> None:
         self.cluster = cluster
@@ -309,13 +334,17 @@ class SimNode:
 
     def propose(self, values: list[int]) -> None:
         core = self.up
-        self.step(Proposed(core.epoch, span_of([(core.epoch, value) for value in values], len(self.log))))
+        self.step(
+            Proposed(core.epoch, span_of([(core.epoch, value) for value in values], len(self.log)))
+        )
 
     def propose_voters(self, *names: str) -> None:
         self.propose([voters_value(*names)])
 
     def freeze(self, *, sound: bool = True) -> bool:
-        """The oldest snapshot that came whole becomes durable, and takes the place of the log; or it is not sound."""
+        """The oldest snapshot that came whole becomes durable, and takes the place of the log; or
+        it is not sound.
+        """
         if not self.freezing:
             return False
         snapshot_id = self.freezing.popleft()
@@ -347,7 +376,9 @@ class SimNode:
         self.disk.make_durable(len(self.disk.pending))
         self.done_operations = self.operations
         self.start_offset = self.disk.start = snapshot_id.end_offset
-        self.disk.snapshots = {key: what for key, what in self.disk.snapshots.items() if key >= snapshot_id}
+        self.disk.snapshots = {
+            key: what for key, what in self.disk.snapshots.items() if key >= snapshot_id
+        }
         self.step(LogStartAdvanced(snapshot_id))
 
     def compact(self) -> SnapshotId:
@@ -400,7 +431,11 @@ class SimNode:
         network = self.cluster.network
         self.cluster.oracle.leaves(self, effect)
         if isinstance(effect, Send | SendFetch | SendFetchSnapshot):
-            network.append(Message(self.id, effect.peer_id, effect.correlation_id, effect.request, True, self.life))
+            network.append(
+                Message(
+                    self.id, effect.peer_id, effect.correlation_id, effect.request, True, self.life
+                )
+            )
         elif isinstance(effect, Reply):
             asker, correlation_id, life = effect.reply_to
             network.append(Message(self.id, asker, correlation_id, effect.response, False, life))
@@ -411,7 +446,9 @@ class SimNode:
                 # One to five records of the log as it is when the reply leaves.
                 records = self.log[effect.offset : effect.offset + 1 + effect.max_bytes % 5]
                 span = span_of(records, effect.offset) if records else None
-            network.append(Message(self.id, asker, correlation_id, effect.response, False, life, span))
+            network.append(
+                Message(self.id, asker, correlation_id, effect.response, False, life, span)
+            )
         elif isinstance(effect, ReplySnapshot):
             asker, correlation_id, life = effect.reply_to
             response = effect.response
@@ -419,7 +456,9 @@ class SimNode:
             if found in self.disk.snapshots:
                 data = encode(self.disk.snapshots[found])
                 response.size = len(data)
-                response.bytes = data[effect.position : effect.position + min(PART_BYTES, effect.max_bytes)]
+                response.bytes = data[
+                    effect.position : effect.position + min(PART_BYTES, effect.max_bytes)
+                ]
             else:
                 response.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
             network.append(Message(self.id, asker, correlation_id, response, False, life))
@@ -463,7 +502,8 @@ class Cluster:
         """Of the voter set, proposed."""
         self.installed = 0
         self.voters = tuple(
-            Voter(i, f"host{i}:1", f"dir{i}" if known_directories else "") for i in range(1, voters + 1)
+            Voter(i, f"host{i}:1", f"dir{i}" if known_directories else "")
+            for i in range(1, voters + 1)
         )
         self.nodes = {
             i: SimNode(self, QuorumConfig(CLUSTER, i, f"dir{i}", self.voters, **timing))
@@ -493,7 +533,7 @@ class Cluster:
         """The one leader of the highest epoch."""
         return max(self.leaders(), key=lambda node: node.up.epoch)
 
-    # --- links and processes --------------------------------------------------------------------------------------
+    # --- links and processes ---------------------------------------------------------------------
 
     def connect_all(self) -> None:
         for node in self.alive:
@@ -506,7 +546,11 @@ class Cluster:
         if noticed:
             for message in [m for m in self.network if m.target == node_id and m.is_request]:
                 self.network.remove(message)
-                self.step_all_of(message.source, message.asker_life, RequestFailed(node_id, message.correlation_id))
+                self.step_all_of(
+                    message.source,
+                    message.asker_life,
+                    RequestFailed(node_id, message.correlation_id),
+                )
             for node in self.alive:
                 node.step(PeerLost(node_id))
 
@@ -530,7 +574,7 @@ class Cluster:
     def heal(self) -> None:
         self.blocked = lambda source, target: False
 
-    # --- moves ----------------------------------------------------------------------------------------------------
+    # --- moves -----------------------------------------------------------------------------------
 
     def deliver(self, message: Message) -> None:
         """Hand over one message, if there is anybody to take it."""
@@ -544,7 +588,9 @@ class Cluster:
             reply_to = (message.source, message.correlation_id, message.asker_life)
             target.step(RequestReceived(message.body, reply_to))
         elif target.life == message.asker_life:
-            event_ = ResponseReceived(message.source, message.correlation_id, message.body, message.span)
+            event_ = ResponseReceived(
+                message.source, message.correlation_id, message.body, message.span
+            )
             target.step(event_)
 
     def settle(self, limit: int = 20_000) -> None:
@@ -583,7 +629,9 @@ class Cluster:
         while self.now < end and self.move():
             self.tick_due()
 
-    def run_until(self, condition: Callable[[], bool], seconds: float = 20.0, step: float = 0.005) -> float:
+    def run_until(
+        self, condition: Callable[[], bool], seconds: float = 20.0, step: float = 0.005
+    ) -> float:
         """Run until it holds; returns how long that took."""
         begun = self.now
         while not condition():
@@ -619,7 +667,8 @@ class Cluster:
 
     def picture(self) -> str:
         return "; ".join(
-            f"{n.id}: {n.up.role} e{n.up.epoch} l{n.up.leader_id} [{n.up.flushed_end_offset}/{n.up.log_end_offset}] hw{n.up.high_watermark}"
+            f"{n.id}: {n.up.role} e{n.up.epoch} l{n.up.leader_id}"
+            f" [{n.up.flushed_end_offset}/{n.up.log_end_offset}] hw{n.up.high_watermark}"
             for n in self.alive
         )
 

@@ -27,13 +27,17 @@ class Oracle:
 
     def became_leader(self, node: SimNode, epoch: int) -> None:
         """Election safety, and leader completeness."""
-        assert epoch not in self.leader_of, f"two leaders in epoch {epoch}: {self.leader_of[epoch]} and {node.id}"
+        assert epoch not in self.leader_of, (
+            f"two leaders in epoch {epoch}: {self.leader_of[epoch]} and {node.id}"
+        )
         self.leader_of[epoch] = (node.id, node.life)
         self.epoch_highest_led = max(self.epoch_highest_led, epoch)
         self.leading[node.id] = epoch
         assert node.disk.vote.epoch == epoch, "leads before its vote is durable"
         assert node.disk.vote.voted_id == node.id
-        assert node.log[: len(self.committed)] == self.committed, f"leader {node.id} of {epoch} lacks committed records"
+        assert node.log[: len(self.committed)] == self.committed, (
+            f"leader {node.id} of {epoch} lacks committed records"
+        )
 
     def lost_leadership(self, node: SimNode) -> None:
         assert self.leading.pop(node.id)
@@ -45,20 +49,28 @@ class Oracle:
             assert known == value, f"offset {base + i} of epoch {epoch} is {known} and {value}"
 
     def high_watermark(self, node: SimNode, offset: int) -> None:
-        """Monotone; what is committed never changes; it is durable on a majority; the own-epoch rule."""
+        """Monotone; what is committed never changes; it is durable on a majority; the own-epoch
+        rule.
+        """
         assert offset > node.high_watermark, "the high watermark went back"
         assert offset <= len(node.log)
         node.high_watermark = offset
         known = min(offset, len(self.committed))
-        assert node.log[:known] == self.committed[:known], f"node {node.id} commits something else below {offset}"
+        assert node.log[:known] == self.committed[:known], (
+            f"node {node.id} commits something else below {offset}"
+        )
         if offset > len(self.committed):
             core = node.up
             # By its role it may have been removed by this very commit.
             assert node.id in self.leading, "a follower commits what no leader has"
-            assert node.log[offset - 1][0] == self.leading[node.id], "commits records of an older epoch by counting"
+            assert node.log[offset - 1][0] == self.leading[node.id], (
+                "commits records of an older epoch by counting"
+            )
             for at in range(len(self.committed), offset):
                 holders = sum(self.holds(voter, at, node.log[at]) for voter in core.voters)
-                assert holders * 2 > len(core.voters), f"offset {at} is durable on {holders} voters only"
+                assert holders * 2 > len(core.voters), (
+                    f"offset {at} is durable on {holders} voters only"
+                )
             self.committed = node.log[:offset]
 
     def holds(self, voter: Voter, offset: int, record: tuple[int, int]) -> bool:
@@ -83,9 +95,17 @@ class Oracle:
         """Persist before send, flush before acknowledge."""
         if isinstance(effect, Reply) and isinstance(effect.response, pb.VoteResponse):
             response = effect.response
-            assert node.disk.vote.epoch >= response.leader_epoch, "an epoch is told before it is durable"
-            if response.vote_granted and not response.pre_vote and node.disk.vote.epoch == response.leader_epoch:
-                assert node.disk.vote.voted_id == effect.reply_to[0], "a vote is told before it is durable"
+            assert node.disk.vote.epoch >= response.leader_epoch, (
+                "an epoch is told before it is durable"
+            )
+            if (
+                response.vote_granted
+                and not response.pre_vote
+                and node.disk.vote.epoch == response.leader_epoch
+            ):
+                assert node.disk.vote.voted_id == effect.reply_to[0], (
+                    "a vote is told before it is durable"
+                )
         if isinstance(effect, SendFetch):
             request = effect.request
             assert node.disk.vote.epoch >= request.current_leader_epoch
@@ -99,11 +119,15 @@ class Oracle:
         self.rounds[node.up.epoch, number] = self.epoch_highest_led
 
     def round_confirmed(self, node: SimNode, number: int) -> None:
-        """Nobody was elected in a higher epoch before the round began, for the latest request that shares it."""
+        """Nobody was elected in a higher epoch before the round began, for the latest request that
+        shares it.
+        """
         epoch = node.up.epoch
         begun = [highest for (e, n), highest in self.rounds.items() if e == epoch and n <= number]
         assert begun, "confirmed, never started"
-        assert max(begun) <= epoch, f"round {number} of epoch {epoch} began after another had been elected"
+        assert max(begun) <= epoch, (
+            f"round {number} of epoch {epoch} began after another had been elected"
+        )
 
     def check_logs(self) -> None:
         """Log matching: the same (offset, epoch) on two nodes means the same log up to there."""

@@ -1,4 +1,6 @@
-"""What is believed of epochs and leaders, and of whom: each rule with the message that it is for."""
+"""What is believed of epochs and leaders, and of whom: each rule with the message that it is
+for.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,20 @@ from raftlog.voter import Voter, VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
-def begin(leader_id: int, epoch: int, endpoint: str = "", **fields: Any) -> pb.BeginQuorumEpochRequest:
+def begin(
+    leader_id: int, epoch: int, endpoint: str = "", **fields: Any
+) -> pb.BeginQuorumEpochRequest:
     values: dict[str, Any] = {"voter_id": 1, "voter_directory_id": "dir1"}
     return pb.BeginQuorumEpochRequest(
-        cluster_id=CLUSTER, leader_id=leader_id, leader_epoch=epoch, leader_endpoint=endpoint, **values | fields
+        cluster_id=CLUSTER,
+        leader_id=leader_id,
+        leader_epoch=epoch,
+        leader_endpoint=endpoint,
+        **values | fields,
     )
 
 
-# --- how far -----------------------------------------------------------------------------------------------------------
+# --- how far ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epoch", [MAX_EPOCH + 1, EPOCH_LIMIT])
@@ -70,9 +78,14 @@ def test_an_unproven_epoch_may_be_ahead_by_the_allowance_and_no_more() -> None:
     assert response.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert node.up.epoch == 5
     assert ask(node, vote_request(1, replica_epoch=5 + ALLOWANCE_EPOCHS)).vote_granted
-    assert ask(node, begin(3, 5 + ALLOWANCE_EPOCHS + 1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH, "used up"
+    assert (
+        ask(node, begin(3, 5 + ALLOWANCE_EPOCHS + 1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    ), "used up"
     node.cluster.now += 1
-    assert ask(node, begin(3, 5 + ALLOWANCE_EPOCHS + ALLOWANCE_EPOCHS_PER_S)).error_code == ErrorCode.NONE
+    assert (
+        ask(node, begin(3, 5 + ALLOWANCE_EPOCHS + ALLOWANCE_EPOCHS_PER_S)).error_code
+        == ErrorCode.NONE
+    )
 
 
 def test_many_small_steps_are_bounded_by_time() -> None:
@@ -82,11 +95,15 @@ def test_many_small_steps_are_bounded_by_time() -> None:
         taken += 100 * allowance.take(100, at / 1000)
     assert taken <= ALLOWANCE_EPOCHS + 200 * ALLOWANCE_EPOCHS_PER_S
     assert (MAX_EPOCH - taken) / ALLOWANCE_EPOCHS_PER_S > 6 * 365 * 86_400
-    assert EpochAllowance(100.0).take(ALLOWANCE_EPOCHS, 0.0), "a clock that goes back takes nothing away"
+    assert EpochAllowance(100.0).take(ALLOWANCE_EPOCHS, 0.0), (
+        "a clock that goes back takes nothing away"
+    )
 
 
 def test_a_node_that_was_away_for_a_million_epochs_catches_up() -> None:
-    """What it is told it does not believe; what it asks for itself, where the voter set has the others, it does."""
+    """What it is told it does not believe; what it asks for itself, where the voter set has the
+    others, it does.
+    """
     cluster = Cluster(3, start=False)
     far = 3 * ALLOWANCE_EPOCHS
     for node_id in (2, 3):
@@ -105,7 +122,10 @@ def test_a_node_that_was_away_for_a_million_epochs_catches_up() -> None:
 
 
 def test_an_answer_from_elsewhere_than_the_voter_set_says_is_no_proof() -> None:
-    """A leader may have moved, so it is followed where it says that it listens. But anybody may say that."""
+    """A leader may have moved, so it is followed where it says that it listens.
+
+    But anybody may say that.
+    """
     node = one(VoteState(5), [(1, 1)])
     node.up._node.append_voters((VotersAt(0, node.cluster.voters),))
     ask(node, begin(2, 6, "elsewhere:1"))
@@ -124,8 +144,12 @@ def test_an_answer_from_elsewhere_than_the_voter_set_says_is_no_proof() -> None:
 def test_no_answer_takes_a_node_near_the_end_of_the_epochs(epoch: int) -> None:
     node = one(VoteState(5))
     node.step(PeerConnected(2))
-    send = next(effect for effect in node.effects if isinstance(effect, Send) and effect.peer_id == 2)
-    node.step(ResponseReceived(2, send.correlation_id, pb.VoteResponse(leader_id=3, leader_epoch=epoch)))
+    send = next(
+        effect for effect in node.effects if isinstance(effect, Send) and effect.peer_id == 2
+    )
+    node.step(
+        ResponseReceived(2, send.correlation_id, pb.VoteResponse(leader_id=3, leader_epoch=epoch))
+    )
     assert node.up.epoch == 5
     assert effects_of(node, Refused)[0].contradiction
 
@@ -141,20 +165,31 @@ def test_in_the_last_epoch_nobody_campaigns_and_nobody_dies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vote", "log"), [(VoteState(MAX_EPOCH + 1), []), (VoteState(2**31), []), (VoteState(1), [(EPOCH_LIMIT, 1)])]
+    ("vote", "log"),
+    [(VoteState(MAX_EPOCH + 1), []), (VoteState(2**31), []), (VoteState(1), [(EPOCH_LIMIT, 1)])],
 )
-def test_a_directory_beyond_the_last_epoch_is_not_started_on(vote: VoteState, log: list[tuple[int, int]]) -> None:
+def test_a_directory_beyond_the_last_epoch_is_not_started_on(
+    vote: VoteState, log: list[tuple[int, int]]
+) -> None:
     with pytest.raises(FatalError, match="storage recover"):
         one(vote, log)
 
 
-# --- of whom -----------------------------------------------------------------------------------------------------------
+# --- of whom ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pre_vote", [True, False])
 def test_a_stranger_opens_no_epoch_where_a_leader_is_heard(pre_vote: bool) -> None:
-    """Its log may be longer, and hold the record that makes it a voter. Then the leader that is heard will say so."""
-    stranger = {"replica_id": 9, "replica_directory_id": "dir9", "last_offset_epoch": 3, "last_offset": 90}
+    """Its log may be longer, and hold the record that makes it a voter.
+
+    Then the leader that is heard will say so.
+    """
+    stranger = {
+        "replica_id": 9,
+        "replica_directory_id": "dir9",
+        "last_offset_epoch": 3,
+        "last_offset": 90,
+    }
     request = vote_request(1, replica_epoch=4, pre_vote=pre_vote, **stranger)
     node = follower_of_two([(2, 1)])
     respond(node)
@@ -168,8 +203,12 @@ def test_a_stranger_opens_no_epoch_where_a_leader_is_heard(pre_vote: bool) -> No
     assert (leader.up.role, leader.up.epoch) == ("leader", 1)
 
 
-@pytest.mark.parametrize("short", [{"last_offset": 1}, {"last_offset_epoch": 3}, {"voter_directory_id": ""}])
-def test_a_stranger_opens_an_epoch_only_with_a_log_that_may_have_made_it_a_voter(short: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "short", [{"last_offset": 1}, {"last_offset_epoch": 3}, {"voter_directory_id": ""}]
+)
+def test_a_stranger_opens_an_epoch_only_with_a_log_that_may_have_made_it_a_voter(
+    short: dict[str, Any],
+) -> None:
     node = one(VoteState(5), [(4, 1), (4, 2)])
     newer = {"replica_id": 9, "replica_epoch": 6, "last_offset_epoch": 4, "last_offset": 2}
     assert ask(node, vote_request(1, **newer | short)).error_code == ErrorCode.INVALID_REQUEST
@@ -177,10 +216,14 @@ def test_a_stranger_opens_an_epoch_only_with_a_log_that_may_have_made_it_a_voter
     same_epoch = vote_request(1, **newer | short | {"replica_epoch": 5})
     assert ask(node, same_epoch).error_code == ErrorCode.INVALID_REQUEST
     assert node.up.voted_id == -1, "nor does it take the vote of this one"
-    assert ask(node, vote_request(1, **newer)).vote_granted, "of a set that this log does not have yet"
+    assert ask(node, vote_request(1, **newer)).vote_granted, (
+        "of a set that this log does not have yet"
+    )
 
 
-@pytest.mark.parametrize("endpoint", ["", "host9", "host9:0", "host9:99999", "a b:1", "h\n:1", "h" * 400 + ":1", ":1 "])
+@pytest.mark.parametrize(
+    "endpoint", ["", "host9", "host9:0", "host9:99999", "a b:1", "h\n:1", "h" * 400 + ":1", ":1 "]
+)
 def test_a_strange_leader_says_where_it_listens(endpoint: str) -> None:
     node = one(VoteState(5))
     assert ask(node, begin(9, 6, endpoint)).error_code == ErrorCode.INVALID_REQUEST
@@ -192,12 +235,15 @@ def test_a_strange_leader_says_where_it_listens(endpoint: str) -> None:
 
 def test_a_request_for_another_replica_changes_nothing() -> None:
     node = one(VoteState(5))
-    for request in (vote_request(1, replica_epoch=6, voter_directory_id="wiped"), begin(2, 6, voter_id=3)):
+    for request in (
+        vote_request(1, replica_epoch=6, voter_directory_id="wiped"),
+        begin(2, 6, voter_id=3),
+    ):
         assert ask(node, request).error_code == ErrorCode.INVALID_VOTER_KEY
     assert (node.up.role, node.up.epoch) == ("unattached", 5)
 
 
-# --- who leads -----------------------------------------------------------------------------------------------------------
+# --- who leads ----------------------------------------------------------------------------------
 
 
 def claimed(node: SimNode) -> SendFetch:
@@ -208,11 +254,17 @@ def claimed(node: SimNode) -> SendFetch:
 
 
 def test_a_leader_that_was_only_claimed_gives_way_to_proof() -> None:
-    """Else one forged message would keep this voter from the true leader for as long as the epoch lasts."""
+    """Else one forged message would keep this voter from the true leader for as long as the epoch
+    lasts.
+    """
     node = one(VoteState(5))
     fetch = claimed(node)
-    refused = pb.FetchResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2, leader_epoch=6)
-    assert ask(node, begin(2, 6)).error_code == ErrorCode.INVALID_REQUEST, "another claim is no proof"
+    refused = pb.FetchResponse(
+        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2, leader_epoch=6
+    )
+    assert ask(node, begin(2, 6)).error_code == ErrorCode.INVALID_REQUEST, (
+        "another claim is no proof"
+    )
     node.step(ResponseReceived(3, fetch.correlation_id, refused))
     assert (node.up.role, node.up.leader_id, node.up.epoch) == ("follower", 2, 6)
 
@@ -220,9 +272,13 @@ def test_a_leader_that_was_only_claimed_gives_way_to_proof() -> None:
 def test_a_leader_that_has_answered_is_the_only_one_of_its_epoch() -> None:
     node = one(VoteState(5))
     fetch = claimed(node)
-    node.step(ResponseReceived(3, fetch.correlation_id, pb.FetchResponse(leader_id=3, leader_epoch=6)))
+    node.step(
+        ResponseReceived(3, fetch.correlation_id, pb.FetchResponse(leader_id=3, leader_epoch=6))
+    )
     fetch = effects_of(node, SendFetch)[-1]
-    node.step(ResponseReceived(3, fetch.correlation_id, pb.FetchResponse(leader_id=2, leader_epoch=6)))
+    node.step(
+        ResponseReceived(3, fetch.correlation_id, pb.FetchResponse(leader_id=2, leader_epoch=6))
+    )
     assert node.up.leader_id == 3
     assert effects_of(node, Refused)[-1].reason == "two leaders in epoch 6: 3 and 2"
 
@@ -233,12 +289,16 @@ def test_who_led_an_epoch_follows_nobody_in_it() -> None:
     node.cluster.now = node.up.next_deadline()
     node.step(Tick())
     send = next(effect for effect in node.effects if isinstance(effect, Send))
-    node.step(ResponseReceived(2, send.correlation_id, pb.VoteResponse(leader_id=3, leader_epoch=5, pre_vote=True)))
+    node.step(
+        ResponseReceived(
+            2, send.correlation_id, pb.VoteResponse(leader_id=3, leader_epoch=5, pre_vote=True)
+        )
+    )
     assert node.up.leader_id == -1
     assert effects_of(node, Refused)[-1].contradiction
 
 
-# --- what a leader sends ---------------------------------------------------------------------------------------------------
+# --- what a leader sends ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("voters", [(Voter(2, "a:1"), Voter(2, "b:1")), (Voter(-5, "a:1"),)])

@@ -1,7 +1,8 @@
-"""A cluster that starts has a leader within the election timeout, two election round trips and 0.3 s, however far its voters are.
+"""A cluster that starts has a leader within the election timeout, two election round trips and 0.3
+s, however far its voters are.
 
-[A rival was waited for 10 to 40 ms, less than a round trip: of five far voters three campaigned in each epoch, and split its votes
-alike each time, for ever]
+[A rival was waited for 10 to 40 ms, less than a round trip: of five far voters three campaigned in
+each epoch, and split its votes alike each time, for ever]
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ def late(voters: int, silent: int, spreads_s: tuple[float, ...], *, led: bool) -
             for spread_s in spreads_s:
                 for longest_s in (0.12, 0.2):
                     start = cold_start(topology, voters, silent, longest_s, spread_s, seed, led=led)
-                    where = f"seed {seed}, {topology}, {longest_s} s, started within {spread_s} s: {start}"
+                    where = (
+                        f"seed {seed}, {topology}, {longest_s} s, started within {spread_s} s:"
+                        f" {start}"
+                    )
                     assert start.needless == 0, where
                     if start.took_s > start.bound_s:
                         found.append(where)
@@ -41,7 +45,7 @@ def test_a_cluster_that_was_stopped_has_a_leader_in_time(voters: int, silent: in
     assert late(voters, silent, (0.0, 0.3), led=True) == []
 
 
-# --- how long a rival goes first ------------------------------------------------------------------------------------------
+# --- how long a rival goes first ----------------------------------------------------------------
 
 
 def test_a_rival_goes_first_for_as_long_as_an_election_takes() -> None:

@@ -46,7 +46,9 @@ def field_values(descriptor: Any) -> st.SearchStrategy[Any]:
 @st.composite
 def requests(draw: st.DrawFn) -> Any:
     kind: Any = draw(
-        st.sampled_from([pb.VoteRequest, pb.BeginQuorumEpochRequest, pb.EndQuorumEpochRequest, pb.FetchRequest])
+        st.sampled_from(
+            [pb.VoteRequest, pb.BeginQuorumEpochRequest, pb.EndQuorumEpochRequest, pb.FetchRequest]
+        )
     )
     values: dict[str, Any] = {}
     for descriptor in kind.DESCRIPTOR.fields:
@@ -61,7 +63,10 @@ def requests(draw: st.DrawFn) -> Any:
 
 
 @settings(deadline=None, derandomize=True, max_examples=400)
-@given(st.sampled_from(["leader", "follower", "unattached", "observer"]), st.lists(requests(), min_size=1, max_size=5))
+@given(
+    st.sampled_from(["leader", "follower", "unattached", "observer"]),
+    st.lists(requests(), min_size=1, max_size=5),
+)
 def test_no_request_makes_it_raise(role: str, asked: list[Any]) -> None:
     if role == "leader":
         node = leader_of_three()
@@ -130,14 +135,20 @@ def test_validate_finds_what_is_wrong() -> None:
         ("HW", lambda node: setattr(node, "high_watermark", node.log.end + 1)),
         ("never goes down", lambda node: setattr(node, "high_watermark", 0)),
         ("higher epoch", lambda node: setattr(node, "vote", VoteState(0))),
-        ("never changed or forgotten", lambda node: setattr(node, "vote", VoteState(1, 3, "dir3", 1))),
+        (
+            "never changed or forgotten",
+            lambda node: setattr(node, "vote", VoteState(1, 3, "dir3", 1)),
+        ),
         ("durable vote", lambda node: setattr(node, "durable_vote", VoteState(1))),
         ("one leader", lambda node: setattr(node, "vote", VoteState(1, 1, "dir1", 2))),
         ("knows itself", lambda node: setattr(node, "leader_id", 2)),
         ("higher epoch", lambda node: node.log.epochs.append(7, node.log.end - 1)),
         ("counts itself", lambda node: setattr(node, "is_voter", False)),
         ("leads no more", lambda node: setattr(node, "takes_part", False)),
-        ("newest of the log", lambda node: setattr(node, "voters", node.history.before.__class__(node.voters.all))),
+        (
+            "newest of the log",
+            lambda node: setattr(node, "voters", node.history.before.__class__(node.voters.all)),
+        ),
         ("and nobody else", lambda node: node.role.progress.voters.pop(3)),
     ]
     for rule, breach in breaches:
@@ -151,16 +162,24 @@ def test_validate_finds_what_is_wrong() -> None:
 
 
 def test_a_node_that_contradicts_itself_does_nothing_more_in_production() -> None:
-    """What costs O(1) is checked after every step, not in tests alone; the step's effects are not handed out."""
+    """What costs O(1) is checked after every step, not in tests alone; the step's effects are not
+    handed out.
+    """
     breaches: list[tuple[str, Callable[[Any], object]]] = [
         ("flushed end", lambda node: setattr(node.log, "flushed_end", node.log.end + 1)),
         ("HW", lambda node: setattr(node, "high_watermark", node.log.end + 1)),
         ("never goes down", lambda node: setattr(node, "high_watermark", 0)),
         ("higher epoch", lambda node: setattr(node, "vote", VoteState(0))),
-        ("never changed or forgotten", lambda node: setattr(node, "vote", VoteState(1, 3, "dir3", 1))),
+        (
+            "never changed or forgotten",
+            lambda node: setattr(node, "vote", VoteState(1, 3, "dir3", 1)),
+        ),
         ("durable vote", lambda node: setattr(node, "durable_vote", VoteState(1))),
         ("knows itself", lambda node: setattr(node, "leader_id", 2)),
-        ("newest of the log", lambda node: setattr(node, "voters", node.history.before.__class__(node.voters.all))),
+        (
+            "newest of the log",
+            lambda node: setattr(node, "voters", node.history.before.__class__(node.voters.all)),
+        ),
     ]
     for rule, breach in breaches:
         node = leader_of_three()
@@ -174,7 +193,9 @@ def test_a_node_that_contradicts_itself_does_nothing_more_in_production() -> Non
 
 
 def test_deadline_is_never_late() -> None:
-    """A Tick before the deadline does nothing; at the deadline something happens or the deadline moves."""
+    """A Tick before the deadline does nothing; at the deadline something happens or the deadline
+    moves.
+    """
     cluster = Cluster(3, connected=True)
     cluster.elect()
     rng = random.Random(1)

@@ -1,4 +1,6 @@
-"""Votes, pre-votes, and who may lead (KIP-595, KIP-996), with the counter-examples to plainer rules."""
+"""Votes, pre-votes, and who may lead (KIP-595, KIP-996), with the counter-examples to plainer
+rules.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def ask(node: SimNode, request: object) -> Any:
     return next(effect.response for effect in node.effects[at:] if isinstance(effect, Reply))
 
 
-def one(vote: VoteState | None = None, log: list[tuple[int, int]] | None = None, **options: Any) -> SimNode:
+def one(
+    vote: VoteState | None = None, log: list[tuple[int, int]] | None = None, **options: Any
+) -> SimNode:
     """Node 1 of three, alone in the world."""
     cluster = Cluster(3, start=False, checked=False, **options)
     cluster.fatal_allowed = True
@@ -60,7 +64,7 @@ def one(vote: VoteState | None = None, log: list[tuple[int, int]] | None = None,
     return cluster[1]
 
 
-# --- starting ---------------------------------------------------------------------------------------------------------
+# --- starting -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,9 @@ def one(vote: VoteState | None = None, log: list[tuple[int, int]] | None = None,
         (VoteState(3, 2, "dir2", 9), [], "unattached", 3),
     ],
 )
-def test_roles_at_the_start(vote: VoteState, log: list[tuple[int, int]], role: str, epoch: int) -> None:
+def test_roles_at_the_start(
+    vote: VoteState, log: list[tuple[int, int]], role: str, epoch: int
+) -> None:
     node = one(vote, log)
     assert (node.up.role, node.up.epoch) == (role, epoch)
     if epoch > vote.epoch:
@@ -89,7 +95,10 @@ def test_roles_at_the_start(vote: VoteState, log: list[tuple[int, int]], role: s
 def test_own_vote_of_an_epoch_is_never_campaigned_on_again() -> None:
     """[Led again, offset and epoch would name two different records]"""
     node = one(VoteState(3, 1, "dir1", 1), [(3, 1), (3, 2)])
-    assert ask(node, vote_request(1, replica_epoch=3, last_offset_epoch=2, last_offset=9)).vote_granted is False
+    assert (
+        ask(node, vote_request(1, replica_epoch=3, last_offset_epoch=2, last_offset=9)).vote_granted
+        is False
+    )
     assert node.up.next_deadline() >= node.cluster.now + 1.0, "waits for the election timeout"
     node.cluster.run(1.3)
     sent = list(requests_of(node, pb.VoteRequest))
@@ -100,7 +109,9 @@ def test_own_vote_of_an_epoch_is_never_campaigned_on_again() -> None:
 
 
 def test_who_has_just_voted_for_a_candidate_does_not_campaign_because_somebody_connects() -> None:
-    """At a cold start the second campaign would unseat the leader that the first one is about to make."""
+    """At a cold start the second campaign would unseat the leader that the first one is about to
+    make.
+    """
     node = one()
     assert ask(node, vote_request(1, replica_epoch=1)).vote_granted is True
     at = len(node.effects)
@@ -130,12 +141,18 @@ def test_a_restarted_candidate_follows_who_won_its_epoch() -> None:
 
 def test_restarted_follower_remembers_its_vote() -> None:
     node = one(VoteState(3, 2, "dir2"))
-    assert not ask(node, vote_request(1, replica_epoch=3, replica_id=3, replica_directory_id="dir3")).vote_granted
-    assert ask(node, vote_request(1, replica_epoch=3)).vote_granted, "the same candidate may ask twice"
-    assert not ask(node, vote_request(1, replica_epoch=3, replica_directory_id="wiped")).vote_granted
+    assert not ask(
+        node, vote_request(1, replica_epoch=3, replica_id=3, replica_directory_id="dir3")
+    ).vote_granted
+    assert ask(node, vote_request(1, replica_epoch=3)).vote_granted, (
+        "the same candidate may ask twice"
+    )
+    assert not ask(
+        node, vote_request(1, replica_epoch=3, replica_directory_id="wiped")
+    ).vote_granted
 
 
-# --- votes ------------------------------------------------------------------------------------------------------------
+# --- votes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -168,7 +185,10 @@ def test_vote_request_checks(fields: dict[str, Any], error: ErrorCode) -> None:
 def test_checks_come_in_order() -> None:
     """The epoch is taken last: what is refused changes nothing."""
     node = one(VoteState(5))
-    assert ask(node, vote_request(1, replica_epoch=9, voter_id=3)).error_code == ErrorCode.INVALID_VOTER_KEY
+    assert (
+        ask(node, vote_request(1, replica_epoch=9, voter_id=3)).error_code
+        == ErrorCode.INVALID_VOTER_KEY
+    )
     ask(node, vote_request(1, replica_epoch=12, cluster_id="other"))
     ask(node, vote_request(1, replica_epoch=12, last_offset=-1))
     assert node.up.epoch == 5
@@ -177,7 +197,9 @@ def test_checks_come_in_order() -> None:
 def test_a_vote_is_durable_before_it_is_told() -> None:
     node = one()
     ask(node, vote_request(1, replica_epoch=2))
-    assert effects_of(node, PersistVote) == [PersistVote(VoteState(2, 2, "dir2"))], "epoch and vote in one write"
+    assert effects_of(node, PersistVote) == [PersistVote(VoteState(2, 2, "dir2"))], (
+        "epoch and vote in one write"
+    )
     assert not node.cluster.network
     node.persist()
     assert [m.body.vote_granted for m in node.cluster.network] == [True]
@@ -185,11 +207,16 @@ def test_a_vote_is_durable_before_it_is_told() -> None:
 
 @pytest.mark.parametrize("pre_vote", [True, False])
 @pytest.mark.parametrize(
-    ("epoch", "end", "granted"), [(3, 5, True), (3, 6, True), (4, 1, True), (3, 4, False), (2, 9, False), (0, 0, False)]
+    ("epoch", "end", "granted"),
+    [(3, 5, True), (3, 6, True), (4, 1, True), (3, 4, False), (2, 9, False), (0, 0, False)],
 )
-def test_only_a_log_as_complete_as_ours_gets_a_vote(pre_vote: bool, epoch: int, end: int, granted: bool) -> None:
+def test_only_a_log_as_complete_as_ours_gets_a_vote(
+    pre_vote: bool, epoch: int, end: int, granted: bool
+) -> None:
     node = one(VoteState(5), [(1, 1), (1, 2), (3, 3), (3, 4), (3, 5)])
-    request = vote_request(1, replica_epoch=6, last_offset_epoch=epoch, last_offset=end, pre_vote=pre_vote)
+    request = vote_request(
+        1, replica_epoch=6, last_offset_epoch=epoch, last_offset=end, pre_vote=pre_vote
+    )
     assert ask(node, request).vote_granted is granted
     assert node.up.epoch == 6, "a pre-vote of a higher epoch moves the epoch too"
     assert node.up.voted_id == (2 if granted and not pre_vote else -1)
@@ -198,11 +225,16 @@ def test_only_a_log_as_complete_as_ours_gets_a_vote(pre_vote: bool, epoch: int, 
 def test_another_disk_than_the_configured_one_gets_no_vote() -> None:
     node = one(VoteState(5))
     for pre_vote in (True, False):
-        assert not ask(node, vote_request(1, pre_vote=pre_vote, replica_directory_id="wiped")).vote_granted
+        assert not ask(
+            node, vote_request(1, pre_vote=pre_vote, replica_directory_id="wiped")
+        ).vote_granted
 
 
 def test_a_candidate_may_be_outside_the_known_voter_set() -> None:
-    """The log that made it a voter may not be here yet. Its log must be as complete all the same."""
+    """The log that made it a voter may not be here yet.
+
+    Its log must be as complete all the same.
+    """
     node = one(VoteState(5), [(4, 1), (4, 2)])
     stranger = {"replica_id": 9, "replica_directory_id": "dir9", "last_offset_epoch": 4}
     assert not ask(node, vote_request(1, last_offset=1, **stranger)).vote_granted
@@ -213,7 +245,9 @@ def test_a_candidate_may_be_outside_the_known_voter_set() -> None:
 def test_pre_votes_leave_nothing_behind() -> None:
     node = one(VoteState(5))
     for candidate in (2, 3):
-        request = vote_request(1, replica_id=candidate, replica_directory_id=f"dir{candidate}", pre_vote=True)
+        request = vote_request(
+            1, replica_id=candidate, replica_directory_id=f"dir{candidate}", pre_vote=True
+        )
         assert ask(node, request).vote_granted, "any number of them"
     node.cluster.run(1.3)
     assert node.up.role == "prospective"
@@ -255,14 +289,18 @@ def test_candidate_counts_its_own_vote_when_it_is_durable() -> None:
     assert len(votes) == 2
     for vote in votes:
         node.step(answer(vote, epoch=1))
-    assert node.up.role == "candidate", "a majority of others is not enough while the own vote may be lost"
+    assert node.up.role == "candidate", (
+        "a majority of others is not enough while the own vote may be lost"
+    )
     node.step(VotePersisted(VoteState(0)))
     assert node.up.role == "candidate", "that was another vote"
     node.persist()
     assert node.up.role == "leader"
 
 
-def answer(send: Send, *, epoch: int, pre_vote: bool = False, granted: bool = True, **fields: Any) -> ResponseReceived:
+def answer(
+    send: Send, *, epoch: int, pre_vote: bool = False, granted: bool = True, **fields: Any
+) -> ResponseReceived:
     response = pb.VoteResponse(
         leader_id=fields.get("leader_id", -1),
         leader_epoch=epoch,
@@ -310,7 +348,7 @@ def test_an_answer_from_another_cluster_teaches_nothing() -> None:
     assert node.up.epoch == 0
 
 
-# --- two leaders, illegal steps -----------------------------------------------------------------------------------------
+# --- two leaders, illegal steps -----------------------------------------------------------------
 
 
 def test_a_second_leader_of_an_epoch_is_a_claim_that_is_refused() -> None:
@@ -321,7 +359,7 @@ def test_a_second_leader_of_an_epoch_is_a_claim_that_is_refused() -> None:
     response = ask(node, begin)
     assert (response.error_code, response.leader_id) == (ErrorCode.INVALID_REQUEST, 2)
     assert response.error_message == "leader_id: two leaders in epoch 5: 2 and 3"
-    (refused, _) = node.effects[at:]
+    refused, _ = node.effects[at:]
     reason = "two leaders in epoch 5: 2 and 3"
     assert refused == Refused("BeginQuorumEpochRequest", "leader_id", reason, contradiction=True)
     assert (node.up.role, node.up.leader_id) == ("follower", 2)
@@ -334,10 +372,12 @@ def test_the_table_is_enforced() -> None:
         node.become_leader((1,))
     assert all(target in TRANSITIONS for targets in TRANSITIONS.values() for target in targets)
     assert [role for role, targets in TRANSITIONS.items() if "leader" in targets] == ["candidate"]
-    assert [role for role, targets in TRANSITIONS.items() if "candidate" in targets] == ["prospective"]
+    assert [role for role, targets in TRANSITIONS.items() if "candidate" in targets] == [
+        "prospective"
+    ]
 
 
-# --- how fast, how calm ---------------------------------------------------------------------------------------------------
+# --- how fast, how calm -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 5])
@@ -380,7 +420,9 @@ def test_a_silent_leader_is_replaced_after_the_fetch_timeout() -> None:
 
 
 def test_all_restarted_at_once() -> None:
-    """Followers of a leader that came back are told by it that it leads no more: nobody waits for a timeout."""
+    """Followers of a leader that came back are told by it that it leads no more: nobody waits for a
+    timeout.
+    """
     cluster = Cluster(3, connected=True)
     cluster.elect()
     for node_id in (1, 2, 3):
@@ -392,7 +434,9 @@ def test_all_restarted_at_once() -> None:
 
 
 def test_lost_leader_and_refused_pre_votes_are_retried_soon() -> None:
-    """2 knows that the leader is gone, 3 still believes in it: 2 asks again and again, a little apart, until 3 knows too."""
+    """2 knows that the leader is gone, 3 still believes in it: 2 asks again and again, a little
+    apart, until 3 knows too.
+    """
     cluster = Cluster(3, connected=True)
     leader = cluster.elect()
     two, three = (node for node in cluster.alive if node is not leader)
@@ -500,11 +544,13 @@ def test_bridge_partition_settles() -> None:
     assert cluster.leaders()
 
 
-# --- resigning --------------------------------------------------------------------------------------------------------
+# --- resigning ----------------------------------------------------------------------------------
 
 
 def end_request(leader: int, epoch: int, *preferred: int) -> pb.EndQuorumEpochRequest:
-    candidates = [pb.PreferredCandidate(candidate_id=i, candidate_directory_id=f"dir{i}") for i in preferred]
+    candidates = [
+        pb.PreferredCandidate(candidate_id=i, candidate_directory_id=f"dir{i}") for i in preferred
+    ]
     return pb.EndQuorumEpochRequest(
         cluster_id=CLUSTER, leader_id=leader, leader_epoch=epoch, preferred_candidates=candidates
     )
@@ -522,7 +568,8 @@ def test_resigned_leader_hands_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preferred", "delay_ms"), [((2, 1, 3), 10), ((2, 3, 1, 4), 10), ((2, 3, 4, 1), 20), ((2, 3), 40), ((), 40)]
+    ("preferred", "delay_ms"),
+    [((2, 1, 3), 10), ((2, 3, 1, 4), 10), ((2, 3, 4, 1), 20), ((2, 3), 40), ((), 40)],
 )
 def test_end_quorum_epoch_sets_the_pace(preferred: tuple[int, ...], delay_ms: int) -> None:
     node = one(VoteState(5, -1, "", 3))
@@ -545,11 +592,26 @@ def test_first_preferred_candidate_asks_at_once() -> None:
         (end_request(9, 5, 1), ErrorCode.INVALID_REQUEST),
         (end_request(1, 5, 1), ErrorCode.INVALID_REQUEST),
         (end_request(-1, 5, 1), ErrorCode.INVALID_REQUEST),
-        (pb.EndQuorumEpochRequest(cluster_id="other", leader_id=3, leader_epoch=9), ErrorCode.INCONSISTENT_CLUSTER_ID),
-        (pb.BeginQuorumEpochRequest(cluster_id="x", leader_id=3, leader_epoch=9), ErrorCode.INCONSISTENT_CLUSTER_ID),
-        (pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=0), ErrorCode.INVALID_REQUEST),
-        (pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=7, leader_epoch=9), ErrorCode.INVALID_REQUEST),
-        (pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=4), ErrorCode.FENCED_LEADER_EPOCH),
+        (
+            pb.EndQuorumEpochRequest(cluster_id="other", leader_id=3, leader_epoch=9),
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ),
+        (
+            pb.BeginQuorumEpochRequest(cluster_id="x", leader_id=3, leader_epoch=9),
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ),
+        (
+            pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=0),
+            ErrorCode.INVALID_REQUEST,
+        ),
+        (
+            pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=7, leader_epoch=9),
+            ErrorCode.INVALID_REQUEST,
+        ),
+        (
+            pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=4),
+            ErrorCode.FENCED_LEADER_EPOCH,
+        ),
     ],
 )
 def test_bad_leader_requests_change_nothing(request_: object, error: ErrorCode) -> None:
@@ -592,7 +654,9 @@ def test_check_quorum_leaves_a_served_leader_alone() -> None:
 
 
 def test_resigned_node_rejoins_by_asking() -> None:
-    """Resigned, alone, then healed: it neither leads its epoch again nor disturbs the new leader."""
+    """Resigned, alone, then healed: it neither leads its epoch again nor disturbs the new
+    leader.
+    """
     cluster = Cluster(3, connected=True)
     leader = cluster.elect()
     cluster.isolate(leader.id)

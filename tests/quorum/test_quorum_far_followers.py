@@ -1,4 +1,6 @@
-"""A silent leader is replaced within the fetch timeout, two election round trips and 0.3 s, however far its followers are."""
+"""A silent leader is replaced within the fetch timeout, two election round trips and 0.3 s, however
+far its followers are.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 SEEDS = 2
 LOADS = (0.0, 0.013)
-"""Seconds between writes. On an idle cluster the followers heard the leader at different times; under load their logs differ."""
+"""Seconds between writes.
+
+On an idle cluster the followers heard the leader at different times; under load their logs differ.
+"""
 
 
 def in_time(topology: str, voters: int, silent: int) -> list[str]:
@@ -22,7 +27,10 @@ def in_time(topology: str, voters: int, silent: int) -> list[str]:
         for write_every_s in LOADS:
             for longest_s in (0.12, 0.2):
                 found = silence(topology, voters, silent, longest_s, write_every_s, seed)
-                where = f"seed {seed}, {topology}, {longest_s} s, a write every {write_every_s} s: {found}"
+                where = (
+                    f"seed {seed}, {topology}, {longest_s} s, a write every {write_every_s} s:"
+                    f" {found}"
+                )
                 assert found.needless == 0, where
                 if found.took_s > found.bound_s:
                     late.append(where)
@@ -37,12 +45,14 @@ def test_a_silent_leader_is_replaced_in_time(topology: str, voters: int, silent:
 
 
 def test_of_five_with_one_silent_votes_are_hardly_ever_split() -> None:
-    """Two pairs may elect at once, each before it hears of the other: one in a hundred runs may be late by that."""
+    """Two pairs may elect at once, each before it hears of the other: one in a hundred runs may be
+    late by that.
+    """
     late = [one for topology in TOPOLOGIES for one in in_time(topology, 5, 1)]
     assert len(late) <= 1, late
 
 
-# --- the rules, one by one ------------------------------------------------------------------------------------------------
+# --- the rules, one by one ----------------------------------------------------------------------
 
 
 def doubting(voters: int = 3, *, node_id: int = 1, log: int = 5) -> SimNode:
@@ -64,7 +74,11 @@ def ask(node: SimNode, candidate: int, end: int) -> bool:
         replica_directory_id=f"dir{candidate}", last_offset_epoch=4, last_offset=end, pre_vote=True,
     )  # fmt: skip
     node.step(RequestReceived(request, (candidate, 0, 0)))
-    (response,) = [e.response for e in node.effects[at:] if isinstance(getattr(e, "response", None), pb.VoteResponse)]
+    (response,) = [
+        e.response
+        for e in node.effects[at:]
+        if isinstance(getattr(e, "response", None), pb.VoteResponse)
+    ]
     return bool(response.vote_granted)
 
 
@@ -89,7 +103,9 @@ def test_a_question_that_came_before_the_own_timer_ended_counts() -> None:
     assert node.up.role == "follower"
     node.cluster.run(0.21)
     assert node.up.role == "candidate"
-    assert not [request for request in requests_of(node, pb.VoteRequest) if request.pre_vote], "nothing left to ask"
+    assert not [request for request in requests_of(node, pb.VoteRequest) if request.pre_vote], (
+        "nothing left to ask"
+    )
 
 
 def test_an_old_question_does_not_count() -> None:

@@ -1,7 +1,9 @@
-"""What one message can do, in every role: nothing that it says ends the node, and a refused one changes nothing.
+"""What one message can do, in every role: nothing that it says ends the node, and a refused one
+changes nothing.
 
-Each kind of request and response, each field at its borders and at plausible values, alone and with others, to cores in each role, with an
-empty log and with one that holds records, a snapshot and voter sets. RAFTLOG_HOSTILE_MESSAGES sets how many messages are sent.
+Each kind of request and response, each field at its borders and at plausible values, alone and with
+others, to cores in each role, with an empty log and with one that holds records, a snapshot and
+voter sets. RAFTLOG_HOSTILE_MESSAGES sets how many messages are sent.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ STRINGS = (
 )
 
 
-# --- nodes in each role ------------------------------------------------------------------------------------------------
+# --- nodes in each role -------------------------------------------------------------------------
 
 
 def begun(vote: VoteState, *, logged: bool, me: int = 1, **config: Any) -> SimNode:
@@ -117,7 +119,11 @@ def candidate(*, logged: bool) -> SimNode:
     node = prospective(logged=logged)
     send = next(e for e in node.effects if isinstance(e, Send) and e.peer_id == 2)
     node.step(
-        ResponseReceived(2, send.correlation_id, pb.VoteResponse(leader_epoch=EPOCH, vote_granted=True, pre_vote=True))
+        ResponseReceived(
+            2,
+            send.correlation_id,
+            pb.VoteResponse(leader_epoch=EPOCH, vote_granted=True, pre_vote=True),
+        )
     )
     node.persist()
     return node
@@ -153,7 +159,9 @@ def follower(*, logged: bool) -> SimNode:
 def heard_follower(*, logged: bool) -> SimNode:
     node = follower(logged=logged)
     fetch = next(e for e in node.effects if isinstance(e, SendFetch))
-    answer = pb.FetchResponse(leader_id=2, leader_epoch=EPOCH, high_watermark=len(LOG) if logged else 0)
+    answer = pb.FetchResponse(
+        leader_id=2, leader_epoch=EPOCH, high_watermark=len(LOG) if logged else 0
+    )
     node.step(ResponseReceived(2, fetch.correlation_id, answer))
     return node
 
@@ -187,7 +195,9 @@ def following_observer(*, logged: bool) -> SimNode:
 
 
 def bootstrapping_observer(*, logged: bool) -> SimNode:
-    return begun(VoteState(EPOCH), logged=logged, me=4, voters=(), bootstrap_servers=("seed:1", "seed:2"))
+    return begun(
+        VoteState(EPOCH), logged=logged, me=4, voters=(), bootstrap_servers=("seed:1", "seed:2")
+    )
 
 
 BUILDERS: tuple[Callable[..., SimNode], ...] = (
@@ -211,10 +221,18 @@ NODES = [(builder, logged) for builder in BUILDERS for logged in (False, True)]
 
 def test_the_nodes_are_in_all_roles() -> None:
     roles = Counter(builder(logged=logged).up.role for builder, logged in NODES)
-    assert set(roles) == {"unattached", "prospective", "candidate", "leader", "follower", "resigned", "observer"}
+    assert set(roles) == {
+        "unattached",
+        "prospective",
+        "candidate",
+        "leader",
+        "follower",
+        "resigned",
+        "observer",
+    }
 
 
-# --- messages -----------------------------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------
 
 
 def plausible(kind: type, node: SimNode) -> Any:
@@ -251,10 +269,23 @@ def fields_of(kind: Any) -> list[Any]:
 def border_values(descriptor: Any, core: Any) -> tuple[Any, ...]:
     """Of a field: its borders, and what is near to what the node knows."""
     return {
-        descriptor.CPPTYPE_INT32: (*INT32, core.epoch - 1, core.epoch, core.epoch + 1, core.epoch + 2),
-        descriptor.CPPTYPE_INT64: (*INT64, core.log_end_offset - 1, core.log_end_offset, core.log_end_offset + 1),
+        descriptor.CPPTYPE_INT32: (
+            *INT32,
+            core.epoch - 1,
+            core.epoch,
+            core.epoch + 1,
+            core.epoch + 2,
+        ),
+        descriptor.CPPTYPE_INT64: (
+            *INT64,
+            core.log_end_offset - 1,
+            core.log_end_offset,
+            core.log_end_offset + 1,
+        ),
         descriptor.CPPTYPE_UINT64: (0, 1, 2**64 - 1),
-        descriptor.CPPTYPE_STRING: (b"", b"x" * 9) if descriptor.type == descriptor.TYPE_BYTES else STRINGS,
+        descriptor.CPPTYPE_STRING: (
+            (b"", b"x" * 9) if descriptor.type == descriptor.TYPE_BYTES else STRINGS
+        ),
         descriptor.CPPTYPE_BOOL: (False, True),
         descriptor.CPPTYPE_MESSAGE: (None, "many", *["few"] * 10),
     }[descriptor.cpp_type]
@@ -266,7 +297,9 @@ def put(message: Any, descriptor: Any, value: Any, rng: random.Random) -> None:
     elif descriptor.name == "preferred_candidates":
         count = {None: 0, "few": 3, "many": 1001}[value]
         del message.preferred_candidates[:]
-        message.preferred_candidates.extend(pb.PreferredCandidate(candidate_id=rng.choice(INT32)) for _ in range(count))
+        message.preferred_candidates.extend(
+            pb.PreferredCandidate(candidate_id=rng.choice(INT32)) for _ in range(count)
+        )
     elif value is None:
         message.ClearField(descriptor.name)
     else:
@@ -293,7 +326,7 @@ def span_for(node: SimNode, rng: random.Random) -> Any:
     return span
 
 
-# --- what must hold -----------------------------------------------------------------------------------------------------
+# --- what must hold -----------------------------------------------------------------------------
 
 
 def state(node: SimNode) -> tuple[Any, ...]:
@@ -343,11 +376,16 @@ class Attack:
     def response(self, asked: Any, message: Any, span: Any, peer_id: int | None = None) -> None:
         node = self.node
         at, before = len(node.effects), state(node)
-        node.step(ResponseReceived(asked.peer_id if peer_id is None else peer_id, asked.correlation_id, message, span))
+        node.step(
+            ResponseReceived(
+                asked.peer_id if peer_id is None else peer_id, asked.correlation_id, message, span
+            )
+        )
         effects = node.effects[at:]
         if any(isinstance(e, Refused) for e in effects):
             self.seen["refused response"] += 1
-            # The yes or no to what was asked counts all the same: a candidacy may follow, or a leadership. What it claims does not.
+            # The yes or no to what was asked counts all the same: a candidacy may follow, or a
+            # leadership. What it claims does not.
             now, (epoch, me) = state(node), (before[0].epoch, node.id)
             mine = (epoch + 1, me, -1) if before[2] == "prospective" else (epoch, me, me)
             vote = now[0]
@@ -371,7 +409,9 @@ class Attack:
         for _ in range(3):
             while node.persist() or node.flush() or (node.freezing and node.freeze(sound=False)):
                 pass
-            node.cluster.now = max(node.cluster.now, min(node.up.next_deadline(), node.cluster.now + 5))
+            node.cluster.now = max(
+                node.cluster.now, min(node.up.next_deadline(), node.cluster.now + 5)
+            )
             node.step(Tick())
         node.cluster.network.clear()
         self.look([])
@@ -384,7 +424,10 @@ def attacks() -> list[tuple[Callable[..., SimNode], bool, Any, Any, Any]]:
         core = builder(logged=logged).up
         for kind in (*REQUESTS, *RESPONSES):
             for descriptor in fields_of(kind):
-                found.extend((builder, logged, kind, descriptor, value) for value in border_values(descriptor, core))
+                found.extend(
+                    (builder, logged, kind, descriptor, value)
+                    for value in border_values(descriptor, core)
+                )
     return found
 
 
@@ -414,7 +457,9 @@ def send(attack: Attack, kind: Any, changes: list[tuple[Any, Any]], rng: random.
         return
     asked = outstanding(attack.node)
     if asked:
-        span = span_for(attack.node, rng) if kind is pb.FetchResponse and rng.random() < 0.5 else None
+        span = (
+            span_for(attack.node, rng) if kind is pb.FetchResponse and rng.random() < 0.5 else None
+        )
         attack.response(asked[-1] if rng.random() < 0.7 else rng.choice(asked), message, span)
 
 
@@ -429,7 +474,10 @@ def test_any_messages_one_after_the_other(block: int) -> None:
         for _ in range(12):
             kind = rng.choice((*REQUESTS, *RESPONSES))
             chosen = rng.sample(fields_of(kind), rng.choice((0, 1, 2, 3)))
-            changes = [(descriptor, rng.choice(border_values(descriptor, attack.node.up))) for descriptor in chosen]
+            changes = [
+                (descriptor, rng.choice(border_values(descriptor, attack.node.up)))
+                for descriptor in chosen
+            ]
             send(attack, kind, changes, rng)
             roll = rng.random()
             if roll < 0.2:

@@ -1,4 +1,6 @@
-"""Voter sets in the log (KIP-853): when they are in force, who counts, and what a leader may propose."""
+"""Voter sets in the log (KIP-853): when they are in force, who counts, and what a leader may
+propose.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_a_set_is_in_force_when_it_is_appended() -> None:
     for node in cluster.alive:
         assert node.up.voters == voters("1", "2", "3", "4")
         assert effects_of(node, VotersChanged)[-1] == VotersChanged(2, node.up.voters)
-        assert effects_of(node, PeersChanged)[-1].peers == tuple(v for v in node.up.voters if v.node_id != node.id)
+        assert effects_of(node, PeersChanged)[-1].peers == tuple(
+            v for v in node.up.voters if v.node_id != node.id
+        )
 
 
 def test_a_removed_voter_observes_when_that_is_committed() -> None:
@@ -74,11 +78,15 @@ def test_a_removed_leader_is_not_counted_and_resigns_when_that_is_committed() ->
     leader.propose_voters(str(others[0].id), str(others[1].id))
     cluster.run(0.2)
     assert leader.up.role == "leader"
-    assert leader.up.high_watermark == 2, "it and the one that is left are no majority of the two others"
+    assert leader.up.high_watermark == 2, (
+        "it and the one that is left are no majority of the two others"
+    )
     assert leader.up.describe(cluster.now).voters[0].node_id != leader.id
     assert leader.up.describe(cluster.now).observers[0].node_id == leader.id
     cluster.restart(others[1].id)
-    took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.leader() is not leader and cluster.calm())
+    took = cluster.run_until(
+        lambda: bool(cluster.leaders()) and cluster.leader() is not leader and cluster.calm()
+    )
     assert took < 0.4, "its successors are told"
     assert leader.up.role == "observer"
 
@@ -153,7 +161,10 @@ def test_what_it_may(changed: tuple[Voter, ...]) -> None:
 
 
 def test_directories_that_become_known_are_no_change() -> None:
-    known, unknown = VoterSet(voters("1", "2")), VoterSet((Voter(1, "host1:1"), Voter(2, "host2:1")))
+    known, unknown = (
+        VoterSet(voters("1", "2")),
+        VoterSet((Voter(1, "host1:1"), Voter(2, "host2:1"))),
+    )
     assert unknown.replicas_changed(known) == 0
     assert known.replicas_changed(unknown) == 2 * 2, "never forgotten: any disk would do then"
     assert known.replicas_changed(VoterSet(voters("1", "2b"))) == 2
@@ -161,9 +172,15 @@ def test_directories_that_become_known_are_no_change() -> None:
 
 
 def test_history() -> None:
-    sets = [VotersAt(10, voters("1", "2")), VotersAt(10, voters("1")), VotersAt(14, voters("1", "3"))]
+    sets = [
+        VotersAt(10, voters("1", "2")),
+        VotersAt(10, voters("1")),
+        VotersAt(14, voters("1", "3")),
+    ]
     snapshots = (SnapshotId(10, 2),)
-    history = VoterHistory(voters("9"), RecoveredLog(VoteState(), 10, 20, ((2, 10),), 0, 2, snapshots, tuple(sets)))
+    history = VoterHistory(
+        voters("9"), RecoveredLog(VoteState(), 10, 20, ((2, 10),), 0, 2, snapshots, tuple(sets))
+    )
     assert (history.offset, history.record_offset, history.before.ids) == (14, 14, (1,))
     assert not history.truncate(15)
     assert history.truncate(11)
@@ -207,7 +224,9 @@ def test_an_uncounted_leader_is_in_no_majority() -> None:
 
 
 def test_observers_are_not_shown_rounds() -> None:
-    """Else an observer that becomes a voter could echo a number that was still handed out after it had been shown it."""
+    """Else an observer that becomes a voter could echo a number that was still handed out after it
+    had been shown it.
+    """
     cluster, leader = logged()
     cluster.request_round()
     cluster.run_until(cluster.calm)
@@ -229,7 +248,10 @@ def test_what_replicas_say_of_themselves() -> None:
         assert not low[leader.id]
         assert {r.max_metadata_version for r in (*seen.voters, *seen.observers)} == {2}
     assert (seen.voters_offset, seen.voter_set) == (1, leader.up.voters)
-    assert (seen.observers[0].directory_id, seen.observers[0].log_end_offset) == ("dir4", leader.up.log_end_offset)
+    assert (seen.observers[0].directory_id, seen.observers[0].log_end_offset) == (
+        "dir4",
+        leader.up.log_end_offset,
+    )
     assert 0 <= seen.observers[0].last_caught_up_age_ms <= 1000
 
 
@@ -239,10 +261,14 @@ def test_an_unknown_leader_is_dialed_where_it_says() -> None:
     node.disk.log = [(1, 1), (1, voters_value("1", "2"))]
     node.disk.vote = VoteState(1)
     node.start()
-    begin = pb.BeginQuorumEpochRequest(cluster_id="cluster-a", voter_id=1, leader_id=7, leader_epoch=2)
+    begin = pb.BeginQuorumEpochRequest(
+        cluster_id="cluster-a", voter_id=1, leader_id=7, leader_epoch=2
+    )
     begin.leader_endpoint = "host7:1"
     node.step(_request(begin))
-    assert node.up.role == "unattached", "a set newer than any here names this replica by its directory"
+    assert node.up.role == "unattached", (
+        "a set newer than any here names this replica by its directory"
+    )
     begin.voter_directory_id = "dir1"
     node.step(_request(begin))
     assert (node.up.role, node.up.leader_id) == ("follower", 7)
@@ -256,7 +282,7 @@ def _request(body: object) -> RequestReceived:
     return RequestReceived(body, (2, 0, 0))
 
 
-# --- transfer, hung disk, little space --------------------------------------------------------------------------------
+# --- transfer, hung disk, little space ----------------------------------------------------------
 
 
 def test_the_successor_leads_next() -> None:
@@ -265,7 +291,9 @@ def test_the_successor_leads_next() -> None:
         if successor == leader.id:
             continue
         leader.step(ResignRequested("transfer", successor))
-        took = cluster.run_until(partial(lambda all_: bool(all_.leaders()) and all_.calm(), cluster), 1)
+        took = cluster.run_until(
+            partial(lambda all_: bool(all_.leaders()) and all_.calm(), cluster), 1
+        )
         assert cluster.leader().id == successor
         assert cluster.leader().up.epoch == 2, "nobody disturbed it"
         assert took < 0.1
@@ -311,7 +339,10 @@ def test_low_on_space_a_sole_voter_leads_all_the_same() -> None:
 
 
 def test_a_change_right_behind_a_snapshot_is_still_to_be_committed() -> None:
-    """Its record has the very offset where the snapshot ends. Taken for what the snapshot holds, no truncation would reach it."""
+    """Its record has the very offset where the snapshot ends.
+
+    Taken for what the snapshot holds, no truncation would reach it.
+    """
     cluster, leader = logged()
     for other in cluster.alive:
         if other is not leader:
@@ -325,4 +356,6 @@ def test_a_change_right_behind_a_snapshot_is_still_to_be_committed() -> None:
     assert (core.voters_offset, history.record_offset) == (end, end)
     assert "is not committed yet" in core.membership_obstacle()
     core._node.truncate_voters(end)
-    assert core.voters == voters("1", "2", "3"), "truncated: the set of the snapshot is in force again"
+    assert core.voters == voters("1", "2", "3"), (
+        "truncated: the set of the snapshot is in force again"
+    )

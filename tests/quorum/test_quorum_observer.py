@@ -66,7 +66,13 @@ def test_never_asks_for_votes_or_leads_but_grants() -> None:
     observer = cluster[4]
     for voter in (1, 2, 3):
         cluster[voter].crash()
-    for event in (PeerConnected(1), PeerConnected(2), PeerLost(1), RoundRequested(), ResignRequested("x")):
+    for event in (
+        PeerConnected(1),
+        PeerConnected(2),
+        PeerLost(1),
+        RoundRequested(),
+        ResignRequested("x"),
+    ):
         observer.step(event)
     cluster.run(10)
     assert not list(requests_of(observer, pb.VoteRequest))
@@ -89,8 +95,9 @@ def test_never_asks_for_votes_or_leads_but_grants() -> None:
 
 
 def test_an_observer_grants_nothing_to_who_does_not_name_its_directory() -> None:
-    """A candidate that counts by a configured set takes any disk of a node for that voter: also a new one, which has forgotten what
-    the old one acknowledged. Found by a simulated cluster in which a voter far behind was elected so."""
+    """A candidate that counts by a configured set takes any disk of a node for that voter: also a
+    new one, which has forgotten what the old one acknowledged. Found by a simulated cluster in
+    which a voter far behind was elected so."""
     observer = Cluster(3, 1)[4]
     for epoch, pre_vote in ((0, True), (5, False)):
         vote = pb.VoteRequest(
@@ -107,7 +114,9 @@ def test_an_observer_grants_nothing_to_who_does_not_name_its_directory() -> None
 
 
 def test_a_wiped_voter_is_an_observer() -> None:
-    """The same id with another directory: it promised votes and acknowledgements which it no longer knows of."""
+    """The same id with another directory: it promised votes and acknowledgements which it no longer
+    knows of.
+    """
     voters = tuple(Voter(i, f"h{i}:1", f"dir{i}") for i in (1, 2, 3))
     config = QuorumConfig(CLUSTER, 1, "wiped", voters)
     core = QuorumCore(config, RecoveredLog(VoteState(), 0, 0, ()), random.Random(0), 0.0)
@@ -121,7 +130,11 @@ def test_a_wiped_voter_is_an_observer() -> None:
     reply = core.step(
         RequestReceived(
             pb.BeginQuorumEpochRequest(
-                cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=2, leader_epoch=4
+                cluster_id=CLUSTER,
+                voter_id=1,
+                voter_directory_id="dir1",
+                leader_id=2,
+                leader_epoch=4,
             ),
             "r",
         ),
@@ -129,7 +142,9 @@ def test_a_wiped_voter_is_an_observer() -> None:
     )
     answers = [effect.response for effect in reply if hasattr(effect, "response")]
     assert answers[0].error_code == ErrorCode.INVALID_VOTER_KEY
-    assert (core.role, core.leader_id, core.epoch) == ("observer", -1, 0), "it is told of no leader: it asks the voters"
+    assert (core.role, core.leader_id, core.epoch) == ("observer", -1, 0), (
+        "it is told of no leader: it asks the voters"
+    )
 
 
 def test_a_wiped_voter_cannot_make_a_majority() -> None:

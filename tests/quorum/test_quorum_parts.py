@@ -18,7 +18,9 @@ from raftlog.storage.api import RecoveredLog, VoteState
 
 
 def voter_set(count: int, *, known: bool = True) -> VoterSet:
-    return VoterSet(tuple(Voter(i, f"h{i}:1", f"dir{i}" if known else "") for i in range(count, 0, -1)))
+    return VoterSet(
+        tuple(Voter(i, f"h{i}:1", f"dir{i}" if known else "") for i in range(count, 0, -1))
+    )
 
 
 def test_end_offset_for_epoch() -> None:
@@ -62,14 +64,24 @@ def log_of(epochs: list[int]) -> LogState:
 
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(LOGS, LOGS)
-def test_divergence_ends_at_the_longest_common_prefix(leader_epochs: list[int], follower_epochs: list[int]) -> None:
-    """Two logs as Raft makes them: equal (offset, epoch) means equal before. Rounds of truncation end at what is common."""
+def test_divergence_ends_at_the_longest_common_prefix(
+    leader_epochs: list[int], follower_epochs: list[int]
+) -> None:
+    """Two logs as Raft makes them: equal (offset, epoch) means equal before.
+
+    Rounds of truncation end at what is common.
+    """
     leader, follower = log_of(leader_epochs), log_of(follower_epochs)
-    # A record is named by its epoch and where that epoch began: epochs that begin elsewhere would be another leader's.
+    # A record is named by its epoch and where that epoch began: epochs that begin elsewhere would
+    # be another leader's.
     common = 0
-    while common < min(leader.end, follower.end) and leader_epochs[common] == follower_epochs[common]:
+    while (
+        common < min(leader.end, follower.end) and leader_epochs[common] == follower_epochs[common]
+    ):
         common += 1
-    matches = all(leader_epochs[i] != follower_epochs[i] for i in range(common, min(leader.end, follower.end)))
+    matches = all(
+        leader_epochs[i] != follower_epochs[i] for i in range(common, min(leader.end, follower.end))
+    )
     rounds = 0
     while (hint := leader.divergence(follower.end, follower.last_epoch)) is not None:
         target = min(hint[1], follower.end_offset_for_epoch(hint[0])[1])
@@ -99,7 +111,9 @@ def test_divergence_ends_at_the_longest_common_prefix(leader_epochs: list[int], 
         (3, 5, ((2, 3), (4, 3)), False),
     ],
 )
-def test_a_span_must_continue_the_log(base: int, end: int, epochs: tuple[tuple[int, int], ...], good: bool) -> None:
+def test_a_span_must_continue_the_log(
+    base: int, end: int, epochs: tuple[tuple[int, int], ...], good: bool
+) -> None:
     assert log_of([1, 1, 2]).accepts(LogSpan(base, end, epochs, b""), max_epoch=4) is good
 
 

@@ -1,5 +1,5 @@
-"""Random schedules: loss, delay, repetition, crashes that lose what was not flushed, partitions; voters that come and go, snapshots,
-a replaced disk. Then all must heal."""
+"""Random schedules: loss, delay, repetition, crashes that lose what was not flushed, partitions;
+voters that come and go, snapshots, a replaced disk. Then all must heal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from raftlog.quorum.events import (
 
 
 class Chaos:
-    """One seed, one schedule. ``changing``: with changes of the voter set, snapshots, and a disk that is replaced."""
+    """One seed, one schedule.
+
+    ``changing``: with changes of the voter set, snapshots, and a disk that is replaced.
+    """
 
     def __init__(self, seed: int, *, changing: bool = False) -> None:
         self.rng = random.Random(seed)
@@ -73,10 +76,14 @@ class Chaos:
 
     def crash_or_restart(self) -> None:
         nodes = list(self.cluster.nodes.values())
-        node = self.rng.choice([node for node in nodes if not node.alive or self.rng.random() < 0.4] or nodes)
+        node = self.rng.choice(
+            [node for node in nodes if not node.alive or self.rng.random() < 0.4] or nodes
+        )
         if node.alive:
             self.cluster.crash(
-                node.id, keep=self.rng.randint(0, len(node.disk.pending)), noticed=self.rng.random() < 0.5
+                node.id,
+                keep=self.rng.randint(0, len(node.disk.pending)),
+                noticed=self.rng.random() < 0.5,
             )
         else:
             self.cluster.restart(node.id)
@@ -122,7 +129,8 @@ class Chaos:
         names = [v.directory_id[3:] for v in voters]
         present = [node.name for node in nodes.values()]
         gone = [name for name in names if name not in present]
-        # Whoever lost its disk goes first: with another one removed there might be no majority any more.
+        # Whoever lost its disk goes first: with another one removed there might be no majority any
+        # more.
         name = gone[0] if gone else self.rng.choice(present)
         if name in names:
             names.remove(name)
@@ -136,17 +144,22 @@ class Chaos:
         """Once, and only where a majority stays whatever becomes of the changes on their way."""
         nodes = list(self.cluster.nodes.values())
         sets = {
-            tuple(v.directory_id for v in s[-1].voters) if (s := voters_in(n.log, 0)) else () for n in nodes if n.alive
+            tuple(v.directory_id for v in s[-1].voters) if (s := voters_in(n.log, 0)) else ()
+            for n in nodes
+            if n.alive
         }
         if self.disk_replaced or len(sets) != 1 or not all(node.alive for node in nodes):
             return
         (voters,) = sets
         high_watermark = max(node.high_watermark for node in nodes)
         settled = all(
-            at.offset < high_watermark for node in nodes for at in voters_in(node.disk.recovered_log(), 0)[-1:]
+            at.offset < high_watermark
+            for node in nodes
+            for at in voters_in(node.disk.recovered_log(), 0)[-1:]
         )
         on_disk = all(
-            (s := voters_in(n.disk.recovered_log(), 0)) and tuple(v.directory_id for v in s[-1].voters) == voters
+            (s := voters_in(n.disk.recovered_log(), 0))
+            and tuple(v.directory_id for v in s[-1].voters) == voters
             for n in nodes
         )
         if len(voters) < 3 or not settled or not on_disk:
@@ -213,7 +226,9 @@ class Chaos:
         cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm(), 30, 0.05)
         committed = len(cluster.oracle.committed)
         cluster.propose(3)
-        cluster.run_until(lambda: cluster.calm() and len(cluster.oracle.committed) >= committed + 3, 30, 0.05)
+        cluster.run_until(
+            lambda: cluster.calm() and len(cluster.oracle.committed) >= committed + 3, 30, 0.05
+        )
         cluster.oracle.check_logs()
 
 
@@ -260,7 +275,9 @@ def test_schedules_reach_what_they_should() -> None:
 
 @pytest.mark.nightly
 def test_changing_schedules_reach_what_they_should() -> None:
-    """Voters come and go, leaders are removed, records of it truncated, snapshots installed, disks replaced."""
+    """Voters come and go, leaders are removed, records of it truncated, snapshots installed, disks
+    replaced.
+    """
     changes = removed = reverted = installed = replaced = 0
     for seed in range(60):
         chaos = run_seed(seed, changing=True)
@@ -268,7 +285,9 @@ def test_changing_schedules_reach_what_they_should() -> None:
         changes += cluster.changes
         installed += cluster.installed
         replaced += chaos.disk_replaced
-        removed += any(getattr(e, "reason", "") == "removed from the voter set" for _, e in cluster.history)
+        removed += any(
+            getattr(e, "reason", "") == "removed from the voter set" for _, e in cluster.history
+        )
         for node in cluster.nodes.values():
             offsets = [e.offset for e in effects_of(node, VotersChanged)]
             reverted += any(a > b >= 0 for a, b in pairwise(offsets))
@@ -281,4 +300,6 @@ def test_changing_schedules_reach_what_they_should() -> None:
 
 def test_same_seed_same_history() -> None:
     one, two = (run_seed(7).cluster for _ in range(2))
-    assert [node.effects for node in one.nodes.values()] == [node.effects for node in two.nodes.values()]
+    assert [node.effects for node in one.nodes.values()] == [
+        node.effects for node in two.nodes.values()
+    ]

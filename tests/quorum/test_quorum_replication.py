@@ -45,14 +45,18 @@ def make_leader(node: SimNode) -> None:
         if not pre_vote:
             node.persist()
         send = next(e for e in reversed(node.effects) if hasattr(e, "request") and e.peer_id == 2)
-        response = pb.VoteResponse(leader_id=-1, leader_epoch=node.up.epoch, vote_granted=True, pre_vote=pre_vote)
+        response = pb.VoteResponse(
+            leader_id=-1, leader_epoch=node.up.epoch, vote_granted=True, pre_vote=pre_vote
+        )
         node.step(ResponseReceived(2, send.correlation_id, response))
     assert node.up.role == "leader"
     node.persist()
     node.flush()
 
 
-def follower_of_two(log: list[tuple[int, int]] | None = None, epoch: int = 3, **options: Any) -> SimNode:
+def follower_of_two(
+    log: list[tuple[int, int]] | None = None, epoch: int = 3, **options: Any
+) -> SimNode:
     """Node 1 follows 2 in ``epoch``, its first Fetch is out."""
     cluster = Cluster(3, start=False, checked=False, **options)
     cluster.fatal_allowed = True
@@ -91,7 +95,9 @@ def caught_up(node: SimNode, replica: int = 2, **fields: Any) -> list[ReplyFetch
     return fetch(node, replica, **(values | fields))
 
 
-def respond(node: SimNode, data: list[tuple[int, int]] | None = None, base: int | None = None, **fields: Any) -> None:
+def respond(
+    node: SimNode, data: list[tuple[int, int]] | None = None, base: int | None = None, **fields: Any
+) -> None:
     """The leader 2 answers the Fetch that is out."""
     send = effects_of(node, SendFetch)[-1]
     values = {"leader_id": 2, "leader_epoch": node.up.epoch, "high_watermark": -1}
@@ -100,7 +106,7 @@ def respond(node: SimNode, data: list[tuple[int, int]] | None = None, base: int 
     node.step(ResponseReceived(send.peer_id, send.correlation_id, response, span))
 
 
-# --- the leader ---------------------------------------------------------------------------------------------------------
+# --- the leader ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -125,7 +131,11 @@ def respond(node: SimNode, data: list[tuple[int, int]] | None = None, base: int 
 def test_bad_fetches(fields: dict[str, Any], error: ErrorCode) -> None:
     node = leader_of_three()
     (reply,) = caught_up(node, **fields)
-    assert (reply.response.error_code, reply.max_bytes, reply.response.correlation_id) == (error, 0, 7)
+    assert (reply.response.error_code, reply.max_bytes, reply.response.correlation_id) == (
+        error,
+        0,
+        7,
+    )
     assert node.up.high_watermark == -1
     assert node.up.describe(node.cluster.now).voters[1].log_end_offset == -1, "acknowledges nothing"
 
@@ -315,7 +325,9 @@ def test_parked_fetches_end_with_the_leadership() -> None:
     caught_up(node)
     caught_up(node)
     at = len(node.effects)
-    vote = pb.VoteRequest(cluster_id=CLUSTER, voter_id=1, replica_id=3, replica_directory_id="dir3", replica_epoch=9)
+    vote = pb.VoteRequest(
+        cluster_id=CLUSTER, voter_id=1, replica_id=3, replica_directory_id="dir3", replica_epoch=9
+    )
     node.step(RequestReceived(vote, (3, 1, 0)))
     kinds = node.effects[at:]
     assert any(isinstance(e, LostLeadership) and e.epoch == 1 for e in kinds)
@@ -361,7 +373,11 @@ def test_observers_are_served_and_never_count() -> None:
         caught_up(node, observer)
     assert node.up.high_watermark == -1
     description = node.up.describe(node.cluster.now)
-    assert [(r.node_id, r.log_end_offset) for r in description.observers] == [(7, 2), (8, 2), (9, 2)]
+    assert [(r.node_id, r.log_end_offset) for r in description.observers] == [
+        (7, 2),
+        (8, 2),
+        (9, 2),
+    ]
     node.cluster.now += 1.6
     node.step(Tick())
     assert node.up.role == "resigned"
@@ -375,14 +391,22 @@ def test_describe() -> None:
     fetch(node, 3, fetch_offset=0)
     picture = node.up.describe(node.cluster.now + 0.1)
     assert (picture.role, picture.epoch, picture.leader_id, picture.voted_id) == ("leader", 1, 1, 1)
-    assert (picture.log_start_offset, picture.flushed_end_offset, picture.log_end_offset) == (0, 1, 2)
+    assert (picture.log_start_offset, picture.flushed_end_offset, picture.log_end_offset) == (
+        0,
+        1,
+        2,
+    )
     assert (picture.high_watermark, picture.epoch_start_offset) == (1, 0)
     assert [(r.node_id, r.directory_id, r.log_end_offset) for r in picture.voters] == [
         (1, "dir1", 1),
         (2, "dir2", 1),
         (3, "dir3", 0),
     ]
-    assert [(r.last_fetch_age_ms, r.last_caught_up_age_ms) for r in picture.voters] == [(0, 0), (350, 350), (100, -1)]
+    assert [(r.last_fetch_age_ms, r.last_caught_up_age_ms) for r in picture.voters] == [
+        (0, 0),
+        (350, 350),
+        (100, -1),
+    ]
     follower = follower_of_two().up.describe(0.0)
     assert (follower.role, follower.voters, follower.epoch_start_offset) == ("follower", (), -1)
 
@@ -397,7 +421,7 @@ def test_begin_goes_to_silent_voters_only() -> None:
     assert [r.voter_id for r in requests_of(node, pb.BeginQuorumEpochRequest)] == [2, 3, 3]
 
 
-# --- the follower -------------------------------------------------------------------------------------------------------
+# --- the follower -------------------------------------------------------------------------------
 
 
 def test_first_fetch_says_everything() -> None:
@@ -405,9 +429,22 @@ def test_first_fetch_says_everything() -> None:
     (send,) = effects_of(node, SendFetch)
     request = send.request
     assert send.peer_id == 2
-    assert (request.cluster_id, request.replica_id, request.replica_directory_id) == (CLUSTER, 1, "dir1")
-    assert (request.current_leader_epoch, request.fetch_offset, request.last_fetched_epoch) == (3, 2, 2)
-    assert (request.high_watermark, request.max_wait_ms, request.max_bytes, request.round) == (-1, 111, 222, 0)
+    assert (request.cluster_id, request.replica_id, request.replica_directory_id) == (
+        CLUSTER,
+        1,
+        "dir1",
+    )
+    assert (request.current_leader_epoch, request.fetch_offset, request.last_fetched_epoch) == (
+        3,
+        2,
+        2,
+    )
+    assert (request.high_watermark, request.max_wait_ms, request.max_bytes, request.round) == (
+        -1,
+        111,
+        222,
+        0,
+    )
     assert request.correlation_id == send.correlation_id
 
 
@@ -456,7 +493,10 @@ def test_late_and_repeated_answers_append_nothing() -> None:
     node.step(stale)
     current = effects_of(node, SendFetch)[-1]
     other_peer = ResponseReceived(
-        3, current.correlation_id, pb.FetchResponse(leader_id=2, leader_epoch=3), span_of([(3, 9)], 2)
+        3,
+        current.correlation_id,
+        pb.FetchResponse(leader_id=2, leader_epoch=3),
+        span_of([(3, 9)], 2),
     )
     node.step(other_peer)
     node.step(ResponseReceived(2, current.correlation_id, pb.VoteResponse(vote_granted=True)))
@@ -512,7 +552,12 @@ def test_unanswered_fetch_is_given_up() -> None:
     node.step(Tick())
     assert len(effects_of(node, SendFetch)) == 2
     node.step(
-        ResponseReceived(2, first.correlation_id, pb.FetchResponse(leader_id=2, leader_epoch=3), span_of([(3, 9)], 0))
+        ResponseReceived(
+            2,
+            first.correlation_id,
+            pb.FetchResponse(leader_id=2, leader_epoch=3),
+            span_of([(3, 9)], 0),
+        )
     )
     assert node.up.log_end_offset == 0
 
@@ -530,7 +575,9 @@ def test_truncation_goes_epoch_by_epoch() -> None:
 
 
 def test_an_epoch_of_the_leader_that_is_not_here_cuts_at_the_end_of_an_older_one() -> None:
-    """Where the leader's epoch ends a batch of ours may be cut in two: only the ends of our own epochs are batch ends for certain."""
+    """Where the leader's epoch ends a batch of ours may be cut in two: only the ends of our own
+    epochs are batch ends for certain.
+    """
     node = follower_of_two([(4, 0), (4, 1), (4, 2), (4, 3), (4, 4), (7, 5)], epoch=8)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=6, end_offset=3))
     assert effects_of(node, Truncate) == [Truncate(5)]
@@ -565,7 +612,10 @@ def test_divergence_that_makes_no_sense_is_refused(hint: tuple[int, int]) -> Non
 
 @pytest.mark.parametrize("hint", [(2, 1), (1, 5), (0, 0)])
 def test_truncation_below_the_high_watermark_is_refused(hint: tuple[int, int]) -> None:
-    """The leader lacks what is committed. Its word does not end this node, which has it: it follows no further, and says so."""
+    """The leader lacks what is committed.
+
+    Its word does not end this node, which has it: it follows no further, and says so.
+    """
     node = follower_of_two([(2, 1), (2, 2)])
     respond(node, high_watermark=2)
     deadline = node.role.election_timer
@@ -589,7 +639,11 @@ def test_refused_fetch_names_the_new_leader() -> None:
 
 def test_what_resets_the_fetch_timer() -> None:
     """Answers of the leader that are free of errors: empty, with data, diverging. Nothing else."""
-    good: list[dict[str, Any]] = [{}, {"data": [(3, 9)]}, {"diverging_epoch": pb.EpochEndOffset(epoch=1, end_offset=1)}]
+    good: list[dict[str, Any]] = [
+        {},
+        {"data": [(3, 9)]},
+        {"diverging_epoch": pb.EpochEndOffset(epoch=1, end_offset=1)},
+    ]
     bad: list[dict[str, Any]] = [
         {"error_code": int(ErrorCode.BROKER_NOT_AVAILABLE)},
         {"error_code": int(ErrorCode.UNKNOWN_LEADER_EPOCH)},
@@ -665,9 +719,15 @@ def test_data_takes_the_high_watermark_along() -> None:
     assert reply.max_bytes > 0
 
 
-@pytest.mark.parametrize(("disk_busy_s", "resigns"), [(1.0, True), (None, True), (0.4, False), (0.0, False)])
-def test_only_a_disk_that_is_at_it_for_that_long_hangs(disk_busy_s: float | None, resigns: bool) -> None:
-    """[a loop that is late hears late of flushes that were done in a millisecond: a busy leader was replaced for its disk]"""
+@pytest.mark.parametrize(
+    ("disk_busy_s", "resigns"), [(1.0, True), (None, True), (0.4, False), (0.0, False)]
+)
+def test_only_a_disk_that_is_at_it_for_that_long_hangs(
+    disk_busy_s: float | None, resigns: bool
+) -> None:
+    """[a loop that is late hears late of flushes that were done in a millisecond: a busy leader was
+    replaced for its disk]
+    """
     node = leader_of_three(fetch_timeout_ms=1000)
     node.propose([50])
     for _ in range(4):

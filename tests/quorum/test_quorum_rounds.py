@@ -5,7 +5,13 @@ from __future__ import annotations
 from quorum_harness import Cluster, effects_of
 from test_quorum_replication import caught_up, follower_of_two, leader_of_three, respond
 
-from raftlog.quorum.events import ReplyFetch, RoundConfirmed, RoundRequested, RoundStarted, SendFetch
+from raftlog.quorum.events import (
+    ReplyFetch,
+    RoundConfirmed,
+    RoundRequested,
+    RoundStarted,
+    SendFetch,
+)
 
 
 def test_a_round_needs_echoes() -> None:
@@ -82,7 +88,9 @@ def test_single_voter_confirms_at_once() -> None:
     node.step(RoundRequested())
     assert node.effects[-2:] == [RoundStarted(1), RoundConfirmed(1)]
     node.step(RoundRequested())
-    assert effects_of(node, RoundConfirmed)[-1] == RoundConfirmed(effects_of(node, RoundStarted)[-1].round)
+    assert effects_of(node, RoundConfirmed)[-1] == RoundConfirmed(
+        effects_of(node, RoundStarted)[-1].round
+    )
 
 
 def test_only_a_leader_starts_rounds() -> None:

@@ -83,12 +83,22 @@ def part(node: SimNode, data: bytes, **fields: Any) -> None:
         "size": 10,
         "bytes": data,
     }
-    node.step(ResponseReceived(2, send.correlation_id, pb.FetchSnapshotResponse(**(values | fields))))
+    node.step(
+        ResponseReceived(2, send.correlation_id, pb.FetchSnapshotResponse(**(values | fields)))
+    )
 
 
 @pytest.mark.parametrize(
     ("offset", "epoch", "named"),
-    [(0, 0, True), (2, 1, True), (4, 0, True), (5, 0, True), (4, 1, False), (5, 1, False), (6, 1, False)],
+    [
+        (0, 0, True),
+        (2, 1, True),
+        (4, 0, True),
+        (5, 0, True),
+        (4, 1, False),
+        (5, 1, False),
+        (6, 1, False),
+    ],
 )
 def test_who_needs_a_snapshot(offset: int, epoch: int, named: bool) -> None:
     node = compacted_leader()
@@ -110,7 +120,9 @@ def test_from_nothing_a_snapshot_is_shorter_than_the_log() -> None:
     caught_up(node, fetch_offset=4)
     assert fetch(node, 3)[-1].max_bytes > 0
     node.snapshot(3)
-    assert fetch(node, 3)[-1].response.snapshot_id.end_offset == 3, "though the log still begins at 0"
+    assert fetch(node, 3)[-1].response.snapshot_id.end_offset == 3, (
+        "though the log still begins at 0"
+    )
     assert fetch(node, 3, fetch_offset=1, last_fetched_epoch=1)[-1].max_bytes > 0
 
 
@@ -132,7 +144,10 @@ def test_the_newest_is_named_and_older_ones_are_served_until_dropped() -> None:
         ({"current_leader_epoch": -2}, ErrorCode.INVALID_REQUEST),
         ({"current_leader_epoch": 0, "position": -1}, ErrorCode.FENCED_LEADER_EPOCH),
         ({"current_leader_epoch": 2}, ErrorCode.UNKNOWN_LEADER_EPOCH),
-        ({"snapshot_id": pb.SnapshotId(end_offset=4, epoch=2), "position": -1}, ErrorCode.SNAPSHOT_NOT_FOUND),
+        (
+            {"snapshot_id": pb.SnapshotId(end_offset=4, epoch=2), "position": -1},
+            ErrorCode.SNAPSHOT_NOT_FOUND,
+        ),
         ({"position": -1}, ErrorCode.POSITION_OUT_OF_RANGE),
     ],
 )
@@ -142,7 +157,9 @@ def test_bad_snapshot_fetches(fields: dict[str, Any], error: ErrorCode) -> None:
     assert isinstance(refused, Reply)
     assert refused.response.error_code == error
     known = error != ErrorCode.INCONSISTENT_CLUSTER_ID
-    assert (refused.response.leader_id, refused.response.leader_epoch) == ((1, 1) if known else (-1, 0))
+    assert (refused.response.leader_id, refused.response.leader_epoch) == (
+        (1, 1) if known else (-1, 0)
+    )
 
 
 def test_any_node_serves_who_follows_no_epoch() -> None:
@@ -150,7 +167,12 @@ def test_any_node_serves_who_follows_no_epoch() -> None:
     answer(node)
     node.snapshot(2)
     assert serve(node, snapshot_id=pb.SnapshotId(end_offset=2, epoch=1)).response.error_code == 6
-    served = serve(node, snapshot_id=pb.SnapshotId(end_offset=2, epoch=1), current_leader_epoch=-1, replica_id=-1)
+    served = serve(
+        node,
+        snapshot_id=pb.SnapshotId(end_offset=2, epoch=1),
+        current_leader_epoch=-1,
+        replica_id=-1,
+    )
     assert isinstance(served, ReplySnapshot)
     assert (served.position, served.max_bytes) == (0, 100)
 
@@ -175,11 +197,16 @@ def test_installing() -> None:
     part(node, b"ghij")
     stored = effects_of(node, StoreSnapshot)
     snapshot_id = SnapshotId(9, 2)
-    assert stored == [StoreSnapshot(snapshot_id, 0, b"abcdef", False), StoreSnapshot(snapshot_id, 6, b"ghij", True)]
+    assert stored == [
+        StoreSnapshot(snapshot_id, 0, b"abcdef", False),
+        StoreSnapshot(snapshot_id, 6, b"ghij", True),
+    ]
     sends = len(effects_of(node, SendFetch)) + len(effects_of(node, SendFetchSnapshot))
     node.cluster.now += 0.3
     node.step(Tick())
-    assert len(effects_of(node, SendFetch)) + len(effects_of(node, SendFetchSnapshot)) == sends, "waits for the disk"
+    assert len(effects_of(node, SendFetch)) + len(effects_of(node, SendFetchSnapshot)) == sends, (
+        "waits for the disk"
+    )
     at = len(node.effects)
     node.step(SnapshotStored(snapshot_id))
     kinds = [type(effect).__name__ for effect in node.effects[at:]]
@@ -187,7 +214,9 @@ def test_installing() -> None:
     core = node.up
     assert (core.log_start_offset, core.log_end_offset, core.high_watermark) == (9, 9, 9)
     request = node.effects[-1].request
-    assert (request.fetch_offset, request.last_fetched_epoch) == (9, 2), "the epoch of an empty log is the snapshot's"
+    assert (request.fetch_offset, request.last_fetched_epoch) == (9, 2), (
+        "the epoch of an empty log is the snapshot's"
+    )
 
 
 def test_a_damaged_snapshot_is_fetched_again() -> None:
@@ -250,7 +279,9 @@ def test_a_snapshot_that_cannot_be_is_refused(end_offset: int, epoch: int) -> No
 
 
 def test_another_history_stays_until_the_snapshot_is_there() -> None:
-    """Part of it may be committed, and a majority may rest on its being here: this node cannot tell which."""
+    """Part of it may be committed, and a majority may rest on its being here: this node cannot tell
+    which.
+    """
     node = fetching_follower([(1, 1)] + [(2, at) for at in range(11)])
     assert len(effects_of(node, SendFetchSnapshot)) == 1
     assert not effects_of(node, Truncate)
@@ -264,7 +295,9 @@ def test_another_history_stays_until_the_snapshot_is_there() -> None:
 def test_another_epoch_drops_what_came() -> None:
     node = fetching_follower()
     part(node, b"abcdef")
-    vote = pb.VoteRequest(cluster_id=CLUSTER, voter_id=1, replica_id=3, replica_directory_id="dir3", replica_epoch=5)
+    vote = pb.VoteRequest(
+        cluster_id=CLUSTER, voter_id=1, replica_id=3, replica_directory_id="dir3", replica_epoch=5
+    )
     node.step(RequestReceived(vote, (3, 0, 0)))
     assert effects_of(node, DropSnapshot) == [DropSnapshot(SnapshotId(9, 2))]
 
@@ -278,8 +311,14 @@ def test_nobody_leads_while_its_log_is_being_replaced() -> None:
         node.step(Tick())
         assert node.cluster.now < at + 5
     for _ in range(3):
-        for send in [e for e in node.effects if hasattr(e, "request") and isinstance(e.request, pb.VoteRequest)]:
-            response = pb.VoteResponse(leader_id=-1, leader_epoch=3, vote_granted=True, pre_vote=True)
+        for send in [
+            e
+            for e in node.effects
+            if hasattr(e, "request") and isinstance(e.request, pb.VoteRequest)
+        ]:
+            response = pb.VoteResponse(
+                leader_id=-1, leader_epoch=3, vote_granted=True, pre_vote=True
+            )
             node.step(ResponseReceived(send.peer_id, send.correlation_id, response))
         node.cluster.now = max(node.cluster.now, node.up.next_deadline())
         node.step(Tick())

@@ -20,10 +20,11 @@ QUORUM_TRANSCRIPTS=rewrite writes them anew; read the difference before you beli
 
 The edges of the protocol itself: 01, 02, 05 to 07, 09, 11 to 23, 32.
 
-Others: confirmed rounds against delayed fetches -> 10; an epoch that was campaigned in is not led again -> 11; removed leader -> 23;
-two changes -> 24; leader outside the known set -> 25; who alone has its own removal -> 26; hung disk -> 27; transfer -> 28; little
-space -> 29; snapshot gone or damaged while fetched -> 30; leader change while fetching -> 31; other history behind the log
-start -> 32; VotersRecord truncated -> 33; a voter that does not know that it is one votes -> 34.
+Others: confirmed rounds against delayed fetches -> 10; an epoch that was campaigned in is not led
+again -> 11; removed leader -> 23; two changes -> 24; leader outside the known set -> 25; who alone
+has its own removal -> 26; hung disk -> 27; transfer -> 28; little space -> 29; snapshot gone or
+damaged while fetched -> 30; leader change while fetching -> 31; other history behind the log start
+-> 32; VotersRecord truncated -> 33; a voter that does not know that it is one votes -> 34.
 """
 
 from __future__ import annotations
@@ -39,7 +40,14 @@ import pytest
 from quorum_harness import Cluster, SimNode, span_of
 
 from raftlog.quorum import events
-from raftlog.quorum.events import Effect, LogSpan, PeerConnected, PeerLost, ResignRequested, RoundRequested
+from raftlog.quorum.events import (
+    Effect,
+    LogSpan,
+    PeerConnected,
+    PeerLost,
+    ResignRequested,
+    RoundRequested,
+)
 from raftlog.storage.api import VoteState
 from raftlog.voter import Voter
 
@@ -92,7 +100,9 @@ def show_voters(voters: tuple[Voter, ...]) -> str:
 
 
 def show_span(span: LogSpan) -> str:
-    voters = "".join(f" voters {entry.offset}: {show_voters(entry.voters)}" for entry in span.voters)
+    voters = "".join(
+        f" voters {entry.offset}: {show_voters(entry.voters)}" for entry in span.voters
+    )
     return f"[{span.base_offset}, {span.end_offset}) epochs {dict(span.epochs)}{voters}"
 
 
@@ -115,7 +125,10 @@ def show(effect: Effect) -> str:
         case events.ReplySnapshot((asker, *_), response, position):
             return f"{name} to {asker}: {show_fields(response)} + data from {position}"
         case events.StoreSnapshot(snapshot_id, position, data, last):
-            return f"{name} {show_id(snapshot_id)} from {position} to {position + len(data)}{' last' if last else ''}"
+            return (
+                f"{name} {show_id(snapshot_id)} from {position} to"
+                f" {position + len(data)}{' last' if last else ''}"
+            )
         case events.LoadSnapshot(snapshot_id) | events.DropSnapshot(snapshot_id):
             return f"{name} {show_id(snapshot_id)}"
         case events.VotersChanged(offset, voters):
@@ -123,7 +136,9 @@ def show(effect: Effect) -> str:
         case events.PeersChanged(peers):
             return f"{name} {show_voters(peers)}"
         case _:
-            fields = " ".join(f"{key}={getattr(effect, key)}" for key in effect.__dataclass_fields__)
+            fields = " ".join(
+                f"{key}={getattr(effect, key)}" for key in effect.__dataclass_fields__
+            )
             return f"{name} {fields}".rstrip()
 
 
@@ -161,7 +176,9 @@ class Player:
 
     def begin(self, *arguments: str) -> None:
         sizes = [int(a) for a in arguments if "=" not in a]
-        timing: dict[str, Any] = {key: int(value) for key, value in (a.split("=") for a in arguments if "=" in a)}
+        timing: dict[str, Any] = {
+            key: int(value) for key, value in (a.split("=") for a in arguments if "=" in a)
+        }
         timing = {"election_jitter_max_ms": 0} | timing
         self.cluster = Cluster(*sizes, start=False, **timing)
         self.cluster.fatal_allowed = True
@@ -172,13 +189,17 @@ class Player:
         disk.log = []
         voted = int(given.get("vote", -1))
         directory = f"dir{voted}" if voted != -1 else ""
-        disk.vote = VoteState(int(given.get("epoch", 0)), voted, directory, int(given.get("leader", -1)))
+        disk.vote = VoteState(
+            int(given.get("epoch", 0)), voted, directory, int(given.get("leader", -1))
+        )
         for run in filter(None, given.get("log", "").split(",")):
             epoch, count = map(int, run.split(":"))
             for _ in range(count):
                 # The same (offset, epoch) is the same record on every node.
                 disk.log.append((epoch, 1000 * epoch + len(disk.log)))
-        self.cluster.oracle.written.update({(at, e): value for at, (e, value) in enumerate(disk.log)})
+        self.cluster.oracle.written.update(
+            {(at, e): value for at, (e, value) in enumerate(disk.log)}
+        )
 
     def unsafe(self) -> None:
         """What follows breaks promises on purpose."""
@@ -207,7 +228,9 @@ class Player:
         self.cluster.tick_due()
 
     def oldest(self, source: str, target: str) -> Any:
-        return next(m for m in self.cluster.network if (m.source, m.target) == (int(source), int(target)))
+        return next(
+            m for m in self.cluster.network if (m.source, m.target) == (int(source), int(target))
+        )
 
     def deliver(self, source: str, target: str) -> None:
         message = self.oldest(source, target)

@@ -41,7 +41,9 @@ class AuditedLog(LogHistory):
     def topic(self, name: str, replicas: list[int], isr: list[int] | None = None) -> int:
         self.topics[name] = self.rng.getrandbits(128).to_bytes(16, "big")
         members = replicas if isr is None else isr
-        created = pb.PartitionRecord(topic_id=self.topics[name], replicas=replicas, isr=members, leader=members[0])
+        created = pb.PartitionRecord(
+            topic_id=self.topics[name], replicas=replicas, isr=members, leader=members[0]
+        )
         return self.append(pb.TopicRecord(name=name, topic_id=self.topics[name]), created) + 1
 
     def partition(self, name: str) -> Partition:
@@ -49,7 +51,9 @@ class AuditedLog(LogHistory):
 
     def changed(self, name: str, **named: Any) -> pb.PartitionChangeRecord:
         values: dict[str, Any] = {
-            field: pb.IdList(ids=value) if isinstance(value, list) and field != "isr_with_epochs" else value
+            field: pb.IdList(ids=value)
+            if isinstance(value, list) and field != "isr_with_epochs"
+            else value
             for field, value in named.items()
         }
         return pb.PartitionChangeRecord(topic_id=self.topics[name], **values)
@@ -58,11 +62,14 @@ class AuditedLog(LogHistory):
         """By the controller itself."""
         return self.append(self.changed(name, **named))
 
-    def propose(self, name: str, isr: list[int], epochs: dict[int, int] | None = None, **named: Any) -> int:
+    def propose(
+        self, name: str, isr: list[int], epochs: dict[int, int] | None = None, **named: Any
+    ) -> int:
         """By the leader, under the registered epochs; ``epochs`` and ``named`` say otherwise."""
         proposed = named.pop("proposed", isr)
         members = [
-            pb.BrokerState(broker_id=one, broker_epoch=(epochs or {}).get(one, self.epoch_of(one))) for one in proposed
+            pb.BrokerState(broker_id=one, broker_epoch=(epochs or {}).get(one, self.epoch_of(one)))
+            for one in proposed
         ]
         proposer = named.pop("proposer_id", self.partition(name).leader)
         by = {"proposer_id": proposer, "proposer_epoch": self.epoch_of(proposer)} | named
@@ -74,11 +81,24 @@ class AuditedLog(LogHistory):
         )
 
     def registration(self, broker_id: int, **named: Any) -> pb.RegisterBrokerRecord:
-        facts: dict[str, Any] = {"broker_epoch": self.end_offset, "incarnation_id": "another", "fenced": True}
+        facts: dict[str, Any] = {
+            "broker_epoch": self.end_offset,
+            "incarnation_id": "another",
+            "fenced": True,
+        }
         return pb.RegisterBrokerRecord(broker_id=broker_id, **facts | named)
 
-    def say(self, reached: int, *, high_watermark: int | None = None, applied: dict[int, int] | None = None) -> int:
-        """A progress record. ``applied``: who has changed; everybody has applied what is reached if it is not given."""
+    def say(
+        self,
+        reached: int,
+        *,
+        high_watermark: int | None = None,
+        applied: dict[int, int] | None = None,
+    ) -> int:
+        """A progress record.
+
+        ``applied``: who has changed; everybody has applied what is reached if it is not given.
+        """
         named = applied if applied is not None else dict.fromkeys(self.active(), reached)
         self.reached = max(self.reached, reached)
         return self.append(
@@ -86,7 +106,9 @@ class AuditedLog(LogHistory):
                 lowest_acknowledged_offset=reached,
                 high_watermark=self.end_offset if high_watermark is None else high_watermark,
                 applied=[
-                    pb.AppliedOffset(broker_id=one, broker_epoch=self.epoch_of(one), applied_offset=offset)
+                    pb.AppliedOffset(
+                        broker_id=one, broker_epoch=self.epoch_of(one), applied_offset=offset
+                    )
                     for one, offset in named.items()
                 ],
             )

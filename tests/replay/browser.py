@@ -31,7 +31,9 @@ class Browser:
         """The document after its scripts have run, as HTML."""
         return self._run(url, "--dump-dom")
 
-    def screenshot(self, url: str, path: Path, *, width: int, height: int, dark: bool = False) -> None:
+    def screenshot(
+        self, url: str, path: Path, *, width: int, height: int, dark: bool = False
+    ) -> None:
         """A PNG file of the top of the page."""
         scheme = f"--blink-settings=preferredColorScheme={int(not dark)}"
         self._run(url, f"--screenshot={path}", f"--window-size={width},{height}", scheme)

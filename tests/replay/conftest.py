@@ -5,5 +5,6 @@ from spark_runs import replay, spark
 
 __all__ = ["collect_ignore", "replay", "spark"]
 
-# Without a browser there is nothing to say of how a page looks; what it is, test_report_page.py says anywhere.
+# Without a browser there is nothing to say of how a page looks; what it is, test_report_page.py
+# says anywhere.
 collect_ignore = [] if find_browser() else ["test_report_browser.py"]

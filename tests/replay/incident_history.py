@@ -13,7 +13,9 @@ BROKERS = 6
 
 
 class IncidentHistory(LogHistory):
-    """A clock in seconds since the beginning; a record that is added moves it by some milliseconds."""
+    """A clock in seconds since the beginning; a record that is added moves it by some
+    milliseconds.
+    """
 
     def __init__(self, seed: int = 61) -> None:
         super().__init__(seed, brokers=0, metadata_version=3)
@@ -44,36 +46,55 @@ class IncidentHistory(LogHistory):
         """All have applied everything but those that are held."""
         high_watermark = self.end_offset
         applied = {
-            broker_id: min(high_watermark - 1, self.held.get(broker_id, high_watermark)) for broker_id in self.active()
+            broker_id: min(high_watermark - 1, self.held.get(broker_id, high_watermark))
+            for broker_id in self.active()
         }
         entries = [
             pb.AppliedOffset(
-                broker_id=broker_id, broker_epoch=self.draft.brokers[broker_id].epoch, applied_offset=offset
+                broker_id=broker_id,
+                broker_epoch=self.draft.brokers[broker_id].epoch,
+                applied_offset=offset,
             )
             for broker_id, offset in applied.items()
         ]
         lowest = min(applied.values(), default=-1)
         self.append(
-            pb.ProgressRecord(lowest_acknowledged_offset=lowest, high_watermark=high_watermark, applied=entries)
+            pb.ProgressRecord(
+                lowest_acknowledged_offset=lowest, high_watermark=high_watermark, applied=entries
+            )
         )
 
     def partitions(self) -> list[Partition]:
         """All of them, topic by topic."""
         topics = [self.draft.topics[topic_id] for _, topic_id in sorted(self.topics.items())]
-        return [self.draft.partitions[topic.id, index] for topic in topics for index in range(topic.partition_count)]
+        return [
+            self.draft.partitions[topic.id, index]
+            for topic in topics
+            for index in range(topic.partition_count)
+        ]
 
     def active(self) -> list[int]:
         brokers = [self.draft.brokers.get(broker_id) for broker_id in range(1, self.brokers + 1)]
         return [broker.id for broker in brokers if broker is not None and not broker.fenced]
 
     def rejoin(self, broker_id: int) -> None:
-        """Back into every ISR that it has left; a leaderless partition of which it is the last gets it as leader."""
+        """Back into every ISR that it has left; a leaderless partition of which it is the last gets
+        it as leader.
+        """
         for old in self.partitions():
             if broker_id in old.replicas and old.leader == -1:
-                self.append(pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index, leader=broker_id))
+                self.append(
+                    pb.PartitionChangeRecord(
+                        topic_id=old.topic_id, partition_id=old.index, leader=broker_id
+                    )
+                )
             elif broker_id in old.replicas and broker_id not in old.isr:
                 name = self.draft.topics[old.topic_id].name
-                self.alter_isr(name, old.index, [member for member in old.replicas if member in {*old.isr, broker_id}])
+                self.alter_isr(
+                    name,
+                    old.index,
+                    [member for member in old.replicas if member in {*old.isr, broker_id}],
+                )
 
 
 def two_hours() -> IncidentHistory:
@@ -110,7 +131,13 @@ def two_hours() -> IncidentHistory:
 def _create(log: IncidentHistory, name: str, assignments: list[list[int]]) -> None:
     topic_id = log.rng.getrandbits(128).to_bytes(16, "big")
     created = [
-        pb.PartitionRecord(topic_id=topic_id, partition_id=index, replicas=replicas, isr=replicas, leader=replicas[0])
+        pb.PartitionRecord(
+            topic_id=topic_id,
+            partition_id=index,
+            replicas=replicas,
+            isr=replicas,
+            leader=replicas[0],
+        )
         for index, replicas in enumerate(assignments)
     ]
     log.append(pb.TopicRecord(name=name, topic_id=topic_id), *created, principal="User:alice")
@@ -128,7 +155,11 @@ def _controlled_restart(log: IncidentHistory) -> None:
     log.wait(25 * 60 + 4)
     log.append(
         pb.BrokerRegistrationChangeRecord(
-            broker_id=2, broker_epoch=epoch, fenced=True, in_controlled_shutdown=True, reason="controlled shutdown"
+            broker_id=2,
+            broker_epoch=epoch,
+            fenced=True,
+            in_controlled_shutdown=True,
+            reason="controlled shutdown",
         )
     )
     log.at(25 * 60 + 40)
@@ -140,7 +171,8 @@ def _controlled_restart(log: IncidentHistory) -> None:
 
 
 def _broker_dies_while_the_controller_moves(log: IncidentHistory) -> None:
-    """Broker 3 is silent from 60:03 and fenced at 60:12; the controller moves at 61:10; the broker is back at 64:10.
+    """Broker 3 is silent from 60:03 and fenced at 60:12; the controller moves at 61:10; the broker
+    is back at 64:10.
 
     From 63:30 to then no progress record is written: LAO stands still, and nobody can say for whom.
     """
@@ -150,7 +182,11 @@ def _broker_dies_while_the_controller_moves(log: IncidentHistory) -> None:
     log.wait(60 * 60 + 12)
     epoch = log.draft.brokers[3].epoch
     gone = pb.BrokerRegistrationChangeRecord(
-        broker_id=3, broker_epoch=epoch, fenced=True, in_controlled_shutdown=False, reason="session timed out"
+        broker_id=3,
+        broker_epoch=epoch,
+        fenced=True,
+        in_controlled_shutdown=False,
+        reason="session timed out",
     )
     alone = [
         pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index, leader=-1)
@@ -180,7 +216,9 @@ def _flapping(log: IncidentHistory) -> None:
 
 
 def _slow_broker(log: IncidentHistory) -> None:
-    """Broker 6 holds LAO back from 105:00 for two minutes, stays unfenced, and catches up at one blow."""
+    """Broker 6 holds LAO back from 105:00 for two minutes, stays unfenced, and catches up at one
+    blow.
+    """
     log.at(105 * 60)
     log.held[6] = log.end_offset - 1
     log.alter_config("payments", "retention.ms", "60000", "User:bob")

@@ -1,4 +1,6 @@
-"""For spark-submit, by ``test_replay_workers.py``: one session on two worker processes, several questions, one JSON line."""
+"""For spark-submit, by ``test_replay_workers.py``: one session on two worker processes, several
+questions, one JSON line.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,10 @@ HOUR_MS = 3_600_000
 
 
 class OutageStory(LogHistory):
-    """A log in which time passes only when told. ``start_ms``: from when on the fifty seconds are; an hour ends after 27 of them."""
+    """A log in which time passes only when told.
+
+    ``start_ms``: from when on the fifty seconds are; an hour ends after 27 of them.
+    """
 
     def __init__(self) -> None:
         super().__init__(71)
@@ -34,19 +37,30 @@ class OutageStory(LogHistory):
         )  # fmt: skip
 
     def _begin(self) -> None:
-        """Topic a: two partitions on 1, 2, 3, led by 1 and 2, min.insync.replicas 2. Topic b: one on 1. The default is 3."""
-        self.append(pb.ConfigRecord(resource_type=4, resource_name="", name="min.insync.replicas", value="3"))
+        """Topic a: two partitions on 1, 2, 3, led by 1 and 2, min.insync.replicas 2.
+
+        Topic b: one on 1. The default is 3.
+        """
+        self.append(
+            pb.ConfigRecord(
+                resource_type=4, resource_name="", name="min.insync.replicas", value="3"
+            )
+        )
         self.create_topic("a", 2)
         self.alter_config("a", "min.insync.replicas", "2")
         for value, principal in (("1", "User:alice"), ("2", "User:bob"), ("1", "User:alice")):
             self.alter_config("a", "retention.ms", value, principal)
         topic_id = bytes(16)
-        created = pb.PartitionRecord(topic_id=topic_id, partition_id=0, replicas=[1], isr=[1], leader=1)
+        created = pb.PartitionRecord(
+            topic_id=topic_id, partition_id=0, replicas=[1], isr=[1], leader=1
+        )
         self.append(pb.TopicRecord(name="b", topic_id=topic_id), created)
         self.topics["b"] = topic_id
 
     def _all_fall(self) -> None:
-        """3 at 10 s, 2 at 20 s (both partitions of a are under min ISR from here), 1 at 25 s: nobody leads until 28 s."""
+        """3 at 10 s, 2 at 20 s (both partitions of a are under min ISR from here), 1 at 25 s:
+        nobody leads until 28 s.
+        """
         self.at(10)
         self.set_fenced(3, fenced=True)
         self.at(20)

@@ -61,7 +61,9 @@ def span(state: str, begins: float, ends: float, **more: Any) -> BrokerSpan:
 
 
 def event(kind: str, severity: int, begins: float, ends: float | None, text: str) -> Event:
-    return Event(kind, severity, at(begins), None if ends is None else at(ends), round(begins * 10), 1, text)
+    return Event(
+        kind, severity, at(begins), None if ends is None else at(ends), round(begins * 10), 1, text
+    )
 
 
 def lanes() -> list[BrokerLane]:
@@ -159,13 +161,37 @@ def result(**more: Any) -> ReportResult:
         "failovers": 1,
         "brokers": lanes(),
         "brokers_total": 3,
-        "levels": [Level(at(minute), 1, 4) if 60 <= minute < 90 else Level(at(minute), 0, 0) for minute in range(120)],
-        "waits": [Wait(at(minute), 5, 40, 90, 60_000 if minute == 60 else 120, 0) for minute in range(0, 120, 5)],
-        "growth": [Growth(BEGINS_MS + step * AXIS.bucket_ms, "PROGRESS", 3) for step in range(AXIS.buckets)],
+        "levels": [
+            Level(at(minute), 1, 4) if 60 <= minute < 90 else Level(at(minute), 0, 0)
+            for minute in range(120)
+        ],
+        "waits": [
+            Wait(at(minute), 5, 40, 90, 60_000 if minute == 60 else 120, 0)
+            for minute in range(0, 120, 5)
+        ],
+        "growth": [
+            Growth(BEGINS_MS + step * AXIS.bucket_ms, "PROGRESS", 3) for step in range(AXIS.buckets)
+        ],
         "incidents": [incident()],
         "incidents_total": 1,
     }
-    header = Header("5d9c6c80-d0b0-4b8e-9b0e-7d3f6f0b7a11", 0, 0, 1234, 1235, 1, 2, 3, "2026-11-21T11:00:00+00:00")
+    header = Header(
+        "5d9c6c80-d0b0-4b8e-9b0e-7d3f6f0b7a11",
+        0,
+        0,
+        1234,
+        1235,
+        1,
+        2,
+        3,
+        "2026-11-21T11:00:00+00:00",
+    )
     return ReportResult(
-        "/tmp/report.html", header, Timeline(**values | more), audited(), lag(), availability(), churn()
+        "/tmp/report.html",
+        header,
+        Timeline(**values | more),
+        audited(),
+        lag(),
+        availability(),
+        churn(),
     )

@@ -47,13 +47,23 @@ def test_partitions(result: AvailabilityResult) -> None:
         ("a", 1): (3_000, 15_000, 15_000, 1),  # until less is asked for, at 35 s
         ("b", 0): (3_000, 0, 3_000, 1),  # more than its one replica can't be asked for
     }
-    assert [(each.topic_name, each.partition_id) for each in result.partitions] == [("a", 1), ("a", 0), ("b", 0)]
+    assert [(each.topic_name, each.partition_id) for each in result.partitions] == [
+        ("a", 1),
+        ("a", 0),
+        ("b", 0),
+    ]
 
 
 @pytest.mark.nightly
 def test_topics(result: AvailabilityResult) -> None:
     a, b = result.topics
-    assert (a.topic_name, a.partitions, a.life_ms, a.leaderless_ms, a.unwritable_ms) == ("a", 2, 100_000, 6_000, 26_000)
+    assert (a.topic_name, a.partitions, a.life_ms, a.leaderless_ms, a.unwritable_ms) == (
+        "a",
+        2,
+        100_000,
+        6_000,
+        26_000,
+    )
     assert a.offline_ms == 3_000  # both at the same time
     assert (b.topic_name, b.partitions, b.life_ms, b.offline_ms) == ("b", 1, 50_000, 3_000)
 
@@ -80,16 +90,31 @@ def test_fencings_and_brokers(result: AvailabilityResult) -> None:
 @pytest.mark.nightly
 def test_failovers(result: AvailabilityResult) -> None:
     (each,) = result.failovers
-    assert (each.epoch, each.previous_leader_id, each.leader_id, seconds(each.begins_ms)) == (2, 1, 2, 40)
+    assert (each.epoch, each.previous_leader_id, each.leader_id, seconds(each.begins_ms)) == (
+        2,
+        1,
+        2,
+        40,
+    )
     assert (each.gap_ms, each.epochs_without_leader, each.lao_known_ms) == (3_000, 0, 10_000)
 
 
 @pytest.mark.nightly
 def test_objectives(result: AvailabilityResult) -> None:
     leader, writable, brokers, controller = result.objectives
-    assert (leader.total_ms, leader.lost_ms, leader.allowed_ms, leader.met) == (150_000, 9_000, 9_000, True)
+    assert (leader.total_ms, leader.lost_ms, leader.allowed_ms, leader.met) == (
+        150_000,
+        9_000,
+        9_000,
+        True,
+    )
     assert (writable.lost_ms, brokers.total_ms, brokers.lost_ms) == (29_000, 150_000, 54_000)
-    assert (controller.total_ms, controller.lost_ms, controller.available_percent, controller.met) == (
+    assert (
+        controller.total_ms,
+        controller.lost_ms,
+        controller.available_percent,
+        controller.met,
+    ) == (
         50_000,
         3_000,
         94.0,
@@ -118,7 +143,9 @@ def test_what_is_printed(result: AvailabilityResult, capsys: pytest.CaptureFixtu
 
 @pytest.mark.nightly
 def test_a_broker_that_comes_and_goes(replay: Replay, tmp_path: Path) -> None:
-    """A restart without a fencing, a removal while fenced, a removal while in service; and nothing is judged without a target."""
+    """A restart without a fencing, a removal while fenced, a removal while in service; and nothing
+    is judged without a target.
+    """
     log = OutageStory()
     log.at(60)
     log.register(1)
@@ -132,7 +159,10 @@ def test_a_broker_that_comes_and_goes(replay: Replay, tmp_path: Path) -> None:
     log.append(pb.NoOpRecord())
     export(log, tmp_path)
     result = replay("availability", tmp_path, since_ms=log.start_ms + 55_000)
-    away = [(each.broker_id, each.reason, seconds(each.ends_ms), each.unregistered) for each in result.fencings]
+    away = [
+        (each.broker_id, each.reason, seconds(each.ends_ms), each.unregistered)
+        for each in result.fencings
+    ]
     assert away == [(1, "registered anew", 62, False), (3, "session timed out", 70, True)]
     life = {each.broker_id: (each.life_ms, each.out_ms, each.out) for each in result.brokers}
     assert life == {1: (25_000, 2_000, False), 2: (15_000, 0, False), 3: (15_000, 15_000, False)}

@@ -27,19 +27,30 @@ def result(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> ChurnRes
 @pytest.mark.nightly
 def test_brokers(result: ChurnResult) -> None:
     rows = [
-        (each.broker_id, each.leaves, each.leaves_by_leader, each.joins, each.returns, each.max_out_ms)
+        (
+            each.broker_id,
+            each.leaves,
+            each.leaves_by_leader,
+            each.joins,
+            each.returns,
+            each.max_out_ms,
+        )
         for each in result.brokers
     ]
-    # 2 was fenced out of two ISRs, and left one as it lagged; it came back into one at 31 s and at 37 s.
+    # 2 was fenced out of two ISRs, and left one as it lagged; it came back into one at 31 s and at
+    # 37 s.
     assert rows == [(2, 3, 1, 2, 2, 11_000), (3, 2, 0, 0, 0, None), (1, 0, 0, 0, 0, None)]
-    led = {each.broker_id: (each.leaderships_lost, each.leaderships_gained) for each in result.brokers}
+    led = {
+        each.broker_id: (each.leaderships_lost, each.leaderships_gained) for each in result.brokers
+    }
     assert led == {1: (3, 4), 2: (1, 0), 3: (0, 0)}
 
 
 @pytest.mark.nightly
 def test_partitions(result: ChurnResult) -> None:
     rows = [
-        (each.topic_name, each.partition_id, each.leaves, each.returns, each.leader_moves) for each in result.partitions
+        (each.topic_name, each.partition_id, each.leaves, each.returns, each.leader_moves)
+        for each in result.partitions
     ]
     assert rows == [("a", 0, 3, 2, 2), ("a", 1, 2, 0, 3), ("b", 0, 0, 0, 2)]
 
@@ -47,7 +58,8 @@ def test_partitions(result: ChurnResult) -> None:
 @pytest.mark.nightly
 def test_configs(result: ChurnResult) -> None:
     rows = [
-        (each.resource_name, each.config_name, each.changes, each.reversals, each.principals) for each in result.configs
+        (each.resource_name, each.config_name, each.changes, each.reversals, each.principals)
+        for each in result.configs
     ]
     assert rows == [
         ("a", "retention.ms", 3, 1, 2), ("a", "min.insync.replicas", 2, 0, 1), ("", "min.insync.replicas", 1, 0, 1),
@@ -60,7 +72,12 @@ def test_configs(result: ChurnResult) -> None:
 def test_growth(result: ChurnResult) -> None:
     types = {each.type_name: each.records for each in result.types}
     assert sum(types.values()) == STORY.end_offset
-    assert (types["LEADER_CHANGE"], types["TOPIC"], types["PARTITION"], types["CONFIG"]) == (2, 2, 3, 6)
+    assert (types["LEADER_CHANGE"], types["TOPIC"], types["PARTITION"], types["CONFIG"]) == (
+        2,
+        2,
+        3,
+        6,
+    )
     before, after = result.periods
     assert before.records + after.records == STORY.end_offset
     assert before.entities < after.entities

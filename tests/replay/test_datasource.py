@@ -77,11 +77,13 @@ def runs(directory: Path, wanted: Span, max_records: int = 60) -> list[RawRun]:
 
 
 def raw(directory: Path, wanted: Span | None = None, max_records: int = 60) -> pa.Table:
-    tables = [table for run in runs(directory, wanted or Span(), max_records) for table in read(run)]
+    tables = [
+        table for run in runs(directory, wanted or Span(), max_records) for table in read(run)
+    ]
     return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
 
-# --- without Spark -------------------------------------------------------------------------------------------------
+# --- without Spark ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("max_records", [1, 7, 10**6])
@@ -91,7 +93,9 @@ def test_runs_of_any_length_give_each_record_once(exported: Path, max_records: i
 
 @pytest.mark.parametrize("column", ["offset", "epoch", "timestamp_ms", "timestamp"])
 @pytest.mark.parametrize("kind", COMPARISONS)
-def test_a_condition_leaves_exactly_what_fulfils_it(exported: Path, column: str, kind: type[Filter]) -> None:
+def test_a_condition_leaves_exactly_what_fulfils_it(
+    exported: Path, column: str, kind: type[Filter]
+) -> None:
     whole = parquet(exported)
     values = whole.column(column).to_pylist()
     for value in (values[0], values[333], values[-1]):
@@ -107,8 +111,17 @@ def test_a_condition_leaves_exactly_what_fulfils_it(exported: Path, column: str,
 def test_conditions_together_are_all_kept(exported: Path) -> None:
     options = {"path": str(exported), "pushdown": "True", "endingOffset": "290"}
     reader = datasource.RawReader(options, datasource.full_schema())
-    others: list[Filter] = [EqualTo(("type_name",), "CONFIG"), IsNotNull(("offset",)), GreaterThan(("offset",), 1.5)]
-    given: list[Filter] = [GreaterThan(("offset",), 100), *others, LessThan(("offset",), 300), EqualTo(("epoch",), 1)]
+    others: list[Filter] = [
+        EqualTo(("type_name",), "CONFIG"),
+        IsNotNull(("offset",)),
+        GreaterThan(("offset",), 1.5),
+    ]
+    given: list[Filter] = [
+        GreaterThan(("offset",), 100),
+        *others,
+        LessThan(("offset",), 300),
+        EqualTo(("epoch",), 1),
+    ]
     assert reader.pushFilters(given) == others
     assert reader.wanted.offset == (101, 289)
     assert reader.wanted.epoch == (1, 1)
@@ -147,10 +160,15 @@ def test_a_file_that_was_cut_or_exchanged(tmp_path: Path) -> None:
     (segment,) = read_manifest(first).of_kind(RAW)
     good = (first / segment.file).read_bytes()
     (first / segment.file).write_bytes(good[:-60])
-    with pytest.raises(CorruptExportError, match=rf"it has {len(good) - 60} bytes, and the manifest says {len(good)}"):
+    with pytest.raises(
+        CorruptExportError,
+        match=rf"it has {len(good) - 60} bytes, and the manifest says {len(good)}",
+    ):
         raw(first)
     (second / segment.file).write_bytes((other / segment.file).read_bytes())
-    with pytest.raises(ExportMismatchError, match=r"generation 1, and the export to cluster .* generation 0"):
+    with pytest.raises(
+        ExportMismatchError, match=r"generation 1, and the export to cluster .* generation 0"
+    ):
         raw(second)
 
 
@@ -161,18 +179,24 @@ def test_a_file_that_was_cut_or_exchanged(tmp_path: Path) -> None:
         ({"path": "x"}, "offset long, nothing string", "no column 'nothing': it has offset, epoch"),
         ({"path": "x"}, "offset int", "column 'offset' is of type bigint, not int"),
         ({"path": "x", "startingOffset": "latest"}, "offset long", "'latest' is not an offset"),
-        ({"path": "x", "endingTimestamp": "now"}, "offset long", "'now' is neither milliseconds nor a time"),
+        (
+            {"path": "x", "endingTimestamp": "now"},
+            "offset long",
+            "'now' is neither milliseconds nor a time",
+        ),
         ({"path": "x", "pushdown": "1"}, "offset long", "pushdown '1' is neither true nor false"),
     ],
 )
-def test_what_cannot_be_read_is_said(spark: SparkSession, options: dict[str, str], schema: str, message: str) -> None:
+def test_what_cannot_be_read_is_said(
+    spark: SparkSession, options: dict[str, str], schema: str, message: str
+) -> None:
     columns = StructType.fromDDL(schema)
     assert isinstance(columns, StructType)
     with pytest.raises(ReplayError, match=message):
         datasource.RawReader(options, columns)
 
 
-# --- with Spark ----------------------------------------------------------------------------------------------------
+# --- with Spark ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -186,12 +210,18 @@ def offsets(rows: DataFrame) -> list[int]:
     return sorted(row.offset for row in rows.select("offset").collect())
 
 
-def test_spark_finds_it_by_its_name_and_reads_the_rows_of_the_parquet_form(spark: SparkSession, exported: Path) -> None:
+def test_spark_finds_it_by_its_name_and_reads_the_rows_of_the_parquet_form(
+    spark: SparkSession, exported: Path
+) -> None:
     rows = spark.read.format("raftlog").load(str(exported))
     assert rows.schema == from_arrow_schema(SCHEMA)
-    found = rows.where("offset between 100 and 333 and timestamp >= '2023-01-01' and type_name <> 'CONFIG'")
+    found = rows.where(
+        "offset between 100 and 333 and timestamp >= '2023-01-01' and type_name <> 'CONFIG'"
+    )
     expected = [
-        row for row in parquet(exported).to_pylist() if row["type_name"] != "CONFIG" and 100 <= row["offset"] <= 333
+        row
+        for row in parquet(exported).to_pylist()
+        if row["type_name"] != "CONFIG" and 100 <= row["offset"] <= 333
     ]
     plain = [row.asDict(recursive=True) for row in found.orderBy("offset").collect()]
     for row in expected:
@@ -208,11 +238,21 @@ def test_what_a_condition_excludes_is_not_read(
     (tmp_path / damaged.file).write_bytes(b"")
 
     def rows(**options: Any) -> DataFrame:
-        return spark.read.schema("offset long, timestamp_ms long").format("raftlog").load(str(tmp_path), **options)
+        return (
+            spark.read.schema("offset long, timestamp_ms long")
+            .format("raftlog")
+            .load(str(tmp_path), **options)
+        )
 
-    after, before = list(range(damaged.last_offset + 1, log.end_offset)), list(range(damaged.base_offset))
+    after, before = (
+        list(range(damaged.last_offset + 1, log.end_offset)),
+        list(range(damaged.base_offset)),
+    )
     assert offsets(rows(pushdown=True).where(sf.col("offset") > damaged.last_offset)) == after
-    assert offsets(rows(pushdown=True).where(sf.col("timestamp_ms") < damaged.min_timestamp_ms)) == before
+    assert (
+        offsets(rows(pushdown=True).where(sf.col("timestamp_ms") < damaged.min_timestamp_ms))
+        == before
+    )
     assert offsets(rows(startingOffset=damaged.last_offset + 1)) == after
     assert offsets(rows(endingTimestamp=damaged.min_timestamp_ms)) == before
     with pytest.raises(PySparkException, match=f"CorruptExportError: {damaged.file}.* is corrupt"):
@@ -232,6 +272,8 @@ def test_one_dataframe_answers_many_queries(
 
 
 @pytest.mark.nightly
-def test_pushdown_that_the_session_does_not_allow_changes_nothing(spark: SparkSession, exported: Path) -> None:
+def test_pushdown_that_the_session_does_not_allow_changes_nothing(
+    spark: SparkSession, exported: Path
+) -> None:
     rows = spark.read.schema("offset long").format("raftlog").load(str(exported), pushdown=True)
     assert offsets(rows.where("offset < 10")) == list(range(10))

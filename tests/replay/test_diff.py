@@ -1,4 +1,6 @@
-"""What differs between two points, and the state of some entities: on histories whose answers are plain."""
+"""What differs between two points, and the state of some entities: on histories whose answers are
+plain.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from replay.jobs import diff, state
 
 @dataclass
 class Day:
-    """A short history, and where it was exported. ``noon``: the offset (inclusive) of the first point."""
+    """A short history, and where it was exported.
+
+    ``noon``: the offset (inclusive) of the first point.
+    """
 
     log: LogHistory
     directory: Path
@@ -32,7 +37,9 @@ class Day:
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> Day:
-    """Until noon there are orders, old and mails; afterwards old goes, new comes, mails is made anew, and so on."""
+    """Until noon there are orders, old and mails; afterwards old goes, new comes, mails is made
+    anew, and so on.
+    """
     log = LogHistory(61, metadata_version=4)
     for name in ("orders", "old", "mails"):
         log.create_topic(name, 1)
@@ -65,7 +72,10 @@ def found(result: diff.DiffResult) -> dict[tuple[str, str], str]:
 
 
 def fields(one: diff.Difference) -> dict[str, tuple[Any, Any]]:
-    return {each.field: (json.loads(bytes(each.before)), json.loads(bytes(each.after))) for each in one.fields}
+    return {
+        each.field: (json.loads(bytes(each.before)), json.loads(bytes(each.after)))
+        for each in one.fields
+    }
 
 
 @pytest.mark.nightly
@@ -85,8 +95,15 @@ def test_what_was_created_changed_and_deleted(replay: Replay, day: Day) -> None:
     by_key = {one.key: one for one in result.differences}
     config = by_key["topic:orders:retention.ms"]
     assert fields(config) == {"value": ("1", "3")}
-    assert (config.changes, config.last_offset, config.last_principal) == (2, day.changed, "User:carol")
-    assert fields(by_key["3"]) == {"fenced": (False, True), "reason": ("caught up", "session timed out")}
+    assert (config.changes, config.last_offset, config.last_principal) == (
+        2,
+        day.changed,
+        "User:carol",
+    )
+    assert fields(by_key["3"]) == {
+        "fenced": (False, True),
+        "reason": ("caught up", "session timed out"),
+    }
     isr = fields(by_key["orders-0"])
     assert isr["isr"] == ([1, 2, 3], [1, 2])
     assert set(isr) == {"isr", "partition_epoch"}
@@ -139,7 +156,11 @@ def test_a_diff_is_what_two_states_differ_in(replay: Replay, tmp_path: Path) -> 
 
     before, after = entities(at_offset=at), entities()
     expected = {
-        entity: "created" if entity not in before else "deleted" if entity not in after else "changed"
+        entity: "created"
+        if entity not in before
+        else "deleted"
+        if entity not in after
+        else "changed"
         for entity in before.keys() | after.keys()
         if before.get(entity) != after.get(entity) and entity[0] not in diff.SAMPLES
     }
@@ -154,7 +175,10 @@ def test_a_diff_is_what_two_states_differ_in(replay: Replay, tmp_path: Path) -> 
 @pytest.mark.nightly
 def test_state_of_one_entity_and_of_one_kind(replay: Replay, day: Day) -> None:
     topic = replay("state", day.directory, key=("topic", "mails"))
-    assert [(row.kind, row.key) for row in topic.rows] == [("partition", "mails-0"), ("topic", "mails")]
+    assert [(row.kind, row.key) for row in topic.rows] == [
+        ("partition", "mails-0"),
+        ("topic", "mails"),
+    ]
     assert (topic.entities, topic.state_hash) == ({"partition": 1, "topic": 1}, "")
     kind = replay("state", day.directory, key=("config", ""), at_offset=day.noon)
     assert [row.key for row in kind.rows] == [
@@ -175,7 +199,9 @@ def test_history_by_field_of_what_has_no_group_of_its_own(replay: Replay, day: D
     assert [one.type_name for one in result.changes] == ["PARTITION", "PARTITION_CHANGE"]
     assert [one.field for one in result.changes[1].fields] == ["isr", "partition_epoch"]
     assert result.changes[1].principal == "User:broker-1"
-    (again,) = replay("history", day.directory, key=("partition", "mails-0"), at_offset=day.changed).changes[2:]
+    (again,) = replay(
+        "history", day.directory, key=("partition", "mails-0"), at_offset=day.changed
+    ).changes[2:]
     assert again.type_name == "PARTITION", "of the second topic of that name"
 
 
@@ -185,7 +211,11 @@ def test_history_by_field_of_what_has_no_group_of_its_own(replay: Replay, day: D
         (None, '{"a":1}', 'created: {"a":1}'),
         ('"1"', None, "deleted: 1"),
         ('"1"', '"2"', "1 → 2"),
-        ('{"a":1,"b":[1],"gone":3}', '{"a":1,"b":[1,2],"c":"x"}', "b: [1] → [1,2]\nc: null → x\ngone: 3 → null"),
+        (
+            '{"a":1,"b":[1],"gone":3}',
+            '{"a":1,"b":[1,2],"c":"x"}',
+            "b: [1] → [1,2]\nc: null → x\ngone: 3 → null",
+        ),
     ],
 )
 def test_differences_in_words(before: str | None, after: str | None, says: str) -> None:

@@ -1,4 +1,6 @@
-"""Windows over the whole log in buckets: the same as one window over all of it, wherever the buckets end."""
+"""Windows over the whole log in buckets: the same as one window over all of it, wherever the
+buckets end.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from replay.order import ONE_TASK, Order, Running
 def test_what_is_carried_along(order: Order, spark: SparkSession) -> None:
     rng = Random(5)
     # Whole buckets without a row, and values that are null.
-    rows = [(at, rng.choice([None, rng.randrange(100)])) for at in sorted(rng.sample(range(60), 20))]
+    rows = [
+        (at, rng.choice([None, rng.randrange(100)])) for at in sorted(rng.sample(range(60), 20))
+    ]
     found = order.so_far(
         spark.createDataFrame(rows, "offset long, v long"),
         last=Running(sf.col("v")),
@@ -43,9 +47,19 @@ def test_the_next_event(order: Order, spark: SparkSession) -> None:
     asked = [*range(60), None]
     rows = spark.createDataFrame([(at,) for at in asked], "at long")
     events = spark.createDataFrame([(key, f"at {key}") for key in keys], "key long, text string")
-    found = order.next_event(rows, events, at="at", key="key", name="next").select("at", "next.text").collect()
-    first = {at: next((f"at {key}" for key in keys if at is not None and key >= at), None) for at in asked}
+    found = (
+        order.next_event(rows, events, at="at", key="key", name="next")
+        .select("at", "next.text")
+        .collect()
+    )
+    first = {
+        at: next((f"at {key}" for key in keys if at is not None and key >= at), None)
+        for at in asked
+    }
     assert {row["at"]: row["text"] for row in found} == first
     assert (
-        order.next_event(rows, events.limit(0), at="at", key="key", name="next").where("next IS NOT NULL").count() == 0
+        order.next_event(rows, events.limit(0), at="at", key="key", name="next")
+        .where("next IS NOT NULL")
+        .count()
+        == 0
     )

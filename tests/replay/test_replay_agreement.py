@@ -1,4 +1,6 @@
-"""What Spark makes of an exported log is what the nodes of the simulated cluster had; hundreds of seeds: scripts/agreement."""
+"""What Spark makes of an exported log is what the nodes of the simulated cluster had; hundreds of
+seeds: scripts/agreement.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Life]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", HONEST[:2])
-def test_the_replay_of_a_life_agrees_with_its_nodes(spark: SparkSession, lives: dict[str, Life], seed: int) -> None:
+def test_the_replay_of_a_life_agrees_with_its_nodes(
+    spark: SparkSession, lives: dict[str, Life], seed: int
+) -> None:
     answer = ask(spark, lives[str(seed)], audited=False)
     assert answer.disagreements == []
     assert answer.states > 20

@@ -1,4 +1,6 @@
-"""Each rule of the audit: a history that breaks it, made by hand, and what is next to it and allowed."""
+"""Each rule of the audit: a history that breaks it, made by hand, and what is next to it and
+allowed.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,15 @@ OFFENCES: list[Breaks] = []
 
 
 def offence(breaks: Breaks) -> Breaks:
-    """Part of the broken history; leaves brokers as it found them, all registered and unfenced. Its topics are deleted behind it."""
+    """Part of the broken history; leaves brokers as it found them, all registered and unfenced.
+
+    Its topics are deleted behind it.
+    """
     OFFENCES.append(breaks)
     return breaks
 
 
-# --- who is admitted -------------------------------------------------------------------------------------------------
+# --- who is admitted ----------------------------------------------------------------------------
 
 
 @offence
@@ -96,7 +101,7 @@ def not_the_leader(log: AuditedLog) -> Found:
     return [("PROPOSER_NOT_LEADER", log.propose("usurped", [1], proposer_id=2), 2)]
 
 
-# --- ISR and leader --------------------------------------------------------------------------------------------------
+# --- ISR and leader -----------------------------------------------------------------------------
 
 
 @offence
@@ -144,7 +149,13 @@ def undeclared(log: AuditedLog) -> Found:
 @offence
 def too_early(log: AuditedLog) -> Found:
     log.topic("early", [4, 5], isr=[4])
-    return [("UNCLEAN_ELECTION_TOO_EARLY", log.change("early", isr=[5], leader=5, leader_recovery_state=1), 4)]
+    return [
+        (
+            "UNCLEAN_ELECTION_TOO_EARLY",
+            log.change("early", isr=[5], leader=5, leader_recovery_state=1),
+            4,
+        )
+    ]
 
 
 @offence
@@ -219,7 +230,9 @@ def same_id_again(log: AuditedLog) -> Found:
 
 @offence
 def ends_too_early(log: AuditedLog) -> Found:
-    """Complete without one that it added; cancelled, and the new ones stay; given up for another that ends at once, too early."""
+    """Complete without one that it added; cancelled, and the new ones stay; given up for another
+    that ends at once, too early.
+    """
     log.topic("early", [1, 2])
     log.change("early", **begun([3, 4, 1, 2], adding=[3, 4], removing=[1, 2]))
     log.propose("early", [1, 2, 3])
@@ -244,7 +257,9 @@ def ends_too_early(log: AuditedLog) -> Found:
 
 @offence
 def forgets_where_it_began(log: AuditedLog) -> Found:
-    """A second one takes what the first is adding for replicas there were; another one removes who is none, or loses one."""
+    """A second one takes what the first is adding for replicas there were; another one removes who
+    is none, or loses one.
+    """
     log.topic("forgets", [1, 2])
     log.change("forgets", **begun([3, 2, 1], adding=[3], removing=[1]))
     second = log.change("forgets", **begun([4, 2, 3, 1], adding=[4], removing=[3, 1]))
@@ -255,15 +270,21 @@ def forgets_where_it_began(log: AuditedLog) -> Found:
     return [("REASSIGNMENT_LOST_ORIGINAL", offset, None) for offset in (second, strays, loses)]
 
 
-def begun(replicas: list[int], *, adding: Sequence[int] = (), removing: Sequence[int] = ()) -> dict[str, list[int]]:
-    return {"replicas": replicas, "adding_replicas": list(adding), "removing_replicas": list(removing)}
+def begun(
+    replicas: list[int], *, adding: Sequence[int] = (), removing: Sequence[int] = ()
+) -> dict[str, list[int]]:
+    return {
+        "replicas": replicas,
+        "adding_replicas": list(adding),
+        "removing_replicas": list(removing),
+    }
 
 
 def ended(replicas: list[int]) -> dict[str, list[int]]:
     return begun(replicas)
 
 
-# --- registrations ---------------------------------------------------------------------------------------------------
+# --- registrations ------------------------------------------------------------------------------
 
 
 @offence
@@ -279,10 +300,12 @@ def reused(log: AuditedLog) -> Found:
 
 @offence
 def unfenced_at_first(log: AuditedLog) -> Found:
-    return [("REGISTERED_UNFENCED", log.append(log.registration(5, fenced=False), *log._removals(5)), 5)]
+    return [
+        ("REGISTERED_UNFENCED", log.append(log.registration(5, fenced=False), *log._removals(5)), 5)
+    ]
 
 
-# --- LAO -------------------------------------------------------------------------------------------------------------
+# --- LAO ----------------------------------------------------------------------------------------
 
 
 @offence
@@ -323,7 +346,7 @@ def lao_too_early(log: AuditedLog) -> Found:
     return [("LAO_WITHOUT_REPORT", early, 4), ("LAO_WITHOUT_REPORT", late, 4)]
 
 
-# --- hosts and controllers -------------------------------------------------------------------------------------------
+# --- hosts and controllers ----------------------------------------------------------------------
 
 
 @offence
@@ -347,14 +370,25 @@ def of_another(log: AuditedLog) -> Found:
     together = log.append(log.registration(4), *removals, mapped) + 1 + len(removals)
     log.set_fenced(4, fenced=False)
     worded = log.append(
-        pb.HostnameRecord(hostname="worded.example", broker_id=2, reason="set by hand", cause=pb.BY_REGISTRATION)
+        pb.HostnameRecord(
+            hostname="worded.example", broker_id=2, reason="set by hand", cause=pb.BY_REGISTRATION
+        )
     )
-    return [("HOSTNAME_NOT_OF_REGISTRATION", *where) for where in ((alone, 1), (together, 3), (worded, 2))]
+    return [
+        ("HOSTNAME_NOT_OF_REGISTRATION", *where)
+        for where in ((alone, 1), (together, 3), (worded, 2))
+    ]
 
 
 @offence
 def two_controllers(log: AuditedLog) -> Found:
-    return [("TWO_CONTROLLERS_IN_EPOCH", log.append(pb.LeaderChangeRecord(leader_id=3), control=True), None)]
+    return [
+        (
+            "TWO_CONTROLLERS_IN_EPOCH",
+            log.append(pb.LeaderChangeRecord(leader_id=3), control=True),
+            None,
+        )
+    ]
 
 
 @offence
@@ -363,7 +397,7 @@ def headless(log: AuditedLog) -> Found:
     return [("EPOCH_WITHOUT_CONTROLLER", log.append(pb.NoOpRecord()), None)]
 
 
-# --- what is allowed -------------------------------------------------------------------------------------------------
+# --- what is allowed ----------------------------------------------------------------------------
 
 
 def allowed() -> AuditedLog:
@@ -393,10 +427,16 @@ def _early(log: AuditedLog) -> None:
 
 
 def _lives(log: AuditedLog) -> None:
-    """A registration that is amended keeps its epoch; a new incarnation of an ISR's last member stays in it (KIP-903)."""
+    """A registration that is amended keeps its epoch; a new incarnation of an ISR's last member
+    stays in it (KIP-903).
+    """
     log.topic("a", [1, 2, 3])
     broker = log.draft.brokers[2]
-    log.append(log.registration(2, broker_epoch=broker.epoch, incarnation_id=broker.incarnation_id, fenced=False))
+    log.append(
+        log.registration(
+            2, broker_epoch=broker.epoch, incarnation_id=broker.incarnation_id, fenced=False
+        )
+    )
     log.propose("a", [1, 2])
     log.topic("last", [5])
     log.set_fenced(5, fenced=True)
@@ -416,9 +456,14 @@ def _lives(log: AuditedLog) -> None:
 
 
 def _elections(log: AuditedLog) -> None:
-    """Unclean leaders that say so; the second while the first has not recovered, so its record does not say it anew."""
+    """Unclean leaders that say so; the second while the first has not recovered, so its record does
+    not say it anew.
+    """
     log.topic("unclean", [3, 4, 5], isr=[3])
-    log.append(log.standing(3, fenced=True), log.changed("unclean", isr=[4], leader=4, leader_recovery_state=1))
+    log.append(
+        log.standing(3, fenced=True),
+        log.changed("unclean", isr=[4], leader=4, leader_recovery_state=1),
+    )
     log.append(log.standing(4, fenced=True), log.changed("unclean", isr=[5], leader=5))
     log.set_fenced(3, fenced=False)
     log.set_fenced(4, fenced=False)
@@ -436,7 +481,9 @@ def _elections(log: AuditedLog) -> None:
 
 
 def _within_batches(log: AuditedLog) -> None:
-    """What the controller does by itself counts behind the batch: 4 leads, and is in the ISR, before the record that unfences it."""
+    """What the controller does by itself counts behind the batch: 4 leads, and is in the ISR,
+    before the record that unfences it.
+    """
     log.topic("rising", [3, 4], isr=[3])
     log.set_fenced(4, fenced=True)
     log.set_fenced(3, fenced=True)
@@ -449,7 +496,12 @@ def _moves(log: AuditedLog) -> None:
     """A proposal that completes a reassignment hands the leadership to one who has just come in."""
     log.topic("moving", [1, 2])
     log.change("moving", replicas=[3, 2, 1], adding_replicas=[3], removing_replicas=[1])
-    done: dict[str, Any] = {"replicas": [3, 2], "adding_replicas": [], "removing_replicas": [], "leader": 3}
+    done: dict[str, Any] = {
+        "replicas": [3, 2],
+        "adding_replicas": [],
+        "removing_replicas": [],
+        "leader": 3,
+    }
     log.propose("moving", [2, 3], proposed=[1, 2, 3], proposer_id=1, **done)
     log.delete_topic("moving")
     log.topic("moving", [1, 2])
@@ -457,7 +509,8 @@ def _moves(log: AuditedLog) -> None:
     log.topic("cancelled", [1, 2, 3], isr=[1, 2])
     log.change("cancelled", **begun([4, 1, 2, 3], adding=[4], removing=[2, 3]))
     log.change("cancelled", **ended([1, 3, 2]))
-    # A second one, where 4 is in the ISR by then and 5 is not wanted any more: what it adds is there, and it ends at once.
+    # A second one, where 4 is in the ISR by then and 5 is not wanted any more: what it adds is
+    # there, and it ends at once.
     log.change("cancelled", **begun([4, 5, 1, 3, 2], adding=[4, 5], removing=[1, 2, 3]))
     log.propose("cancelled", [1, 2, 4])
     log.change("cancelled", **begun([5, 4, 2, 1, 3], adding=[4, 5], removing=[1, 3]))
@@ -468,7 +521,9 @@ def _moves(log: AuditedLog) -> None:
 
 
 def _many(log: AuditedLog) -> None:
-    """A broker that holds very much leaves its ISRs in several batches, and stays fenced meanwhile."""
+    """A broker that holds very much leaves its ISRs in several batches, and stays fenced
+    meanwhile.
+    """
     log.topic("many", [1, 4])
     log.append(log.standing(4, fenced=True), *[pb.NoOpRecord()] * MAX_REMOVALS)
     log.append(*log._removals(4))
@@ -483,10 +538,16 @@ def _clients(log: AuditedLog) -> None:
 
 def _hosts(log: AuditedLog) -> None:
     for broker_id in (1, 2, None, 3):
-        log.append(pb.HostnameRecord(hostname="shared.example", broker_id=broker_id, reason="set by hand"))
+        log.append(
+            pb.HostnameRecord(hostname="shared.example", broker_id=broker_id, reason="set by hand")
+        )
     # The cause counts, not the words; and who takes a cause back maps nothing.
     for cause in (pb.BY_HAND, pb.HOSTNAME_CAUSE_UNSPECIFIED):
-        log.append(pb.HostnameRecord(hostname="meant.example", broker_id=1, reason="registered", cause=cause))
+        log.append(
+            pb.HostnameRecord(
+                hostname="meant.example", broker_id=1, reason="registered", cause=cause
+            )
+        )
 
 
 def _lao(log: AuditedLog) -> None:
@@ -506,7 +567,9 @@ def _lao(log: AuditedLog) -> None:
 @offence
 def numbered_writes(log: AuditedLog) -> Found:
     client, nobody = log.append(pb.OpenClientRecord(name="closed")), 777_777
-    change = pb.ConfigRecord(resource_type=2, resource_name="numbered", name="retention.ms", value="1")
+    change = pb.ConfigRecord(
+        resource_type=2, resource_name="numbered", name="retention.ms", value="1"
+    )
     log.append(change, client_id=client)
     log.append(pb.CloseClientRecord(client_id=client, reason="closed"))
     log.sequence -= 1
@@ -518,7 +581,7 @@ def numbered_writes(log: AuditedLog) -> Found:
     return [("CLOSED_CLIENT_WROTE", again, None), ("NUMBER_EXECUTED_TWICE", again, None)]
 
 
-# --- tests -----------------------------------------------------------------------------------------------------------
+# --- tests --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -535,12 +598,19 @@ def broken(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> tuple[Fo
     return expected, replay("audit", directory, limit=1000)
 
 
-@pytest.mark.parametrize("rule", [rule.id for rule in RULES if rule is not CONTROLLER_EPOCH_WENT_BACK])
-def test_a_rule_finds_what_breaks_it_and_nothing_else(broken: tuple[Found, AuditResult], rule: str) -> None:
+@pytest.mark.parametrize(
+    "rule", [rule.id for rule in RULES if rule is not CONTROLLER_EPOCH_WENT_BACK]
+)
+def test_a_rule_finds_what_breaks_it_and_nothing_else(
+    broken: tuple[Found, AuditResult], rule: str
+) -> None:
     expected, result = broken
     there = sorted((offset, broker or -1) for id_, offset, broker in expected if id_ == rule)
     found = [finding for finding in result.findings if finding.rule == rule]
-    assert sorted((each.offset, -1 if each.broker_id is None else each.broker_id) for each in found) == there
+    assert (
+        sorted((each.offset, -1 if each.broker_id is None else each.broker_id) for each in found)
+        == there
+    )
     assert there
     (counted,) = [each for each in result.rules if each.id == rule]
     assert counted.findings == len(there) <= counted.checked
@@ -556,7 +626,9 @@ def test_an_epoch_that_goes_back_is_found(spark: SparkSession, tmp_path: Path) -
     log.elect(2)
     export(log.run(60), tmp_path)
     rows = records(spark, open_export(JobRequest(job="", export=str(tmp_path))))
-    forged = rows.withColumn("epoch", sf.when(sf.col("offset") == 50, 1).otherwise(sf.col("epoch")).cast("int"))
+    forged = rows.withColumn(
+        "epoch", sf.when(sf.col("offset") == 50, 1).otherwise(sf.col("epoch")).cast("int")
+    )
     found = quorum.check(History(forged, log.end_offset)).collect()
     assert [(row.rule, row.offsets, row.subject) for row in found] == [
         (CONTROLLER_EPOCH_WENT_BACK.id, [50, 8], "controller epoch 1")
@@ -573,7 +645,9 @@ def test_what_is_allowed_is_not_found(replay: Replay, tmp_path: Path) -> None:
 
 
 def test_every_rule_belongs_to_one_family_and_is_explained() -> None:
-    assert sorted(rule.id for family in FAMILIES for rule in family.RULES) == sorted(rule.id for rule in RULES)
+    assert sorted(rule.id for family in FAMILIES for rule in family.RULES) == sorted(
+        rule.id for rule in RULES
+    )
     assert {rule.severity for rule in RULES} == {CRITICAL, ERROR}
     document = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
     assert re.findall(r"^### (\w+)", document, re.MULTILINE) == [rule.id for rule in RULES]
@@ -584,7 +658,10 @@ def test_the_size_of_a_fencing_batch_is_the_controllers() -> None:
 
 
 def test_rules_are_chosen_by_id() -> None:
-    assert [rule.id for rule in choose(["lao-went-back", "ISR_EMPTY"])] == ["ISR_EMPTY", "LAO_WENT_BACK"]
+    assert [rule.id for rule in choose(["lao-went-back", "ISR_EMPTY"])] == [
+        "ISR_EMPTY",
+        "LAO_WENT_BACK",
+    ]
     assert choose([]) == RULES
     with pytest.raises(ReplayError, match="no rule NOTHING: there are STALE_BROKER_EPOCH"):
         choose(["nothing"])

@@ -58,19 +58,27 @@ def test_a_corrupt_file_is_named_with_its_offsets(replay: Replay, exported: Path
     flip(exported / segment.file, 1000)
     with pytest.raises(ExportError) as caught:
         replay("summary", exported)
-    assert f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset}) is corrupt" in readable(
-        caught.value
+    assert (
+        f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset}) is corrupt"
+        in readable(caught.value)
     )
 
 
 def test_a_corrupt_file_that_is_not_needed_does_not_matter(replay: Replay, exported: Path) -> None:
     segment = second(exported)
     flip(exported / segment.file, 1000)
-    assert replay("state", exported, at_offset=segment.base_offset - 1).point.offset == segment.base_offset - 1
+    assert (
+        replay("state", exported, at_offset=segment.base_offset - 1).point.offset
+        == segment.base_offset - 1
+    )
 
 
-def test_a_page_that_changes_after_the_check_is_found_by_its_own_checksum(replay: Replay, exported: Path) -> None:
-    """The hash in the manifest is made to fit, as if the byte had flipped between the check and the read."""
+def test_a_page_that_changes_after_the_check_is_found_by_its_own_checksum(
+    replay: Replay, exported: Path
+) -> None:
+    """The hash in the manifest is made to fit, as if the byte had flipped between the check and the
+    read.
+    """
     segment = second(exported)
     path = exported / segment.file
     body = next(
@@ -104,12 +112,14 @@ def test_a_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_
     export(other.run(200), tmp_path / "other")
     segment = second(exported)
     shutil.copy(
-        tmp_path / "other" / read_manifest(tmp_path / "other").of_kind(RECORDS)[0].file, exported / segment.file
+        tmp_path / "other" / read_manifest(tmp_path / "other").of_kind(RECORDS)[0].file,
+        exported / segment.file,
     )
     with pytest.raises(ExportError) as caught:
         replay("summary", exported)
-    assert f"belongs to cluster another-cluster generation 0, and the export to cluster {CLUSTER_ID}" in readable(
-        caught.value
+    assert (
+        f"belongs to cluster another-cluster generation 0, and the export to cluster {CLUSTER_ID}"
+        in readable(caught.value)
     )
 
 
@@ -132,7 +142,9 @@ def test_a_newer_format(replay: Replay, exported: Path) -> None:
 
 
 @pytest.mark.parametrize("job", ["state", "audit", "history", "lao", "summary"])
-def test_history_that_does_not_begin_at_the_beginning(replay: Replay, tmp_path: Path, job: str) -> None:
+def test_history_that_does_not_begin_at_the_beginning(
+    replay: Replay, tmp_path: Path, job: str
+) -> None:
     history = LogHistory(62).run(100)
     with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=5) as writer:
         writer.append_chunk(b"".join(history.batches[5:]))
@@ -146,7 +158,9 @@ def test_a_record_that_does_not_fit_is_named(replay: Replay, tmp_path: Path) -> 
     export(history, tmp_path)
     offset = history.end_offset
     lost = record(pb.PartitionChangeRecord(topic_id=b"x" * 16, partition_id=3)).data
-    data = batch.encode([lost], base_offset=offset, epoch=history.epoch, timestamp_ms=history.timestamp_ms)
+    data = batch.encode(
+        [lost], base_offset=offset, epoch=history.epoch, timestamp_ms=history.timestamp_ms
+    )
     with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer:
         writer.append_chunk(data)
         writer.commit(offset + 1)
@@ -156,7 +170,9 @@ def test_a_record_that_does_not_fit_is_named(replay: Replay, tmp_path: Path) -> 
 
 
 def test_an_unknown_spark_error_keeps_its_first_line() -> None:
-    text = "[OUT_OF_DISK] no space left on device\n\tat org.apache.spark.Something(Something.scala:1)"
+    text = (
+        "[OUT_OF_DISK] no space left on device\n\tat org.apache.spark.Something(Something.scala:1)"
+    )
     assert explain(text, []) == "Spark failed: [OUT_OF_DISK] no space left on device"
 
 

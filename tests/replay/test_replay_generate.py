@@ -60,13 +60,23 @@ def test_a_history_folds_to_the_state_that_it_says(history: tuple[GeneratedHisto
     said, log = history
     image = ImageBuilder(Image())
     image.apply_chunk(log, verify=True)
-    assert (image.offset + 1, image.epoch, image.timestamp_ms) == (said.records, said.epochs, said.last_ms)
-    assert format_hash(image.state_hash & HASH_MASK) == said.state_hash == format_hash(content_hash(image.snapshot()))
+    assert (image.offset + 1, image.epoch, image.timestamp_ms) == (
+        said.records,
+        said.epochs,
+        said.last_ms,
+    )
+    assert (
+        format_hash(image.state_hash & HASH_MASK)
+        == said.state_hash
+        == format_hash(content_hash(image.snapshot()))
+    )
     assert (len(image.brokers), len(image.topics)) == (6, said.topics)
     assert RECORDS <= said.records < RECORDS + 500
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_others(history: tuple[GeneratedHistory, bytes]) -> None:
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(
+    history: tuple[GeneratedHistory, bytes],
+) -> None:
     again, log = made(records=3000)
     assert history[1].startswith(log)
     assert made(records=3000) == (again, log)
@@ -86,7 +96,9 @@ def test_everything_that_can_happen_happens(history: tuple[GeneratedHistory, byt
     in_logs = {each for each in RecordType if not each.name.startswith("SNAPSHOT")}
     assert {type_ for _, _, type_, _ in rows(log)} >= in_logs - never
     assert all(each.begins_ms <= each.ends_ms <= said.last_ms + 1 for each in said.incidents)
-    assert all(0 <= each.first_offset <= each.last_offset + 1 <= said.records for each in said.incidents)
+    assert all(
+        0 <= each.first_offset <= each.last_offset + 1 <= said.records for each in said.incidents
+    )
 
 
 def test_a_crash_is_in_the_log_as_a_session_that_times_out_and_a_new_registration(
@@ -98,10 +110,13 @@ def test_a_crash_is_in_the_log_as_a_session_that_times_out_and_a_new_registratio
     lived = [
         (header.timestamp_ms, type_, message)
         for offset, header, type_, message in rows(log)
-        if crash.first_offset <= offset <= crash.last_offset and getattr(message, "broker_id", 0) == broker_id
+        if crash.first_offset <= offset <= crash.last_offset
+        and getattr(message, "broker_id", 0) == broker_id
     ]
     fenced, registered, unfenced = [
-        each for each in lived if each[1] in (RecordType.REGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE)
+        each
+        for each in lived
+        if each[1] in (RecordType.REGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE)
     ]
     assert (fenced[2].fenced, fenced[2].reason) == (True, "session timed out")
     assert 9_000 <= fenced[0] - crash.begins_ms < 10_000
@@ -140,7 +155,9 @@ def test_one_broker_or_one_topic_can_have_most_of_it() -> None:
     met = Counter(each.brokers[0] for each in hot.incidents if len(each.brokers) == 1)
     assert met[1] > 0.3 * met.total()
     _, log = made(msgspec.structs.replace(SMALL, skew="topic"), 2000)
-    sizes = Counter(message.topic_id for _, _, type_, message in rows(log) if type_ == RecordType.PARTITION)
+    sizes = Counter(
+        message.topic_id for _, _, type_, message in rows(log) if type_ == RecordType.PARTITION
+    )
     assert max(sizes.values()) == 24
     assert sizes.total() > 30
 
@@ -167,12 +184,23 @@ def test_spark_finds_the_same_state_and_nothing_wrong(
     assert found.passed, found.audit.findings[:3]
 
 
-# --- the command ----------------------------------------------------------------------------------------------------
+# --- the command --------------------------------------------------------------------------------
 
 
 def test_the_command_writes_an_export_and_what_happened(tmp_path: Path) -> None:
     directory, incidents = tmp_path / "made-up", tmp_path / "incidents.json"
-    words = ["generate", str(directory), "--records", "3000", "--brokers", "5", "--topics", "20", "--seed", "9"]
+    words = [
+        "generate",
+        str(directory),
+        "--records",
+        "3000",
+        "--brokers",
+        "5",
+        "--topics",
+        "20",
+        "--seed",
+        "9",
+    ]
     done = CliRunner().invoke(app, [*words, "--incidents", str(incidents), "--json"])
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)

@@ -41,7 +41,9 @@ class Story(LogHistory):
                 lowest_acknowledged_offset=lao,
                 high_watermark=self.end_offset,
                 applied=[
-                    pb.AppliedOffset(broker_id=b, broker_epoch=self.draft.brokers[b].epoch, applied_offset=offset)
+                    pb.AppliedOffset(
+                        broker_id=b, broker_epoch=self.draft.brokers[b].epoch, applied_offset=offset
+                    )
                     for b, offset in sorted(named.items())
                 ],
             )
@@ -61,7 +63,9 @@ class Told(NamedTuple):
 
 
 def dies(log: Story, known: dict[str, Any]) -> None:
-    """Kill -9 of broker 2: its session runs out 9 s later, and no progress is recorded meanwhile."""
+    """Kill -9 of broker 2: its session runs out 9 s later, and no progress is recorded
+    meanwhile.
+    """
     before = log.level()
     log.wait(60_000)  # an idle minute is no stall
     written = log.write()
@@ -77,7 +81,10 @@ def dies(log: Story, known: dict[str, Any]) -> None:
 
 
 def is_slow(log: Story, known: dict[str, Any]) -> None:
-    """Broker 3 applies one record a sample, 5 s late: one hold-up, not two. Then it is level at one blow."""
+    """Broker 3 applies one record a sample, 5 s late: one hold-up, not two.
+
+    Then it is level at one blow.
+    """
     first, second, third = log.write(), log.write(), log.write()
     log.wait(5_000)
     one = log.reach(first, b1=third, b2=third, b3=first)
@@ -104,13 +111,19 @@ def fails_over(log: Story, known: dict[str, Any]) -> None:
 
 
 def leaves_in_order(log: Story, known: dict[str, Any]) -> None:
-    """Broker 3 shuts down in order while broker 2 is dead; whose successor registers before its session has ended."""
+    """Broker 3 shuts down in order while broker 2 is dead; whose successor registers before its
+    session has ended.
+    """
     log.write()
     log.wait(5_000)
     epoch = log.draft.brokers[3].epoch
     log.append(
         pb.BrokerRegistrationChangeRecord(
-            broker_id=3, broker_epoch=epoch, fenced=True, in_controlled_shutdown=True, reason="controlled shutdown"
+            broker_id=3,
+            broker_epoch=epoch,
+            fenced=True,
+            in_controlled_shutdown=True,
+            reason="controlled shutdown",
         )
     )
     log.wait(4_000)
@@ -178,7 +191,10 @@ def test_each_hold_up_is_laid_to_who_it_was(told: Told) -> None:
         (2, holders.FENCED, 9_000, told.known["leaves"]),
         (1, holders.BEHIND, 7_000, None),
     ]
-    assert [up.reason for up in ups if up.cause == holders.FENCED] == ["session timed out", "registered anew"]
+    assert [up.reason for up in ups if up.cause == holders.FENCED] == [
+        "session timed out",
+        "registered anew",
+    ]
     before, records, _ = told.known["dies"]
     assert (ups[0].first_offset, ups[0].records, ups[0].waited_ms) == (before, records, 9_010)
     assert told.result.hold_ups[0].held_ms == told.result.max_ms == 9_010
@@ -190,7 +206,8 @@ def test_brokers_by_their_own_words(told: Told) -> None:
     brokers = {broker.broker_id: broker for broker in told.result.brokers}
     held = {id_: (each.hold_ups, each.held_ms, each.longest_ms) for id_, each in brokers.items()}
     assert held == {1: (1, 7_000, 7_000), 2: (2, 18_010, 9_010), 3: (1, 6_000, 6_000)}
-    # When broker 2 was fenced it had not applied what was written 9 s before; of the end, where broker 1 stands, no sample tells.
+    # When broker 2 was fenced it had not applied what was written 9 s before; of the end, where
+    # broker 1 stands, no sample tells.
     assert {id_: each.max_lag_ms for id_, each in brokers.items()} == {1: 0, 2: 9_000, 3: 6_000}
     assert [broker.broker_id for broker in told.result.brokers] == [2, 1, 3]
 
@@ -210,7 +227,9 @@ def test_samples(told: Told) -> None:
 
 @pytest.mark.nightly
 def test_hours(told: Told) -> None:
-    first, second, third = [hour for hour in told.result.hours if hour.hour_ms >= told.known["hour"]]
+    first, second, third = [
+        hour for hour in told.result.hours if hour.hour_ms >= told.known["hour"]
+    ]
     assert (first.hour_ms, first.records, first.p50_ms, first.max_ms, first.waiting) == (
         told.known["hour"],
         1,
@@ -218,13 +237,20 @@ def test_hours(told: Told) -> None:
         40,
         0,
     )
-    assert (second.records, second.p50_ms, second.p99_ms, second.max_ms) == (100, 1_510, 1_510, 1_510)
+    assert (second.records, second.p50_ms, second.p99_ms, second.max_ms) == (
+        100,
+        1_510,
+        1_510,
+        1_510,
+    )
     assert (third.records, third.max_ms, third.waiting) == (3, 1_500, 2)
     assert told.result.waiting == 2
 
 
 @pytest.mark.nightly
-def test_since_a_time_and_what_is_printed(told: Told, replay: Replay, capsys: pytest.CaptureFixture[str]) -> None:
+def test_since_a_time_and_what_is_printed(
+    told: Told, replay: Replay, capsys: pytest.CaptureFixture[str]
+) -> None:
     later = replay("lao", told.known["directory"], since_ms=told.known["hour"] + 2 * HOUR, limit=2)
     assert (later.hours, [up.broker_id for up in later.hold_ups]) == (told.result.hours[-1:], [1])
     assert (later.samples, later.records, later.brokers_total, len(later.brokers)) == (1, 3, 3, 2)
@@ -238,7 +264,9 @@ def test_since_a_time_and_what_is_printed(told: Told, replay: Replay, capsys: py
 
 
 @pytest.mark.nightly
-def test_unknown_is_not_zero(replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_is_not_zero(
+    replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = Story()
     log.wait(60_000)
     log.write()
@@ -246,10 +274,14 @@ def test_unknown_is_not_zero(replay: Replay, tmp_path: Path, capsys: pytest.Capt
     export(log, tmp_path)
     result = replay("lao", tmp_path)
     (point,) = result.timeline
-    assert {point.lowest_acknowledged_offset, point.lag_offsets, point.lag_ms, point.waited_ms} == {None}
+    assert {point.lowest_acknowledged_offset, point.lag_offsets, point.lag_ms, point.waited_ms} == {
+        None
+    }
     assert (result.samples, result.unknown, result.brokers) == (1, 1, [])
     # All that was written waits still, since the beginning; there was nobody it could be laid to.
-    assert [(up.broker_id, up.cause, up.last_offset) for up in result.hold_ups] == [(None, holders.UNKNOWN, None)]
+    assert [(up.broker_id, up.cause, up.last_offset) for up in result.hold_ups] == [
+        (None, holders.UNKNOWN, None)
+    ]
     lao.render(result, console(200))
     assert "LAO unknown in 1" in capsys.readouterr().out
 
@@ -270,13 +302,19 @@ class Alone(Story):
         epoch = self.draft.brokers[1].epoch
         self.append(
             pb.BrokerRegistrationChangeRecord(
-                broker_id=1, broker_epoch=epoch, fenced=True, in_controlled_shutdown=True, reason="controlled shutdown"
+                broker_id=1,
+                broker_epoch=epoch,
+                fenced=True,
+                in_controlled_shutdown=True,
+                reason="controlled shutdown",
             )
         )
 
 
 @pytest.mark.nightly
-def test_without_a_broker_there_is_no_lao(replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_broker_there_is_no_lao(
+    replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = Alone()
     log.wait(5_000)
     log.start()

@@ -41,7 +41,9 @@ def fake_java(home: Path, script: str) -> Path:
 
 @pytest.fixture(scope="module")
 def shimmed_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A JAVA_HOME made by the shim, around the wheel's Java where it is installed, else around the machine's."""
+    """A JAVA_HOME made by the shim, around the wheel's Java where it is installed, else around the
+    machine's.
+    """
     wheel = java._wheel_home() or java.find_java_home(os.environ)
     return java.make_shim(wheel, [tmp_path_factory.mktemp("cache")])
 
@@ -62,13 +64,16 @@ def run_cli(home: Path, java_home: Path, *words: str) -> subprocess.CompletedPro
     )
 
 
-# --- Java ----------------------------------------------------------------------------------------------------------
+# --- Java ---------------------------------------------------------------------------------------
 
 
 def test_java_runs_through_the_shim(shimmed_java: Path) -> None:
     launcher = shimmed_java / "bin" / "java"
     done = subprocess.run(
-        [str(launcher), "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, text=True, check=True
+        [str(launcher), "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "version" in done.stderr
     assert (java.java_version(launcher) or 0) >= java.MIN_JAVA
@@ -78,7 +83,10 @@ def test_the_shim_drops_two_arguments_and_keeps_the_others(tmp_path: Path) -> No
     wheel = tmp_path / "a wheel's home"
     fake_java(wheel, "printf '%s\\n' \"$@\"")
     home = java.make_shim(wheel, [tmp_path / "cache"])
-    dropped = ["--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED"]
+    dropped = [
+        "--add-modules=jdk.incubator.vector",
+        "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
+    ]
     given = [
         "-cp",
         "a b:*",
@@ -88,8 +96,12 @@ def test_the_shim_drops_two_arguments_and_keeps_the_others(tmp_path: Path) -> No
         "--add-opens=java.base/java.lang=ALL-UNNAMED",
         "$HOME",
     ]
-    done = subprocess.run([str(home / "bin" / "java"), *given], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:-1] == [argument for argument in given if argument not in dropped]
+    done = subprocess.run(
+        [str(home / "bin" / "java"), *given], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n")[:-1] == [
+        argument for argument in given if argument not in dropped
+    ]
 
 
 def test_the_shim_is_made_where_it_can_be(tmp_path: Path) -> None:
@@ -109,7 +121,9 @@ def test_the_shim_follows_the_wheel(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("version", "found"), [("17.0.15", 17), ("25", 25), ("1.8.0_392", 8)])
 def test_java_version(tmp_path: Path, version: str, found: int) -> None:
-    assert java.java_version(fake_java(tmp_path, f"echo 'openjdk version \"{version}\"' >&2")) == found
+    assert (
+        java.java_version(fake_java(tmp_path, f"echo 'openjdk version \"{version}\"' >&2")) == found
+    )
 
 
 def test_java_home_wins_over_path_and_old_java_is_passed_over(tmp_path: Path) -> None:
@@ -123,10 +137,15 @@ def test_java_home_wins_over_path_and_old_java_is_passed_over(tmp_path: Path) ->
     (shim / "bin" / "java").unlink()
 
 
-def test_without_any_java_the_error_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_java_the_error_says_what_was_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(java, "_wheel_home", lambda: None)
     old = fake_java(tmp_path, "echo 'java version \"1.8.0\"' >&2")
-    with pytest.raises(ReplayError, match=r"needs Java 17 or later: JAVA_HOME .*nowhere.* does not run; .*is Java 8"):
+    with pytest.raises(
+        ReplayError,
+        match=r"needs Java 17 or later: JAVA_HOME .*nowhere.* does not run; .*is Java 8",
+    ):
         java.find_java_home({"JAVA_HOME": "/nowhere", "PATH": str(old.parent)})
 
 
@@ -136,12 +155,14 @@ def test_the_environment_keeps_what_is_set(tmp_path: Path) -> None:
     assert ours["PYSPARK_PYTHON"] == sys.executable
     assert (Path(ours["SPARK_HOME"]) / "bin" / "spark-submit").is_file()
     assert (Path(ours["SPARK_CONF_DIR"]) / "log4j2.properties").is_file()
-    theirs = java.spark_environment({"JAVA_HOME": str(tmp_path), "SPARK_HOME": "/opt/spark", "PYSPARK_PYTHON": "py"})
+    theirs = java.spark_environment(
+        {"JAVA_HOME": str(tmp_path), "SPARK_HOME": "/opt/spark", "PYSPARK_PYTHON": "py"}
+    )
     assert (theirs["SPARK_HOME"], theirs["PYSPARK_PYTHON"]) == ("/opt/spark", "py")
     assert "SPARK_CONF_DIR" not in theirs
 
 
-# --- the command line ----------------------------------------------------------------------------------------------
+# --- the command line ---------------------------------------------------------------------------
 
 
 def parsed(words: list[str]) -> tuple[JobRequest, list[str]]:
@@ -164,9 +185,28 @@ COMMANDS = [
     ),
     (["state", "e", "topic"], JobRequest(job="state", export="e", key=("topic", ""))),
     (
-        ["diff", "e", "broker", "1", "--from-offset", "2", "--from-time", "3", "--to-offset", "4", "--to-time", "5"],
+        [
+            "diff",
+            "e",
+            "broker",
+            "1",
+            "--from-offset",
+            "2",
+            "--from-time",
+            "3",
+            "--to-offset",
+            "4",
+            "--to-time",
+            "5",
+        ],
         JobRequest(
-            job="diff", export="e", key=("broker", "1"), from_offset=2, from_time_ms=3, at_offset=4, at_time_ms=5
+            job="diff",
+            export="e",
+            key=("broker", "1"),
+            from_offset=2,
+            from_time_ms=3,
+            at_offset=4,
+            at_time_ms=5,
         ),
     ),
     (
@@ -177,25 +217,35 @@ COMMANDS = [
         ["availability", "e", "--target", "99.9"],
         JobRequest(job="availability", export="e", target_percent=99.9, limit=20),
     ),
-    (["audit", "e", "--rule", "a", "--rule", "b"], JobRequest(job="audit", export="e", rules=("a", "b"))),
+    (
+        ["audit", "e", "--rule", "a", "--rule", "b"],
+        JobRequest(job="audit", export="e", rules=("a", "b")),
+    ),
     (
         ["history", "e", "config", "topic:orders:retention.ms", "--limit", "7"],
         JobRequest(job="history", export="e", key=("config", "topic:orders:retention.ms"), limit=7),
     ),
     (["report", "e"], JobRequest(job="report", export="e", output="report.html", limit=20)),
-    (["sql", "e", "SELECT 'ä'\nFROM x"], JobRequest(job="sql", export="e", query="SELECT 'ä'\nFROM x")),
+    (
+        ["sql", "e", "SELECT 'ä'\nFROM x"],
+        JobRequest(job="sql", export="e", query="SELECT 'ä'\nFROM x"),
+    ),
     (
         ["watch", "e", "audit", "-o", "seen/", "--every", "10"],
         JobRequest(job="watch", export="e", watch="audit", output="seen", every_s=10),
     ),
     (
         ["watch", "e\udc80", "lao", "-o", "seen", "--stall", "500", "--json"],
-        JobRequest(job="watch", export="e\udc80", watch="lao", output="seen", stall_ms=500, json=True),
+        JobRequest(
+            job="watch", export="e\udc80", watch="lao", output="seen", stall_ms=500, json=True
+        ),
     ),
 ]
 
 
-@pytest.mark.parametrize(("words", "asked"), COMMANDS, ids=lambda value: value[0] if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("words", "asked"), COMMANDS, ids=lambda value: value[0] if isinstance(value, list) else ""
+)
 def test_a_request_survives_the_command_line_of_spark_submit(
     words: list[str], asked: JobRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +264,9 @@ def test_every_job_can_be_asked_for() -> None:
 
 
 def test_times_and_settings_are_parsed() -> None:
-    request, conf = parsed(["state", "e", "--at-time", "2023-11-14T22:13:20Z", "--conf", "a=b", "--conf", "c=d"])
+    request, conf = parsed(
+        ["state", "e", "--at-time", "2023-11-14T22:13:20Z", "--conf", "a=b", "--conf", "c=d"]
+    )
     assert (request.at_time_ms, conf) == (1_700_000_000_000, ["a=b", "c=d"])
     assert parse_time_ms("2023-11-14T23:13:20.250+01:00") == 1_700_000_000_250
     assert parse_time_ms("2023-11-14 22:13:20") == 1_700_000_000_000
@@ -228,11 +280,16 @@ def test_a_bad_time_is_refused() -> None:
 
 
 def test_the_exit_code_is_passed_on() -> None:
-    assert CliRunner().invoke(create_app(lambda *_: EXIT_FINDINGS), ["audit", "e"]).exit_code == EXIT_FINDINGS
+    assert (
+        CliRunner().invoke(create_app(lambda *_: EXIT_FINDINGS), ["audit", "e"]).exit_code
+        == EXIT_FINDINGS
+    )
 
 
 def test_the_command_line_of_spark_submit() -> None:
-    words = command({"SPARK_HOME": "/spark"}, JobRequest(job="audit", export="e"), ["spark.master=local[1]"])
+    words = command(
+        {"SPARK_HOME": "/spark"}, JobRequest(job="audit", export="e"), ["spark.master=local[1]"]
+    )
     assert words[:3] == ["/spark/bin/spark-submit", "--conf", "spark.master=local[1]"]
     assert words[3].endswith("replay/submit.py")
     assert words[4:] == ["--request", '{"job": "audit", "export": "e"}']
@@ -248,11 +305,14 @@ def test_raftlog_gets_the_commands() -> None:
 
 
 def test_importing_the_command_line_needs_no_pyspark() -> None:
-    code = "import sys; import raftlog.segments.export, replay.cli; assert not [m for m in sys.modules if m.startswith('pyspark')]"
+    code = (
+        "import sys; import raftlog.segments.export, replay.cli; assert not [m for m in sys.modules"
+        " if m.startswith('pyspark')]"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# --- the whole way -------------------------------------------------------------------------------------------------
+# --- the whole way ------------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -271,7 +331,9 @@ def test_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_java: Path) -
 
 
 @pytest.mark.nightly
-def test_a_directory_that_is_no_export_ends_in_exit_code_2(tmp_path: Path, shimmed_java: Path) -> None:
+def test_a_directory_that_is_no_export_ends_in_exit_code_2(
+    tmp_path: Path, shimmed_java: Path
+) -> None:
     done = run_cli(tmp_path, shimmed_java, "audit", str(tmp_path))
     assert (done.returncode, done.stdout) == (EXIT_INPUT, "")
     assert "is no export" in done.stderr
@@ -284,7 +346,8 @@ def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signa
     """Spark ends first, with time to clean up, and nothing is said but one line."""
     fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
     (tmp_path / "bin" / "spark-submit").write_text(
-        "#!/bin/sh\ntrap 'echo half an answer; rm started; exit 143' TERM\ntouch started\nwhile :; do sleep 0.05; done\n"
+        "#!/bin/sh\ntrap 'echo half an answer; rm started; exit 143' TERM\ntouch started\nwhile :;"
+        " do sleep 0.05; done\n"
     )
     (tmp_path / "bin" / "spark-submit").chmod(0o755)
     environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
@@ -298,7 +361,11 @@ def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signa
         out, err = process.communicate(timeout=30)
     # Ctrl-C has to end the shell's loop, too: only a program that dies of the signal does that.
     code = -signal.SIGINT if number == signal.SIGINT else TERMINATED
-    assert (process.returncode, out, err) == (code, "", "raftlog replay: interrupted, nothing was answered\n")
+    assert (process.returncode, out, err) == (
+        code,
+        "",
+        "raftlog replay: interrupted, nothing was answered\n",
+    )
     assert not (tmp_path / "started").exists()
 
 
@@ -310,13 +377,24 @@ def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> N
     done = {"job": "audit", "batch": 4, "end_offset": 70, "alerts": 2}
     (tmp_path / "watched" / "done.json").write_text(json.dumps(done))
     (tmp_path / "bin" / "spark-submit").write_text(
-        "#!/bin/sh\ntrap 'exit 143' TERM\n"
-        f"echo '{json.dumps(done | {'batch': 5, 'end_offset': 75, 'alerts': 3})}' > watched/done.json\n"
-        "echo one alert\nwhile :; do sleep 0.05; done\n"
+        "#!/bin/sh\ntrap 'exit 143' TERM\necho"
+        f" '{json.dumps(done | {'batch': 5, 'end_offset': 75, 'alerts': 3})}' >"
+        " watched/done.json\necho one alert\nwhile :; do sleep 0.05; done\n"
     )
     (tmp_path / "bin" / "spark-submit").chmod(0o755)
     environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
-    words = [sys.executable, "-m", "replay", "watch", "exported", "audit", "-o", "watched", "--every", "1"]
+    words = [
+        sys.executable,
+        "-m",
+        "replay",
+        "watch",
+        "exported",
+        "audit",
+        "-o",
+        "watched",
+        "--every",
+        "1",
+    ]
     with subprocess.Popen(
         words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -325,19 +403,41 @@ def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> N
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=30)
     assert (first, out) == ("one alert\n", "")
-    said = "raftlog replay: stopped after 5 new records and 1 new alert; the next run goes on at offset 75\n"
+    said = (
+        "raftlog replay: stopped after 5 new records and 1 new alert; the next run goes on at"
+        " offset 75\n"
+    )
     assert (process.returncode, err) == (EXIT_FINDINGS, said)
 
 
 @pytest.mark.nightly
 def test_what_goes_wrong_with_a_watch_goes_to_standard_error(tmp_path: Path) -> None:
     fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
-    (tmp_path / "bin" / "spark-submit").write_text("#!/bin/sh\necho an alert\necho 'raftlog replay: no more'\nexit 2\n")
+    (tmp_path / "bin" / "spark-submit").write_text(
+        "#!/bin/sh\necho an alert\necho 'raftlog replay: no more'\nexit 2\n"
+    )
     (tmp_path / "bin" / "spark-submit").chmod(0o755)
     environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
-    words = [sys.executable, "-m", "replay", "watch", "exported", "lao", "-o", "watched", "--every", "1"]
-    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (EXIT_INPUT, "an alert\n", "raftlog replay: no more\n")
+    words = [
+        sys.executable,
+        "-m",
+        "replay",
+        "watch",
+        "exported",
+        "lao",
+        "-o",
+        "watched",
+        "--every",
+        "1",
+    ]
+    done = subprocess.run(
+        words, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        EXIT_INPUT,
+        "an alert\n",
+        "raftlog replay: no more\n",
+    )
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -349,7 +449,11 @@ def test_each_job_is_a_file_for_spark_submit(job: str, monkeypatch: pytest.Monke
         return EXIT_FINDINGS
 
     monkeypatch.setattr(submit, "run_here", run_here)
-    asked = {"history": ["topic", "orders"], "sql": ["SELECT 1"], "watch": ["audit", "--output", "seen"]}
+    asked = {
+        "history": ["topic", "orders"],
+        "sql": ["SELECT 1"],
+        "watch": ["audit", "--output", "seen"],
+    }
     monkeypatch.setattr(sys, "argv", [f"{job}.py", "/data", *asked.get(job, []), "--limit", "5"])
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(Path(java.__file__).parent / "jobs" / f"{job}.py"), run_name="__main__")
@@ -370,7 +474,10 @@ def test_a_long_history_is_cut_into_more_pieces_and_a_short_one_is_not_compiled(
     assert settings(50_000_000) == {"spark.sql.shuffle.partitions": "334"}
     assert settings(1_000_000) == {"spark.sql.shuffle.partitions": "8"}
     few = settings(200_000)
-    assert (few["spark.sql.shuffle.partitions"], few["spark.sql.codegen.wholeStage"]) == ("8", "false")
+    assert (few["spark.sql.shuffle.partitions"], few["spark.sql.codegen.wholeStage"]) == (
+        "8",
+        "false",
+    )
     assert settings(50_000_000, "spark.sql.shuffle.partitions") == {}
     assert settings(1, "spark.sql.codegen.wholeStage") == {
         key: value for key, value in few.items() if key != "spark.sql.codegen.wholeStage"

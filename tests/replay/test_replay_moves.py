@@ -45,9 +45,13 @@ class Logged(Cell):
         request = rpc.AlterPartitionRequest(
             broker_id=partition.leader, broker_epoch=self.broker(partition.leader).epoch
         )
-        members = [pb.BrokerState(broker_id=one, broker_epoch=self.broker(one).epoch) for one in isr]
+        members = [
+            pb.BrokerState(broker_id=one, broker_epoch=self.broker(one).epoch) for one in isr
+        ]
         request.topics.add(topic_id=topic).partitions.add(
-            leader_epoch=partition.leader_epoch, partition_epoch=partition.partition_epoch, new_isr_with_epochs=members
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            new_isr_with_epochs=members,
         )
         self.send(request)
 
@@ -82,7 +86,9 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Logged, Path]:
     return cell, directory
 
 
-def test_the_parallel_fold_gives_the_controllers_state(replay: Replay, moved: tuple[Logged, Path]) -> None:
+def test_the_parallel_fold_gives_the_controllers_state(
+    replay: Replay, moved: tuple[Logged, Path]
+) -> None:
     cell, directory = moved
     result = replay("state", directory, limit=1)
     assert result.state_hash == format_hash(cell.pending.state_hash & HASH_MASK)
@@ -97,8 +103,12 @@ def test_the_audit_finds_nothing_wrong_in_moves(replay: Replay, moved: tuple[Log
 
 
 @pytest.mark.nightly
-def test_a_stale_epoch_in_a_change_that_completes_a_move_is_found(replay: Replay, tmp_path: Path) -> None:
-    """The record takes a broker of a former incarnation in, and completes a reassignment in the same breath."""
+def test_a_stale_epoch_in_a_change_that_completes_a_move_is_found(
+    replay: Replay, tmp_path: Path
+) -> None:
+    """The record takes a broker of a former incarnation in, and completes a reassignment in the
+    same breath.
+    """
     again = Logged(brokers=3)
     moving = again.create_on((1, 2))
     again.reassign([3, 2])
@@ -122,4 +132,6 @@ def test_a_stale_epoch_in_a_change_that_completes_a_move_is_found(replay: Replay
         writer.append_chunk(again.log)
         writer.commit(again.pending.offset + 1)
     result = replay("audit", tmp_path / "planted")
-    assert [(one.offset, one.rule, one.broker_id) for one in result.findings] == [(planted, "STALE_BROKER_EPOCH", 3)]
+    assert [(one.offset, one.rule, one.broker_id) for one in result.findings] == [
+        (planted, "STALE_BROKER_EPOCH", 3)
+    ]

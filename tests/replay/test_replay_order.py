@@ -1,4 +1,6 @@
-"""Records and files in whatever order, or there twice: the same answers, or an error that says what is wrong."""
+"""Records and files in whatever order, or there twice: the same answers, or an error that says what
+is wrong.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ from raftlog.errors import RaftlogError
 from raftlog.metadata.entities import format_hash
 from raftlog.segments import files
 from raftlog.segments.errors import CorruptExportError, ExportGapError
-from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, Manifest, Segment, encode, read_manifest
+from raftlog.segments.manifest import (
+    MANIFEST_NAME,
+    RAW,
+    RECORDS,
+    Manifest,
+    Segment,
+    encode,
+    read_manifest,
+)
 from raftlog.segments.raw import read_batches
 from raftlog.segments.writer import ExportWriter
 from replay.jobs import lao
@@ -54,7 +64,9 @@ def publish(directory: Path, segments: list[Segment]) -> None:
 
 
 def rewrite(directory: Path, change: Change, *, records_of: int | None = None) -> Segment:
-    """Change the second Parquet file, and make the manifest fit, as a writer with a defect would."""
+    """Change the second Parquet file, and make the manifest fit, as a writer with a defect
+    would.
+    """
     manifest = read_manifest(directory)
     segment = manifest.of_kind(RECORDS)[1]
     path = directory / segment.file
@@ -62,22 +74,33 @@ def rewrite(directory: Path, change: Change, *, records_of: int | None = None) -
     with pq.ParquetWriter(
         path.with_suffix(".new"), pq.read_schema(path), store_schema=False, write_page_checksum=True
     ) as writer:
-        writer.add_key_value_metadata({key: value for key, value in metadata.items() if key.startswith(b"raftlog.")})
+        writer.add_key_value_metadata(
+            {key: value for key, value in metadata.items() if key.startswith(b"raftlog.")}
+        )
         writer.write_table(change(pq.read_table(path)))
     path.with_suffix(".new").replace(path)
     fits = replace(
-        segment, bytes=path.stat().st_size, sha256=files.sha256_of(path), records=records_of or segment.records
+        segment,
+        bytes=path.stat().st_size,
+        sha256=files.sha256_of(path),
+        records=records_of or segment.records,
     )
     publish(directory, [fits if one == segment else one for one in manifest.segments])
     return segment
 
 
 def all_answers(replay: Replay, directory: Path) -> list[Any]:
-    return [replay("state", directory, limit=5000), replay("lao", directory), replay("audit", directory)]
+    return [
+        replay("state", directory, limit=5000),
+        replay("lao", directory),
+        replay("audit", directory),
+    ]
 
 
 @pytest.mark.nightly
-def test_records_out_of_order_within_a_file_change_no_answer(replay: Replay, pristine: Path, exported: Path) -> None:
+def test_records_out_of_order_within_a_file_change_no_answer(
+    replay: Replay, pristine: Path, exported: Path
+) -> None:
     rewrite(exported, lambda table: table.take(pa.array(range(table.num_rows - 1, -1, -1))))
     assert all_answers(replay, exported) == all_answers(replay, pristine)
 
@@ -104,22 +127,30 @@ def test_a_segment_that_is_named_twice_is_refused(replay: Replay, exported: Path
         replay("state", exported)
 
 
-def test_a_copy_of_a_segment_that_is_not_named_does_not_count(replay: Replay, exported: Path) -> None:
+def test_a_copy_of_a_segment_that_is_not_named_does_not_count(
+    replay: Replay, exported: Path
+) -> None:
     segment = read_manifest(exported).of_kind(RECORDS)[0]
     shutil.copy(exported / segment.file, exported / RECORDS / f"{7:020d}-{9:020d}.parquet")
     result = replay("state", exported, limit=1)
     assert result.state_hash == format_hash(HISTORY.hashes[HISTORY.end_offset - 1])
 
 
-def test_rows_that_are_there_twice_are_refused_by_their_number(replay: Replay, exported: Path) -> None:
+def test_rows_that_are_there_twice_are_refused_by_their_number(
+    replay: Replay, exported: Path
+) -> None:
     segment = rewrite(exported, lambda table: pa.concat_tables([table, table.slice(3, 5)]))
     with pytest.raises(RaftlogError) as caught:
         replay("audit", exported)
-    expected = f"{segment.describe()} is corrupt: it has {segment.records + 5} rows, and the manifest says"
+    expected = (
+        f"{segment.describe()} is corrupt: it has {segment.records + 5} rows, and the manifest says"
+    )
     assert expected in str(caught.value)
 
 
-def test_a_record_in_the_place_of_another_is_refused_by_the_fold(replay: Replay, exported: Path) -> None:
+def test_a_record_in_the_place_of_another_is_refused_by_the_fold(
+    replay: Replay, exported: Path
+) -> None:
     """The number of rows fits: one record is there twice, and another is not."""
 
     def change(table: pa.Table) -> pa.Table:

@@ -20,13 +20,17 @@ def history() -> LogHistory:
 
 
 @pytest.fixture(scope="module")
-def rows(spark: SparkSession, history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+def rows(
+    spark: SparkSession, history: LogHistory, tmp_path_factory: pytest.TempPathFactory
+) -> DataFrame:
     directory = tmp_path_factory.mktemp("points")
     export(history, directory)
     return records(spark, open_export(JobRequest(job="state", export=str(directory))))
 
 
-def test_at_every_end_of_a_batch_it_is_what_the_nodes_had(history: LogHistory, rows: DataFrame) -> None:
+def test_at_every_end_of_a_batch_it_is_what_the_nodes_had(
+    history: LogHistory, rows: DataFrame
+) -> None:
     assert state_hashes(rows, history.hashes) == history.hashes
 
 
@@ -42,6 +46,8 @@ def test_an_offset_inside_a_batch_or_beyond_the_end_means_the_batch_before(
     }
 
 
-def test_before_the_first_batch_there_is_nothing_and_nothing_asked_is_nothing_answered(rows: DataFrame) -> None:
+def test_before_the_first_batch_there_is_nothing_and_nothing_asked_is_nothing_answered(
+    rows: DataFrame,
+) -> None:
     assert state_hashes(rows, [-1]) == {-1: 0}
     assert state_hashes(rows, []) == {}

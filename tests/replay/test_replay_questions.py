@@ -22,7 +22,7 @@ def small(seed: int = 51) -> LogHistory:
     return log
 
 
-# --- audit ---------------------------------------------------------------------------------------------------------
+# --- audit --------------------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -42,15 +42,23 @@ def test_findings_are_limited_and_counted(replay: Replay, tmp_path: Path) -> Non
     export(log, tmp_path)
     result = replay("audit", tmp_path, limit=2, rules=("stale_broker_epoch", "lao_went_back"))
     assert (len(result.findings), result.total) == (2, 5)
-    assert [(rule.id, rule.findings) for rule in result.rules] == [("STALE_BROKER_EPOCH", 5), ("LAO_WENT_BACK", 0)]
+    assert [(rule.id, rule.findings) for rule in result.rules] == [
+        ("STALE_BROKER_EPOCH", 5),
+        ("LAO_WENT_BACK", 0),
+    ]
 
 
-# --- history -------------------------------------------------------------------------------------------------------
+# --- history ------------------------------------------------------------------------------------
 
 
 def values(result: history.HistoryResult) -> list[tuple[int, str, Any, Any]]:
     return [
-        (change.offset, change.principal, json.loads(bytes(change.before)), json.loads(bytes(change.after)))
+        (
+            change.offset,
+            change.principal,
+            json.loads(bytes(change.before)),
+            json.loads(bytes(change.after)),
+        )
         for change in result.changes
     ]
 
@@ -68,7 +76,9 @@ def test_history_of_a_config_key(replay: Replay, tmp_path: Path) -> None:
         (first, "User:bob", None, "1"), (second, "User:carol", "1", "2"), (third, "User:alice", "2", None),
     ]  # fmt: skip
     assert {change.client_id for change in result.changes} == {7}
-    assert [change.timestamp_ms for change in result.changes] == sorted(c.timestamp_ms for c in result.changes)
+    assert [change.timestamp_ms for change in result.changes] == sorted(
+        c.timestamp_ms for c in result.changes
+    )
     everything = replay("history", tmp_path, key=("config", "topic:orders"))
     assert len(everything.changes) == 4
 
@@ -119,7 +129,9 @@ def test_history_of_a_broker(replay: Replay, tmp_path: Path) -> None:
         (("user", "bob"), "there is no kind 'user'"),
     ],
 )
-def test_a_key_of_no_known_form(replay: Replay, tmp_path: Path, key: tuple[str, str], says: str) -> None:
+def test_a_key_of_no_known_form(
+    replay: Replay, tmp_path: Path, key: tuple[str, str], says: str
+) -> None:
     export(small(), tmp_path)
     with pytest.raises(ReplayError, match=says):
         replay("history", tmp_path, key=key)

@@ -1,4 +1,6 @@
-"""What the benchmark compares are answers to the same questions: Spark, DuckDB and one process of pyarrow say the same."""
+"""What the benchmark compares are answers to the same questions: Spark, DuckDB and one process of
+pyarrow say the same.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from replay.source import open_export, records
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     directory = tmp_path_factory.mktemp("history") / "it's made up"
-    history, _ = write_export(directory, Profile(seed=2, brokers=6, topics=20, partitions=4), 12_000)
+    history, _ = write_export(
+        directory, Profile(seed=2, brokers=6, topics=20, partitions=4), 12_000
+    )
     return directory, history.state_hash
 
 
@@ -53,7 +57,10 @@ def test_a_side_is_watched_from_outside_and_ended_in_time(exported: tuple[Path, 
     assert side.steps["fold"].answer == state_hash
     assert side.steps["fold"].cpu_s > 0
     assert 10 < side.steps["fold"].peak_mb < 2000
-    assert watch("benchmarks.replay.arrow_side", [str(directory / "none")], limit_s=60).failed == "scan"
+    assert (
+        watch("benchmarks.replay.arrow_side", [str(directory / "none")], limit_s=60).failed
+        == "scan"
+    )
     assert watch("benchmarks.replay.arrow_side", [str(directory)], limit_s=0.01).over == "start"
 
 
@@ -84,7 +91,10 @@ def test_growth_and_skew_are_ratios_of_the_time_a_record() -> None:
 
 
 def test_a_side_that_fails_or_finds_something_does_not_take_the_table_with_it() -> None:
-    measured = {"job: audit": Measured(1.0, 1.0, 1.0, "audit found something"), "job: lao": Measured(1.0, 1.0, 1.0)}
+    measured = {
+        "job: audit": Measured(1.0, 1.0, 1.0, "audit found something"),
+        "job: lao": Measured(1.0, 1.0, 1.0),
+    }
     side = tables.plain(Side(measured, failed="job: report"))
     result = {
         "records": 10, "skew": "none", "made": {"seconds": 1.0, "bytes": {"raw": 1, "records": 1}},

@@ -1,4 +1,6 @@
-"""The parallel fold gives the state that the nodes had, at any point and with any number of tasks."""
+"""The parallel fold gives the state that the nodes had, at any point and with any number of
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def image_at(history: LogHistory, offset: int) -> Image:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
-def test_state_hash_at_an_offset(replay: Replay, history: LogHistory, exported: Path, share: float) -> None:
+def test_state_hash_at_an_offset(
+    replay: Replay, history: LogHistory, exported: Path, share: float
+) -> None:
     ends = sorted(history.hashes)
     offset = ends[int(share * (len(ends) - 1))]
     result = replay("state", exported, at_offset=offset, limit=1)
@@ -69,15 +73,29 @@ def test_every_number_of_tasks_gives_the_same(
     result = replay("state", exported, partitions=partitions, limit=5000)
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
     image = image_at(history, history.end_offset - 1)
-    expected = sorted((kind, key, plain(value)) for kind, key, value in entities(image) if kind != "partition")
-    found = [(row.kind, row.key, msgspec.json.decode(row.value)) for row in result.rows if row.kind != "partition"]
+    expected = sorted(
+        (kind, key, plain(value)) for kind, key, value in entities(image) if kind != "partition"
+    )
+    found = [
+        (row.kind, row.key, msgspec.json.decode(row.value))
+        for row in result.rows
+        if row.kind != "partition"
+    ]
     assert sorted(found, key=lambda row: row[:2]) == sorted(expected, key=lambda row: row[:2])
-    partitions_found = {row.key: msgspec.json.decode(row.value) for row in result.rows if row.kind == "partition"}
-    assert partitions_found == {key: plain(value) for kind, key, value in entities(image) if kind == "partition"}
-    assert result.entities == {kind: sum(row.kind == kind for row in result.rows) for kind in result.entities}
+    partitions_found = {
+        row.key: msgspec.json.decode(row.value) for row in result.rows if row.kind == "partition"
+    }
+    assert partitions_found == {
+        key: plain(value) for kind, key, value in entities(image) if kind == "partition"
+    }
+    assert result.entities == {
+        kind: sum(row.kind == kind for row in result.rows) for kind in result.entities
+    }
 
 
-def test_an_offset_within_a_batch_means_the_batch_before(replay: Replay, history: LogHistory, exported: Path) -> None:
+def test_an_offset_within_a_batch_means_the_batch_before(
+    replay: Replay, history: LogHistory, exported: Path
+) -> None:
     ends = sorted(history.hashes)
     before, end = next((a, b) for a, b in pairwise(ends[200:]) if b - a > 2)
     result = replay("state", exported, at_offset=end - 1, limit=1)
@@ -89,7 +107,10 @@ def test_state_at_a_time(replay: Replay, history: LogHistory, exported: Path) ->
     middle = image_at(history, sorted(history.hashes)[len(history.hashes) // 2])
     for image, time_ms in ((middle, middle.timestamp_ms), (whole, whole.timestamp_ms + 1_000_000)):
         result = replay("state", exported, at_time_ms=time_ms, limit=1)
-        assert (result.point.offset, result.state_hash) == (image.offset, format_hash(image.state_hash))
+        assert (result.point.offset, result.state_hash) == (
+            image.offset,
+            format_hash(image.state_hash),
+        )
         assert result.point.timestamp_ms == image.timestamp_ms
 
 
@@ -115,7 +136,9 @@ def test_other_histories(replay: Replay, tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("share", in_gate((0.3, 0.7, 1.0), (0.7,)))
-def test_clients_and_their_results(replay: Replay, with_clients: tuple[LogHistory, Path], share: float) -> None:
+def test_clients_and_their_results(
+    replay: Replay, with_clients: tuple[LogHistory, Path], share: float
+) -> None:
     history, directory = with_clients
     ends = sorted(history.hashes)
     offset = ends[int(share * (len(ends) - 1))]
@@ -124,12 +147,20 @@ def test_clients_and_their_results(replay: Replay, with_clients: tuple[LogHistor
     assert len(image.client_results) > 10
     result = replay("state", directory, at_offset=offset, limit=5000, partitions=3)
     assert result.state_hash == format_hash(image.state_hash) == format_hash(history.hashes[offset])
-    expected = [(kind, key, plain(value)) for kind, key, value in entities(image) if kind.startswith("client")]
+    expected = [
+        (kind, key, plain(value))
+        for kind, key, value in entities(image)
+        if kind.startswith("client")
+    ]
     found = [(row.kind, row.key, msgspec.json.decode(row.value)) for row in result.rows]
-    assert sorted(row[:2] for row in expected) == sorted(row[:2] for row in found if row[0].startswith("client"))
+    assert sorted(row[:2] for row in expected) == sorted(
+        row[:2] for row in found if row[0].startswith("client")
+    )
     assert all(row in found for row in expected)
     for named in ("hostname", "export_cursor"):
-        expected = [(kind, key, plain(value)) for kind, key, value in entities(image) if kind == named]
+        expected = [
+            (kind, key, plain(value)) for kind, key, value in entities(image) if kind == named
+        ]
         assert expected or named == "hostname"
         assert expected == sorted(row for row in found if row[0] == named)
 

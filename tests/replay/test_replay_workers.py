@@ -1,4 +1,6 @@
-"""The jobs on a Spark with two worker processes: nothing in them needs one machine's memory, or the driver's."""
+"""The jobs on a Spark with two worker processes: nothing in them needs one machine's memory, or the
+driver's.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ MASTER = "local-cluster[2,1,2048]"
 @pytest.mark.nightly
 def test_two_workers_give_the_answers_of_one(tmp_path: Path) -> None:
     directory = tmp_path / "made-up"
-    history, _ = write_export(directory, Profile(seed=11, brokers=6, topics=20, partitions=4), 8_000)
+    history, _ = write_export(
+        directory, Profile(seed=11, brokers=6, topics=20, partitions=4), 8_000
+    )
     # Workers announce themselves by the machine's name, unless told otherwise.
     environ = dict(os.environ) | spark_environment(os.environ) | {"SPARK_LOCAL_IP": "127.0.0.1"}
     settings = {

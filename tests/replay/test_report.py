@@ -1,4 +1,6 @@
-"""The report's aggregates: of two hours whose incidents are known, and of histories that would be too much to draw."""
+"""The report's aggregates: of two hours whose incidents are known, and of histories that would be
+too much to draw.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,10 @@ def test_each_incident_is_told_once_with_what_belongs_to_it(report: ReportResult
     assert flapped["flapping"].count == 9
     # Broker 6 has caught up at one blow: no record shows it behind.
     assert slow["held_back"].text == "LAO held back, the log does not say by whom"
-    assert (second(slow["held_back"].begins_ms), second(slow["held_back"].ends_ms)) == pytest.approx(
-        (6300, 6420), abs=2
-    )
+    assert (
+        second(slow["held_back"].begins_ms),
+        second(slow["held_back"].ends_ms),
+    ) == pytest.approx((6300, 6420), abs=2)
 
 
 @pytest.mark.nightly
@@ -65,12 +68,21 @@ def test_an_incident_says_what_was_changed_shortly_before(report: ReportResult) 
 
 
 def test_what_was_changed_while_it_lasted_was_not_changed_before(spark: SparkSession) -> None:
-    columns = "kind string, severity int, begins_ms long, ends_ms long, begins long, count long, text string"
+    columns = (
+        "kind string, severity int, begins_ms long, ends_ms long, begins long, count long, text"
+        " string"
+    )
     begins_ms, ten_minutes_ms = 1_000_000, 600_000
-    fenced = spark.createDataFrame([("fenced", WARNING, begins_ms, begins_ms + 30_000, 10, 1, "")], columns)
+    fenced = spark.createDataFrame(
+        [("fenced", WARNING, begins_ms, begins_ms + 30_000, 10, 1, "")], columns
+    )
     changes = [begins_ms - ten_minutes_ms - 1, begins_ms - ten_minutes_ms, begins_ms, begins_ms + 1]
-    rows = [("config", PLANNED, at_ms, at_ms, offset, 1, "") for offset, at_ms in enumerate(changes)]
-    (incident,), _ = find_incidents(fenced, spark.createDataFrame(rows, columns), Axis(0, 2_000_000, 5_000))
+    rows = [
+        ("config", PLANNED, at_ms, at_ms, offset, 1, "") for offset, at_ms in enumerate(changes)
+    ]
+    (incident,), _ = find_incidents(
+        fenced, spark.createDataFrame(rows, columns), Axis(0, 2_000_000, 5_000)
+    )
     assert [event.begins_ms for event in incident.before] == [begins_ms - ten_minutes_ms, begins_ms]
 
 
@@ -78,7 +90,10 @@ def test_what_was_changed_while_it_lasted_was_not_changed_before(spark: SparkSes
 def test_lanes_tell_the_lives_of_brokers(report: ReportResult) -> None:
     lanes = {lane.broker_id: lane for lane in report.timeline.brokers}
     assert (sorted(lanes), report.timeline.brokers_total) == (list(range(1, BROKERS + 1)), BROKERS)
-    lives = {number: [span.state for span in lane.spans if span.state != "holding"] for number, lane in lanes.items()}
+    lives = {
+        number: [span.state for span in lane.spans if span.state != "holding"]
+        for number, lane in lanes.items()
+    }
     assert lives[1] == ["starting", "serving"]
     assert lives[2] == ["starting", "serving", "leaving", "stopped", "starting", "serving"]
     assert lives[3] == ["starting", "serving", "fenced", "starting", "serving"]
@@ -102,7 +117,9 @@ def test_curves_show_the_worst_of_each_step(report: ReportResult) -> None:
     assert len(timeline.levels) == timeline.axis.buckets <= MAX_BUCKETS
     assert max(level.short for level in timeline.levels) == 5
     without = [second(level.at_ms) for level in timeline.levels if level.leaderless]
-    assert (min(without), max(without)) == pytest.approx((3612, 3850), abs=timeline.axis.bucket_ms / 1000)
+    assert (min(without), max(without)) == pytest.approx(
+        (3612, 3850), abs=timeline.axis.bucket_ms / 1000
+    )
     assert (timeline.levels[-1].short, timeline.levels[-1].leaderless) == (0, 0)
     assert sum(each.records for each in timeline.growth) == report.header.records
 
@@ -111,7 +128,9 @@ def test_curves_show_the_worst_of_each_step(report: ReportResult) -> None:
 def test_every_job_is_on_the_page(report: ReportResult) -> None:
     assert report.audit.passed
     assert {held.broker_id for held in report.lao.hold_ups if held.waited_ms > 10_000} == {3, None}
-    assert [(each.previous_leader_id, each.leader_id) for each in report.availability.failovers] == [(2, 3), (1, 2)]
+    assert [
+        (each.previous_leader_id, each.leader_id) for each in report.availability.failovers
+    ] == [(2, 3), (1, 2)]
     assert report.churn.partitions[0].topic_name == "payments"
     slowest = max(report.timeline.waits, key=lambda wait: wait.max_ms or 0)
     assert 120_000 <= (slowest.max_ms or 0) < 121_000

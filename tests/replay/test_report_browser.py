@@ -1,4 +1,7 @@
-"""The page as a browser shows it. Collected only on a machine that has one: see ``conftest.py``, which says so."""
+"""The page as a browser shows it.
+
+Collected only on a machine that has one: see ``conftest.py``, which says so.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +53,23 @@ def rows(path: Path) -> list[Pixels]:
 
 def runs(row: Pixels, wanted: tuple[int, int, int], least: int = 40) -> list[tuple[int, int]]:
     """Stretches of a row in about that colour, from and to (exclusive)."""
-    edges = [index for index in range(1, WIDTH) if near(row[index], wanted) != near(row[index - 1], wanted)]
-    return [(begin, end) for begin, end in pairwise(edges) if near(row[begin], wanted) and end - begin >= least]
+    edges = [
+        index
+        for index in range(1, WIDTH)
+        if near(row[index], wanted) != near(row[index - 1], wanted)
+    ]
+    return [
+        (begin, end)
+        for begin, end in pairwise(edges)
+        if near(row[begin], wanted) and end - begin >= least
+    ]
 
 
 def over(ground: str, colour: str, alpha: float) -> tuple[int, int, int]:
     """A colour with some opacity on a ground."""
     red, green, blue = (
-        round(below * (1 - alpha) + above * alpha) for below, above in zip(rgb(ground), rgb(colour), strict=True)
+        round(below * (1 - alpha) + above * alpha)
+        for below, above in zip(rgb(ground), rgb(colour), strict=True)
     )
     return red, green, blue
 
@@ -72,7 +84,9 @@ def test_a_link_to_an_incident_draws_all_and_zooms_in(browser: Browser, report: 
     assert drawn >= 1
     assert f'data-drawn="{drawn}"' in root[0]
     assert re.search(r'class="card incident critical chosen"', shown)
-    begins, ends = (float(each) for each in re.search(r'data-shown="(\d+) (\d+)"', root[0]).groups())
+    begins, ends = (
+        float(each) for each in re.search(r'data-shown="(\d+) (\d+)"', root[0]).groups()
+    )
     assert sample.BEGINS_MS < begins < sample.at(60) < sample.at(90) < ends < sample.ENDS_MS
 
 
@@ -86,7 +100,11 @@ def test_the_timeline_shows_the_truth_in_light_and_dark(
     ground, card = ("#0f1317", "#171c22") if dark else ("#f6f7f8", "#ffffff")
     assert near(picture[2][2], rgb(ground), 2)
     # In the middle of broker 2's lane: it serves, is fenced for the third quarter, and serves.
-    fenced = [(y, found) for y, row in enumerate(picture) if (found := runs(row, rgb(colours.STATES["fenced"])))]
+    fenced = [
+        (y, found)
+        for y, row in enumerate(picture)
+        if (found := runs(row, rgb(colours.STATES["fenced"])))
+    ]
     assert fenced
     y, ((begin, end),) = fenced[len(fenced) // 2]
     serving = runs(picture[y], over(card, colours.STATES["serving"], 0.42))

@@ -1,4 +1,6 @@
-"""The page as a document: whole in itself, safe whatever the names are, bounded, readable in light and dark. Needs no browser."""
+"""The page as a document: whole in itself, safe whatever the names are, bounded, readable in light
+and dark. Needs no browser.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def document(result: ReportResult) -> Document:
 def luminance(colour: str) -> float:
     """Relative, as WCAG defines it."""
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels)
+    red, green, blue = (
+        each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -81,15 +85,24 @@ def themes() -> list[dict[str, str]]:
     return [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in blocks]
 
 
-# --- whole in itself -----------------------------------------------------------------------------------------------
+# --- whole in itself ----------------------------------------------------------------------------
 
 
 def test_a_page_loads_nothing(plain: Document) -> None:
     read = plain
-    links = [value for _, attributes in read.elements for name, value in attributes.items() if name in ("src", "href")]
+    links = [
+        value
+        for _, attributes in read.elements
+        for name, value in attributes.items()
+        if name in ("src", "href")
+    ]
     assert links
     assert [link for link in links if not str(link).startswith("#")] == []
-    (policy,) = [each["content"] for _, each in read.elements if each.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        each["content"]
+        for _, each in read.elements
+        if each.get("http-equiv") == "Content-Security-Policy"
+    ]
     assert policy is not None
     assert policy.startswith("default-src 'none'")
     assert "http" not in policy
@@ -100,7 +113,9 @@ def test_every_link_leads_somewhere_and_every_figure_has_a_place(plain: Document
     targets = {str(each["href"])[1:] for tag, each in read.elements if tag == "a"}
     assert targets <= set(read.ids)
     assert {"timeline", "incidents", "incident-1", "audit"} <= targets
-    assert set(read.figures) == {each["id"] for _, each in read.elements if each.get("class") == "plot"}
+    assert set(read.figures) == {
+        each["id"] for _, each in read.elements if each.get("class") == "plot"
+    }
     assert len(read.ids) == len(set(read.ids))
 
 
@@ -127,7 +142,7 @@ def test_a_broken_rule_is_named_with_its_offsets_first() -> None:
     assert "ISR_EMPTY partition orders-1 an empty ISR a member User:bob 712, 700" in shown
 
 
-# --- safe ----------------------------------------------------------------------------------------------------------
+# --- safe ---------------------------------------------------------------------------------------
 
 
 def test_names_are_only_ever_text(plain: Document) -> None:
@@ -142,11 +157,15 @@ def test_names_are_only_ever_text(plain: Document) -> None:
     assert "<img" not in json.dumps(read.figures)
 
 
-# --- bounded -------------------------------------------------------------------------------------------------------
+# --- bounded ------------------------------------------------------------------------------------
 
 
 def test_the_largest_page_is_not_much_larger() -> None:
-    spans = [sample.span(state, step, step + 0.5, reason="r" * 200) for step in range(120) for state in colours.STATES]
+    spans = [
+        sample.span(state, step, step + 0.5, reason="r" * 200)
+        for step in range(120)
+        for state in colours.STATES
+    ]
     lanes = [BrokerLane(number, "rack", 9, 9, 9, 9, spans) for number in range(MAX_LANES)]
     growth = [
         Growth(sample.BEGINS_MS + step * sample.AXIS.bucket_ms, f"TYPE_{number}", 5)
@@ -154,13 +173,14 @@ def test_the_largest_page_is_not_much_larger() -> None:
         for number in range(MAX_TYPES + 1)
     ]
     incidents = [
-        sample.incident(number=number, events=[sample.event("x", 2, 1, 2, "t" * 300)] * 8) for number in range(1, 13)
+        sample.incident(number=number, events=[sample.event("x", 2, 1, 2, "t" * 300)] * 8)
+        for number in range(1, 13)
     ]
     largest = page.render_page(sample.result(brokers=lanes, growth=growth, incidents=incidents))
     assert len(largest) - len(page.render_page(sample.result())) < 5_000_000
 
 
-# --- readable ------------------------------------------------------------------------------------------------------
+# --- readable -----------------------------------------------------------------------------------
 
 
 def test_text_and_marks_stand_out_in_light_and_dark() -> None:
@@ -181,7 +201,7 @@ def test_states_differ_in_more_than_colour() -> None:
     assert len(marks) == len(colours.STATES)
 
 
-# --- where it goes -------------------------------------------------------------------------------------------------
+# --- where it goes ------------------------------------------------------------------------------
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -206,7 +226,9 @@ def test_a_place_that_takes_nothing_is_named_before_the_work_is_done(
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     page.write("new", tmp_path / "report.html")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.html", "new")]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
+        ("report.html", "new")
+    ]
     (tmp_path / "taken").mkdir()
     with pytest.raises(ReplayError, match="can't be written"):
         page.write("new", tmp_path / "taken")

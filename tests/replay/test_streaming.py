@@ -1,4 +1,6 @@
-"""The stream over an export that is still written, and jobs on it: each record and each alert once, whatever happens."""
+"""The stream over an export that is still written, and jobs on it: each record and each alert once,
+whatever happens.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def reader(directory: Path, **options: str) -> RawStreamReader:
     return RawStreamReader({"path": str(directory)} | options, full_schema())
 
 
-# --- the source ------------------------------------------------------------------------------------------------------
+# --- the source ---------------------------------------------------------------------------------
 
 
 def test_a_stream_goes_from_file_to_file(tmp_path: Path) -> None:
@@ -94,10 +96,14 @@ def test_another_log_or_an_older_export_is_not_read_on(tmp_path: Path) -> None:
     write(tmp_path / "one", LogHistory(94).run(200), 200)
     position = reader(tmp_path / "one").reportLatestOffset()
     export(LogHistory(94).run(60), tmp_path / "older")
-    with pytest.raises(ExportGapError, match=rf"goes on at offset {position['offset']}, and .* holds offsets 0 to"):
+    with pytest.raises(
+        ExportGapError, match=rf"goes on at offset {position['offset']}, and .* holds offsets 0 to"
+    ):
         reader(tmp_path / "older").latestOffset(position, ReadAllAvailable())
     export(LogHistory(94, generation=1).run(300), tmp_path / "restored")
-    with pytest.raises(ExportMismatchError, match=r"generation 1, and the stream has read .* generation 0"):
+    with pytest.raises(
+        ExportMismatchError, match=r"generation 1, and the stream has read .* generation 0"
+    ):
         reader(tmp_path / "restored").partitions(position, position)
 
 
@@ -107,7 +113,9 @@ def test_spark_reads_each_record_once_over_restarts(spark: SparkSession, tmp_pat
     directory, out = tmp_path / "export", tmp_path / "out"
     for until in (60, 60, 200):
         write(directory, log, until)
-        rows = spark.readStream.format("raftlog").option("maxFilesPerTrigger", 2).load(str(directory))
+        rows = (
+            spark.readStream.format("raftlog").option("maxFilesPerTrigger", 2).load(str(directory))
+        )
         query = rows.select("offset", "type_name").writeStream.option(
             "checkpointLocation", str(tmp_path / "checkpoint")
         )
@@ -116,7 +124,7 @@ def test_spark_reads_each_record_once_over_restarts(spark: SparkSession, tmp_pat
     assert found == list(range(reader(directory).reportLatestOffset()["offset"]))
 
 
-# --- the ledger ------------------------------------------------------------------------------------------------------
+# --- the ledger ---------------------------------------------------------------------------------
 
 
 class CrashError(Exception):
@@ -129,7 +137,10 @@ def count_elections(piece: Piece, stack: ExitStack) -> Judged:
     elections = piece.records.where("type_name = 'LEADER_CHANGE'").select("offset", "leader_id")
     before = 0 if known is None else known.count()
     alerts = elections.withColumn("number", sf.lit(before) + 1)
-    return Judged({"alerts": alerts}, {"elections": elections if known is None else known.unionByName(elections)})
+    return Judged(
+        {"alerts": alerts},
+        {"elections": elections if known is None else known.unionByName(elections)},
+    )
 
 
 def pieces(spark: SparkSession, log: LogHistory, tmp_path: Path) -> list[DataFrame]:
@@ -141,7 +152,10 @@ def pieces(spark: SparkSession, log: LogHistory, tmp_path: Path) -> list[DataFra
     log.progress()
     export(log, tmp_path / "export")
     rows = (
-        spark.read.format("raftlog").load(str(tmp_path / "export")).select("offset", "type_name", "leader_id").cache()
+        spark.read.format("raftlog")
+        .load(str(tmp_path / "export"))
+        .select("offset", "type_name", "leader_id")
+        .cache()
     )
     bounds = [0, *ends, log.end_offset]
     return [rows.where(f"offset >= {low} and offset < {high}") for low, high in pairwise(bounds)]
@@ -181,11 +195,15 @@ def test_a_ledger_keeps_to_its_job_and_its_offsets(spark: SparkSession, tmp_path
     batches = pieces(spark, LogHistory(97), tmp_path)
     ledger = Ledger(tmp_path / "job", "elections")
     assert ledgers.output(spark, tmp_path / "job") is None
-    with pytest.raises(ReplayError, match=r"has come to offset 0, and what comes next .* begin another directory"):
+    with pytest.raises(
+        ReplayError, match=r"has come to offset 0, and what comes next .* begin another directory"
+    ):
         take(batches[1], 0, ledger, count_elections)
     with pytest.raises(ReplayError, match="has come to offset 0"):
         take(batches[0].union(batches[0].limit(1)), 0, ledger, count_elections)
-    with pytest.raises(ReplayError, match="belongs to the job elections: give audit a directory of its own"):
+    with pytest.raises(
+        ReplayError, match="belongs to the job elections: give audit a directory of its own"
+    ):
         Ledger(tmp_path / "job", "audit")
     (tmp_path / "job" / "done.json").write_text("{")
     with pytest.raises(ReplayError, match=r"done\.json is damaged"):
@@ -217,7 +235,9 @@ def test_a_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Pa
         def tell(before: Done, now: Ledger = ledger) -> None:
             told.append((before.end_offset, now.done.end_offset))
 
-        start(spark, str(tmp_path / "export"), ledger, count_elections, max_files=1, done=tell).awaitTermination()
+        start(
+            spark, str(tmp_path / "export"), ledger, count_elections, max_files=1, done=tell
+        ).awaitTermination()
     assert ledger.done.end_offset == log.end_offset
     # Each micro-batch is told of once, and they follow each other.
     assert [before for before, _ in told] == [0, *(after for _, after in told[:-1])]

@@ -35,7 +35,11 @@ def in_pieces(rows: DataFrame, bounds: list[int], directory: Path) -> Found:
         piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))
         take(piece, number, Ledger(directory, audit.NAME), audit.judge())
     found = ledger.output(rows.sparkSession, directory)
-    return [] if found is None else sorted((row.rule, row.offset, row.broker_id or -1) for row in found.collect())
+    return (
+        []
+        if found is None
+        else sorted((row.rule, row.offset, row.broker_id or -1) for row in found.collect())
+    )
 
 
 @pytest.mark.nightly
@@ -62,5 +66,9 @@ def test_an_epoch_may_begin_where_a_piece_does(spark: SparkSession, tmp_path: Pa
     rows = rows_of(spark, log, tmp_path / "export")
     known = remember(History(rows.where(sf.col("offset") < offset), offset))
     piece = known.unionByName(rows.where(sf.col("offset") >= offset))
-    found = quorum.check(History(piece, log.end_offset, since=offset)).where(sf.col("offset") >= offset).collect()
+    found = (
+        quorum.check(History(piece, log.end_offset, since=offset))
+        .where(sf.col("offset") >= offset)
+        .collect()
+    )
     assert [(row.rule, row.offset) for row in found] == [("EPOCH_WITHOUT_CONTROLLER", offset)]

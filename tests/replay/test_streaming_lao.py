@@ -1,4 +1,6 @@
-"""LAO of an export that is still written: each stall once, whatever the cuts are, by the command that watches."""
+"""LAO of an export that is still written: each stall once, whatever the cuts are, by the command
+that watches.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ Alert = tuple[int | None, str, int | None, int]
 
 def story(log: Story) -> Iterator[list[Alert]]:
     """Stops in the middle of stalls: what is to be said from one stop to the next."""
-    # Broker 3 applies one record a sample; the others have applied more, which only the first sample says.
+    # Broker 3 applies one record a sample; the others have applied more, which only the first
+    # sample says.
     log.level()
     log.wait(60_000)
     first, second, third = log.write(), log.write(), log.write()
@@ -65,13 +68,18 @@ def test_each_stall_once_over_restarts(spark: SparkSession, replay: Replay, tmp_
     log, exported, directory, said = Story(), tmp_path / "export", tmp_path / "watched", 0
 
     def run(request: JobRequest, _: list[str]) -> int:
-        asked = {name: getattr(request, name) for name in ("watch", "output", "every_s", "limit", "stall_ms")}
+        asked = {
+            name: getattr(request, name)
+            for name in ("watch", "output", "every_s", "limit", "stall_ms")
+        }
         result = replay(request.job, Path(request.export), **asked)
         watch.render(result, console(200))
         return 0 if result.passed else EXIT_FINDINGS
 
     def watched(job: str = lao.NAME) -> Result:
-        return CliRunner().invoke(create_app(run), ["watch", str(exported), job, "-o", str(directory)])
+        return CliRunner().invoke(
+            create_app(run), ["watch", str(exported), job, "-o", str(directory)]
+        )
 
     for batch, expected in enumerate(story(log)):
         export(log, exported)
@@ -79,7 +87,8 @@ def test_each_stall_once_over_restarts(spark: SparkSession, replay: Replay, tmp_
         assert printed.exit_code == (EXIT_FINDINGS if expected else 0), printed.output
         said += len(expected)
         assert (
-            f"up to offset {log.end_offset - 1}: {counted(len(expected), 'new alert')}, {said} in all" in printed.output
+            f"up to offset {log.end_offset - 1}: {counted(len(expected), 'new alert')}, {said}"
+            " in all" in printed.output
         )
         found = output(spark, directory, ALERTS)
         assert found is not None
@@ -96,7 +105,9 @@ def test_each_stall_once_over_restarts(spark: SparkSession, replay: Replay, tmp_
     assert "belongs to the job lao" in str(watched("audit").exception)
 
 
-@pytest.mark.parametrize("words", [["weather", "-o", "seen"], ["lao"], ["lao", "-o", "seen", "--every", "0"]])
+@pytest.mark.parametrize(
+    "words", [["weather", "-o", "seen"], ["lao"], ["lao", "-o", "seen", "--every", "0"]]
+)
 def test_what_cannot_be_watched_is_refused_before_spark_starts(words: list[str]) -> None:
     refused = CliRunner().invoke(create_app(lambda *_: 0), ["watch", "exported", *words])
     assert refused.exit_code == EXIT_INPUT

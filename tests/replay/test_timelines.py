@@ -44,7 +44,13 @@ class Eventful(LogHistory):
             self.change(old, leader_recovery_state=0, removing_replicas=[old.leader])
         elif dice < 0.65:
             replicas = sorted({old.leader, *rng.sample(range(1, self.brokers + 1), 2)})
-            self.change(old, replicas=replicas, isr=[old.leader], adding_replicas=replicas[:1], removing_replicas=[])
+            self.change(
+                old,
+                replicas=replicas,
+                isr=[old.leader],
+                adding_replicas=replicas[:1],
+                removing_replicas=[],
+            )
         elif dice < 0.75:
             self.begin_shutdown(rng.randrange(1, self.brokers + 1))
         elif dice < 0.85:
@@ -58,7 +64,8 @@ class Eventful(LogHistory):
 
     def change(self, old: Any, **named: Any) -> None:
         values: dict[str, Any] = {
-            field: pb.IdList(ids=value) if isinstance(value, list) else value for field, value in named.items()
+            field: pb.IdList(ids=value) if isinstance(value, list) else value
+            for field, value in named.items()
         }
         change = pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index, **values)
         self.append(change, principal="User:admin")
@@ -66,12 +73,16 @@ class Eventful(LogHistory):
     def begin_shutdown(self, broker_id: int) -> None:
         epoch = self.draft.brokers[broker_id].epoch
         self.append(
-            pb.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, in_controlled_shutdown=True)
+            pb.BrokerRegistrationChangeRecord(
+                broker_id=broker_id, broker_epoch=epoch, in_controlled_shutdown=True
+            )
         )
 
     def replace_broker(self, broker_id: int) -> None:
         self.append(
-            pb.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=self.draft.brokers[broker_id].epoch),
+            pb.UnregisterBrokerRecord(
+                broker_id=broker_id, broker_epoch=self.draft.brokers[broker_id].epoch
+            ),
             pb.NoOpRecord(),
         )
         self.append(pb.NoOpRecord())
@@ -79,12 +90,20 @@ class Eventful(LogHistory):
         self.set_fenced(broker_id, fenced=False)
 
     def revive(self, name: str) -> None:
-        """No controller would: the id of a topic that was removed comes back. The fold allows it."""
+        """No controller would: the id of a topic that was removed comes back.
+
+        The fold allows it.
+        """
         topic_id = self.topics[name]
         self.delete_topic(name)
         replicas = self.active()[:2]
         created = pb.PartitionRecord(
-            topic_id=topic_id, replicas=replicas, isr=replicas, leader=replicas[0], leader_epoch=7, partition_epoch=70
+            topic_id=topic_id,
+            replicas=replicas,
+            isr=replicas,
+            leader=replicas[0],
+            leader_epoch=7,
+            partition_epoch=70,
         )
         self.append(pb.TopicRecord(name=name, topic_id=topic_id), created)
         self.topics[name] = topic_id
@@ -108,11 +127,16 @@ class Folded:
                     apply(self._draft, record.type, message, offset, header.epoch)
                     self._look(RecordType(record.type), message, offset, header)
 
-    def _look(self, type_: RecordType, message: Any, offset: int, header: batch.BatchHeader) -> None:
+    def _look(
+        self, type_: RecordType, message: Any, offset: int, header: batch.BatchHeader
+    ) -> None:
         begin = {"begins": offset, "begins_ms": header.timestamp_ms, "ends": None, "ends_ms": None}
         if "BROKER" in type_.name:
             self._end(message.broker_id, offset, header)
-            of_batch = {"batch_base_offset": header.base_offset, "batch_last_offset": header.last_offset}
+            of_batch = {
+                "batch_base_offset": header.base_offset,
+                "batch_last_offset": header.last_offset,
+            }
             facts = {"epoch": header.epoch, "principal": header.principal}
             self._begin_broker(type_, message, begin | facts | of_batch)
         elif type_ in (RecordType.TOPIC, RecordType.REMOVE_TOPIC):
@@ -120,14 +144,22 @@ class Folded:
             for key in [key for key in self._open if isinstance(key, tuple) and key[0] == topic_id]:
                 self._end(key, offset, header)
             if type_ == RecordType.TOPIC:
-                self._begin((topic_id, None), self.topics, begin | {"topic_id": topic_id, "topic_name": message.name})
+                self._begin(
+                    (topic_id, None),
+                    self.topics,
+                    begin | {"topic_id": topic_id, "topic_name": message.name},
+                )
         elif "PARTITION" in type_.name:
             self._end((message.topic_id.hex(), message.partition_id), offset, header)
             facts = {"epoch": header.epoch, "principal": header.principal, "type": int(type_)}
-            self._begin_partition(type_, message, begin | facts | {"batch_last_offset": header.last_offset})
+            self._begin_partition(
+                type_, message, begin | facts | {"batch_last_offset": header.last_offset}
+            )
         elif type_ == RecordType.CONFIG:
             self._end((message.resource_type, message.resource_name, message.name), offset, header)
-            self._begin_config(message, begin | {"epoch": header.epoch, "principal": header.principal})
+            self._begin_config(
+                message, begin | {"epoch": header.epoch, "principal": header.principal}
+            )
         elif type_ == RecordType.LEADER_CHANGE:
             self._end("controller", offset, header)
             facts = {"epoch": header.epoch, "leader_id": message.leader_id}
@@ -146,10 +178,21 @@ class Folded:
         broker = self._draft.brokers.get(message.broker_id)
         if broker is None:
             return
-        facts = {name: getattr(broker, name) for name in ("fenced", "in_controlled_shutdown", "rack", "reason")}
+        facts = {
+            name: getattr(broker, name)
+            for name in ("fenced", "in_controlled_shutdown", "rack", "reason")
+        }
         facts["cause"] = broker.cause.name if broker.cause else None
-        facts |= {"broker_id": broker.id, "broker_epoch": broker.epoch, "incarnation_id": broker.incarnation_id}
-        self._begin(broker.id, self.brokers, row | facts | {"registration": type_ == RecordType.REGISTER_BROKER})
+        facts |= {
+            "broker_id": broker.id,
+            "broker_epoch": broker.epoch,
+            "incarnation_id": broker.incarnation_id,
+        }
+        self._begin(
+            broker.id,
+            self.brokers,
+            row | facts | {"registration": type_ == RecordType.REGISTER_BROKER},
+        )
 
     def _begin_config(self, message: Any, row: dict[str, Any]) -> None:
         values = self._draft.configs.get((message.resource_type, message.resource_name)) or {}
@@ -191,7 +234,9 @@ def log() -> LogHistory:
 
 
 @pytest.fixture(scope="module")
-def rows(spark: SparkSession, log: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+def rows(
+    spark: SparkSession, log: LogHistory, tmp_path_factory: pytest.TempPathFactory
+) -> DataFrame:
     directory = tmp_path_factory.mktemp("eventful")
     export(log, directory)
     return records(spark, open_export(JobRequest(job="", export=str(directory)))).cache()
@@ -229,4 +274,6 @@ def test_a_history_in_pieces_gives_the_same(rows: DataFrame, log: LogHistory) ->
         begun = timeline(first)
         extra = {"topics_before": timelines.topics(first)} if name == "partitions" else {}
         known = [row for row in found(begun) if row["ends"] is not None]
-        assert in_order(known + found(timeline(second, begun, **extra))) == in_order(getattr(Folded(log), name))
+        assert in_order(known + found(timeline(second, begun, **extra))) == in_order(
+            getattr(Folded(log), name)
+        )

@@ -1,4 +1,6 @@
-"""The job verify: a good export passes, and each way in which one can be wrong is named, all of them at once."""
+"""The job verify: a good export passes, and each way in which one can be wrong is named, all of
+them at once.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,24 @@ from raftlog import batch
 from raftlog.metadata.entities import format_hash
 from raftlog.segments import files
 from raftlog.segments.errors import ExportError
-from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, Segment, StateHash, encode, read_manifest
+from raftlog.segments.manifest import (
+    MANIFEST_NAME,
+    RAW,
+    RECORDS,
+    Segment,
+    StateHash,
+    encode,
+    read_manifest,
+)
 from raftlog.segments.writer import ExportWriter
 from replay.errors import ReplayError
 from replay.jobs import verify
 from replay.remote import hadoop_uri
 
 
-def said(history: LogHistory, offset: int, node_id: int, source: str = "image", **other: object) -> StateHash:
+def said(
+    history: LogHistory, offset: int, node_id: int, source: str = "image", **other: object
+) -> StateHash:
     one = StateHash(
         offset=offset,
         epoch=epoch_at(history, offset),
@@ -60,7 +72,13 @@ def good(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ends = sorted(history.hashes)
     with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=100) as writer:
         writer.append_chunk(b"".join(history.batches))
-        writer.record([said(history, ends[-1], 1), said(history, ends[-1], 2), said(history, ends[90], 3, "snapshot")])
+        writer.record(
+            [
+                said(history, ends[-1], 1),
+                said(history, ends[-1], 2),
+                said(history, ends[90], 3, "snapshot"),
+            ]
+        )
         writer.commit(history.end_offset)
     return directory
 
@@ -79,7 +97,9 @@ def refit(directory: Path, *segments: Segment, **fields: object) -> None:
         path = directory / one.file
         named = fitting.get(one.file, one)
         changed.append(replace(named, bytes=path.stat().st_size, sha256=files.sha256_of(path)))
-    (directory / MANIFEST_NAME).write_bytes(encode(replace(manifest, segments=tuple(changed), **fields)))
+    (directory / MANIFEST_NAME).write_bytes(
+        encode(replace(manifest, segments=tuple(changed), **fields))
+    )
 
 
 def rewrite_column(path: Path, name: str, column: pa.Array) -> None:
@@ -112,7 +132,10 @@ def test_a_good_export(replay: Replay, history: LogHistory, good: Path) -> None:
     ]  # fmt: skip
     out = StringIO()
     verify.render(result, Console(file=out, width=200))
-    assert "2 recorded states agree with the fold; made in 1, 7, 200 tasks, it is the same" in out.getvalue()
+    assert (
+        "2 recorded states agree with the fold; made in 1, 7, 200 tasks, it is the same"
+        in out.getvalue()
+    )
 
 
 def test_a_state_that_a_node_did_not_have(replay: Replay, history: LogHistory, copy: Path) -> None:
@@ -128,7 +151,9 @@ def test_a_state_that_a_node_did_not_have(replay: Replay, history: LogHistory, c
     assert result.end_said_by == []
 
 
-def test_a_state_said_behind_another_record(replay: Replay, history: LogHistory, copy: Path) -> None:
+def test_a_state_said_behind_another_record(
+    replay: Replay, history: LogHistory, copy: Path
+) -> None:
     """A node that followed another leader at that offset; and an offset inside a batch."""
     ends = sorted(history.hashes)
     inside = next(end for before, end in pairwise(ends) if end - before > 1) - 1
@@ -146,7 +171,10 @@ def test_files_that_are_damaged_are_all_named(replay: Replay, copy: Path) -> Non
     path = copy / records[2].file
     path.write_bytes(path.read_bytes()[:-1])
     result = replay("verify", copy)
-    assert [(fault.check, fault.file) for fault in result.faults] == [("FILE", raw[0].file), ("FILE", records[2].file)]
+    assert [(fault.check, fault.file) for fault in result.faults] == [
+        ("FILE", raw[0].file),
+        ("FILE", records[2].file),
+    ]
     assert (result.end, result.not_folded) == (None, "files are damaged")
     assert [state.folded for state in result.states] == [None, None]
 
@@ -161,7 +189,11 @@ def test_a_value_that_is_another_in_parquet(replay: Replay, copy: Path) -> None:
     rewrite_column(copy / segment.file, "isr", pa.array(isrs, pa.list_(pa.int32())))
     refit(copy)
     fault = only_fault(replay("verify", copy))
-    assert (fault.check, fault.file, fault.first_offset) == ("FORMS", segment.file, segment.base_offset + at)
+    assert (fault.check, fault.file, fault.first_offset) == (
+        "FORMS",
+        segment.file,
+        segment.base_offset + at,
+    )
     assert f"column isr has [99] at offset {segment.base_offset + at}, and raw/" in fault.message
 
 
@@ -171,17 +203,25 @@ def test_files_of_two_logs_in_one_export(replay: Replay, copy: Path) -> None:
     last = manifest.segments[-2]
     refit(copy, replace(last, first_epoch=0))
     faults = replay("verify", copy).faults
-    assert any(fault.check == "CHAIN" and "one of the two is from another log" in fault.message for fault in faults)
+    assert any(
+        fault.check == "CHAIN" and "one of the two is from another log" in fault.message
+        for fault in faults
+    )
 
 
-def test_a_history_that_begins_late_is_checked_and_not_folded(replay: Replay, tmp_path: Path) -> None:
+def test_a_history_that_begins_late_is_checked_and_not_folded(
+    replay: Replay, tmp_path: Path
+) -> None:
     history = LogHistory(92).run(100)
     with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=5) as writer:
         writer.append_chunk(b"".join(history.batches[5:]))
         writer.commit(history.end_offset)
     result = replay("verify", tmp_path)
     assert result.passed
-    assert (result.not_folded, result.records) == ("history begins at offset 5", history.end_offset - 5)
+    assert (result.not_folded, result.records) == (
+        "history begins at offset 5",
+        history.end_offset - 5,
+    )
 
 
 def test_a_fold_that_depends_on_the_tasks() -> None:
@@ -201,7 +241,9 @@ def test_only_up_to_an_offset(replay: Replay, history: LogHistory, good: Path) -
 
 
 @pytest.mark.nightly
-def test_through_a_uri(replay: Replay, spark: SparkSession, history: LogHistory, good: Path, copy: Path) -> None:
+def test_through_a_uri(
+    replay: Replay, spark: SparkSession, history: LogHistory, good: Path, copy: Path
+) -> None:
     """A file system that only fsspec knows: the workers read it themselves."""
     uri = f"simplecache::file://{good}"
     assert hadoop_uri(spark, uri) is None
@@ -219,5 +261,7 @@ def test_through_a_uri(replay: Replay, spark: SparkSession, history: LogHistory,
 
 def test_a_level_that_this_build_does_not_know(replay: Replay, copy: Path) -> None:
     refit(copy, metadata_version=99)
-    with pytest.raises(ReplayError, match=r"exported at metadata\.version 99, and this build knows up to"):
+    with pytest.raises(
+        ReplayError, match=r"exported at metadata\.version 99, and this build knows up to"
+    ):
         replay("verify", copy)

@@ -29,7 +29,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "replay_sql.md"
 
 @pytest.fixture(scope="module")
 def log() -> LogHistory:
-    """Broker 3 is fenced once; orders exists twice, the first one with two values of a config key."""
+    """Broker 3 is fenced once; orders exists twice, the first one with two values of a config
+    key.
+    """
     log = LogHistory(81)
     log.create_topic("orders", 1)
     log.alter_config("orders", "retention.ms", "1000", "User:alice")
@@ -60,11 +62,19 @@ def ask(spark: SparkSession, exported: Path) -> Callable[[str], list[tuple[Any, 
     return answer
 
 
-def test_each_view_answers_in_sql(ask: Callable[[str], list[tuple[Any, ...]]], log: LogHistory) -> None:
-    assert ask("SELECT count(*), max(offset) FROM v_records") == [(log.end_offset, log.end_offset - 1)]
-    values = "SELECT config_value, principal, ends - begins FROM v_configs WHERE config_name = 'retention.ms' ORDER BY begins"
-    # The last one ends where the topic's configs are deleted: after two fencing records with their ISR changes, election, progress.
-    (first, second) = ask(values)
+def test_each_view_answers_in_sql(
+    ask: Callable[[str], list[tuple[Any, ...]]], log: LogHistory
+) -> None:
+    assert ask("SELECT count(*), max(offset) FROM v_records") == [
+        (log.end_offset, log.end_offset - 1)
+    ]
+    values = (
+        "SELECT config_value, principal, ends - begins FROM v_configs WHERE config_name ="
+        " 'retention.ms' ORDER BY begins"
+    )
+    # The last one ends where the topic's configs are deleted: after two fencing records with their
+    # ISR changes, election, progress.
+    first, second = ask(values)
     assert first == ("1000", "User:alice", 1)
     assert second[:2] == ("2000", "User:bob")
     assert ask("SELECT before, after FROM v_changes WHERE kind = 'config' ORDER BY offset") == [
@@ -74,7 +84,10 @@ def test_each_view_answers_in_sql(ask: Callable[[str], list[tuple[Any, ...]]], l
     ]
     fenced = "SELECT broker_id, reason FROM v_brokers WHERE fenced AND NOT registration"
     assert ask(fenced) == [(3, "session timed out")]
-    lives = "SELECT t.topic_name, t.ends IS NULL, count(DISTINCT p.partition_id) FROM v_topics t JOIN v_partitions p USING (topic_id) "
+    lives = (
+        "SELECT t.topic_name, t.ends IS NULL, count(DISTINCT p.partition_id) FROM v_topics t JOIN"
+        " v_partitions p USING (topic_id) "
+    )
     assert ask(lives + "GROUP BY ALL ORDER BY 2") == [("orders", False, 1), ("orders", True, 2)]
     assert ask("SELECT epoch, leader_id, ends IS NULL FROM v_controllers ORDER BY epoch") == [
         (1, 1, False),
@@ -85,14 +98,17 @@ def test_each_view_answers_in_sql(ask: Callable[[str], list[tuple[Any, ...]]], l
 
 def test_the_document_names_the_columns_that_there_are(spark: SparkSession, exported: Path) -> None:
     views.register(spark, str(exported), prefix="d_", verify=False)
-    sections = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^#|\Z)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL))
+    sections = dict(
+        re.findall(r"^### `(\w+)`\n(.*?)(?=^#|\Z)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    )
     assert tuple(views.VIEWS) == VIEW_NAMES
     assert set(sections) == set(VIEW_NAMES)
     for name in set(VIEW_NAMES) - {"records"}:
         documented = re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", sections[name], re.MULTILINE)
         found = {word: kind for words, kind in documented for word in re.findall(r"`(\w+)`", words)}
         assert found == {
-            field.name: field.dataType.simpleString() for field in spark.table(f"d_{name}").schema.fields
+            field.name: field.dataType.simpleString()
+            for field in spark.table(f"d_{name}").schema.fields
         }, name
 
 
@@ -102,7 +118,9 @@ def test_views_reach_as_far_as_asked(spark: SparkSession, exported: Path) -> Non
     assert spark.table("early_records").count() == 2
 
 
-def test_a_damaged_file_is_named_before_there_is_a_view(spark: SparkSession, log: LogHistory, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_before_there_is_a_view(
+    spark: SparkSession, log: LogHistory, tmp_path: Path
+) -> None:
     export(log, tmp_path)
     (segment,) = read_manifest(tmp_path).of_kind(RECORDS)
     path = tmp_path / segment.file
@@ -116,7 +134,8 @@ def test_a_damaged_file_is_named_before_there_is_a_view(spark: SparkSession, log
 @pytest.mark.nightly
 def test_the_job_sql(replay: Replay, exported: Path) -> None:
     query = (
-        "SELECT offset, type_name, isr_with_epochs, timestamp, body FROM records WHERE partition_id = 0 ORDER BY offset"
+        "SELECT offset, type_name, isr_with_epochs, timestamp, body FROM records WHERE partition_id"
+        " = 0 ORDER BY offset"
     )
     result = replay("sql", exported, query=query, limit=1)
     assert (result.columns[:2], result.more) == (["offset", "type_name"], True)
@@ -138,7 +157,9 @@ def test_the_job_sql(replay: Replay, exported: Path) -> None:
         ("SELEKT 1", r"PARSE_SYNTAX_ERROR.*'SELEKT'"),
     ],
 )
-def test_a_query_that_cannot_be_asked(replay: Replay, exported: Path, query: str | None, message: str) -> None:
+def test_a_query_that_cannot_be_asked(
+    replay: Replay, exported: Path, query: str | None, message: str
+) -> None:
     with pytest.raises(ReplayError, match=message) as raised:
         replay("sql", exported, query=query)
     assert "\n" not in str(raised.value)
@@ -159,7 +180,9 @@ def test_a_query_that_cannot_be_asked(replay: Replay, exported: Path, query: str
     ],
 )
 def test_an_export_is_asked_and_not_changed(spark: SparkSession, text: str, first: str) -> None:
-    with pytest.raises(ReplayError, match=f"^this {first} is no query: an export is asked, not changed"):
+    with pytest.raises(
+        ReplayError, match=f"^this {first} is no query: an export is asked, not changed"
+    ):
         sql.require_query(spark, text)
 
 

@@ -1,4 +1,6 @@
-"""Three replicas on simulated disks and network: they elect, replicate, survive the leader, and agree byte for byte."""
+"""Three replicas on simulated disks and network: they elect, replicate, survive the leader, and
+agree byte for byte.
+"""
 
 import asyncio
 import random
@@ -82,7 +84,9 @@ class Node:
             rng=random.Random(100 + self.id),
             wall_clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
         )
-        self.up = asyncio.get_running_loop().create_task(self._up(), context=host_context(f"c{self.id}"))
+        self.up = asyncio.get_running_loop().create_task(
+            self._up(), context=host_context(f"c{self.id}")
+        )
 
     async def _up(self) -> None:
         self.replica.start()
@@ -96,9 +100,16 @@ class Node:
 
     def propose(self, count: int = 1) -> int:
         base = self.replica.log_end_offset
-        data = [record(records_pb2.ConfigRecord(resource_type=32, resource_name="g", name="k", value=str(base))).data]
+        data = [
+            record(
+                records_pb2.ConfigRecord(
+                    resource_type=32, resource_name="g", name="k", value=str(base)
+                )
+            ).data
+        ]
         chunk = b"".join(
-            batch.encode(data, base_offset=base + i, epoch=self.recorder.leads, timestamp_ms=1) for i in range(count)
+            batch.encode(data, base_offset=base + i, epoch=self.recorder.leads, timestamp_ms=1)
+            for i in range(count)
         )
         self.replica.propose(chunk, base, base + count, self.recorder.leads)
         return base + count
@@ -120,7 +131,14 @@ class World:
 
     async def leader(self, among: list[Node] | None = None) -> Node:
         return await self.until(
-            lambda: next((n for n in among or self.nodes if n.recorder.leads and n.recorder.high_watermark > 0), None)
+            lambda: next(
+                (
+                    n
+                    for n in among or self.nodes
+                    if n.recorder.leads and n.recorder.high_watermark > 0
+                ),
+                None,
+            )
         )
 
     def logs(self) -> list[bytes]:
@@ -183,7 +201,8 @@ async def test_a_failed_flush_stops_the_node_before_it_acknowledges() -> None:
     await world.until(lambda: follower.recorder.failure)
     await world.until(lambda: leader.recorder.high_watermark >= end)
     described = {
-        v.node_id: v.log_end_offset for v in leader.replica.core.describe(asyncio.get_running_loop().time()).voters
+        v.node_id: v.log_end_offset
+        for v in leader.replica.core.describe(asyncio.get_running_loop().time()).voters
     }
     assert described[follower.id] < end
 
@@ -199,10 +218,16 @@ async def test_a_node_that_contradicts_itself_stops_before_it_says_anything() ->
     failure = leader.recorder.failure
     assert isinstance(failure, InvariantError)
     assert "flushed end" in str(failure)
-    assert leader.replica.log_end_offset == end, "what was proposed is nowhere, not even in its own log"
+    assert leader.replica.log_end_offset == end, (
+        "what was proposed is nowhere, not even in its own log"
+    )
     # The others elect one of themselves, whose log goes on with its own epoch.
-    successor = await world.until(lambda: next((n for n in world.nodes if n is not leader and n.recorder.leads), None))
-    first = next(batch.headers(successor.replica.read(end, successor.replica.log_end_offset, 1 << 20)))
+    successor = await world.until(
+        lambda: next((n for n in world.nodes if n is not leader and n.recorder.leads), None)
+    )
+    first = next(
+        batch.headers(successor.replica.read(end, successor.replica.log_end_offset, 1 << 20))
+    )
     assert first.epoch == successor.recorder.leads > leader.recorder.leads
 
 
@@ -222,7 +247,9 @@ async def test_a_request_for_a_round_from_inside_a_step_is_refused() -> None:
     await world.until(lambda: seen)
 
 
-def test_a_proposal_costs_each_follower_one_fetch_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proposal_costs_each_follower_one_fetch_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fetches: list[int] = []
     on_fetch = Leader.on_fetch
 
@@ -252,7 +279,9 @@ def test_a_proposal_costs_each_follower_one_fetch_and_no_more(monkeypatch: pytes
 async def test_a_leader_goes_for_its_disk_when_the_disk_is_at_it_and_not_when_it_hears_late(
     disk_hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is late is the flush's report: of a disk that hangs, or of one that was done long ago."""
+    """What is late is the flush's report: of a disk that hangs, or of one that was done long
+    ago.
+    """
     world = World()
     leader = await world.leader()
     epoch = leader.recorder.leads

@@ -1,4 +1,6 @@
-"""What the shell owes the state machine: nothing leaves before the vote it follows is durable, and late answers change nothing."""
+"""What the shell owes the state machine: nothing leaves before the vote it follows is durable, and
+late answers change nothing.
+"""
 
 import asyncio
 import math
@@ -155,7 +157,9 @@ async def test_all_that_follows_a_vote_waits_for_it_in_order() -> None:
 def test_a_vote_that_follows_a_request_that_fails_when_it_is_released_is_written_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else the second answer to it would release what waits for the next vote, before that is durable."""
+    """Else the second answer to it would release what waits for the next vote, before that is
+    durable.
+    """
     first, second = VoteState(epoch=5, voted_id=1), VoteState(epoch=6, voted_id=1)
     request, steps = pb.VoteRequest(voter_id=2), []
 
@@ -214,14 +218,18 @@ async def test_an_answer_counts_only_on_the_link_its_request_left_on() -> None:
     assert unanswered == [41]
     new = dialer.open()
     shell.replica._peers.by_id[2].send_fetch(42, pb.FetchRequest())
-    dialer.handler.received(new, [pb.FetchResponse(correlation_id=41), pb.FetchResponse(correlation_id=42)])
+    dialer.handler.received(
+        new, [pb.FetchResponse(correlation_id=41), pb.FetchResponse(correlation_id=42)]
+    )
     dialer.handler.received(new, [pb.FetchResponse(correlation_id=42)])
     assert heard == [(2, 42)]
 
 
 @simulated
 async def test_an_empty_answer_is_none() -> None:
-    """An exception in here would end the link's task, and with it every election that needs this peer."""
+    """An exception in here would end the link's task, and with it every election that needs this
+    peer.
+    """
     shell = Shell()
     unanswered: list[int] = []
     shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
@@ -255,7 +263,10 @@ def test_what_is_no_request_is_counted_and_dropped() -> None:
     acceptor = PeerAcceptor(Conversation.QUORUM, lambda request, reply_to: heard.append(request))
     acceptor.received(link, [pb.QuorumMessage(vote_response=pb.VoteResponse()), pb.QuorumMessage()])
     assert heard == []
-    assert link.unknown == ["vote_response as a request of the quorum", "no body as a request of the quorum"]
+    assert link.unknown == [
+        "vote_response as a request of the quorum",
+        "no body as a request of the quorum",
+    ]
 
 
 @simulated
@@ -321,7 +332,9 @@ async def test_a_peer_whose_links_are_back_is_probed_no_more() -> None:
 @pytest.mark.parametrize("where", ["request", "tick", "held reply", "disk turn"])
 @simulated
 async def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) -> None:
-    """A process that lives on behind a state machine that does not looks well from outside: no election, no answer, /livez ok."""
+    """A process that lives on behind a state machine that does not looks well from outside: no
+    election, no answer, /livez ok.
+    """
     shell = Shell()
     link = FakeLink()
 
@@ -350,7 +363,9 @@ async def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) 
     assert len(link.sent) == sent, "and not another word"
 
 
-def test_what_is_refused_is_counted_and_said_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_is_counted_and_said_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whoever can reach the port can send a million of them."""
     log = Mock()
     monkeypatch.setattr("raftlog.replica.refusals.log", log)

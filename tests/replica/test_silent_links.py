@@ -1,4 +1,6 @@
-"""A link to another controller that is up and says nothing is replaced; one that is merely slow is kept."""
+"""A link to another controller that is up and says nothing is replaced; one that is merely slow is
+kept.
+"""
 
 import asyncio
 from typing import Any
@@ -101,11 +103,16 @@ async def test_a_link_that_says_nothing_is_replaced(conversation: Conversation) 
     assert stage.observed.said == [], "the old link stays until there is another one"
     other.open()
     assert silent.closed
-    assert stage.observed.said == [("unanswered", 7), *[("connected", 2)] * (conversation is Conversation.QUORUM)]
+    assert stage.observed.said == [
+        ("unanswered", 7),
+        *[("connected", 2)] * (conversation is Conversation.QUORUM),
+    ]
     stage.observed.said.clear()
     stage.ask(8)
     await asyncio.sleep(0.1)
-    assert stage.transport.probes == 0, "that a link was replaced is no sign that the process is gone"
+    assert stage.transport.probes == 0, (
+        "that a link was replaced is no sign that the process is gone"
+    )
     stage.answer(other, old, 8)
     assert stage.observed.said == [], "an answer on the link that was replaced"
     stage.answer(other, other.link, 8)
@@ -116,7 +123,9 @@ async def test_a_link_that_says_nothing_is_replaced(conversation: Conversation) 
 
 @simulated
 async def test_a_link_that_speaks_before_there_is_another_one_is_kept() -> None:
-    """A peer that was cut off or asleep: nothing is lost by that, and its link need not be made anew."""
+    """A peer that was cut off or asleep: nothing is lost by that, and its link need not be made
+    anew.
+    """
     stage = Stage()
     stage.ask(7)
     await asyncio.sleep(1.1)
@@ -133,7 +142,11 @@ async def test_a_link_that_speaks_before_there_is_another_one_is_kept() -> None:
 async def test_a_slow_link_is_not_dialed_again_and_again() -> None:
     stage = Stage()
     for number in range(50):
-        dialer = stage.dialers[-1] if len(stage.dialers) > 1 and not stage.dialers[-1].closed else stage.dialers[0]
+        dialer = (
+            stage.dialers[-1]
+            if len(stage.dialers) > 1 and not stage.dialers[-1].closed
+            else stage.dialers[0]
+        )
         stage.ask(number)
         await asyncio.sleep(1.5)
         stage.answer(dialer, dialer.link, number)

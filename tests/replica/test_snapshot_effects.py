@@ -23,7 +23,9 @@ VOTERS = (Voter(1, "c1:9093", "dir-1"), Voter(7, "c7:9093", "dir-7"))
 ID = SnapshotId(40, 3)
 
 
-def content(snapshot_id: SnapshotId = ID, cluster_id: str = "c", voters: tuple[Voter, ...] = VOTERS) -> bytes:
+def content(
+    snapshot_id: SnapshotId = ID, cluster_id: str = "c", voters: tuple[Voter, ...] = VOTERS
+) -> bytes:
     header = SnapshotHeader(cluster_id, 3, snapshot_id.end_offset, snapshot_id.epoch, 5000, voters)
     return encode_header(header) + encode_footer(header, 1, 0)
 
@@ -49,7 +51,9 @@ class Stage(Shell):
     def append(self, count: int) -> None:
         for _ in range(count):
             end = self.replica.log_end_offset
-            data = batch.encode([batch.RecordData(20, 0, b"a")], base_offset=end, epoch=1, timestamp_ms=1)
+            data = batch.encode(
+                [batch.RecordData(20, 0, b"a")], base_offset=end, epoch=1, timestamp_ms=1
+            )
             self.replica._append(ev.Append(ev.LogSpan(end, end + 1, ((1, end),), data)))
         self.replica._flush(ev.Flush())
 
@@ -67,7 +71,11 @@ async def test_a_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_to
     await asyncio.sleep(1)
     assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
     replica = stage.replica
-    assert (replica.log_start_offset, replica.log_end_offset, replica.snapshots.ids) == (40, 40, (ID,))
+    assert (replica.log_start_offset, replica.log_end_offset, replica.snapshots.ids) == (
+        40,
+        40,
+        (ID,),
+    )
     assert (replica._log.last_timestamp_ms, replica.generation) == (5000, 3)
     stage.append(1)
     assert len(replica.read(40, 41, 100)) > 0
@@ -78,7 +86,9 @@ async def test_a_recovery_in_the_log_of_its_leader_begins_another_generation_her
     """The disk of one that joins later was formatted without it."""
     replica = Stage().replica
     assert replica.generation == 0
-    chunk = beginning_chunk(pb.RecoveryRecord(generation=2), VOTERS, base_offset=0, epoch=1, timestamp_ms=1)
+    chunk = beginning_chunk(
+        pb.RecoveryRecord(generation=2), VOTERS, base_offset=0, epoch=1, timestamp_ms=1
+    )
     steps: list[ev.Event] = []
     replica._step = steps.append  # type: ignore[method-assign, assignment]
     replica.answered(2, 7, quorum_pb2.FetchResponse(records=chunk))
@@ -102,7 +112,11 @@ async def test_one_that_is_not_sound_changes_nothing_and_is_said_to_be_bad() -> 
     [event] = [event for event in stage.events if isinstance(event, ev.SnapshotStored)]
     assert (event.snapshot_id, event.voters) == (ID, ())
     assert event.error
-    assert (stage.replica.log_end_offset, stage.replica.snapshots.ids, stage.failed) == (3, (), False)
+    assert (stage.replica.log_end_offset, stage.replica.snapshots.ids, stage.failed) == (
+        3,
+        (),
+        False,
+    )
     stage.fetch(content())
     await asyncio.sleep(1)
     assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
@@ -112,19 +126,28 @@ async def test_one_that_is_not_sound_changes_nothing_and_is_said_to_be_bad() -> 
     ("sent", "why"),
     [
         (content(cluster_id="other"), "of cluster 'other', in cluster 'c'"),
-        (content(voters=(Voter(1, "c1:9093", "a"), Voter(1, "c2:9093", "b"))), "voters of a snapshot make no sense"),
+        (
+            content(voters=(Voter(1, "c1:9093", "a"), Voter(1, "c2:9093", "b"))),
+            "voters of a snapshot make no sense",
+        ),
     ],
     ids=["of another cluster", "with impossible voters"],
 )
 @simulated
-async def test_one_that_is_whole_but_not_for_this_node_is_refused_and_stops_nobody(sent: bytes, why: str) -> None:
+async def test_one_that_is_whole_but_not_for_this_node_is_refused_and_stops_nobody(
+    sent: bytes, why: str
+) -> None:
     stage = Stage()
     stage.append(3)
     stage.fetch(sent)
     await asyncio.sleep(1)
     [event] = [event for event in stage.events if isinstance(event, ev.SnapshotStored)]
     assert why in event.error
-    assert (stage.replica.log_end_offset, stage.replica.snapshots.ids, stage.failed) == (3, (), False)
+    assert (stage.replica.log_end_offset, stage.replica.snapshots.ids, stage.failed) == (
+        3,
+        (),
+        False,
+    )
     stage.fetch(content())
     await asyncio.sleep(1)
     assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
@@ -177,7 +200,9 @@ async def test_an_installed_snapshot_ends_the_one_being_written() -> None:
 
 
 @simulated
-async def test_the_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_served_from_below() -> None:
+async def test_the_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_served_from_below() -> (
+    None
+):
     stage = Stage()
     replica = stage.replica
     stage.append(10)

@@ -1,4 +1,6 @@
-"""The bulk link to a peer: dialed when something is asked, hung up when idle, and no request without an outcome."""
+"""The bulk link to a peer: dialed when something is asked, hung up when idle, and no request
+without an outcome.
+"""
 
 import asyncio
 from typing import Any, cast

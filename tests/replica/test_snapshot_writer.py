@@ -1,4 +1,6 @@
-"""Writing a snapshot never holds the loop for longer than a slice, whatever its size; and it ends one way or the other."""
+"""Writing a snapshot never holds the loop for longer than a slice, whatever its size; and it ends
+one way or the other.
+"""
 
 import asyncio
 import itertools
@@ -38,7 +40,10 @@ class Store:
         self.parts.append(data)
 
     def freeze_snapshot(
-        self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None], accept: AcceptHeader | None = None
+        self,
+        snapshot_id: SnapshotId,
+        done: Callable[[FatalError | None], None],
+        accept: AcceptHeader | None = None,
     ) -> None:
         assert snapshot_id == ID
         self.frozen.append(done)

@@ -1,4 +1,6 @@
-"""The end of the log in memory serves the very bytes, by whole batches, or says that it does not have them."""
+"""The end of the log in memory serves the very bytes, by whole batches, or says that it does not
+have them.
+"""
 
 import pytest
 

@@ -9,7 +9,9 @@ from simulation.mutants.edits import Edit
 
 @dataclass(frozen=True, slots=True)
 class RowEdit:
-    """One edit of the product that makes a row false, and the tests of which at least one has to fail then."""
+    """One edit of the product that makes a row false, and the tests of which at least one has to
+    fail then.
+    """
 
     row: str
     breaks: str

@@ -1,8 +1,10 @@
-"""Runs the tests of a row with its edit in force, each in a process forked from one that has imported everything.
+"""Runs the tests of a row with its edit in force, each in a process forked from one that has
+imported everything.
 
-An edit changes the code of functions in memory, so no file is touched, and all that imports the function has the edited one. Killed
-means: a test failed. A test that ends because the edited code itself is broken (a name that is not there) proves nothing and is an
-error, as are an edit that does not apply and a test that is not found.
+An edit changes the code of functions in memory, so no file is touched, and all that imports the
+function has the edited one. Killed means: a test failed. A test that ends because the edited code
+itself is broken (a name that is not there) proves nothing and is an error, as are an edit that does
+not apply and a test that is not found.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``verdict``: killed, survived, stale, broken or hung; ``by``: the test that failed, or what is wrong."""
+    """``verdict``: killed, survived, stale, broken or hung; ``by``: the test that failed, or what
+    is wrong.
+    """
 
     row: str
     verdict: str
@@ -76,7 +80,9 @@ def _tests(edits: Sequence[Any], tests: Sequence[str]) -> tuple[int, _First, str
         "ignore::pytest.PytestAssertRewriteWarning",
     ]
     with edited(edits), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        code = pytest.main([*arguments, *(str(ROOT / "tests" / test) for test in tests)], plugins=[first])
+        code = pytest.main(
+            [*arguments, *(str(ROOT / "tests" / test) for test in tests)], plugins=[first]
+        )
     return int(code), first, said.getvalue()
 
 
@@ -144,7 +150,12 @@ def passes_unedited(tests: Sequence[str], limit_s: float = 3 * LIMIT_S) -> str:
 
 def as_json(outcome: Outcome) -> str:
     """One line."""
-    row = {"row": outcome.row, "verdict": outcome.verdict, "by": outcome.by, "seconds": round(outcome.seconds, 1)}
+    row = {
+        "row": outcome.row,
+        "verdict": outcome.verdict,
+        "by": outcome.by,
+        "seconds": round(outcome.seconds, 1),
+    }
     return json.dumps(row, ensure_ascii=False)
 
 

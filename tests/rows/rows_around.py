@@ -11,7 +11,11 @@ _CHANGE, _MOVES, _ELECT = (
 )
 _TOPICS, _PARTITIONS = "controller/test_topics.py", "controller/test_partitions.py"
 _REASSIGNMENT, _ELECTIONS = "controller/test_reassignment.py", "controller/test_leader_elections.py"
-_FEATURES, _CONFIGS, _READS = "controller/test_features.py", "controller/test_configs.py", "broker/test_broker_reads.py"
+_FEATURES, _CONFIGS, _READS = (
+    "controller/test_features.py",
+    "controller/test_configs.py",
+    "broker/test_broker_reads.py",
+)
 
 # fmt: off
 ROWS: tuple[RowEdit | NoEdit, ...] = (

@@ -14,7 +14,11 @@ _HEARTBEATS, _FENCING, _ALTER = (
     "controller/test_fencing.py",
     "controller/test_alter_partition.py",
 )
-_ROLL, _SERVICE, _GATE = "controller/test_double_roll.py", "broker/test_broker_service.py", "broker/test_read_gate.py"
+_ROLL, _SERVICE, _GATE = (
+    "controller/test_double_roll.py",
+    "broker/test_broker_service.py",
+    "broker/test_read_gate.py",
+)
 _TEST, _LAO, _PARKING = (
     "controller/test_broker_ids.py",
     "controller_lao/test_lao.py",

@@ -160,7 +160,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("HB-31", "Below the level brokers heartbeat", f"{_LIFE}._is_quiet",
            "return self.epoch >= 0 and", "return False and", _LIFECYCLE),
     breaks("HB-31", "Below the level brokers fence themselves", f"{_LIFE}.self_fenced",
-           "silent = self._heartbeats and", "silent =", _LIFECYCLE),
+           "self._heartbeats and", "", _LIFECYCLE),
     NoEdit("HB-32", "says what is not done: there is no code of it"),
     breaks("HB-33", "Raised although a broker does not heartbeat", "controller.state.double_roll:obstacles",
            "if why:", "if False:", _ROLL),

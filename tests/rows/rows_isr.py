@@ -9,7 +9,11 @@ from simulation.mutants.edits import Edit
 _ISR, _STATE = "broker.partition.leader_isr:LeaderIsr", "broker.partition.isr:IsrState"
 _ALTER = "controller.decisions.partitions.alter_partition"
 _SESSIONS = "broker.partition.sessions:Sessions"
-_READS, _LED, _PAGE = "broker/test_broker_reads.py", "broker_replication/test_led_isrs.py", "broker/test_led_page.py"
+_READS, _LED, _PAGE = (
+    "broker/test_broker_reads.py",
+    "broker_replication/test_led_isrs.py",
+    "broker/test_led_page.py",
+)
 _TEST, _ROLES, _LEADER = (
     "broker_partition/test_isr.py",
     "broker_partition/test_roles.py",

@@ -1,4 +1,6 @@
-"""Makes each row of docs/proposals.md false, one at a time, and says whether its tests notice: ``scripts/rows``."""
+"""Makes each row of docs/proposals.md false, one at a time, and says whether its tests notice:
+``scripts/rows``.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,20 @@ def main() -> int:
     """Exit code 0: every row has its edit, and each was noticed."""
     parser = argparse.ArgumentParser(prog="scripts/rows", description=__doc__)
     parser.add_argument(
-        "rows", nargs="*", help="rows to run, as HB-3; a name alone (HB) means all of its table; default: all"
+        "rows",
+        nargs="*",
+        help="rows to run, as HB-3; a name alone (HB) means all of its table; default: all",
     )
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time (1)")
-    parser.add_argument("--unchecked", action="store_true", help="do not first run all tests without an edit")
+    parser.add_argument(
+        "--unchecked", action="store_true", help="do not first run all tests without an edit"
+    )
     options = parser.parse_args()
-    wanted = [one for one in EDITS if not options.rows or {one.row, one.row.partition("-")[0]} & set(options.rows)]
+    wanted = [
+        one
+        for one in EDITS
+        if not options.rows or {one.row, one.row.partition("-")[0]} & set(options.rows)
+    ]
     if not wanted:
         parser.error("no such rows")
     prepare()

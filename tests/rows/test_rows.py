@@ -1,4 +1,6 @@
-"""Each row of docs/proposals.md has an edit that makes it false, or says why nothing does, and edits are noticed."""
+"""Each row of docs/proposals.md has an edit that makes it false, or says why nothing does, and
+edits are noticed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ SAMPLE = ("HB-20", "ID-4")
 
 
 def test_each_row_has_a_name_and_an_edit_or_a_reason() -> None:
-    lines = [line for line in TABLE.read_text().splitlines() if line.startswith("|") and not line.startswith("|---")]
+    lines = [
+        line
+        for line in TABLE.read_text().splitlines()
+        if line.startswith("|") and not line.startswith("|---")
+    ]
     heads = sum(line.startswith("| # |") for line in lines)
     rows = named_rows()
     assert len(rows) == len(lines) - heads, "a row without a name"
@@ -40,26 +46,37 @@ def test_each_edit_applies_and_its_tests_are_there() -> None:
         except StaleMutantError as error:
             wrong.append(f"{one.row}: {one.breaks}: {error}")
         wrong += [f"{one.row}: changes nothing" for edit in one.edits if edit.old == edit.new]
-        wrong += [f"{one.row}: there is no test {test}" for test in one.tests if not _is_there(test)]
+        wrong += [
+            f"{one.row}: there is no test {test}" for test in one.tests if not _is_there(test)
+        ]
     assert wrong == []
 
 
 def _is_there(test: str) -> bool:
     name, _, function = test.partition("::")
     path = ROOT / "tests" / name
-    return path.is_file() and (not function or re.search(rf"def {function}\(", path.read_text()) is not None)
+    return path.is_file() and (
+        not function or re.search(rf"def {function}\(", path.read_text()) is not None
+    )
 
 
 def test_an_edit_that_does_not_apply_any_more_is_an_error() -> None:
     edit = EDITS[0].edits[0]
-    for stale in (edit._replace(old=edit.old + " and more"), edit._replace(target=edit.target + "_gone")):
+    for stale in (
+        edit._replace(old=edit.old + " and more"),
+        edit._replace(target=edit.target + "_gone"),
+    ):
         with pytest.raises(StaleMutantError), edited([stale]):
             pass
 
 
 def test_the_edits_of_a_sample_are_noticed() -> None:
     ran = subprocess.run(
-        [ROOT / "scripts" / "rows", "--unchecked", *SAMPLE], capture_output=True, text=True, timeout=120, check=False
+        [ROOT / "scripts" / "rows", "--unchecked", *SAMPLE],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     outcomes = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
     assert {one["row"] for one in outcomes} == set(SAMPLE)

@@ -11,7 +11,11 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
-from raftlog.metadata.versions import supports_export_cursors, supports_hostnames, supports_leader_epoch_ranges
+from raftlog.metadata.versions import (
+    supports_export_cursors,
+    supports_hostnames,
+    supports_leader_epoch_ranges,
+)
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CLUSTER_ID = "test-cluster-0000000000"
@@ -19,9 +23,13 @@ PRINCIPALS = ("User:alice", "User:bob", "User:carol")
 
 
 class LogHistory:
-    """Builds a log batch by batch; ``hashes`` has the state hash after each batch, by its last offset."""
+    """Builds a log batch by batch; ``hashes`` has the state hash after each batch, by its last
+    offset.
+    """
 
-    def __init__(self, seed: int = 1, *, brokers: int = 3, generation: int = 0, metadata_version: int = 1) -> None:
+    def __init__(
+        self, seed: int = 1, *, brokers: int = 3, generation: int = 0, metadata_version: int = 1
+    ) -> None:
         self.cluster_id, self.generation, self.start_offset = CLUSTER_ID, generation, 0
         self.rng = Random(seed)
         self.draft = ImageBuilder(Image())
@@ -50,13 +58,20 @@ class LogHistory:
     def read(self, offset: int, max_bytes: int) -> bytes:
         """The source's side: whole batches."""
         index, out = self.positions[offset], b""
-        while index < len(self.batches) and (not out or len(out) + len(self.batches[index]) <= max_bytes):
+        while index < len(self.batches) and (
+            not out or len(out) + len(self.batches[index]) <= max_bytes
+        ):
             out += self.batches[index]
             index += 1
         return out
 
-    def append(self, *messages: Any, control: bool = False, principal: str = "", client_id: int = 0) -> int:
-        """Add one batch; returns its base offset. ``client_id`` numbers it, of an open client or of one that never was."""
+    def append(
+        self, *messages: Any, control: bool = False, principal: str = "", client_id: int = 0
+    ) -> int:
+        """Add one batch; returns its base offset.
+
+        ``client_id`` numbers it, of an open client or of one that never was.
+        """
         base = self.end_offset
         self.timestamp_ms += self.rng.randrange(1, 50)
         records = [record(message) for message in messages]
@@ -64,7 +79,9 @@ class LogHistory:
         if client_id:
             self.sequence += 1
             sequence = self.sequence
-            done = max(0, sequence - self.rng.randrange(100)) if client_id in self.draft.clients else 0
+            done = (
+                max(0, sequence - self.rng.randrange(100)) if client_id in self.draft.clients else 0
+            )
         data = batch.encode(
             [each.data for each in records],
             base_offset=base,
@@ -95,7 +112,10 @@ class LogHistory:
         self.append(pb.LeaderChangeRecord(leader_id=leader_id, voters=[1, 2, 3]), control=True)
 
     def register(self, broker_id: int) -> int:
-        """A new incarnation, which leaves every ISR of the old one in the same batch. Returns the broker epoch."""
+        """A new incarnation, which leaves every ISR of the old one in the same batch.
+
+        Returns the broker epoch.
+        """
         epoch = self.end_offset
         first = pb.RegisterBrokerRecord(
             broker_id=broker_id,
@@ -108,7 +128,9 @@ class LogHistory:
         return self.append(first, *self._removals(broker_id), *self._mapping(broker_id))
 
     def _mapping(self, broker_id: int) -> list[Any]:
-        """Below the level that knows hostnames, none; else that of a host that two brokers take turns on, or its deletion."""
+        """Below the level that knows hostnames, none; else that of a host that two brokers take
+        turns on, or its deletion.
+        """
         if not supports_hostnames(self.draft.features):
             return []
         name = f"host-{broker_id // 2}"
@@ -119,7 +141,9 @@ class LogHistory:
     def _held(self) -> Iterator[Partition]:
         for name in sorted(self.topics):
             topic = self.draft.topics[self.topics[name]]
-            yield from (self.draft.partitions[topic.id, index] for index in range(topic.partition_count))
+            yield from (
+                self.draft.partitions[topic.id, index] for index in range(topic.partition_count)
+            )
 
     def _removals(self, broker_id: int) -> list[Any]:
         """Out of every ISR; its last member stays in it, and leads no more."""
@@ -138,9 +162,13 @@ class LogHistory:
         return changes
 
     def _elections(self, broker_id: int) -> list[Any]:
-        """What waited for a broker that comes; every other leader epoch leaps, as after a recovery of the log."""
+        """What waited for a broker that comes; every other leader epoch leaps, as after a recovery
+        of the log.
+        """
         changes = [
-            pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index, leader=broker_id)
+            pb.PartitionChangeRecord(
+                topic_id=old.topic_id, partition_id=old.index, leader=broker_id
+            )
             for old in self._held()
             if old.leader < 0 and broker_id in old.isr
         ]
@@ -178,7 +206,9 @@ class LogHistory:
             for index in range(partitions)
         ]
         topic = pb.TopicRecord(name=name, topic_id=topic_id)
-        self.append(topic, *created, principal=self.rng.choice(PRINCIPALS), client_id=self.client_id)
+        self.append(
+            topic, *created, principal=self.rng.choice(PRINCIPALS), client_id=self.client_id
+        )
         self.topics[name] = topic_id
         return topic_id
 
@@ -192,16 +222,22 @@ class LogHistory:
             client_id=self.client_id,
         )
 
-    def alter_config(self, name: str, key: str, value: str | None, principal: str = "User:alice") -> int:
+    def alter_config(
+        self, name: str, key: str, value: str | None, principal: str = "User:alice"
+    ) -> int:
         message = pb.ConfigRecord(resource_type=2, resource_name=name, name=key)
         if value is not None:
             message.value = value
         return self.append(message, principal=principal, client_id=self.client_id)
 
-    def alter_isr(self, name: str, index: int, isr: list[int], epochs: dict[int, int] | None = None) -> int:
+    def alter_isr(
+        self, name: str, index: int, isr: list[int], epochs: dict[int, int] | None = None
+    ) -> int:
         """AlterPartition by the leader; ``epochs`` overrides the epoch proposed for a member."""
         old = self.draft.partitions[self.topics[name], index]
-        known = {broker_id: self.draft.brokers[broker_id].epoch for broker_id in isr} | (epochs or {})
+        known = {broker_id: self.draft.brokers[broker_id].epoch for broker_id in isr} | (
+            epochs or {}
+        )
         return self.append(
             pb.PartitionChangeRecord(
                 topic_id=old.topic_id,
@@ -209,16 +245,23 @@ class LogHistory:
                 isr=pb.IdList(ids=isr),
                 proposer_id=old.leader,
                 proposer_epoch=self.draft.brokers[old.leader].epoch,
-                isr_with_epochs=[pb.BrokerState(broker_id=member, broker_epoch=known[member]) for member in isr],
+                isr_with_epochs=[
+                    pb.BrokerState(broker_id=member, broker_epoch=known[member]) for member in isr
+                ],
             ),
             principal=f"User:broker-{old.leader}",
         )
 
     def open_client(self) -> int:
-        """A new client, whose writes are those from now on; its predecessor's results stay, or go with it."""
+        """A new client, whose writes are those from now on; its predecessor's results stay, or go
+        with it.
+        """
         if self.client_id in self.draft.clients and self.rng.random() < 0.5:
             # By its own numbered write: the client goes first, and leaves no result.
-            self.append(pb.CloseClientRecord(client_id=self.client_id, reason="closed"), client_id=self.client_id)
+            self.append(
+                pb.CloseClientRecord(client_id=self.client_id, reason="closed"),
+                client_id=self.client_id,
+            )
         self.sequence = 0
         self.client_id = self.append(pb.OpenClientRecord(name=f"client-{self.end_offset}"))
         return self.client_id
@@ -234,7 +277,9 @@ class LogHistory:
         high_watermark = self.end_offset
         applied = {
             broker_id: max(
-                high_watermark - 1 - self.rng.randrange(4), self.draft.brokers[broker_id].epoch, self.reached
+                high_watermark - 1 - self.rng.randrange(4),
+                self.draft.brokers[broker_id].epoch,
+                self.reached,
             )
             for broker_id in self.active()
         }
@@ -245,7 +290,9 @@ class LogHistory:
                 high_watermark=high_watermark,
                 applied=[
                     pb.AppliedOffset(
-                        broker_id=broker_id, broker_epoch=self.draft.brokers[broker_id].epoch, applied_offset=offset
+                        broker_id=broker_id,
+                        broker_epoch=self.draft.brokers[broker_id].epoch,
+                        applied_offset=offset,
                     )
                     for broker_id, offset in applied.items()
                 ],
@@ -284,7 +331,9 @@ class LogHistory:
         elif dice < 0.3:
             self.append(pb.NoOpRecord())
         elif dice < 0.7:
-            self.alter_config(name, f"key.{rng.randrange(5)}", rng.choice(["1", "2", "three" * 20, None]))
+            self.alter_config(
+                name, f"key.{rng.randrange(5)}", rng.choice(["1", "2", "three" * 20, None])
+            )
         else:
             index = rng.randrange(self.draft.topics[self.topics[name]].partition_count)
             old = self.draft.partitions[self.topics[name], index]

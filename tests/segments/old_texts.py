@@ -1,7 +1,8 @@
-"""A log in which brokers come and go for every cause: as a build of before the causes wrote it and read it, and as this one does.
+"""A log in which brokers come and go for every cause: as a build of before the causes wrote it and
+read it, and as this one does.
 
-``old_texts.json`` was made by the code at 58f7ecc (metadata.version 5), from the very story below: the log, its state hashes, two
-snapshots, who counted for LAO, and what the replay made of it.
+``old_texts.json`` was made by the code at 58f7ecc (metadata.version 5), from the very story below:
+the log, its state hashes, two snapshots, who counted for LAO, and what the replay made of it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class OldLog:
         return found
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        ends = [(header.base_offset, data) for data in self.batches for header in batch.headers(data)]
+        ends = [
+            (header.base_offset, data) for data in self.batches for header in batch.headers(data)
+        ]
         return b"".join(data for base, data in ends if base >= offset)
 
 
@@ -196,7 +199,9 @@ class Story(LogHistory):
 
 def decoded(data: bytes) -> tuple[batch.BatchHeader, list[Record]]:
     (header,) = batch.headers(data)
-    return header, [Record(one.type, one.version, one.body, parse(one)) for one in batch.records(data, header)]
+    return header, [
+        Record(one.type, one.version, one.body, parse(one)) for one in batch.records(data, header)
+    ]
 
 
 def images(batches: list[bytes]) -> list[Image]:
@@ -210,7 +215,8 @@ def images(batches: list[bytes]) -> list[Image]:
 
 
 def counting(batches: list[bytes]) -> list[list[Any]]:
-    """After each batch: its offset; who counts for LAO, and who of all was unfenced whatever it had applied, to one that claims then.
+    """After each batch: its offset; who counts for LAO, and who of all was unfenced whatever it had
+    applied, to one that claims then.
 
     Both again for one that has taken every batch as a part of its tail.
     """
@@ -226,17 +232,23 @@ def counting(batches: list[bytes]) -> list[list[Any]]:
 
 
 def _counting(tracker: LaoTracker) -> tuple[list[int], list[int]]:
-    return sorted(tracker.members), sorted(id_ for id_, each in tracker._current.items() if each.unvouched)
+    return sorted(tracker.members), sorted(
+        id_ for id_, each in tracker._current.items() if each.unvouched
+    )
 
 
 def reported(image: Image) -> list[Any]:
-    """A controller claims at the image, and heartbeats come into force: what reports of before that count for, and LAO; then behind it."""
+    """A controller claims at the image, and heartbeats come into force: what reports of before that
+    count for, and LAO; then behind it.
+    """
     at = image.offset + 1
     tracker = LaoTracker(9, at)
     tracker.seed(image)
     levels = ("broker.heartbeat.version", "lao.version")
     tracker.proposed([record(pb.NoOpRecord())], at)
-    tracker.proposed([record(pb.FeatureLevelRecord(name=name, feature_level=1)) for name in levels], at + 1)
+    tracker.proposed(
+        [record(pb.FeatureLevelRecord(name=name, feature_level=1)) for name in levels], at + 1
+    )
     tracker.proposed([record(pb.NoOpRecord())] * 4, at + 3)
     tracker.committed(at + 7)
     ids = sorted(image.brokers)

@@ -1,4 +1,6 @@
-"""Decisions rest on the cause of a broker's change and not on its words: in logs of before, in those of now, reworded or not."""
+"""Decisions rest on the cause of a broker's change and not on its words: in logs of before, in
+those of now, reworded or not.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 @pytest.fixture
 def _reworded(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = {cause: f"for reason {number}, caught up" for number, cause in enumerate(fencing._WORDS)}
+    words = {
+        cause: f"for reason {number}, caught up" for number, cause in enumerate(fencing._WORDS)
+    }
     monkeypatch.setattr(fencing, "_WORDS", words)
 
 
@@ -32,7 +36,9 @@ def test_the_enum_is_that_of_the_records() -> None:
 
 
 def test_the_table_has_each_text_that_an_earlier_build_wrote() -> None:
-    """Those of OLD, which were written by the code of then; and that of a registration, which the fold gives."""
+    """Those of OLD, which were written by the code of then; and that of a registration, which the
+    fold gives.
+    """
     assert set(OLD_TEXTS) == {*OLD["texts"], "registered"}
     assert set(OLD_TEXT_OF) == set(Cause) - {Cause.UNSPECIFIED}
     assert cause_of(0, "Session timed out") == cause_of(0, "") == Cause.UNSPECIFIED
@@ -40,18 +46,26 @@ def test_the_table_has_each_text_that_an_earlier_build_wrote() -> None:
 
 
 def test_a_cause_has_its_name_and_an_unknown_one_its_number() -> None:
-    assert [cause_name(Cause, number) for number in (0, Cause.CAUGHT_UP, 99)] == [None, "CAUGHT_UP", "99"]
+    assert [cause_name(Cause, number) for number in (0, Cause.CAUGHT_UP, 99)] == [
+        None,
+        "CAUGHT_UP",
+        "99",
+    ]
 
 
 def test_the_words_are_still_those_of_before() -> None:
     """Rewording them is allowed: the test is to be changed then, and the table is not."""
-    assert {cause: text for cause, text in OLD_TEXT_OF.items() if cause != Cause.REGISTERED} == fencing._WORDS
+    assert {
+        cause: text for cause, text in OLD_TEXT_OF.items() if cause != Cause.REGISTERED
+    } == fencing._WORDS
 
 
 def test_a_log_of_before_is_the_same_state_and_counts_the_same() -> None:
     batches = OldLog().batches
     found = images(batches)
-    assert {str(image.offset): format_hash(image.state_hash) for image in found} == OLD["state_hashes"]
+    assert {str(image.offset): format_hash(image.state_hash) for image in found} == OLD[
+        "state_hashes"
+    ]
     assert counting(batches) == OLD["members"]
     ends = {image.offset: image for image in found}
     assert [[offset, reported(ends[offset])] for offset, _ in OLD["claims"]] == OLD["claims"]
@@ -67,7 +81,9 @@ def test_snapshots_of_before_are_loaded_and_written_as_they_were() -> None:
 
 
 @pytest.mark.usefixtures("_reworded")
-def test_below_the_level_this_build_writes_the_bytes_of_the_one_before_however_it_would_word_them() -> None:
+def test_below_the_level_this_build_writes_the_bytes_of_the_one_before_however_it_would_word_them() -> (
+    None
+):
     assert b"".join(Story(OLD_LEVEL).batches) == OldLog().data
 
 
@@ -99,7 +115,10 @@ def test_a_snapshot_keeps_the_cause() -> None:
 
 
 def test_taking_the_causes_back_gives_the_state_that_words_would_have_given() -> None:
-    caused, plain = ImageBuilder(Story(LATEST_METADATA_VERSION).claimed_at[1]), Story(OLD_LEVEL).claimed_at[1]
+    caused, plain = (
+        ImageBuilder(Story(LATEST_METADATA_VERSION).claimed_at[1]),
+        Story(OLD_LEVEL).claimed_at[1],
+    )
     brokers = [caused.brokers[id_] for id_ in sorted(plain.brokers)]
     assert any(map(said_cause, brokers))
     records = [without_cause(broker) for broker in brokers if said_cause(broker)]
@@ -125,7 +144,9 @@ def test_a_cause_that_this_build_does_not_know_stops_it() -> None:
 def test_a_snapshot_with_a_cause_that_is_none_is_corrupt(said: int) -> None:
     """A cause of 0 is not the canonical form of none."""
     draft = ImageBuilder(Image())
-    draft.apply_batch([record(pb.RegisterBrokerRecord(broker_id=1))], base_offset=0, epoch=1, timestamp_ms=0)
+    draft.apply_batch(
+        [record(pb.RegisterBrokerRecord(broker_id=1))], base_offset=0, epoch=1, timestamp_ms=0
+    )
     broker = draft.brokers[1]
     values = [getattr(broker, name) for name in Broker.__struct_fields__]
     make: Any = CausedBroker
@@ -138,7 +159,9 @@ def test_a_snapshot_with_a_cause_that_is_none_is_corrupt(said: int) -> None:
 
 def test_a_broker_without_a_cause_has_the_bytes_of_before() -> None:
     draft = ImageBuilder(Image())
-    draft.apply_batch([record(pb.RegisterBrokerRecord(broker_id=1))], base_offset=0, epoch=1, timestamp_ms=0)
+    draft.apply_batch(
+        [record(pb.RegisterBrokerRecord(broker_id=1))], base_offset=0, epoch=1, timestamp_ms=0
+    )
     broker = draft.brokers[1]
     caused = with_cause(broker, Cause.CAUGHT_UP)
     assert (type(caused), caused.cause) == (CausedBroker, Cause.CAUGHT_UP)

@@ -1,4 +1,6 @@
-"""Merging small files: the same records in fewer files, nothing lost at any crash, readers under way left in peace."""
+"""Merging small files: the same records in fewer files, nothing lost at any crash, readers under
+way left in peace.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from raftlog.segments.compact import compact, plan
 from raftlog.segments.errors import CorruptExportError, ExportError
 from raftlog.segments.export import export
 from raftlog.segments.follow import PublishPolicy, follow
-from raftlog.segments.manifest import KINDS, MANIFEST_NAME, RAW, RECORDS, Manifest, Retired, encode, read_manifest
+from raftlog.segments.manifest import (
+    KINDS,
+    MANIFEST_NAME,
+    RAW,
+    RECORDS,
+    Manifest,
+    Retired,
+    encode,
+    read_manifest,
+)
 from raftlog.segments.pair import OpenPair
 from raftlog.segments.reading import read_segment
 from raftlog.segments.sweep import KEEP_RETIRED_MS
@@ -40,15 +51,25 @@ def exported(history: LogHistory, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def writer_at(directory: Path, *, now_ms: int = 1_000_000_000, max_records: int = 10_000) -> ExportWriter:
-    return ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=max_records, clock=lambda: now_ms / 1000)
+def writer_at(
+    directory: Path, *, now_ms: int = 1_000_000_000, max_records: int = 10_000
+) -> ExportWriter:
+    return ExportWriter(
+        directory, CLUSTER_ID, 0, max_segment_records=max_records, clock=lambda: now_ms / 1000
+    )
 
 
 def content(directory: Path) -> tuple[bytes, list[dict[str, object]]]:
     """All that an export holds, by its manifest alone."""
     manifest = verify_export(directory)
-    raw = b"".join(data for segment in manifest.of_kind(RAW) for data in read_segment(directory, segment))
-    rows = [row for segment in manifest.of_kind(RECORDS) for row in pq.read_table(directory / segment.file).to_pylist()]
+    raw = b"".join(
+        data for segment in manifest.of_kind(RAW) for data in read_segment(directory, segment)
+    )
+    rows = [
+        row
+        for segment in manifest.of_kind(RECORDS)
+        for row in pq.read_table(directory / segment.file).to_pylist()
+    ]
     return raw, rows
 
 
@@ -91,7 +112,9 @@ def test_large_files_are_left_alone_and_merged_ones_stay_within_the_bounds(expor
         for group in groups:
             assert sum(pair.raw.records for pair in group) <= max_records
             assert all(pair.raw.records * 2 <= max_records for pair in group)
-            assert [pair.raw.last_offset + 1 for pair in group[:-1]] == [pair.raw.base_offset for pair in group[1:]]
+            assert [pair.raw.last_offset + 1 for pair in group[:-1]] == [
+                pair.raw.base_offset for pair in group[1:]
+            ]
     assert list(plan(manifest, 30, 1 << 30)) == []
     sizes = [pair.raw.bytes for pair in next(iter(plan(manifest, 5000, 1 << 30)))]
     assert list(plan(manifest, 5000, max(sizes) * 2 - 2)) != list(plan(manifest, 5000, 1 << 30))
@@ -117,7 +140,9 @@ def test_a_range_that_is_not_the_same_in_both_forms_is_left_alone(exported: Path
 def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(
     history: LogHistory, exported: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
-    """Two manifests and two files are written: the process dies behind one after the other of them."""
+    """Two manifests and two files are written: the process dies behind one after the other of
+    them.
+    """
     before, calls = content(exported), 0
 
     def counted(real: object) -> object:
@@ -158,7 +183,10 @@ def test_damaged_files_are_not_merged(exported: Path) -> None:
     path = exported / segment.file
     good = path.read_bytes()
     path.write_bytes(good[:-40] + bytes([good[-40] ^ 1]) + good[-39:])
-    with writer_at(exported) as writer, pytest.raises(CorruptExportError, match=f"{segment.file}.*is corrupt"):
+    with (
+        writer_at(exported) as writer,
+        pytest.raises(CorruptExportError, match=f"{segment.file}.*is corrupt"),
+    ):
         compact(writer)
     path.write_bytes(good)
     assert len(verify_export(exported).of_kind(RAW)) >= 8
@@ -167,10 +195,14 @@ def test_damaged_files_are_not_merged(exported: Path) -> None:
 def test_a_manifest_cannot_have_others_files_removed(exported: Path) -> None:
     manifest = read_manifest(exported)
     path = exported / MANIFEST_NAME
-    path.write_bytes(encode(replace(manifest, retired=(Retired(file="../../home/thesis.txt", since_ms=0),))))
+    path.write_bytes(
+        encode(replace(manifest, retired=(Retired(file="../../home/thesis.txt", since_ms=0),)))
+    )
     with pytest.raises(CorruptExportError, match=r"names \.\./\.\./home"):
         read_manifest(exported)
-    path.write_bytes(encode(replace(manifest, retired=(Retired(file=manifest.segments[0].file, since_ms=0),))))
+    path.write_bytes(
+        encode(replace(manifest, retired=(Retired(file=manifest.segments[0].file, since_ms=0),)))
+    )
     with pytest.raises(ExportError, match="both as part of the export and as retired"):
         writer_at(exported)
 

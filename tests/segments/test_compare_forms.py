@@ -1,4 +1,6 @@
-"""Raw segments held against Parquet files, the manifest and the rules of a log: each way in which they can differ is named."""
+"""Raw segments held against Parquet files, the manifest and the rules of a log: each way in which
+they can differ is named.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,10 @@ def test_good_ones(history: LogHistory, exported: tuple[LocalPlace, Segment, Seg
 
 
 def test_ranges_that_are_not_the_same_in_both_forms(history: LogHistory, tmp_path: Path) -> None:
-    small, large = written(history, tmp_path / "small", 40), written(history, tmp_path / "large", 100)
+    small, large = (
+        written(history, tmp_path / "small", 40),
+        written(history, tmp_path / "large", 100),
+    )
     raws, records = small.of_kind(RAW), large.of_kind(RECORDS)
     for segment in records:
         (tmp_path / "large" / segment.file).rename(tmp_path / "small" / segment.file)
@@ -92,13 +97,16 @@ def test_rows_that_are_missing_or_too_many(exported: tuple[LocalPlace, Segment, 
     assert f"column offset has {whole.num_rows - 1} at offset 0" in fault(place, raw, records)
     assert fault(place, raw).startswith(f"{raw.file} (offsets 0 to ")
     (place.directory / records.file).write_bytes(b"not Parquet")
-    assert f"{records.file} (offsets 0 to {records.last_offset}) is corrupt: it cannot be read" in fault(
-        place, raw, records
+    assert (
+        f"{records.file} (offsets 0 to {records.last_offset}) is corrupt: it cannot be read"
+        in fault(place, raw, records)
     )
 
 
 @pytest.mark.nightly
-def test_any_value_of_any_column_that_is_another(exported: tuple[LocalPlace, Segment, Segment]) -> None:
+def test_any_value_of_any_column_that_is_another(
+    exported: tuple[LocalPlace, Segment, Segment],
+) -> None:
     """A file whose every checksum is right, as it was written so."""
     place, raw, records = exported
     whole = pq.read_table(place.directory / records.file)
@@ -119,7 +127,9 @@ def test_any_value_of_any_column_that_is_another(exported: tuple[LocalPlace, Seg
         assert f"at offset {at}, and {raw.file} says" in fault(place, raw, records)
 
 
-def test_columns_that_are_newer_than_the_file(exported: tuple[LocalPlace, Segment, Segment]) -> None:
+def test_columns_that_are_newer_than_the_file(
+    exported: tuple[LocalPlace, Segment, Segment],
+) -> None:
     place, raw, records = exported
     rewrite(place, records, lambda table: table.drop_columns(["proposer_id", "applied"]))
     assert check_forms(place, raw, [records]).records == records.records
@@ -139,12 +149,16 @@ def test_columns_that_are_newer_than_the_file(exported: tuple[LocalPlace, Segmen
         ([1, 2], [5, 5], "it has last offset 1, and the manifest says 2"),
     ],
 )
-def test_a_chain_that_is_broken(tmp_path: Path, epochs: list[int], times: list[int], why: str) -> None:
+def test_a_chain_that_is_broken(
+    tmp_path: Path, epochs: list[int], times: list[int], why: str
+) -> None:
     """One NO_OP a batch; the manifest says: three records, epochs 1 to 2, all at 5 ms."""
     (tmp_path / RAW).mkdir()
     writer = RawWriter(tmp_path / RAW / "x.rls", RawHeader(CLUSTER_ID, 0, 0))
     chunks = [
-        batch.encode([record(pb.NoOpRecord()).data], base_offset=offset, epoch=epoch, timestamp_ms=time)
+        batch.encode(
+            [record(pb.NoOpRecord()).data], base_offset=offset, epoch=epoch, timestamp_ms=time
+        )
         for offset, (epoch, time) in enumerate(zip(epochs, times, strict=True))
     ]
     for offset, data in enumerate(chunks):

@@ -1,4 +1,6 @@
-"""An export's cursor is where the export is, moves only when something has happened, and is nobody else's."""
+"""An export's cursor is where the export is, moves only when something has happened, and is nobody
+else's.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from raftlog.segments.cursor import INTERVAL_S, LAG_MAX_RECORDS, STALE_S, Cursor
 from raftlog.segments.manifest import RAW, Manifest, Segment
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-NEWS, PROGRESS, CURSOR = pb.ConfigRecord(name="k"), pb.ProgressRecord(), pb.ExportCursorRecord(name="c", end_offset=1)
+NEWS, PROGRESS, CURSOR = (
+    pb.ConfigRecord(name="k"),
+    pb.ProgressRecord(),
+    pb.ExportCursorRecord(name="c", end_offset=1),
+)
 
 
 class Cluster:
@@ -40,7 +46,9 @@ class Cluster:
         """A chunk with a batch of each."""
         chunk = b""
         for message in messages:
-            chunk += batch.encode([record(message).data], base_offset=self.end_offset, epoch=1, timestamp_ms=0)
+            chunk += batch.encode(
+                [record(message).data], base_offset=self.end_offset, epoch=1, timestamp_ms=0
+            )
             self.end_offset += 1
         return chunk
 
@@ -58,7 +66,12 @@ def manifest(end_offset: int) -> Manifest:
         min_timestamp_ms=0, max_timestamp_ms=0, batches=1, records=end_offset, bytes=1, sha256="",
     )  # fmt: skip
     return Manifest(
-        cluster_id="c", generation=0, history_begin=0, high_watermark=end_offset, exported_at="", segments=(segment,)
+        cluster_id="c",
+        generation=0,
+        history_begin=0,
+        high_watermark=end_offset,
+        exported_at="",
+        segments=(segment,),
     )
 
 
@@ -125,7 +138,8 @@ def test_another_exports_cursor_is_not_touched() -> None:
     cluster = Cluster()
     cluster.keeper("here")
     with pytest.raises(
-        ConfigError, match=r"cursor c is that of the export here, not of there: .*`raftlog cursors delete c`"
+        ConfigError,
+        match=r"cursor c is that of the export here, not of there: .*`raftlog cursors delete c`",
     ):
         cluster.keeper("there")
     assert cluster.puts == [0]

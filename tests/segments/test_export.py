@@ -33,16 +33,24 @@ def history() -> LogHistory:
 
 def raw_bytes(directory: Path) -> bytes:
     manifest = read_manifest(directory)
-    return b"".join(b"".join(read_batches(directory / segment.file)) for segment in manifest.of_kind(RAW))
+    return b"".join(
+        b"".join(read_batches(directory / segment.file)) for segment in manifest.of_kind(RAW)
+    )
 
 
 def test_raw_segments_hold_the_exact_bytes(history: LogHistory, tmp_path: Path) -> None:
     summary = export(history, tmp_path)
     assert raw_bytes(tmp_path) == b"".join(history.batches)
-    assert (summary.first_offset, summary.end_offset, summary.batches) == (0, history.end_offset, len(history.batches))
+    assert (summary.first_offset, summary.end_offset, summary.batches) == (
+        0,
+        history.end_offset,
+        len(history.batches),
+    )
 
 
-def test_rows_hold_the_records_and_fold_to_the_same_state(history: LogHistory, tmp_path: Path) -> None:
+def test_rows_hold_the_records_and_fold_to_the_same_state(
+    history: LogHistory, tmp_path: Path
+) -> None:
     export(history, tmp_path)
     rows = pq.read_table(tmp_path / RECORDS).to_pylist()
     assert [row["offset"] for row in rows] == list(range(history.end_offset))
@@ -65,7 +73,8 @@ def test_rows_hold_the_records_and_fold_to_the_same_state(history: LogHistory, t
     ]
     assert rebuilt == history.batches
     assert all(
-        row["batch_last_offset"] == row["batch_base_offset"] + len(by_batch[row["batch_base_offset"]]) - 1
+        row["batch_last_offset"]
+        == row["batch_base_offset"] + len(by_batch[row["batch_base_offset"]]) - 1
         for row in rows
     )
     draft = ImageBuilder(Image())
@@ -79,7 +88,9 @@ def test_typed_columns(tmp_path: Path) -> None:
     set_at = history.alter_config("orders", "retention.ms", "5", principal="User:bob")
     deleted_at = history.alter_config("orders", "retention.ms", None)
     isr_at = history.alter_isr("orders", 0, [1, 2])
-    unclean = pb.PartitionChangeRecord(topic_id=topic_id, isr=pb.IdList(ids=[3]), leader=3, leader_recovery_state=1)
+    unclean = pb.PartitionChangeRecord(
+        topic_id=topic_id, isr=pb.IdList(ids=[3]), leader=3, leader_recovery_state=1
+    )
     unclean_at = history.append(unclean)
     moving = pb.PartitionChangeRecord(
         topic_id=topic_id, adding_replicas=pb.IdList(ids=[2]), removing_replicas=pb.IdList()
@@ -96,13 +107,27 @@ def test_typed_columns(tmp_path: Path) -> None:
         "User:bob", "retention.ms", "5",
     )  # fmt: skip
     assert rows[deleted_at]["config_value"] is None
-    assert (rows[isr_at]["topic_id"], rows[isr_at]["isr"], rows[isr_at]["leader"]) == (topic_id.hex(), [1, 2], None)
+    assert (rows[isr_at]["topic_id"], rows[isr_at]["isr"], rows[isr_at]["leader"]) == (
+        topic_id.hex(),
+        [1, 2],
+        None,
+    )
     assert [member["broker_id"] for member in rows[isr_at]["isr_with_epochs"]] == [1, 2]
     created_at = set_at - 1
     assert (rows[created_at]["leader_epoch"], rows[created_at]["partition_epoch"]) == (0, 0)
-    assert (rows[created_at]["leader_recovery_state"], rows[created_at]["adding_replicas"]) == (0, [])
-    assert (rows[isr_at]["leader_recovery_state"], rows[unclean_at]["leader_recovery_state"]) == (None, 1)
-    assert (rows[unclean_at]["leader"], rows[unclean_at]["leader_epoch"], rows[unclean_at]["replicas"]) == (
+    assert (rows[created_at]["leader_recovery_state"], rows[created_at]["adding_replicas"]) == (
+        0,
+        [],
+    )
+    assert (rows[isr_at]["leader_recovery_state"], rows[unclean_at]["leader_recovery_state"]) == (
+        None,
+        1,
+    )
+    assert (
+        rows[unclean_at]["leader"],
+        rows[unclean_at]["leader_epoch"],
+        rows[unclean_at]["replicas"],
+    ) == (
         3,
         None,
         None,
@@ -135,7 +160,9 @@ def test_segments_are_bounded_and_named_by_offset(history: LogHistory, tmp_path:
     manifest = verify_export(tmp_path)
     assert len(manifest.of_kind(RECORDS)) >= 5
     for segment in manifest.of_kind(RECORDS):
-        assert segment.file == f"records/{segment.base_offset:020d}-{segment.last_offset:020d}.parquet"
+        assert (
+            segment.file == f"records/{segment.base_offset:020d}-{segment.last_offset:020d}.parquet"
+        )
         assert segment.records < 100 + 40
     assert raw_bytes(tmp_path) == b"".join(history.batches)
 
@@ -188,12 +215,17 @@ def test_retention_past_the_export_is_a_gap(history: LogHistory, tmp_path: Path)
         high_watermark = history.end_offset
         read = staticmethod(history.read)
 
-    with pytest.raises(ExportGapError, match=f"before offset 1, and the log begins at offset {Trimmed.start_offset}"):
+    with pytest.raises(
+        ExportGapError,
+        match=f"before offset 1, and the log begins at offset {Trimmed.start_offset}",
+    ):
         export(Trimmed(), tmp_path)
 
 
 @pytest.mark.parametrize(("index", "what"), [(2, "a gap"), (0, "an overlap")])
-def test_gap_and_overlap_are_named(history: LogHistory, tmp_path: Path, index: int, what: str) -> None:
+def test_gap_and_overlap_are_named(
+    history: LogHistory, tmp_path: Path, index: int, what: str
+) -> None:
     with ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer:
         export_writer.append_chunk(history.batches[0])
         export_writer.commit(1)
@@ -206,16 +238,25 @@ def test_gap_and_overlap_are_named(history: LogHistory, tmp_path: Path, index: i
 
 
 @pytest.mark.parametrize(("cluster_id", "generation"), [("another", 0), (CLUSTER_ID, 1)])
-def test_another_log_is_refused(history: LogHistory, tmp_path: Path, cluster_id: str, generation: int) -> None:
+def test_another_log_is_refused(
+    history: LogHistory, tmp_path: Path, cluster_id: str, generation: int
+) -> None:
     export(history, tmp_path)
-    with pytest.raises(ExportMismatchError, match=f"not cluster {cluster_id} generation {generation}"):
+    with pytest.raises(
+        ExportMismatchError, match=f"not cluster {cluster_id} generation {generation}"
+    ):
         ExportWriter(tmp_path, cluster_id, generation)
 
 
 def test_epoch_going_back_is_refused(history: LogHistory, tmp_path: Path) -> None:
     export(history, tmp_path)
     offset = history.end_offset
-    older = batch.encode([batch.RecordData(20, 0, b"")], base_offset=offset, epoch=0, timestamp_ms=history.timestamp_ms)
+    older = batch.encode(
+        [batch.RecordData(20, 0, b"")],
+        base_offset=offset,
+        epoch=0,
+        timestamp_ms=history.timestamp_ms,
+    )
     with (
         ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer,
         pytest.raises(ExportMismatchError, match="another log"),
@@ -237,7 +278,10 @@ def test_corrupt_chunk_is_refused_and_changes_nothing(history: LogHistory, tmp_p
 
 def test_unknown_record_is_refused(tmp_path: Path) -> None:
     data = batch.encode([batch.RecordData(999, 0, b"")], base_offset=0, epoch=1, timestamp_ms=1)
-    with ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer, pytest.raises(UnknownRecordError, match="999"):
+    with (
+        ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer,
+        pytest.raises(UnknownRecordError, match="999"),
+    ):
         export_writer.append_chunk(data)
 
 
@@ -249,7 +293,10 @@ def test_commit_above_the_high_watermark_is_refused(history: LogHistory, tmp_pat
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    with ExportWriter(tmp_path, CLUSTER_ID, 0), pytest.raises(ExportError, match="another export is writing"):
+    with (
+        ExportWriter(tmp_path, CLUSTER_ID, 0),
+        pytest.raises(ExportError, match="another export is writing"),
+    ):
         ExportWriter(tmp_path, CLUSTER_ID, 0)
     ExportWriter(tmp_path, CLUSTER_ID, 0).close()
 
@@ -293,7 +340,9 @@ def test_a_crash_between_steps_leaves_the_old_export(
     export(history.run(200), tmp_path)
     assert raw_bytes(tmp_path) == b"".join(history.batches)
     named = {segment.file for segment in verify_export(tmp_path).segments}
-    found = {f"{kind}/{path.name}" for kind in (RAW, RECORDS) for path in (tmp_path / kind).iterdir()}
+    found = {
+        f"{kind}/{path.name}" for kind in (RAW, RECORDS) for path in (tmp_path / kind).iterdir()
+    }
     assert found == named
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_history import CLUSTER_ID, LogHistory
@@ -21,16 +22,23 @@ from raftlog.segments.writer import ExportWriter
 
 def said(history: LogHistory, offset: int, node_id: int = 1) -> StateHash:
     text = format_hash(history.hashes[offset])
-    return StateHash(offset=offset, epoch=history.epoch, state_hash=text, node_id=node_id, source="image")
+    return StateHash(
+        offset=offset, epoch=history.epoch, state_hash=text, node_id=node_id, source="image"
+    )
 
 
 class Growing:
-    """A log of which a little more is there at each poll; one second passes meanwhile. ``failing``: what polls raise, by number."""
+    """A log of which a little more is there at each poll; one second passes meanwhile.
+
+    ``failing``: what polls raise, by number.
+    """
 
     generation = start_offset = 0
     cluster_id = CLUSTER_ID
 
-    def __init__(self, history: LogHistory, *, batches: int, failing: dict[int, ErrorCode] | None = None) -> None:
+    def __init__(
+        self, history: LogHistory, *, batches: int, failing: dict[int, ErrorCode] | None = None
+    ) -> None:
         self.history, self.batches, self.failing = history, batches, failing or {}
         self.polls = self.there = 0
         self.ends = [*list(history.positions), history.end_offset]
@@ -64,7 +72,8 @@ def run(source: Growing, target: Path, policy: PublishPolicy, **more: object) ->
         assert read_manifest(target) == manifest
         ends.append(manifest.end_offset)
 
-    follow(source, target, policy, stop=source.over, published=published, clock=source.clock, **more)  # type: ignore[arg-type]
+    given: Any = {"stop": source.over, "published": published, "clock": source.clock, **more}
+    follow(source, target, policy, **given)
     return ends
 
 
@@ -73,7 +82,10 @@ def test_it_publishes_at_intervals_and_what_is_left_when_it_is_stopped(tmp_path:
     count = len(source.history.batches)
     ends = run(source, tmp_path, PublishPolicy(interval_s=10.0))
     # Two batches a second: a publish for each eleven polls, and one at the end.
-    assert ends == [*(source.ends[2 * polls] for polls in range(11, (count + 1) // 2, 11)), source.history.end_offset]
+    assert ends == [
+        *(source.ends[2 * polls] for polls in range(11, (count + 1) // 2, 11)),
+        source.history.end_offset,
+    ]
     assert verify_export(tmp_path).end_offset == source.history.end_offset
     assert sum(segment.batches for segment in read_manifest(tmp_path).segments) == 2 * count
 
@@ -86,7 +98,11 @@ def test_it_publishes_at_a_size(tmp_path: Path) -> None:
 
 
 def test_a_cluster_without_a_leader_is_waited_for(tmp_path: Path) -> None:
-    source = Growing(LogHistory(83).run(60), batches=5, failing=dict.fromkeys((3, 4, 5), ErrorCode.REQUEST_TIMED_OUT))
+    source = Growing(
+        LogHistory(83).run(60),
+        batches=5,
+        failing=dict.fromkeys((3, 4, 5), ErrorCode.REQUEST_TIMED_OUT),
+    )
     told: list[str] = []
     ends = run(source, tmp_path, PublishPolicy(interval_s=1e9), waiting=told.append)
     assert ends == [source.history.end_offset]
@@ -94,7 +110,9 @@ def test_a_cluster_without_a_leader_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_what_does_not_pass_ends_it_and_what_was_published_stays(tmp_path: Path) -> None:
-    source = Growing(LogHistory(84).run(100), batches=3, failing={9: ErrorCode.INCONSISTENT_GENERATION})
+    source = Growing(
+        LogHistory(84).run(100), batches=3, failing={9: ErrorCode.INCONSISTENT_GENERATION}
+    )
     with pytest.raises(ApiError, match="INCONSISTENT_GENERATION"):
         run(source, tmp_path, PublishPolicy(interval_s=4.0))
     assert verify_export(tmp_path).end_offset == source.ends[15]
@@ -125,7 +143,8 @@ def test_the_end_is_where_a_node_has_said_its_state(tmp_path: Path) -> None:
     assert high_watermark < summary.end_offset == ends[-4] + 1
     manifest = verify_export(tmp_path)
     assert manifest.state_hashes == (said(history, ends[20], node_id=2), said(history, ends[-4]))
-    # A manifest with more than a reader knows is no other format: that reader leaves out what it does not know.
+    # A manifest with more than a reader knows is no other format: that reader leaves out what it
+    # does not know.
     assert replace(manifest, state_hashes=(), features=None).segments == manifest.segments
 
 
@@ -137,10 +156,15 @@ def test_what_was_said_of_offsets_beyond_the_end_waits_for_them(tmp_path: Path) 
         writer.record([said(history, ends[5]), said(history, ends[30]), said(history, ends[5])])
         assert [one.offset for one in writer.commit(history.end_offset).state_hashes] == [ends[5]]
         writer.append_chunk(b"".join(history.batches[20:]))
-        assert [one.offset for one in writer.commit(history.end_offset).state_hashes] == [ends[5], ends[30]]
+        assert [one.offset for one in writer.commit(history.end_offset).state_hashes] == [
+            ends[5],
+            ends[30],
+        ]
 
 
-def test_a_node_that_claims_a_state_beyond_the_log_does_not_hold_the_export_up(tmp_path: Path) -> None:
+def test_a_node_that_claims_a_state_beyond_the_log_does_not_hold_the_export_up(
+    tmp_path: Path,
+) -> None:
     history = LogHistory(87).run(40)
     beyond = replace(said(history, max(history.hashes)), offset=history.end_offset + 7)
     source = Growing(history, batches=0)
@@ -159,7 +183,9 @@ def test_the_manifest_keeps_a_bounded_number(tmp_path: Path) -> None:
     one = said(history, max(history.hashes))
     known: tuple[StateHash, ...] = ()
     for offset in range(0, 20_000, 10):
-        known = merged(known, [replace(one, offset=offset, node_id=node) for node in (1, 2)], manifest)
+        known = merged(
+            known, [replace(one, offset=offset, node_id=node) for node in (1, 2)], manifest
+        )
     offsets = sorted({each.offset for each in known})
     assert len(offsets) <= MAX_OFFSETS
     assert (offsets[0], offsets[-1]) == (0, 19_990)

@@ -1,4 +1,6 @@
-"""An export at a URI: the same files as in a directory, whole or not at all, one writer at a time."""
+"""An export at a URI: the same files as in a directory, whole or not at all, one writer at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def objects(file_system: fsspec.AbstractFileSystem) -> set[str]:
     return {path.removeprefix("/bucket/exported/") for path in file_system.find("/bucket/exported")}
 
 
-def test_the_same_files_as_in_a_directory(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+def test_the_same_files_as_in_a_directory(
+    memory: fsspec.AbstractFileSystem, tmp_path: Path
+) -> None:
     history = LogHistory(71).run(150)
     for target in (URI, tmp_path):
         export(history, target)
@@ -57,7 +61,10 @@ def test_the_same_files_as_in_a_directory(memory: fsspec.AbstractFileSystem, tmp
     assert there.segments == here.segments
     assert objects(memory) == {MANIFEST_NAME, *(segment.file for segment in there.segments)}
     for segment in here.segments:
-        assert memory.cat_file(f"/bucket/exported/{segment.file}") == (tmp_path / segment.file).read_bytes()
+        assert (
+            memory.cat_file(f"/bucket/exported/{segment.file}")
+            == (tmp_path / segment.file).read_bytes()
+        )
     found = b"".join(b"".join(read_segment(URI, segment)) for segment in there.of_kind(RAW))
     assert found == b"".join(history.batches) == ExportLog(URI).read(0, 1 << 30)
 
@@ -69,7 +76,9 @@ def test_paths_and_uris(tmp_path: Path) -> None:
     place = open_place(f"file://{tmp_path}/x")
     assert isinstance(place, LocalPlace)
     assert str(place) == f"{tmp_path}/x"
-    with pytest.raises(ExportError, match="nonsense://x cannot be opened: Protocol not known: nonsense"):
+    with pytest.raises(
+        ExportError, match="nonsense://x cannot be opened: Protocol not known: nonsense"
+    ):
         open_place("nonsense://x")
 
 
@@ -102,7 +111,9 @@ def test_a_crash_leaves_the_old_export(
     with pytest.raises(ExportError, match="another export is writing"):
         export(history, URI)
     lock = json.loads(memory.cat_file(f"/bucket/exported/{LOCK_NAME}"))
-    memory.pipe_file(f"/bucket/exported/{LOCK_NAME}", json.dumps(lock | {"pid": 2**22 + 1}).encode())
+    memory.pipe_file(
+        f"/bucket/exported/{LOCK_NAME}", json.dumps(lock | {"pid": 2**22 + 1}).encode()
+    )
     export(history.run(200), URI)
     named = {segment.file for segment in verify_export(URI).segments}
     assert objects(memory) == {MANIFEST_NAME, *named}
@@ -117,7 +128,9 @@ def test_one_writer_at_a_time(memory: fsspec.AbstractFileSystem) -> None:
 
     first = ExportWriter(place(), CLUSTER_ID, 0)
     first.append_chunk(history.batches[0])
-    with pytest.raises(ExportError, match=r"another export is writing to memory://.*: process \d+ on .*5 minutes"):
+    with pytest.raises(
+        ExportError, match=r"another export is writing to memory://.*: process \d+ on .*5 minutes"
+    ):
         ExportWriter(place(), CLUSTER_ID, 0)
     now[0] += LOCK_EXPIRES_S - 1
     first.commit(history.end_offset)
@@ -151,7 +164,9 @@ def test_damage_is_named(memory: fsspec.AbstractFileSystem) -> None:
     path = f"/bucket/exported/{raw.file}"
     good = memory.cat_file(path)
     memory.pipe_file(path, good[:200] + bytes([good[200] ^ 1]) + good[201:])
-    with pytest.raises(CorruptExportError, match=rf"{raw.file} \(offsets 0 to .* is corrupt: its SHA-256"):
+    with pytest.raises(
+        CorruptExportError, match=rf"{raw.file} \(offsets 0 to .* is corrupt: its SHA-256"
+    ):
         verify_export(URI)
     memory.rm_file(path)
     with pytest.raises(CorruptExportError, match=f"{raw.file}.*is missing"):
@@ -206,20 +221,32 @@ def test_small_objects_are_merged(memory: fsspec.AbstractFileSystem) -> None:
     assert len(manifest.segments) == 2
     assert ExportLog(URI).read(0, 1 << 30) == b"".join(history.batches)
     retired = {one.file for one in manifest.retired}
-    assert objects(memory) == {MANIFEST_NAME, *(segment.file for segment in manifest.segments), *retired}
+    assert objects(memory) == {
+        MANIFEST_NAME,
+        *(segment.file for segment in manifest.segments),
+        *retired,
+    }
 
 
 def test_what_a_plugin_raises_is_one_message() -> None:
     place = RemotePlace("s3://b/x", Refusing(), "b/x")
-    with pytest.raises(ExportError, match=r"^cannot write to s3://b/x: RuntimeError: Unable to locate credentials$"):
+    with pytest.raises(
+        ExportError, match=r"^cannot write to s3://b/x: RuntimeError: Unable to locate credentials$"
+    ):
         ExportWriter(place, CLUSTER_ID, 0)
-    with pytest.raises(ExportError, match=r"^cannot read s3://b/x/manifest\.json: RuntimeError: Unable to locate"):
+    with pytest.raises(
+        ExportError, match=r"^cannot read s3://b/x/manifest\.json: RuntimeError: Unable to locate"
+    ):
         read_manifest(place)
 
 
-def test_an_upload_that_was_cut_is_noticed(memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_that_was_cut_is_noticed(
+    memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     history = LogHistory(75).run(40)
-    monkeypatch.setattr(type(memory), "put_file", lambda self, local, path: self.pipe_file(path, b"x"))
+    monkeypatch.setattr(
+        type(memory), "put_file", lambda self, local, path: self.pipe_file(path, b"x")
+    )
     with pytest.raises(ExportError, match=r"1 of \d+ bytes of raw/.* have arrived"):
         export(history, open_remote(URI))
     assert read_manifest(URI).segments == ()

@@ -1,4 +1,6 @@
-"""Verification: every flipped byte is found and named, and so is a file that is missing, foreign or from the future."""
+"""Verification: every flipped byte is found and named, and so is a file that is missing, foreign or
+from the future.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_a_good_export_passes(exported: Path) -> None:
     assert len(seen) == 4
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(which=st.integers(0, 3), position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_any_flipped_byte_is_named(exported: Path, which: int, position: float, bit: int) -> None:
     segment = read_manifest(exported).segments[which]
@@ -68,7 +72,9 @@ def test_any_flipped_byte_is_named(exported: Path, which: int, position: float, 
             verify_export(exported)
     finally:
         path.write_bytes(good)
-    assert f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset})" in str(caught.value)
+    assert f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset})" in str(
+        caught.value
+    )
 
 
 def test_any_flipped_byte_of_the_manifest_is_noticed(copy: Path) -> None:
@@ -128,7 +134,9 @@ def test_truncated_file_is_named(copy: Path) -> None:
     segment = read_manifest(copy).of_kind(RECORDS)[0]
     path = copy / segment.file
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(CorruptExportError, match=f"{segment.file}.*bytes, and the manifest says {segment.bytes}"):
+    with pytest.raises(
+        CorruptExportError, match=f"{segment.file}.*bytes, and the manifest says {segment.bytes}"
+    ):
         verify_export(copy)
 
 
@@ -140,7 +148,9 @@ def test_a_file_of_another_cluster_is_named(copy: Path, tmp_path: Path, kind: st
     foreign = read_manifest(tmp_path / "other").of_kind(kind)[0]
     segment = read_manifest(copy).of_kind(kind)[0]
     shutil.copy(tmp_path / "other" / foreign.file, copy / segment.file)
-    with pytest.raises(ExportMismatchError, match=f"{segment.file}.*belongs to cluster another-cluster"):
+    with pytest.raises(
+        ExportMismatchError, match=f"{segment.file}.*belongs to cluster another-cluster"
+    ):
         verify_export(copy)
 
 
@@ -150,7 +160,9 @@ def test_gap_and_overlap_in_the_manifest(copy: Path, shift: int, what: str) -> N
     *rest, last = manifest.segments
     moved = replace(last, base_offset=last.base_offset + shift)
     rewrite(copy, replace(manifest, segments=(*rest, moved)))
-    with pytest.raises(ExportGapError, match=f"{what} between .*offsets {moved.base_offset} to {moved.last_offset}"):
+    with pytest.raises(
+        ExportGapError, match=f"{what} between .*offsets {moved.base_offset} to {moved.last_offset}"
+    ):
         verify_export(copy)
 
 
@@ -173,7 +185,9 @@ def test_a_newer_format_is_named_before_anything_else(copy: Path) -> None:
     path = copy / MANIFEST_NAME
     document = json.loads(path.read_bytes()) | {"format_version": 2, "checksum": "of another rule"}
     path.write_bytes(msgspec.json.encode(document))
-    with pytest.raises(UnsupportedExportError, match="format version 2, and this build reads up to 1"):
+    with pytest.raises(
+        UnsupportedExportError, match="format version 2, and this build reads up to 1"
+    ):
         read_manifest(copy)
 
 
@@ -185,7 +199,9 @@ def test_no_manifest(tmp_path: Path) -> None:
 
 
 def test_raw_segments_that_changed_places_are_not_read(copy: Path) -> None:
-    """Each file is sound in itself: only the manifest says which one belongs where, and whose it is."""
+    """Each file is sound in itself: only the manifest says which one belongs where, and whose it
+    is.
+    """
     manifest = read_manifest(copy)
     one, two = manifest.of_kind(RAW)
     first, second = copy / one.file, copy / two.file
@@ -193,7 +209,9 @@ def test_raw_segments_that_changed_places_are_not_read(copy: Path) -> None:
     assert list(chunks(ExportLog(copy), manifest.end_offset))
     first.write_bytes(content[1])
     second.write_bytes(content[0])
-    with pytest.raises(CorruptExportError, match=f"{one.file}.*it begins at offset {two.base_offset}"):
+    with pytest.raises(
+        CorruptExportError, match=f"{one.file}.*it begins at offset {two.base_offset}"
+    ):
         list(chunks(ExportLog(copy), manifest.end_offset))
     second.write_bytes(content[1])
     first.write_bytes(content[0] + b"more")

@@ -1,4 +1,6 @@
-"""Controllers, brokers and a writing client in the simulated world, with snapshots so frequent that they matter."""
+"""Controllers, brokers and a writing client in the simulated world, with snapshots so frequent that
+they matter.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Node:
 
     def __init__(self, world: World, node_id: int) -> None:
         self.world, self.id, self.name = world, node_id, f"c{node_id}"
-        self.disk = SimDisk(NodeIdentity(CLUSTER, node_id, f"dir-{node_id}"), random.Random(node_id))
+        self.disk = SimDisk(
+            NodeIdentity(CLUSTER, node_id, f"dir-{node_id}"), random.Random(node_id)
+        )
         self.failures: list[FatalError] = []
         self.service: ControllerService
         self.is_up = False
@@ -49,7 +53,11 @@ class Node:
         service = self.service = ControllerService(
             ControllerSettings(**self.world.settings),
             QuorumConfig(
-                CLUSTER, self.id, f"dir-{self.id}", self.world.voters, max_metadata_version=LATEST_METADATA_VERSION
+                CLUSTER,
+                self.id,
+                f"dir-{self.id}",
+                self.world.voters,
+                max_metadata_version=LATEST_METADATA_VERSION,
             ),
             self.disk.open(),
             transport,
@@ -131,7 +139,9 @@ class World:
         self.nodes = [Node(self, voter.node_id) for voter in self.voters]
         self.brokers: list[Broker] = []
         self.client = ControllerClient(
-            self.network.transport_for("client"), [voter.endpoint for voter in self.voters], rng=random.Random(9)
+            self.network.transport_for("client"),
+            [voter.endpoint for voter in self.voters],
+            rng=random.Random(9),
         )
         self.written: dict[str, str] = {}
         self._numbers = itertools.count()
@@ -144,7 +154,9 @@ class World:
         made.start()
         return made
 
-    async def until(self, condition: Callable[[], Any], within_s: float = 60.0, what: str = "it") -> Any:
+    async def until(
+        self, condition: Callable[[], Any], within_s: float = 60.0, what: str = "it"
+    ) -> Any:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while not (found := condition()):
@@ -159,17 +171,23 @@ class World:
             assert not node.failures, node.failures
 
     async def active(self) -> Node:
-        return await self.until(lambda: next((node for node in self.nodes if node.active), None), what="a leader")
+        return await self.until(
+            lambda: next((node for node in self.nodes if node.active), None), what="a leader"
+        )
 
     async def write(self, count: int = 1, size: int = 1000) -> None:
-        """Write so many configs, over and over the same thirty, so that the state stays small and the log does not."""
+        """Write so many configs, over and over the same thirty, so that the state stays small and
+        the log does not.
+        """
         for _ in range(count):
             number = next(self._numbers) % 30
             name, value = f"k{number}", f"{asyncio.get_running_loop().time()}".ljust(size, ".")
             body = pb.IncrementalAlterConfigsRequest(
                 resources=[
                     pb.AlterConfigsResource(
-                        resource_type=16, resource_name=name, configs=[pb.AlterableConfig(name="match", value=value)]
+                        resource_type=16,
+                        resource_name=name,
+                        configs=[pb.AlterableConfig(name="match", value=value)],
                     )
                 ]
             )
@@ -178,7 +196,8 @@ class World:
                     await self.client.call(body, timeout_s=20)
                     break
                 except ApiError as error:
-                    # The same again: whether it was executed or not, this is what is there in the end.
+                    # The same again: whether it was executed or not, this is what is there in the
+                    # end.
                     if not error.outcome_unknown:
                         raise
             self.written[name] = value
@@ -191,10 +210,14 @@ class World:
         raise AssertionError(f"{what} did not happen")
 
     async def converged(self, within_s: float = 60.0) -> None:
-        """All nodes and brokers have the same state at the same offset, and it is what was written."""
+        """All nodes and brokers have the same state at the same offset, and it is what was
+        written.
+        """
 
         def same() -> bool:
-            states = {node.state for node in self.nodes if node.is_up} | {one.state for one in self.brokers}
+            states = {node.state for node in self.nodes if node.is_up} | {
+                one.state for one in self.brokers
+            }
             return len(states) == 1
 
         await self.until(same, within_s, "everybody equally far")

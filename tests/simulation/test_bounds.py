@@ -99,7 +99,9 @@ def test_a_soak_goes_on_with_the_next_seed() -> None:
     # Small ones, of which the one in the middle takes the most steps.
     few, many, also_few = (run_swarm(seed).steps for seed in (1, 29, 5))
     bound = (max(few, also_few) + many) // 2
-    summary = summary_of(iter(run_seeds([1, 29, 5], shrink_s=60.0, max_steps=bound)), None, quiet=True)
+    summary = summary_of(
+        iter(run_seeds([1, 29, 5], shrink_s=60.0, max_steps=bound)), None, quiet=True
+    )
     assert summary["seeds"] == 3
     assert [one["seed"] for one in summary["failed"]] == [29]
     assert "RunTooLongError" in summary["failed"][0]["failure"]

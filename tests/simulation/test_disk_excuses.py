@@ -1,4 +1,6 @@
-"""A process may stop itself for an error that a fault has raised, once; for any other error of its disk the run fails."""
+"""A process may stop itself for an error that a fault has raised, once; for any other error of its
+disk the run fails.
+"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -82,7 +84,9 @@ def _damage_log(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("damage", [_damage_vote, _damage_log])
-def test_damage_excuses_those_who_meet_it_as_long_as_it_is_there(damage: Callable[[SimDisk], None]) -> None:
+def test_damage_excuses_those_who_meet_it_as_long_as_it_is_there(
+    damage: Callable[[SimDisk], None],
+) -> None:
     disk = _controller_disk()
     assert not disk.excuses(CorruptLogError("a batch"))
     damage(disk)
@@ -110,8 +114,12 @@ def test_damage_of_a_replica_is_no_excuse_once_the_replica_is_gone() -> None:
     assert not disk.excuses(CorruptLogError("a batch"))
 
 
-def test_a_defect_that_stops_a_node_after_a_fault_of_its_disk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One real fault of a disk, then an error of the store's own making: the fault of before is no excuse."""
+def test_a_defect_that_stops_a_node_after_a_fault_of_its_disk_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One real fault of a disk, then an error of the store's own making: the fault of before is no
+    excuse.
+    """
     append: Any = SimLogStore.append
 
     def broken(self: SimLogStore, chunk: bytes, base_offset: int, end_offset: int) -> None:

@@ -1,4 +1,6 @@
-"""While the leader and a majority hold working streams nobody is elected anew, whatever happens to the others."""
+"""While the leader and a majority hold working streams nobody is elected anew, whatever happens to
+the others.
+"""
 
 import logging
 from collections import Counter
@@ -22,7 +24,12 @@ def _quiet() -> Iterator[None]:
 
 
 def needless_elections(seeds: range) -> list[str]:
-    return [f"seed {seed}: {outcome.failure}" for seed in seeds for outcome, _ in [flap(seed)] if outcome.failure]
+    return [
+        f"seed {seed}: {outcome.failure}"
+        for seed in seeds
+        for outcome, _ in [flap(seed)]
+        if outcome.failure
+    ]
 
 
 @pytest.mark.nightly
@@ -53,13 +60,17 @@ def test_a_few_lives_have_no_needless_election() -> None:
 
 
 @pytest.mark.nightly
-def test_followers_that_grant_pre_votes_while_they_hear_the_leader_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_followers_that_grant_pre_votes_while_they_hear_the_leader_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Follower, "grants_pre_vote", lambda self: True)
     assert needless_elections(range(10))
 
 
 @pytest.mark.nightly
-def test_a_leader_that_takes_any_silent_voter_for_the_majority_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_takes_any_silent_voter_for_the_majority_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     honest = Leader.on_tick
 
     def on_tick(self: Leader) -> None:

@@ -1,4 +1,6 @@
-"""Which brokers may be healed: one whose id another member has got is refused as long as that one runs."""
+"""Which brokers may be healed: one whose id another member has got is refused as long as that one
+runs.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,13 @@ def host(name: str, broker_id: int) -> Any:
 
 
 def controller(offset: int, **registered: int) -> Any:
-    brokers = {broker_id: SimpleNamespace(endpoint=f"{name}:9092") for name, broker_id in registered.items()}
-    return SimpleNamespace(service=SimpleNamespace(image=SimpleNamespace(offset=offset, brokers=brokers)))
+    brokers = {
+        broker_id: SimpleNamespace(endpoint=f"{name}:9092")
+        for name, broker_id in registered.items()
+    }
+    return SimpleNamespace(
+        service=SimpleNamespace(image=SimpleNamespace(offset=offset, brokers=brokers))
+    )
 
 
 def lost_its_id(one: Any, *others: Any, controllers: list[Any]) -> bool:
@@ -28,9 +35,13 @@ def test_a_broker_whose_id_another_member_has_got_cannot_be_healed() -> None:
     b1, b4 = host("b1", 201), host("b4", 201)
     assert lost_its_id(b1, b4, controllers=[stale, newest, down])
     assert not lost_its_id(b4, b1, controllers=[stale, newest, down])
-    assert not lost_its_id(b1, b4, controllers=[stale]), "the registration is its own as far as anybody knows"
+    assert not lost_its_id(b1, b4, controllers=[stale]), (
+        "the registration is its own as far as anybody knows"
+    )
     assert not lost_its_id(b1, b4, controllers=[down]), "nobody knows"
-    assert not lost_its_id(b1, host("b4", 204), controllers=[newest]), "a newcomer had the id, and is gone"
+    assert not lost_its_id(b1, host("b4", 204), controllers=[newest]), (
+        "a newcomer had the id, and is gone"
+    )
 
 
 def test_brokers_without_an_id_yet_do_not_share_it() -> None:

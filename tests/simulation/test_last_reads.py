@@ -1,4 +1,7 @@
-"""After the healing reads are demanded too: of every mode at each broker, and of every partition. Each demand is seen to fail."""
+"""After the healing reads are demanded too: of every mode at each broker, and of every partition.
+
+Each demand is seen to fail.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +31,8 @@ def test_each_healed_broker_serves_each_mode() -> None:
     outcome = run_swarm(1, CONFIG)
     assert outcome.failure is None
     served = {
-        name: outcome.operations.get(f"last read {name}", 0) for name in ("repeatable", "latest", "at least", "strict")
+        name: outcome.operations.get(f"last read {name}", 0)
+        for name in ("repeatable", "latest", "at least", "strict")
     }
     assert served["strict"] >= 1
     assert set(served.values()) == {served["strict"]}
@@ -52,7 +56,9 @@ def test_reads_of_one_mode_that_stay_behind_are_noticed(monkeypatch: pytest.Monk
     assert "serves a read, repeatable: its image is 0" in str(run_swarm(1, CONFIG).failure)
 
 
-def test_partitions_that_take_records_and_give_none_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_that_take_records_and_give_none_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole = run_swarm(1, DATA)
     assert whole.failure is None
     assert whole.operations["partitions read"] >= whole.operations["partitions recovered"] > 0

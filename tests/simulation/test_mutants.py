@@ -1,4 +1,6 @@
-"""The simulated cluster notices every rule that is broken on purpose, and an edit that fits no more is an error."""
+"""The simulated cluster notices every rule that is broken on purpose, and an edit that fits no more
+is an error.
+"""
 
 import time
 from collections.abc import Iterator
@@ -23,8 +25,8 @@ GATE = (
     "serves-while-fenced", "duplicate-not-looked-for", "stale-epoch-joins-with-data", "snapshot-without-clients",
     "recovery-keeps-generation", "raised-beside-old-brokers", "cursors-ignored",
 )  # fmt: skip
-"""One of each promise: of durability, majorities, LAO, reads at it, strict reads, fencing, exactly once, ISRs and their epochs, snapshots,
-recoveries, features and exports."""
+"""One of each promise: of durability, majorities, LAO, reads at it, strict reads, fencing, exactly
+once, ISRs and their epochs, snapshots, recoveries, features and exports."""
 GATE_CONFIGS = ("QUIET", "BROKERS")
 CONFIGS = (
     "ELECTIONS", "LATE", "QUIET", "BROKERS", "DEPOSED", "SLOW", "TWINS", "FLAPPING", "VOTERS", "ASKED",
@@ -33,7 +35,9 @@ CONFIGS = (
     "DATA_DISKS", "DATA_LATE", "DATA_TWINS", "DATA_UNKNOWN", "LED", "STRICT", "OPERATED", "MAPPED", "MOVED",
     "STEPS", "LOW", "BUSY", "RECOVERED", "BUILDS",
 )  # fmt: skip
-MAJORITY = Edit("raftlog.quorum.progress:Progress.majority_offset", "offsets[-self._majority]", "offsets[-1]")
+MAJORITY = Edit(
+    "raftlog.quorum.progress:Progress.majority_offset", "offsets[-self._majority]", "offsets[-1]"
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +50,15 @@ def pool(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Any]]]:
     ]
     mutants = [MUTANTS[params["mutant"]] for params in asked if "mutant" in params]
     with ThreadPoolExecutor(2) as made:
-        yield {mutant.name: made.submit(hunt.hunt_one, mutant, mutant.known, 1) for mutant in mutants}
+        yield {
+            mutant.name: made.submit(hunt.hunt_one, mutant, mutant.known, 1) for mutant in mutants
+        }
 
 
 @pytest.mark.parametrize("mutant", in_gate(MUTANTS, GATE))
-def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(pool: dict[str, Future[Any]], mutant: str) -> None:
+def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(
+    pool: dict[str, Future[Any]], mutant: str
+) -> None:
     found = pool[mutant].result()
     assert isinstance(found, Killed), (
         "known to be killed by this seed: find out what has become blind, or find another seed"
@@ -85,15 +93,26 @@ def test_an_edit_is_taken_back_when_what_runs_inside_fails() -> None:
 
 
 def test_two_edits_of_one_function_are_both_made() -> None:
-    with edited([MAJORITY, MAJORITY._replace(old="offsets.sort()", new="offsets.sort(reverse=True)")]):
+    with edited(
+        [MAJORITY, MAJORITY._replace(old="offsets.sort()", new="offsets.sort(reverse=True)")]
+    ):
         assert offset_of_a_majority() == 3
 
 
 def test_a_method_that_calls_its_base_class_can_be_edited() -> None:
     with edited(
-        [Edit("raftlog.quorum.follower:Follower.__init__", "self._hears_leader = False", "self._hears_leader = True")]
+        [
+            Edit(
+                "raftlog.quorum.follower:Follower.__init__",
+                "self._hears_leader = False",
+                "self._hears_leader = True",
+            )
+        ]
     ):
-        assert "__class__" in find_function("raftlog.quorum.follower:Follower.__init__").__code__.co_freevars
+        assert (
+            "__class__"
+            in find_function("raftlog.quorum.follower:Follower.__init__").__code__.co_freevars
+        )
         assert run_swarm(0, configs.QUIET).failure is None
 
 
@@ -116,7 +135,10 @@ def test_an_edit_that_does_not_fit_is_an_error_and_changes_nothing(edit: Edit, w
 
 def test_an_edit_that_is_stale_says_where_its_function_is_now() -> None:
     moved = MAJORITY._replace(target="raftlog.quorum.core:Progress.majority_offset")
-    with pytest.raises(StaleMutantError, match=r"majority_offset is in raftlog\.quorum\.progress"), edited([moved]):
+    with (
+        pytest.raises(StaleMutantError, match=r"majority_offset is in raftlog\.quorum\.progress"),
+        edited([moved]),
+    ):
         pytest.fail("must not get here")
 
 
@@ -138,9 +160,17 @@ SOURCE = """
 @pytest.mark.parametrize(
     ("old", "new", "instead"),
     [
-        ("self.held and\n link.peer in self.places", "False", "        if (\n            False\n        ):"),
+        (
+            "self.held and\n link.peer in self.places",
+            "False",
+            "        if (\n            False\n        ):",
+        ),
         ("self.held and link.peer in", "link.peer in", "            link.peer in self.places\n"),
-        ('give(link.peer, "a b", count=1)', "give(link.peer)", "            self.give(link.peer)\n        else:"),
+        (
+            'give(link.peer, "a b", count=1)',
+            "give(link.peer)",
+            "            self.give(link.peer)\n        else:",
+        ),
         (
             "        else:\n queue.append(link)\n",
             "        else:\n            pass\n",
@@ -154,7 +184,9 @@ def test_an_edit_is_found_whatever_the_layout(old: str, new: str, instead: str) 
     assert instead in put(SOURCE, span, old, new)
 
 
-@pytest.mark.parametrize("other", ['"a  b"', "link . peers", "self.hel", "", "  # a comment", "link, peer"])
+@pytest.mark.parametrize(
+    "other", ['"a  b"', "link . peers", "self.hel", "", "  # a comment", "link, peer"]
+)
 def test_what_differs_in_more_than_its_layout_is_not_found(other: str) -> None:
     assert find_spans(SOURCE, other) == []
 
@@ -171,7 +203,10 @@ def test_a_mutant_that_only_crashes_the_program_is_no_kill() -> None:
 
 def test_a_mutant_that_spins_is_ended_and_not_called_killed() -> None:
     spins = Mutant(
-        "spins", "nothing", (MAJORITY._replace(old="offsets.sort()", new="while True: pass"),), configs.QUIET
+        "spins",
+        "nothing",
+        (MAJORITY._replace(old="offsets.sort()", new="while True: pass"),),
+        configs.QUIET,
     )
     begun = time.monotonic()
     assert hunt.hunt_one(spins, 7, 3, run_wall_s=3.0) == hunt.Hung(7, 1)
@@ -185,7 +220,12 @@ def test_a_hunt_in_a_process_of_its_own_tells_of_crashes_and_stale_edits() -> No
     crash = Mutant("crash", "nothing", (MAJORITY._replace(new="offsets[1 // 0]"),), configs.QUIET)
     with pytest.raises(BrokenMutantError, match="ZeroDivisionError"):
         hunt.hunt_one(crash, 0, 1)
-    died = Mutant("died", "nothing", (MAJORITY._replace(new="offsets[__import__('os')._exit(3)]"),), configs.QUIET)
+    died = Mutant(
+        "died",
+        "nothing",
+        (MAJORITY._replace(new="offsets[__import__('os')._exit(3)]"),),
+        configs.QUIET,
+    )
     with pytest.raises(BrokenMutantError, match="the process of seed 4 died"):
         hunt.hunt_one(died, 4, 1)
     stale = Mutant("stale", "nothing", (MAJORITY._replace(old="no such text"),), configs.QUIET)
@@ -194,7 +234,12 @@ def test_a_hunt_in_a_process_of_its_own_tells_of_crashes_and_stale_edits() -> No
 
 
 def test_a_mutant_that_breaks_nothing_survives() -> None:
-    harmless = Mutant("harmless", "nothing", (MAJORITY._replace(new="offsets[-self._majority + 0]"),), configs.QUIET)
+    harmless = Mutant(
+        "harmless",
+        "nothing",
+        (MAJORITY._replace(new="offsets[-self._majority + 0]"),),
+        configs.QUIET,
+    )
     assert run_mutant(harmless, [0, 1]) == Survived(2)
 
 

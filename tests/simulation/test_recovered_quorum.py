@@ -1,4 +1,6 @@
-"""BrokerTimelines in which the disks of a majority are lost for good: what is left is led on, and nothing else of it is lost."""
+"""BrokerTimelines in which the disks of a majority are lost for good: what is left is led on, and
+nothing else of it is lost.
+"""
 
 from collections import Counter
 from collections.abc import Iterator

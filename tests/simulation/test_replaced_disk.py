@@ -1,4 +1,6 @@
-"""The race of KIP-903: with the epoch check nothing is lost; without it everything is, and the checkers say so."""
+"""The race of KIP-903: with the epoch check nothing is lost; without it everything is, and the
+checkers say so.
+"""
 
 from collections.abc import Iterator
 
@@ -13,7 +15,8 @@ from simulation.replaced_disk import RECORDS, race
 
 NO_CHECK = Edit(
     "controller.decisions.partitions.alter_partition:_ineligible",
-    "if member.broker_epoch != broker.epoch and not (skip and member.broker_epoch == UNKNOWN_EPOCH):",
+    "if member.broker_epoch != broker.epoch and not (skip and member.broker_epoch =="
+    " UNKNOWN_EPOCH):",
     "if False:",
 )
 

@@ -1,4 +1,6 @@
-"""Hundreds of swarm runs: all promises hold, every fault has really happened; the same seed is the same run in any process."""
+"""Hundreds of swarm runs: all promises hold, every fault has really happened; the same seed is the
+same run in any process.
+"""
 
 import os
 import subprocess
@@ -25,7 +27,9 @@ SEEDS = int(os.environ.get("RAFTLOG_SIMULATION_SEEDS", "300"))
 AT_WORK_SHARE = 0.2
 """Of the runs: in so many, at least, each counter of each checker has counted something."""
 LEFT_OUT = {"Recovered.excused": 0.1}
-"""Partitions that a check passes over, as their records may be gone: to be seen now and then, and no work."""
+"""Partitions that a check passes over, as their records may be gone: to be seen now and then, and
+no work.
+"""
 AFTER_A_RECOVERY = "Recovered"
 """The checker that only a run with a lost quorum has."""
 
@@ -39,15 +43,23 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.nightly
 def test_all_promises_hold_and_every_fault_has_happened() -> None:
-    outcomes = run_pool(iter(range(SEEDS)), processes=os.cpu_count() or 1, until=time.monotonic() + 3600, shrink_s=0)
+    outcomes = run_pool(
+        iter(range(SEEDS)), processes=os.cpu_count() or 1, until=time.monotonic() + 3600, shrink_s=0
+    )
     summary = summary_of(outcomes, None, quiet=True)
     assert [(one["seed"], one["failure"]) for one in summary["failed"]] == []
     assert summary["seeds"] == SEEDS
     if SEEDS >= 300:
         assert summary["never_happened"] == []
-        assert {"broker:unsynced_loss", "broker:eio_append", "broker:eio_flush"} <= set(summary["faults"])
+        assert {"broker:unsynced_loss", "broker:eio_append", "broker:eio_flush"} <= set(
+            summary["faults"]
+        )
         at_work = summary["checks_at_work"]
-        assert {what: share for what, share in at_work.items() if share < LEFT_OUT.get(what, AT_WORK_SHARE)} == {}
+        assert {
+            what: share
+            for what, share in at_work.items()
+            if share < LEFT_OUT.get(what, AT_WORK_SHARE)
+        } == {}
         counted = {type(checker).__name__ for checker in all_checkers()} | {AFTER_A_RECOVERY}
         assert {what.partition(".")[0] for what in at_work} == counted
     done = summary["operations"]
@@ -74,7 +86,10 @@ def test_the_same_seed_is_the_same_run_byte_for_byte_in_another_process(seeds: i
     def begin(hash_seed: str) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         return subprocess.Popen(
-            [sys.executable, "-c", _DIGEST, str(seeds)], env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _DIGEST, str(seeds)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     one, other = begin("1"), begin("2")
@@ -90,9 +105,13 @@ def test_a_config_printed_and_parsed_replays_the_run() -> None:
     assert run_swarm(21, outcome.config).digest != outcome.digest
 
 
-def test_an_lao_above_what_some_broker_has_applied_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_lao_above_what_some_broker_has_applied_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     honest = vars(LaoTracker)["lao"].fget
-    monkeypatch.setattr(LaoTracker, "lao", property(lambda self: honest(self) + 1 if honest(self) >= 0 else -1))
+    monkeypatch.setattr(
+        LaoTracker, "lao", property(lambda self: honest(self) + 1 if honest(self) >= 0 else -1)
+    )
     assert "LAO" in str(run_swarm(1, SwarmConfig()).failure)
 
 

@@ -9,10 +9,14 @@ from simulation.world import Outcome
 
 
 def _run(seed: int, config: SwarmConfig) -> Outcome:
-    """Fails as long as links are reset and there are three voters; otherwise, if brokers die, in another way."""
+    """Fails as long as links are reset and there are three voters; otherwise, if brokers die, in
+    another way.
+    """
     outcome = Outcome(seed, config)
     if "reset_links" in config.faults and config.voters >= 3:
-        outcome.failure = AssertionError(f"LAO {len(config.faults)} of c{config.voters} is too high")
+        outcome.failure = AssertionError(
+            f"LAO {len(config.faults)} of c{config.voters} is too high"
+        )
     elif "kill_broker" in config.faults:
         outcome.failure = AssertionError("something else")
     return outcome
@@ -20,7 +24,9 @@ def _run(seed: int, config: SwarmConfig) -> Outcome:
 
 def test_what_is_left_is_what_it_takes() -> None:
     names = ("burst", "kill_broker", "partition", "pause", "reset_links")
-    config = SwarmConfig(voters=7, observers=2, brokers=8, clients=3, safety_s=20.0, faults=dict.fromkeys(names, 1.0))
+    config = SwarmConfig(
+        voters=7, observers=2, brokers=8, clients=3, safety_s=20.0, faults=dict.fromkeys(names, 1.0)
+    )
     failure = _run(1, config).failure
     assert failure is not None
     left = shrink(1, config, failure, run=_run)

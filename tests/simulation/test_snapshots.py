@@ -1,4 +1,6 @@
-"""Snapshots in a living cluster: nodes and brokers that come back below the log start, transfers that break, crashes in the middle."""
+"""Snapshots in a living cluster: nodes and brokers that come back below the log start, transfers
+that break, crashes in the middle.
+"""
 
 import asyncio
 import logging
@@ -37,7 +39,9 @@ async def compacted(world: World) -> None:
 async def test_every_node_takes_snapshots_by_itself_and_drops_what_they_cover() -> None:
     world = World()
     await world.active()
-    await world.write_until(lambda: all(node.log_start > 20 for node in world.nodes), "all log starts move")
+    await world.write_until(
+        lambda: all(node.log_start > 20 for node in world.nodes), "all log starts move"
+    )
     await world.converged()
     for node in world.nodes:
         replica = node.service.replica
@@ -74,7 +78,9 @@ async def test_a_node_begins_with_its_snapshot_and_the_tail_as_if_it_had_never_d
         assert node.log_start > 0
 
 
-def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     honest = ControllerService._load_slice
 
     def slow(self: Any, load: Any) -> Any:
@@ -97,7 +103,9 @@ def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(monkeypatc
         for node in world.nodes:
             node.start()
         leader = await world.until(
-            lambda: next((node for node in world.nodes if node.service.leadership is not None), None)
+            lambda: next(
+                (node for node in world.nodes if node.service.leadership is not None), None
+            )
         )
         await asyncio.sleep(1)
         assert leader.service.leadership is not None
@@ -118,7 +126,9 @@ async def test_a_node_that_was_down_while_the_leader_compacted_comes_back_by_sna
     down = next(node for node in world.nodes if node is not leader)
     down.kill()
     end = down.disk.live.bases[-1] if down.disk.live.bases else 0
-    await world.write_until(lambda: leader.log_start > end + 20, "the leader's log start moves beyond it")
+    await world.write_until(
+        lambda: leader.log_start > end + 20, "the leader's log start moves beyond it"
+    )
     down.start()
     await world.until(lambda: down.log_start > 0, what="an installed snapshot")
     assert down.service.snapshots.loaded == 1
@@ -187,7 +197,9 @@ def test_the_leader_dies_during_the_transfer(seed: int, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_crash_in_the_middle_of_fetching_or_installing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_in_the_middle_of_fetching_or_installing(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 4000)
 
     async def main() -> None:
@@ -213,7 +225,11 @@ def test_a_crash_in_the_middle_of_fetching_or_installing(seed: int, monkeypatch:
 @pytest.mark.parametrize("seed", range(12))
 @simulated
 async def test_crashes_while_snapshots_are_written_and_the_log_start_moves(seed: int) -> None:
-    world = World(seed, metadata_log_max_record_bytes_between_snapshots=5_000, metadata_max_retention_bytes=10_000)
+    world = World(
+        seed,
+        metadata_log_max_record_bytes_between_snapshots=5_000,
+        metadata_max_retention_bytes=10_000,
+    )
     rng = random.Random(seed)
     await world.active()
     for _ in range(12):
@@ -225,7 +241,9 @@ async def test_crashes_while_snapshots_are_written_and_the_log_start_moves(seed:
         node.start()
     await world.write(3)
     await world.converged()
-    assert any(node.service.snapshots.generated or node.service.snapshots.loaded for node in world.nodes)
+    assert any(
+        node.service.snapshots.generated or node.service.snapshots.loaded for node in world.nodes
+    )
 
 
 @simulated
@@ -237,13 +255,20 @@ async def test_a_broker_that_begins_late_begins_with_a_snapshot() -> None:
     await world.until(lambda: not late.service.why_fenced(), what="the late broker is unfenced")
     await world.write(3)
     await world.converged()
-    assert (early.service._follower.snapshots_installed, late.service._follower.snapshots_installed) == (0, 1)
+    assert (
+        early.service._follower.snapshots_installed,
+        late.service._follower.snapshots_installed,
+    ) == (0, 1)
     leader = await world.active()
-    await world.until(lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset)
+    await world.until(
+        lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset
+    )
 
 
 @simulated
-async def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapshot_and_lao_never_goes_back() -> None:
+async def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapshot_and_lao_never_goes_back() -> (
+    None
+):
     world = World()
     broker, other = world.broker(11), world.broker(12)
     leader = await world.active()
@@ -257,41 +282,58 @@ async def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapsho
                 about = one.service.describe()
                 assert about.lowest_acknowledged_offset >= told.get(one.name, -1)
                 assert about.applied_offset >= applied.get(one.name, -1)
-                told[one.name], applied[one.name] = about.lowest_acknowledged_offset, about.applied_offset
+                told[one.name], applied[one.name] = (
+                    about.lowest_acknowledged_offset,
+                    about.applied_offset,
+                )
             await asyncio.sleep(0.002)
 
     watching = asyncio.ensure_future(watch())
     for node in world.nodes:
         world.network.partition(broker.name, node.name)
     at = broker.service.image.offset
-    await world.write_until(lambda: all(node.log_start > at + 1 for node in world.nodes), "all log starts move beyond")
+    await world.write_until(
+        lambda: all(node.log_start > at + 1 for node in world.nodes), "all log starts move beyond"
+    )
     assert broker.service.image.offset == at
     world.network.heal_all()
     await world.until(lambda: not broker.service.why_fenced(), what="it is back")
     await world.write(3)
     await world.converged()
     assert broker.service._follower.snapshots_installed == 1
-    await world.until(lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset)
-    await world.until(lambda: broker.service._view.repeatable is not None, what="repeatable reads are back")
+    await world.until(
+        lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset
+    )
+    await world.until(
+        lambda: broker.service._view.repeatable is not None, what="repeatable reads are back"
+    )
     assert not watching.done(), watching.exception()
     watching.cancel()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_controller_dies_while_a_broker_fetches_its_snapshot(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_controller_dies_while_a_broker_fetches_its_snapshot(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(snapshot_fetch, "PIECE_BYTES", 1000)
     monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 1000)
 
     async def main() -> None:
         world = World(seed)
         await world.active()
-        await world.write_until(lambda: all(node.log_start > 20 for node in world.nodes), "all log starts move")
+        await world.write_until(
+            lambda: all(node.log_start > 20 for node in world.nodes), "all log starts move"
+        )
         leader = await world.active()
         late = world.broker(12)
-        await world.until(lambda: late.service._follower._snapshot is not None, what="the broker fetches a snapshot")
+        await world.until(
+            lambda: late.service._follower._snapshot is not None,
+            what="the broker fetches a snapshot",
+        )
         position = random.Random(seed).randrange(0, 20_000)
         await world.until(
-            lambda: late.service._follower._snapshot.position > position, what="the broker has a part of it"
+            lambda: late.service._follower._snapshot.position > position,
+            what="the broker has a part of it",
         )
         assert late.service.image.offset == -1
         leader.kill()
@@ -315,7 +357,9 @@ def test_the_same_seed_is_the_same_life() -> None:
             await world.converged()
             for node in world.nodes:
                 states.append(node.state)
-                states.extend((one.end_offset, one.epoch) for one in node.service.replica.snapshots.ids)
+                states.extend(
+                    (one.end_offset, one.epoch) for one in node.service.replica.snapshots.ids
+                )
                 states.append((node.log_start, len(node.service.replica.snapshots.ids)))
 
         run(main())

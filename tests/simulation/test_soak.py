@@ -1,4 +1,6 @@
-"""A soak that is interrupted says what it saw, leaves no process behind, and ends as Ctrl-C ends a program."""
+"""A soak that is interrupted says what it saw, leaves no process behind, and ends as Ctrl-C ends a
+program.
+"""
 
 import json
 import os
@@ -9,12 +11,25 @@ from pathlib import Path
 
 import psutil
 
-SOAK = "from simulation.soak import main; from raftlog.cli.interrupts import run_interruptible; run_interruptible(lambda: main)"
+SOAK = (
+    "from simulation.soak import main; from raftlog.cli.interrupts import run_interruptible;"
+    " run_interruptible(lambda: main)"
+)
 
 
 def test_ctrl_c_ends_a_soak_with_its_summary_and_without_a_traceback(tmp_path: Path) -> None:
     soak = subprocess.Popen(
-        [sys.executable, "-c", SOAK, "--minutes", "5", "--first-seed", "1", "--failures", str(tmp_path / "failures")],
+        [
+            sys.executable,
+            "-c",
+            SOAK,
+            "--minutes",
+            "5",
+            "--first-seed",
+            "1",
+            "--failures",
+            str(tmp_path / "failures"),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -36,8 +36,16 @@ def test_most_seeds_draw_some_profiles_and_each_is_drawn_often() -> None:
     assert 0.05 < sum(not names for names in drawn.values()) / 300 < 0.2
     for name, profile in PROFILES.items():
         # Some are plain, and some without brokers draw few.
-        assert 0.7 * profile.share < sum(name in names for names in drawn.values()) / 300 < 1.15 * profile.share
-    assert all(draw(seed) == draw_elements(seed, draw_freely(seed)) for seed, names in drawn.items() if not names)
+        assert (
+            0.7 * profile.share
+            < sum(name in names for names in drawn.values()) / 300
+            < 1.15 * profile.share
+        )
+    assert all(
+        draw(seed) == draw_elements(seed, draw_freely(seed))
+        for seed, names in drawn.items()
+        if not names
+    )
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -60,7 +68,8 @@ def test_elements_are_drawn_for_some_runs_each_and_fit_the_rest() -> None:
     ):
         assert 0.2 < share < 0.5
     for config in configs:
-        # Nodes of the older build must know the level that the cluster begins with; leader epochs have ranges at the latest alone.
+        # Nodes of the older build must know the level that the cluster begins with; leader epochs
+        # have ranges at the latest alone.
         assert not config.old_build or 0 < config.release_version <= config.old_build
         assert not config.recovery or (config.voters > 1 and not config.release_version)
         assert not config.recovery or not {"bit_flip", "lower_features"} & set(config.faults)

@@ -1,4 +1,7 @@
-"""A few swarm runs, each a test of its own: all promises hold. Three hundred of them are in ``test_seeds.py``, nightly."""
+"""A few swarm runs, each a test of its own: all promises hold.
+
+Three hundred of them are in ``test_seeds.py``, nightly.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ def test_no_check_is_idle_and_clients_have_written_and_read() -> None:
     for seed in SEEDS:
         looked_at.update(lived(seed).looked_at)
         done.update(lived(seed).operations)
-    assert {what.partition(".")[0] for what in looked_at} >= {type(checker).__name__ for checker in all_checkers()}
+    assert {what.partition(".")[0] for what in looked_at} >= {
+        type(checker).__name__ for checker in all_checkers()
+    }
     assert {what for what, found in looked_at.items() if not found} == set()
     for name in ("write_config ok", "read_config ok", "produce ok", "consumed"):
         assert done[name] > 10 * len(SEEDS), name

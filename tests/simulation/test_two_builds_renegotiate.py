@@ -1,7 +1,8 @@
-"""A feature level is raised in a cluster of two broker builds: clients learn of it when every broker takes what it brings, and not before.
+"""A feature level is raised in a cluster of two broker builds: clients learn of it when every
+broker takes what it brings, and not before.
 
-The same life with the gate patched out: the broker that is ahead tells its clients when it has applied the level itself, and what they
-then ask of the one behind is refused.
+The same life with the gate patched out: the broker that is ahead tells its clients when it has
+applied the level itself, and what they then ask of the one behind is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ from simulation.world import Outcome, World
 BEHIND_S = 3.0
 CONFIG = SwarmConfig(voters=1, brokers=2, clients=0, release_version=2, session_timeout_ms=9000)
 WITHOUT_THE_GATE = (
-    Edit("broker.service.api_versions:ApiVersions.moved", "image = self._view.repeatable", "image = self._view.tip"),
+    Edit(
+        "broker.service.api_versions:ApiVersions.moved",
+        "image = self._view.repeatable",
+        "image = self._view.tip",
+    ),
 )
 
 
@@ -46,7 +51,9 @@ def _quiet() -> Iterator[None]:
 
 
 class Cluster:
-    """One controller, a broker of this build, and one that begins as a build that knows metadata.version 2 at most."""
+    """One controller, a broker of this build, and one that begins as a build that knows
+    metadata.version 2 at most.
+    """
 
     def __init__(self) -> None:
         # StrictReads would end the run at the broker's answer: here the client is to get it.
@@ -57,7 +64,10 @@ class Cluster:
         transport = self.world.network.transport_for("client")
         self.operator = ControllerClient(transport, self.world.endpoints, rng=random.Random(1))
         self.client = BrokerClient(
-            transport, [host.endpoint for host in self.world.members], rng=random.Random(2), round_robin=True
+            transport,
+            [host.endpoint for host in self.world.members],
+            rng=random.Random(2),
+            round_robin=True,
         )
         self.modes: list[int] = []
 
@@ -83,7 +93,10 @@ class Cluster:
         mode = await self.client.strongest_mode()
         self.modes.append(mode)
         body = broker_pb2.MetadataRequest()
-        reads = [asyncio.ensure_future(self.client.read(body, mode=mode, timeout_s=10.0)) for _ in range(2)]
+        reads = [
+            asyncio.ensure_future(self.client.read(body, mode=mode, timeout_s=10.0))
+            for _ in range(2)
+        ]
         await asyncio.gather(*reads)
 
     async def read_for(self, seconds: float) -> None:
@@ -98,7 +111,9 @@ class Cluster:
 
 
 async def upgraded(cluster: Cluster) -> None:
-    """Both brokers become of this build, one behind the other; nothing that the client does may fail, whichever it asks."""
+    """Both brokers become of this build, one behind the other; nothing that the client does may
+    fail, whichever it asks.
+    """
     await cluster.begin()
     await cluster.read_for(0.5)
     with pytest.raises(ApiError) as refused:
@@ -108,7 +123,9 @@ async def upgraded(cluster: Cluster) -> None:
     cluster.old.kill()
     cluster.build(cluster.old, highest=3)
     cluster.old.start()
-    await cluster.until(lambda: cluster.old.service is not None and not cluster.old.service.why_fenced())
+    await cluster.until(
+        lambda: cluster.old.service is not None and not cluster.old.service.why_fenced()
+    )
     await cluster.read_for(0.5)
     assert set(cluster.modes) == {broker_pb2.REPEATABLE}
     # From here on the log comes late to the second broker.

@@ -1,6 +1,8 @@
-"""Opens data directories for a test, in a process of its own: if RocksDB dies or spins over damaged bytes, the test can say over which.
+"""Opens data directories for a test, in a process of its own: if RocksDB dies or spins over damaged
+bytes, the test can say over which.
 
-Reads the path of a directory from each line, answers with one line of JSON: what a node, its bootstrap and an offline reader find there.
+Reads the path of a directory from each line, answers with one line of JSON: what a node, its
+bootstrap and an offline reader find there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from raftlog.storage.reader import open_read_only
 
 
 def _error(error: Exception) -> dict[str, Any]:
-    return {"error": type(error).__name__, "text": str(error), "offset": getattr(error, "offset", -1)}
+    return {
+        "error": type(error).__name__,
+        "text": str(error),
+        "offset": getattr(error, "offset", -1),
+    }
 
 
 def _digest(data: bytes) -> str:

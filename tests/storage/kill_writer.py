@@ -1,8 +1,10 @@
-"""Processes to be killed: each opens a store and appends for ever in group commits, saying what is durable.
+"""Processes to be killed: each opens a store and appends for ever in group commits, saying what is
+durable.
 
-What a Python process imports takes longer than what it does here: one process has imported it all, and forks one writer for each line
-it reads, ``directory round``. A writer says on the common pipe ``pid N``, then what it learns of or is about to do (``open E``,
-``truncating E``, ``durable E``, ``vote E``, ``starting E``, ``started E``); ``gone`` comes when it is dead.
+What a Python process imports takes longer than what it does here: one process has imported it all,
+and forks one writer for each line it reads, ``directory round``. A writer says on the common pipe
+``pid N``, then what it learns of or is about to do (``open E``, ``truncating E``, ``durable E``,
+``vote E``, ``starting E``, ``started E``); ``gone`` comes when it is dead.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ KEPT = 150
 def snapshot_of(snapshot_id: SnapshotId) -> bytes:
     """A sound snapshot."""
     header = SnapshotHeader("c1", 0, snapshot_id.end_offset, snapshot_id.epoch, 7_000, (), 2)
-    body = batch.encode([RecordData(1008, 0, b"x" * 3000)] * 3, base_offset=1, epoch=1, timestamp_ms=7_000)
+    body = batch.encode(
+        [RecordData(1008, 0, b"x" * 3000)] * 3, base_offset=1, epoch=1, timestamp_ms=7_000
+    )
     return encode_header(header) + body + encode_footer(header, 4, 99)
 
 
@@ -51,7 +55,13 @@ async def write_for_ever(directory: Path, round_: int) -> None:
     found = store.recover()
     end, start = found.end_offset, found.start_offset
     say("open", end)
-    keeps = max([start, *(one.end_offset for one in found.snapshots), *(first for _, first in found.epochs[-1:])])
+    keeps = max(
+        [
+            start,
+            *(one.end_offset for one in found.snapshots),
+            *(first for _, first in found.epochs[-1:]),
+        ]
+    )
     if rng.random() < 0.3 and keeps < end:
         # As a follower whose leader has another tail; what a snapshot holds is never truncated.
         end = keeps

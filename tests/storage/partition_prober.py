@@ -1,4 +1,6 @@
-"""Opens partition replicas for a test as flip_prober.py does logs: reads directories from its input, answers each with a line of JSON."""
+"""Opens partition replicas for a test as flip_prober.py does logs: reads directories from its
+input, answers each with a line of JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Writes to partition replicas until it is killed, and says what has become durable: forks a writer for each line that it reads.
+"""Writes to partition replicas until it is killed, and says what has become durable: forks a writer
+for each line that it reads.
 
-What a round writes follows from its number and from what it began with, so that the test can do the same in memory.
+What a round writes follows from its number and from what it began with, so that the test can do the
+same in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from raftlog.storage.chunks import walk
 from raftlog.storage.partition_api import PartitionKey, PartitionStore
 
 WINDOW = 20
-WRITER_KEYS: tuple[PartitionKey, ...] = tuple((bytes([topic]) * 16, index) for topic in (1, 2) for index in range(4))
+WRITER_KEYS: tuple[PartitionKey, ...] = tuple(
+    (bytes([topic]) * 16, index) for topic in (1, 2) for index in range(4)
+)
 
 Replicas = dict[PartitionKey, bytes]
 
@@ -67,7 +71,9 @@ def after(replicas: Replicas, step: Step) -> Replicas:
         content += step.chunk
     else:
         content = b"".join(
-            content[position:behind] for _, end, _, position, behind in walk(content, 0) if end <= step.end
+            content[position:behind]
+            for _, end, _, position, behind in walk(content, 0)
+            if end <= step.end
         )
     changed = {**replicas, step.key: content}
     return {key: one for key, one in changed.items() if one}
@@ -86,7 +92,9 @@ def read_all(directory: Path) -> tuple[PartitionStore, Replicas]:
     """Open, recover and read everything."""
     store = open_rocks_partitions(directory)
     found = store.recover()
-    return store, {one.key: store.read(one.key, 0, until=one.end_offset, max_bytes=1 << 40) for one in found}
+    return store, {
+        one.key: store.read(one.key, 0, until=one.end_offset, max_bytes=1 << 40) for one in found
+    }
 
 
 def say(what: str, number: int) -> None:

@@ -1,4 +1,6 @@
-"""A process that opens damaged directories for a test: if RocksDB dies or spins over them, the test can say over which."""
+"""A process that opens damaged directories for a test: if RocksDB dies or spins over them, the test
+can say over which.
+"""
 
 from __future__ import annotations
 

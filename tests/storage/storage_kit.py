@@ -59,7 +59,13 @@ def make_chunk(base_offset: int, *counts: int, epoch: int = 1, body: bytes = b"b
 
 
 def open_rocks(directory: Path, **options: float) -> log_store.RocksLogStore:
-    return open_store(directory, expect_cluster_id="c1", expect_node_id=1, loop=asyncio.get_running_loop(), **options)
+    return open_store(
+        directory,
+        expect_cluster_id="c1",
+        expect_node_id=1,
+        loop=asyncio.get_running_loop(),
+        **options,
+    )
 
 
 def whole(store: LogStore, end: int) -> bytes:
@@ -114,7 +120,9 @@ class RocksMachine:
         owner, name = {"append": (RocksLog, "put"), "flush": (RocksLog, "sync")}.get(
             operation, (log_store, "write_vote_file")
         )
-        self.monkeypatch.setattr(owner, name, _failing_once(self.monkeypatch, owner, name, operation))
+        self.monkeypatch.setattr(
+            owner, name, _failing_once(self.monkeypatch, owner, name, operation)
+        )
 
 
 def _failing_once(

@@ -1,4 +1,6 @@
-"""A changed byte in any file of a data directory is found, by an error that names the place, or harmless: never served, no hang."""
+"""A changed byte in any file of a data directory is found, by an error that names the place, or
+harmless: never served, no hang.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ FLIPS = int(os.environ.get("RAFTLOG_FLIPS", "4"))
 NOT_DATA = ("LOG", "LOCK", "lock", "IDENTITY", "OPTIONS", "rocksdict-config")
 """Files (by prefix) whose content nobody depends on."""
 SHAPES = ("closed-whole", "killed")
-"""``whole``: the log begins at 0, there are three snapshots; else it begins at the end of the first of them."""
+"""``whole``: the log begins at 0, there are three snapshots; else it begins at the end of the first
+of them.
+"""
 
 
 async def _snapshot(store: LogStore, end_offset: int, epoch: int) -> SnapshotId:
@@ -76,30 +80,44 @@ def prober() -> Iterator[Prober]:
 
 
 def harmless(found: dict[str, Any], sound: dict[str, Any], victim: Path) -> bool:
-    """Whether all that is served is what it was: only the damaged snapshot may be missing, or be refused by who gets it."""
+    """Whether all that is served is what it was: only the damaged snapshot may be missing, or be
+    refused by who gets it.
+    """
     if victim.suffix != ".checkpoint":
         return found == sound
     name = str(SnapshotId(int(victim.name[:20]), int(victim.name[21:31])))
     assert name in sound["snapshots"]
     rest = {one: content for one, content in sound["snapshots"].items() if one != name}
     refused = {**rest, name: "refused by who fetches it"}
-    # Without the newest snapshot, the voters are those of the one before and of the log behind that.
-    same = {**found, "snapshots": 0, "voters_since": 0} == {**sound, "snapshots": 0, "voters_since": 0}
+    # Without the newest snapshot, the voters are those of the one before and of the log behind
+    # that.
+    same = {**found, "snapshots": 0, "voters_since": 0} == {
+        **sound,
+        "snapshots": 0,
+        "voters_since": 0,
+    }
     return same and found["snapshots"] in (sound["snapshots"], rest, refused)
 
 
 def names_the_place(found: dict[str, Any], directory: Path, victim: Path) -> bool:
-    """Whether an error helps to find what is damaged: an offset, the file, or (RocksDB does not say more) the log's directory."""
+    """Whether an error helps to find what is damaged: an offset, the file, or (RocksDB does not say
+    more) the log's directory.
+    """
     text = found["text"]
     return (
-        found["offset"] >= 0 or victim.name in text or (victim.parent.name == "log" and f"{directory / 'log'}" in text)
+        found["offset"] >= 0
+        or victim.name in text
+        or (victim.parent.name == "log" and f"{directory / 'log'}" in text)
     )
 
 
 @pytest.mark.parametrize(
-    ("shape", "flips"), [("killed", 1), *(pytest.param(shape, FLIPS, marks=pytest.mark.nightly) for shape in SHAPES)]
+    ("shape", "flips"),
+    [("killed", 1), *(pytest.param(shape, FLIPS, marks=pytest.mark.nightly) for shape in SHAPES)],
 )
-async def test_a_flipped_byte_is_found_or_harmless(tmp_path: Path, prober: Prober, shape: str, flips: int) -> None:
+async def test_a_flipped_byte_is_found_or_harmless(
+    tmp_path: Path, prober: Prober, shape: str, flips: int
+) -> None:
     state, _, whole = shape.partition("-")
     image = (await make_directory(tmp_path, whole=bool(whole)))[state]
     scratch = tmp_path / "scratch"
@@ -119,13 +137,18 @@ async def test_a_flipped_byte_is_found_or_harmless(tmp_path: Path, prober: Probe
         positions = {
             0,
             size - 1,
-            *(rng.randrange(size * i // count, size * (i + 1) // count + 1) % size for i in range(count)),
+            *(
+                rng.randrange(size * i // count, size * (i + 1) // count + 1) % size
+                for i in range(count)
+            ),
         }
         for position in sorted(positions):
             mask = rng.choice((1 << rng.randrange(8), rng.randrange(1, 256)))
             shutil.copytree(image, scratch)
             victim = scratch / path.relative_to(image)
-            victim.write_bytes(content[:position] + bytes([content[position] ^ mask]) + content[position + 1 :])
+            victim.write_bytes(
+                content[:position] + bytes([content[position] ^ mask]) + content[position + 1 :]
+            )
             what = f"{shape}: {path.relative_to(image)} at {position} of {size}, mask {mask:#x}"
             found = prober.open(scratch, what)
             tried += 1
@@ -135,9 +158,13 @@ async def test_a_flipped_byte_is_found_or_harmless(tmp_path: Path, prober: Probe
                     assert names_the_place(seen, scratch, victim), f"{what}: {who}: {seen}"
                     detected[kind] += 1
                 else:
-                    assert harmless(seen, sound[who], victim), f"{what}: {who} has {seen} instead of {sound[who]}"
+                    assert harmless(seen, sound[who], victim), (
+                        f"{what}: {who} has {seen} instead of {sound[who]}"
+                    )
                     if seen != sound[who]:
                         detected[kind] += 1
     print(f"{shape}: {tried} flips, found: {dict(detected)}")
-    wanted = {".json", ".checkpoint", "CURRENT", "MANIFEST", ".sst"} | ({".log"} if state == "killed" else set())
+    wanted = {".json", ".checkpoint", "CURRENT", "MANIFEST", ".sst"} | (
+        {".log"} if state == "killed" else set()
+    )
     assert wanted <= set(detected)

@@ -24,12 +24,16 @@ def records(rng: Random, missing: int) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("missing", range(1, CRC_BYTES))
 def test_what_only_lacks_its_end_can_be_completed(missing: int) -> None:
-    assert all(can_complete(crc, known, missing) for crc, known in records(Random(missing), missing))
+    assert all(
+        can_complete(crc, known, missing) for crc, known in records(Random(missing), missing)
+    )
 
 
 @pytest.mark.parametrize("missing", range(1, CRC_BYTES))
 def test_what_has_changed_cannot(missing: int) -> None:
-    """But for the few that chance completes: one of 256 if three bytes are missing, one of 65,536 if two are."""
+    """But for the few that chance completes: one of 256 if three bytes are missing, one of 65,536
+    if two are.
+    """
     rng = Random(missing)
     by_chance = 0
     for crc, known in records(rng, missing):

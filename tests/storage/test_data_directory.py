@@ -38,7 +38,9 @@ def test_a_formatted_directory_is_not_formatted_again(formatted: Path) -> None:
     with pytest.raises(ConfigError, match="already formatted for cluster 'c1', node 1"):
         format_storage(formatted, IDENTITY)
     other = replace(IDENTITY, directory_id="another")
-    assert format_storage(formatted, other, ignore_formatted=True) == IDENTITY, "what is there stays in force"
+    assert format_storage(formatted, other, ignore_formatted=True) == IDENTITY, (
+        "what is there stays in force"
+    )
     with pytest.raises(ConfigError, match="asked for cluster 'c2', node 1"):
         format_storage(formatted, replace(IDENTITY, cluster_id="c2"), ignore_formatted=True)
 
@@ -90,7 +92,9 @@ def test_every_changed_byte_of_a_checked_file_is_found(formatted: Path, name: st
     good = path.read_bytes()
     for position in range(len(good)):
         for mask in (0x01, 0x20, 0x80):
-            path.write_bytes(good[:position] + bytes([good[position] ^ mask]) + good[position + 1 :])
+            path.write_bytes(
+                good[:position] + bytes([good[position] ^ mask]) + good[position + 1 :]
+            )
             with pytest.raises((ConfigError, CorruptLogError), match="corrupt"):
                 read_identity(formatted) if name == "meta.json" else read_vote_file(formatted)
     for size in range(len(good)):
@@ -107,7 +111,9 @@ def test_a_checked_file_of_another_kind_or_shape_is_corrupt(tmp_path: Path) -> N
         read_checked(tmp_path / "x", "vote", VoteState)
 
 
-def test_a_failed_replacement_leaves_the_old_file(formatted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_replacement_leaves_the_old_file(
+    formatted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -127,10 +133,14 @@ async def test_leftover_temporary_files_are_cleaned_at_open(formatted: Path) -> 
 
 async def test_opening_for_another_cluster_or_node_names_both(formatted: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        open_store(formatted, expect_cluster_id="c9", expect_node_id=7, loop=asyncio.get_running_loop())
+        open_store(
+            formatted, expect_cluster_id="c9", expect_node_id=7, loop=asyncio.get_running_loop()
+        )
     for word in ("'c1'", "'c9'", "node 1", "says 7"):
         assert word in str(caught.value)
-    open_store(formatted, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop()).close()
+    open_store(
+        formatted, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop()
+    ).close()
 
 
 @pytest.mark.parametrize("damage", ["missing", "corrupt"])
@@ -163,19 +173,26 @@ async def test_a_directory_belongs_to_one_process(formatted: Path) -> None:
 
 def _open_elsewhere(directory: Path) -> str:
     code = (
-        "import asyncio, sys; from pathlib import Path; from raftlog.storage.opening import open_store\n"
-        "from raftlog.errors import ConfigError\n"
-        "try: open_store(Path(sys.argv[1]), expect_cluster_id=None, expect_node_id=None, loop=asyncio.new_event_loop())\n"
-        "except ConfigError as error: print(error)"
+        "import asyncio, sys; from pathlib import Path; from raftlog.storage.opening import"
+        " open_store\nfrom raftlog.errors import ConfigError\ntry: open_store(Path(sys.argv[1]),"
+        " expect_cluster_id=None, expect_node_id=None, loop=asyncio.new_event_loop())\nexcept"
+        " ConfigError as error: print(error)"
     )
     other = subprocess.run(
-        [sys.executable, "-c", code, str(directory)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code, str(directory)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     return other.stdout
 
 
 async def test_a_reader_keeps_a_node_out(formatted: Path) -> None:
-    with open_read_only(formatted), pytest.raises(ConfigError, match="in use by a process that reads it"):
+    with (
+        open_read_only(formatted),
+        pytest.raises(ConfigError, match="in use by a process that reads it"),
+    ):
         open_rocks(formatted)
     lock = DirectoryLock.exclusive(formatted)
     lock.release()

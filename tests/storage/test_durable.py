@@ -1,4 +1,6 @@
-"""Directories that are made are there after a power cut; tests/power_loss cuts the power, here is what it cannot set up."""
+"""Directories that are made are there after a power cut; tests/power_loss cuts the power, here is
+what it cannot set up.
+"""
 
 from __future__ import annotations
 

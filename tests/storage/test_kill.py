@@ -1,4 +1,6 @@
-"""kill -9 in the middle of group commits, truncations, votes, snapshots and log starts: what was acknowledged is there again."""
+"""kill -9 in the middle of group commits, truncations, votes, snapshots and log starts: what was
+acknowledged is there again.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,12 @@ def writers() -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def write_until_killed(writers: subprocess.Popen[str], directory: Path, round_: int, rng: Random) -> Said:
-    """Let a writer run until it has said some lines, and kill it a moment later; all that it has said."""
+def write_until_killed(
+    writers: subprocess.Popen[str], directory: Path, round_: int, rng: Random
+) -> Said:
+    """Let a writer run until it has said some lines, and kill it a moment later; all that it has
+    said.
+    """
     assert writers.stdin is not None
     assert writers.stdout is not None
     writers.stdin.write(f"{directory} {round_}\n")
@@ -94,7 +100,10 @@ def write_until_killed(writers: subprocess.Popen[str], directory: Path, round_: 
 
 def batches(data: bytes, start: int) -> dict[int, tuple[int, bytes]]:
     """By base offset, each of them checked."""
-    return {base: (epoch, data[position:behind]) for base, _, epoch, position, behind in walk(data, start)}
+    return {
+        base: (epoch, data[position:behind])
+        for base, _, epoch, position, behind in walk(data, start)
+    }
 
 
 def as_written(base: int, epoch: int, size: int) -> bool:
@@ -107,7 +116,9 @@ def as_written(base: int, epoch: int, size: int) -> bool:
 
 
 def read_offline(directory: Path) -> Seen:
-    """As an offline reader does, which changes nothing: the next writer finds what the killed one left."""
+    """As an offline reader does, which changes nothing: the next writer finds what the killed one
+    left.
+    """
     with open_read_only(directory) as reader:
         start, end = reader.start_offset, reader.end_offset
         for one in reader.snapshots:
@@ -124,33 +135,52 @@ def read_as_a_node(directory: Path) -> Seen:
         for one in found.snapshots:
             assert store.read_snapshot(one, 0, 1 << 30) == snapshot_of(one)
         assert start == 0 or any(one.end_offset >= start for one in found.snapshots)
-        return Seen(start, end, found.vote.epoch, batches(store.read(start, until=end, max_bytes=1 << 40), start))
+        return Seen(
+            start,
+            end,
+            found.vote.epoch,
+            batches(store.read(start, until=end, max_bytes=1 << 40), start),
+        )
     finally:
         store.close()
 
 
 def check(round_: int, before: Seen, said: Said, now: Seen) -> None:
-    """Everything that was there, or was said, is there; the rest is what the writer has written, without a gap."""
+    """Everything that was there, or was said, is there; the rest is what the writer has written,
+    without a gap.
+    """
     where = f"round {round_}: {said}, [{now.start}, {now.end})"
-    assert said.opened in (-1, before.end), f"{where}: the writer found another end than {before.end}"
+    assert said.opened in (
+        -1,
+        before.end,
+    ), f"{where}: the writer found another end than {before.end}"
     kept = before.end if said.truncated < 0 else said.truncated
     assert now.end >= max(kept, said.durable), where
-    assert now.vote in (max(before.vote, said.vote), round_ if said.opened >= 0 else before.vote), where
+    assert now.vote in (
+        max(before.vote, said.vote),
+        round_ if said.opened >= 0 else before.vote,
+    ), where
     assert now.vote >= said.vote, where
     begins = {said.started, said.starting} - {-1} or {before.start}
     assert now.start in begins or (said.started < 0 and now.start == before.start), where
     for base, (epoch, content) in now.batches.items():
         if base < kept:
-            assert (epoch, content) == before.batches[base], f"{where}: what was there at {base} has changed"
+            assert (epoch, content) == before.batches[base], (
+                f"{where}: what was there at {base} has changed"
+            )
         elif epoch == round_:
             assert base >= kept, where
         else:
             # Truncated, if it had come to that.
-            assert said.durable < 0 <= said.truncated, f"{where}: a batch of epoch {epoch} at {base}"
+            assert said.durable < 0 <= said.truncated, (
+                f"{where}: a batch of epoch {epoch} at {base}"
+            )
             assert (epoch, content) == before.batches[base], where
     for base in [base for base in now.batches if base >= kept]:
         epoch, content = now.batches[base]
-        assert as_written(base, epoch, len(content)), f"{where}: nobody has written the batch at {base}"
+        assert as_written(base, epoch, len(content)), (
+            f"{where}: nobody has written the batch at {base}"
+        )
 
 
 @pytest.mark.parametrize("kills", [20, nightly(KILLS)])
@@ -171,8 +201,8 @@ async def test_what_was_acknowledged_survives_kill_9(
         seen = now
     took_s = time.monotonic() - begun
     print(
-        f"{kills} kills in {took_s:.1f} s ({early} before the store was open): {seen.end} offsets, {moves} moves of the log start, "
-        f"{truncations} truncations"
+        f"{kills} kills in {took_s:.1f} s ({early} before the store was open): {seen.end} offsets,"
+        f" {moves} moves of the log start, {truncations} truncations"
     )
     assert moves > kills // 20
     assert truncations > kills // 20

@@ -8,7 +8,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from partition_kit import A0, A1, B7, KEYS, LAST, Machine, RocksMachine, SimMachine, ends, flush, whole
+from partition_kit import (
+    A0,
+    A1,
+    B7,
+    KEYS,
+    LAST,
+    Machine,
+    RocksMachine,
+    SimMachine,
+    ends,
+    flush,
+    whole,
+)
 from storage_kit import make_batch, make_chunk
 
 from raftlog.errors import FatalError, StorageError
@@ -17,7 +29,9 @@ from simulation.twins.disk_hardware import Operation
 
 
 @pytest.fixture(params=["rocks", "sim"])
-def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Machine:
     return SimMachine() if request.param == "sim" else RocksMachine(tmp_path / "data", monkeypatch)
 
 
@@ -37,10 +51,15 @@ async def test_a_new_store_holds_nothing(machine: Machine) -> None:
     store.close()
 
 
-async def test_replicas_are_logs_of_their_own_and_are_all_found_again(machine: Machine, store: PartitionStore) -> None:
+async def test_replicas_are_logs_of_their_own_and_are_all_found_again(
+    machine: Machine, store: PartitionStore
+) -> None:
     expected: dict[PartitionKey, bytes] = {}
     for n, key in enumerate(KEYS, start=1):
-        chunks = [make_chunk(0, n, body=b"first %d " % n), make_chunk(n, 2, 1, epoch=n + 1, body=b"second %d " % n)]
+        chunks = [
+            make_chunk(0, n, body=b"first %d " % n),
+            make_chunk(n, 2, 1, epoch=n + 1, body=b"second %d " % n),
+        ]
         store.append(key, chunks[0], 0, n)
         store.append(key, chunks[1], n, n + 3)
         expected[key] = b"".join(chunks)
@@ -67,17 +86,23 @@ async def test_read_gives_whole_batches_within_its_bounds(store: PartitionStore)
     for key in KEYS:
         assert store.read(key, 1, until=5, max_bytes=0) == batches[1]
         assert store.read(key, 1, until=5, max_bytes=size) == batches[1]
-        assert store.read(key, 1, until=5, max_bytes=size + len(batches[2])) == batches[1] + batches[2]
+        assert (
+            store.read(key, 1, until=5, max_bytes=size + len(batches[2])) == batches[1] + batches[2]
+        )
         assert store.read(key, 1, until=4, max_bytes=1 << 20) == batches[1] + batches[2]
         assert store.read(key, 0, until=3, max_bytes=1 << 20) == batches[0] + batches[1]
         assert store.read(key, 4, until=5, max_bytes=1 << 20) == batches[3]
-        assert store.read(key, 2, until=4, max_bytes=1 << 20) == batches[1] + batches[2], "offset 2 is inside a batch"
+        assert store.read(key, 2, until=4, max_bytes=1 << 20) == batches[1] + batches[2], (
+            "offset 2 is inside a batch"
+        )
         assert store.read(key, 2, until=5, max_bytes=0) == batches[1]
         assert store.read(key, 5, until=5, max_bytes=1 << 20) == b""
 
 
 @pytest.mark.parametrize(("offset", "until"), [(1, 2), (-1, 3), (0, 6), (6, 6), (4, 3)])
-async def test_read_refuses_what_is_no_boundary_of_the_replica(store: PartitionStore, offset: int, until: int) -> None:
+async def test_read_refuses_what_is_no_boundary_of_the_replica(
+    store: PartitionStore, offset: int, until: int
+) -> None:
     for key in (A0, A1):
         store.append(key, make_chunk(0, 1, 2), 0, 3)
         store.append(key, make_chunk(3, 1, 1), 3, 5)
@@ -116,7 +141,9 @@ async def test_truncate_drops_the_rest_of_one_replica_and_nothing_else(
     store, found = machine.open()
     assert ends(found) == {one: end + 3 if one == key else 6 for one in KEYS}
     for one in KEYS:
-        assert whole(store, one, ends(found)[one]) == (expected + new if one == key else b"".join(batches.values()))
+        assert whole(store, one, ends(found)[one]) == (
+            expected + new if one == key else b"".join(batches.values())
+        )
     store.close()
 
 
@@ -160,7 +187,9 @@ async def test_flushes_report_in_order_and_once(store: PartitionStore) -> None:
     assert seen == [(f"f{i}", None) for i in range(20)]
 
 
-async def test_a_flush_asked_for_by_a_report_comes_after_the_other_reports(store: PartitionStore) -> None:
+async def test_a_flush_asked_for_by_a_report_comes_after_the_other_reports(
+    store: PartitionStore,
+) -> None:
     seen: list[str] = []
 
     def first(_: StorageError | None) -> None:
@@ -203,7 +232,9 @@ async def test_after_an_error_every_call_raises_it(
         assert again.value is error
 
 
-async def test_a_failed_sync_fails_every_flush_that_waits(machine: Machine, store: PartitionStore) -> None:
+async def test_a_failed_sync_fails_every_flush_that_waits(
+    machine: Machine, store: PartitionStore
+) -> None:
     store.append(A0, make_batch(0), 0, 1)
     seen: list[StorageError | None] = []
     machine.fail_next("flush")
@@ -227,7 +258,9 @@ async def test_an_append_that_fails_under_a_running_sync_lets_nothing_be_acknowl
     assert isinstance(await waiting, StorageError)
 
 
-async def test_a_closed_store_raises_and_calls_nobody(machine: Machine, store: PartitionStore) -> None:
+async def test_a_closed_store_raises_and_calls_nobody(
+    machine: Machine, store: PartitionStore
+) -> None:
     seen: list[object] = []
     store.append(A0, make_batch(0), 0, 1)
     store.flush(seen.append, inline=False)

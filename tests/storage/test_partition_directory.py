@@ -1,4 +1,6 @@
-"""Partition replicas in a broker's directory: made once, found damaged or missing, opened in bounded time."""
+"""Partition replicas in a broker's directory: made once, found damaged or missing, opened in
+bounded time.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,9 @@ async def test_replicas_put_back_from_an_older_copy_are_found(clean: Path, tmp_p
     store.close()
 
 
-async def test_a_store_that_was_opened_and_not_recovered_knows_nothing_of_its_end(clean: Path) -> None:
+async def test_a_store_that_was_opened_and_not_recovered_knows_nothing_of_its_end(
+    clean: Path,
+) -> None:
     open_rocks_partitions(clean).close()
     assert recovered(clean) == dict.fromkeys(KEYS, RECORDS)
 
@@ -119,14 +123,18 @@ def test_formatting_leaves_replicas_alone(tmp_path: Path) -> None:
         format_storage(tmp_path, IDENTITY)
 
 
-async def test_only_an_unclean_end_is_probed(clean: Path, crashed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_an_unclean_end_is_probed(
+    clean: Path, crashed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     probed: list[Path] = []
     monkeypatch.setattr("raftlog.storage.opening.probe_open", lambda path, _: probed.append(path))
     assert recovered(clean) == recovered(crashed)
     assert probed == [crashed / PARTITIONS_DIRECTORY]
 
 
-async def test_a_tail_on_which_rocksdb_spins_ends_in_time(crashed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tail_on_which_rocksdb_spins_ends_in_time(
+    crashed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (wal,) = (crashed / PARTITIONS_DIRECTORY).glob("*.log")
     wal.write_bytes(wal.read_bytes() + b"\xaa" * 4 + b"\x10\x00" + b"\x05" + b"g" * 40)
     with pytest.raises(CorruptLogError, match="unknown record type 5"):
@@ -153,7 +161,9 @@ async def test_damage_within_the_wal_is_named(crashed: Path) -> None:
     content = bytearray(wal.read_bytes())
     content[len(content) // 2] ^= 4
     wal.write_bytes(content)
-    with pytest.raises(CorruptLogError, match=rf"the record at byte \d+ of {wal.name} does not match its checksum"):
+    with pytest.raises(
+        CorruptLogError, match=rf"the record at byte \d+ of {wal.name} does not match its checksum"
+    ):
         open_rocks_partitions(crashed)
 
 
@@ -176,13 +186,17 @@ def _epoch_back(rocks: RocksPartitions, name: bytes) -> None:
 
 
 @pytest.mark.parametrize("damage", [_gap, _wrong_crc, _of_another_place, _epoch_back])
-async def test_recovery_names_replica_and_offset(clean: Path, damage: Callable[[RocksPartitions, bytes], None]) -> None:
+async def test_recovery_names_replica_and_offset(
+    clean: Path, damage: Callable[[RocksPartitions, bytes], None]
+) -> None:
     """Bytes that RocksDB vouches for, and that are wrong all the same."""
     rocks = RocksPartitions(clean / PARTITIONS_DIRECTORY)
     damage(rocks, A1[0] + A1[1].to_bytes(4, "big"))
     rocks.close()
     store = open_rocks_partitions(clean)
-    with pytest.raises(CorruptLogError, match=f"partition 1 of topic {A1[0].hex()}: .*{RECORDS}") as caught:
+    with pytest.raises(
+        CorruptLogError, match=f"partition 1 of topic {A1[0].hex()}: .*{RECORDS}"
+    ) as caught:
         store.recover()
     assert caught.value.offset == RECORDS
     with pytest.raises(CorruptLogError) as again:
@@ -201,13 +215,17 @@ async def test_a_replica_without_its_beginning_is_refused(clean: Path) -> None:
     store.close()
 
 
-async def test_damage_met_by_a_read_is_not_served(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_damage_met_by_a_read_is_not_served(
+    clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_rocks_partitions(clean)
     store.recover()
     bad = bytearray(make_chunk(0, 1, 2, body=b"x" * 300))
     bad[-1] ^= 1
     monkeypatch.setattr(RocksPartitions, "scan", lambda *_: (one for one in [(0, bytes(bad))]))
-    with pytest.raises(CorruptLogError, match=f"partition 0 of topic {A0[0].hex()}: .*offset 1") as first:
+    with pytest.raises(
+        CorruptLogError, match=f"partition 0 of topic {A0[0].hex()}: .*offset 1"
+    ) as first:
         whole(store, A0, RECORDS)
     monkeypatch.undo()
     with pytest.raises(CorruptLogError) as again:
@@ -230,7 +248,8 @@ async def test_the_space_of_deleted_replicas_comes_back(tmp_path: Path) -> None:
     for key in (A0, A1, B7):
         store.delete(key)
     assert await flush(store) is None
-    # Waits for the compaction that has begun; what still waits for its turn comes at the next opening, or with RocksDB's own.
+    # Waits for the compaction that has begun; what still waits for its turn comes at the next
+    # opening, or with RocksDB's own.
     store._compaction._queue.put(None)
     store._compaction._thread.join(30)
     used = store.used_bytes()

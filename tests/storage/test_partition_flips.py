@@ -1,4 +1,6 @@
-"""A changed byte in any file of the partition replicas is found, by an error that names the place, or harmless: never served, no hang."""
+"""A changed byte in any file of the partition replicas is found, by an error that names the place,
+or harmless: never served, no hang.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ async def make_directory(parent: Path, state: str) -> Path:
         store.recover()
         for base in range(30 * (epoch - 1), 30 * epoch, 3):
             for key in KEYS:
-                store.append(key, make_chunk(base, 1, 2, epoch=epoch, body=b"x" * 150), base, base + 3)
+                store.append(
+                    key, make_chunk(base, 1, 2, epoch=epoch, body=b"x" * 150), base, base + 3
+                )
         await flush(store)
         if epoch == 2:
             shutil.copytree(running, parent / "killed")
@@ -46,7 +50,9 @@ async def make_directory(parent: Path, state: str) -> Path:
 
 
 @pytest.mark.parametrize("state", ["closed", "killed"])
-async def test_a_flipped_byte_is_found_or_harmless(tmp_path: Path, prober: Prober, state: str) -> None:
+async def test_a_flipped_byte_is_found_or_harmless(
+    tmp_path: Path, prober: Prober, state: str
+) -> None:
     image = await make_directory(tmp_path, state)
     scratch = tmp_path / "scratch"
     rng = Random(f"flips {state}")
@@ -60,21 +66,30 @@ async def test_a_flipped_byte_is_found_or_harmless(tmp_path: Path, prober: Probe
         size, matters = len(content), not path.name.startswith(NOT_DATA)
         # Both ends, and one of each stretch of equal length.
         count = FLIPS if matters else 1
-        stretches = (rng.randrange(size * i // count, size * (i + 1) // count + 1) % size for i in range(count))
+        stretches = (
+            rng.randrange(size * i // count, size * (i + 1) // count + 1) % size
+            for i in range(count)
+        )
         for position in sorted({0, size - 1, *stretches}):
             mask = rng.choice((1 << rng.randrange(8), rng.randrange(1, 256)))
             shutil.copytree(image, scratch)
             victim = scratch / path.relative_to(image)
-            victim.write_bytes(content[:position] + bytes([content[position] ^ mask]) + content[position + 1 :])
+            victim.write_bytes(
+                content[:position] + bytes([content[position] ^ mask]) + content[position + 1 :]
+            )
             what = f"{state}: {path.relative_to(image)} at {position} of {size}, mask {mask:#x}"
             found = prober.open(scratch, what)
             flips += 1
             if "error" in found:
-                assert victim.name in found["text"] or "partitions" in found["text"] or "topic" in found["text"], (
-                    f"{what}: {found}"
-                )
+                assert (
+                    victim.name in found["text"]
+                    or "partitions" in found["text"]
+                    or "topic" in found["text"]
+                ), f"{what}: {found}"
                 detected[kind] += 1
             else:
                 assert found == sound, f"{what}: {found} instead of {sound}"
     print(f"{state}: {flips} flips, found: {dict(detected)}")
-    assert {".json", "CURRENT", "MANIFEST", ".sst"} | ({".log"} if state == "killed" else set()) <= set(detected)
+    assert {".json", "CURRENT", "MANIFEST", ".sst"} | (
+        {".log"} if state == "killed" else set()
+    ) <= set(detected)

@@ -1,4 +1,6 @@
-"""kill -9 in the middle of group commits over several replicas: what was acknowledged is there, and the rest is a prefix of the writes."""
+"""kill -9 in the middle of group commits over several replicas: what was acknowledged is there, and
+the rest is a prefix of the writes.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,12 @@ def writers() -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def write_until_killed(writers: subprocess.Popen[str], directory: Path, round_: int, rng: Random) -> int:
-    """Let a writer run until it has said some lines, and kill it a moment later; the last write that it called durable."""
+def write_until_killed(
+    writers: subprocess.Popen[str], directory: Path, round_: int, rng: Random
+) -> int:
+    """Let a writer run until it has said some lines, and kill it a moment later; the last write
+    that it called durable.
+    """
     assert writers.stdin is not None
     assert writers.stdout is not None
     writers.stdin.write(f"{directory} {round_}\n")
@@ -62,17 +68,23 @@ def write_until_killed(writers: subprocess.Popen[str], directory: Path, round_: 
 
 
 def steps_that_show(round_: int, before: Replicas, durable: int, now: Replicas) -> int:
-    """After how many steps of the round the store looks like this; at least those that were durable."""
+    """After how many steps of the round the store looks like this; at least those that were
+    durable.
+    """
     state = before
     writes = steps(round_, before)
     for number in range(durable + WINDOW + 1):
         if number >= durable and state == now:
             return number
         state = after(state, next(writes))
-    pytest.fail(f"round {round_}: no prefix of the writes, from the {durable}th on, leads to what is stored")
+    pytest.fail(
+        f"round {round_}: no prefix of the writes, from the {durable}th on, leads to what is stored"
+    )
 
 
-async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, writers: subprocess.Popen[str]) -> None:
+async def test_what_was_acknowledged_survives_kill_9(
+    tmp_path: Path, writers: subprocess.Popen[str]
+) -> None:
     rng = Random(9)
     begun = time.monotonic()
     seen: Replicas = {}
@@ -90,7 +102,8 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, writers: su
         acknowledged, beyond = acknowledged + durable, beyond + (kept > durable)
         seen = now
     print(
-        f"{KILLS} kills in {time.monotonic() - begun:.1f} s: {acknowledged} writes acknowledged, {beyond} times more was there"
+        f"{KILLS} kills in {time.monotonic() - begun:.1f} s: {acknowledged} writes acknowledged,"
+        f" {beyond} times more was there"
     )
     assert acknowledged > 20 * KILLS
     assert beyond > KILLS // 20
@@ -114,7 +127,11 @@ async def test_a_wal_that_ends_anywhere_leaves_a_prefix_of_the_writes(
     good, rng, lengths = wal.read_bytes(), Random(3), set()
     for number in range(16):
         cut = rng.randrange(len(good) + 1)
-        torn = good[:cut] if number % 2 else good[: cut // 512 * 512].rstrip(b"\0").ljust(len(good), b"\0")
+        torn = (
+            good[:cut]
+            if number % 2
+            else good[: cut // 512 * 512].rstrip(b"\0").ljust(len(good), b"\0")
+        )
         wal.write_bytes(torn)
         shutil.copytree(tmp_path / "crashed", tmp_path / "scratch")
         store, now = read_all(tmp_path / "scratch")

@@ -1,4 +1,6 @@
-"""The real store of partition replicas and its simulated twin, given the same calls, answer the same: what is held, and what is refused."""
+"""The real store of partition replicas and its simulated twin, given the same calls, answer the
+same: what is held, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,26 @@ class RpcClient:
         self.ends: dict[Any, int] = {}
 
     def next(self, epoch: int) -> tuple[str, Any, Any, int]:
-        """What it is called, the call, its replica, and where that ends if it is carried out (-1: as before)."""
+        """What it is called, the call, its replica, and where that ends if it is carried out (-1:
+        as before).
+        """
         rng = self._rng
         key, what = rng.choice(KEYS), rng.random()
         end, count = self.ends.get(key, 0), rng.randint(1, 3)
         base = end if rng.random() < 0.8 else rng.randrange(0, end + 2)
         if what < 0.5:
-            chunk = make_chunk(base, *([1] * count), epoch=epoch, body=bytes([97 + epoch % 26]) * rng.randrange(1, 300))
-            return f"append {base}", lambda store: store.append(key, chunk, base, base + count), key, base + count
+            chunk = make_chunk(
+                base,
+                *([1] * count),
+                epoch=epoch,
+                body=bytes([97 + epoch % 26]) * rng.randrange(1, 300),
+            )
+            return (
+                f"append {base}",
+                lambda store: store.append(key, chunk, base, base + count),
+                key,
+                base + count,
+            )
         if what < 0.6:
             to = rng.randrange(0, end + 2)
             return f"truncate {to}", lambda store: store.truncate(key, to), key, to
@@ -45,11 +59,18 @@ class RpcClient:
             return "delete", lambda store: store.delete(key), key, 0
         first, size = rng.randrange(0, end + 1), rng.choice((0, 100, 1 << 20))
         until = first + rng.randrange(0, 6)
-        return f"read {first} {until}", lambda store: store.read(key, first, until=until, max_bytes=size), key, -1
+        return (
+            f"read {first} {until}",
+            lambda store: store.read(key, first, until=until, max_bytes=size),
+            key,
+            -1,
+        )
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_both_answer_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_both_answer_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     rng = Random(f"twins {seed}")
     machines = RocksMachine(tmp_path / "data", monkeypatch), SimMachine()
     stores: list[PartitionStore] = [machine.open()[0] for machine in machines]

@@ -1,4 +1,6 @@
-"""A data directory is its owner's alone: a new one from the beginning, an old one from the next start on."""
+"""A data directory is its owner's alone: a new one from the beginning, an old one from the next
+start on.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from raftlog.storage.meta_file import format_storage, read_identity
 def open_to_others(directory: Path) -> list[str]:
     """What others could use, were it not for the directory above."""
     found = [directory, *directory.rglob("*")]
-    return [f"{path} {path.stat().st_mode:o}" for path in sorted(found) if path.stat().st_mode & 0o077]
+    return [
+        f"{path} {path.stat().st_mode:o}" for path in sorted(found) if path.stat().st_mode & 0o077
+    ]
 
 
 def test_a_formatted_directory_is_private(tmp_path: Path) -> None:
@@ -38,7 +42,9 @@ def test_a_formatted_directory_is_private(tmp_path: Path) -> None:
 
 
 async def test_what_a_store_writes_is_private(tmp_path: Path) -> None:
-    """RocksDB's own files go by the process's umask, which a node sets; no other file relies on that."""
+    """RocksDB's own files go by the process's umask, which a node sets; no other file relies on
+    that.
+    """
     before = os.umask(0o022)
     try:
         format_storage(tmp_path / "data", IDENTITY)
@@ -93,8 +99,12 @@ async def test_a_directory_of_somebody_else_is_used_with_a_warning(
     assert [one["event"] for one in logs] == ["others can read the data directory"]
 
 
-def test_a_lock_is_given_back_on_a_broken_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written in it is for people only: that it can't be wiped is no reason to end with a traceback."""
+def test_a_lock_is_given_back_on_a_broken_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written in it is for people only: that it can't be wiped is no reason to end with a
+    traceback.
+    """
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, "I/O error")
@@ -108,7 +118,9 @@ def test_a_lock_is_given_back_on_a_broken_disk(tmp_path: Path, monkeypatch: pyte
     DirectoryLock.exclusive(tmp_path).release()
 
 
-def test_an_identity_that_can_not_be_read_is_the_disks_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_identity_that_can_not_be_read_is_the_disks_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, "I/O error")
 

@@ -1,4 +1,6 @@
-"""A read begins where it was asked to, and every batch that it gives was checked: also the first one, and one that it begins inside."""
+"""A read begins where it was asked to, and every batch that it gives was checked: also the first
+one, and one that it begins inside.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,20 @@ def flipped(data: bytes, position: int) -> bytes:
 def test_chunks_that_begin_above_the_offset_are_a_gap() -> None:
     """The chunk at 0 is lost: what follows it is sound, contiguous, and not the answer."""
     for inside in (False, True):
-        with pytest.raises(CorruptLogError, match="a chunk at 2 follows where offset 0 is due") as caught:
+        with pytest.raises(
+            CorruptLogError, match="a chunk at 2 follows where offset 0 is due"
+        ) as caught:
             read_span([(2, make_chunk(2, 1, 1))], 0, 4, MAX, inside=inside)
         assert caught.value.offset == 0
 
 
 def test_a_gap_behind_the_chunk_before_the_offset_is_found() -> None:
-    """The scan gives the chunk at or before the offset; it ends below the offset, and the one that should follow is lost."""
-    with pytest.raises(CorruptLogError, match="a chunk at 6 follows where offset 4 is due") as caught:
+    """The scan gives the chunk at or before the offset; it ends below the offset, and the one that
+    should follow is lost.
+    """
+    with pytest.raises(
+        CorruptLogError, match="a chunk at 6 follows where offset 4 is due"
+    ) as caught:
         read_span([(0, make_chunk(0, 2)), (6, make_chunk(6, 1, 1))], 4, 8, MAX)
     assert caught.value.offset == 4
 

@@ -51,7 +51,9 @@ async def test_reading_changes_nothing(tmp_path: Path, how: str) -> None:
     assert snapshot(read) == before
 
 
-async def test_an_older_state_that_names_a_start_below_the_first_record_is_damage(tmp_path: Path) -> None:
+async def test_an_older_state_that_names_a_start_below_the_first_record_is_damage(
+    tmp_path: Path,
+) -> None:
     directory = tmp_path / "data"
     format_storage(directory, IDENTITY)
     store = open_rocks(directory)
@@ -72,7 +74,8 @@ async def test_an_older_state_that_names_a_start_below_the_first_record_is_damag
         assert (reader.start_offset, reader.end_offset) == (3, 4)
     (directory / LOG_STATE_FILE).write_bytes(older)
     with pytest.raises(
-        CorruptLogError, match=r"log-state.json says that the log begins at offset 0, its first record is at 3"
+        CorruptLogError,
+        match=r"log-state.json says that the log begins at offset 0, its first record is at 3",
     ):
         open_read_only(directory)
 

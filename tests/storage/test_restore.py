@@ -1,4 +1,6 @@
-"""A new cluster from a backup: every node restored from one file has the same log, and nothing of the old cluster's identity."""
+"""A new cluster from a backup: every node restored from one file has the same log, and nothing of
+the old cluster's identity.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ def image_of(configs: int = 40) -> Image:
             record(pb.FeatureLevelRecord(name="metadata.version", feature_level=2)),
             record(pb.VotersRecord(voters=to_entries(VOTERS))),
             *(
-                record(pb.ConfigRecord(resource_type=16, resource_name=f"r{i}", name="match", value="v" * 50))
+                record(
+                    pb.ConfigRecord(
+                        resource_type=16, resource_name=f"r{i}", name="match", value="v" * 50
+                    )
+                )
                 for i in range(configs)
             ),
         ],
@@ -63,15 +69,21 @@ def backup(tmp_path: Path) -> Path:
 
 
 def restored(directory: Path, backup: Path, node_id: int = 1, **options: Any) -> Restored:
-    return restore(directory, backup, cluster_id="new", node_id=node_id, directory_id=f"x{node_id}", **options)
+    return restore(
+        directory, backup, cluster_id="new", node_id=node_id, directory_id=f"x{node_id}", **options
+    )
 
 
 async def opened(directory: Path) -> tuple[RocksLogStore, RecoveredLog]:
-    store = open_store(directory, expect_cluster_id="new", expect_node_id=None, loop=asyncio.get_running_loop())
+    store = open_store(
+        directory, expect_cluster_id="new", expect_node_id=None, loop=asyncio.get_running_loop()
+    )
     return store, store.recover()
 
 
-async def test_all_nodes_restored_from_one_file_have_the_same_log(tmp_path: Path, backup: Path) -> None:
+async def test_all_nodes_restored_from_one_file_have_the_same_log(
+    tmp_path: Path, backup: Path
+) -> None:
     logs = set()
     for node_id in (1, 2, 3):
         directory = tmp_path / f"n{node_id}"
@@ -81,12 +93,23 @@ async def test_all_nodes_restored_from_one_file_have_the_same_log(tmp_path: Path
         store, found = await opened(directory)
         one = SnapshotId(END, 6)
         assert (found.start_offset, found.start_epoch, found.end_offset) == (END, 6, END + 2)
-        assert (found.vote, found.epochs, found.snapshots) == (VoteState(epoch=7), ((7, END),), (one,))
-        assert {at.voters for at in found.voters} == {()}, "the configured set counts, not the old cluster's"
+        assert (found.vote, found.epochs, found.snapshots) == (
+            VoteState(epoch=7),
+            ((7, END),),
+            (one,),
+        )
+        assert {at.voters for at in found.voters} == {()}, (
+            "the configured set counts, not the old cluster's"
+        )
         assert found.last_timestamp_ms == 4_000
         content = store.read_snapshot(one, 0, 1 << 30)
         header, image = load([content])
-        assert (header.cluster_id, header.generation, header.voters, header.metadata_version) == ("new", 4, (), 2)
+        assert (header.cluster_id, header.generation, header.voters, header.metadata_version) == (
+            "new",
+            4,
+            (),
+            2,
+        )
         assert (image.state_hash, image.offset) == (IMAGE.state_hash, IMAGE.offset)
         log = store.read(END, until=END + 2, max_bytes=1 << 20)
         logs.add((log, content))

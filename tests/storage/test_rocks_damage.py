@@ -1,4 +1,6 @@
-"""Bytes that changed on disk are found and named, or do no harm: never served, never silently lost."""
+"""Bytes that changed on disk are found and named, or do no harm: never served, never silently
+lost.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ class Image(NamedTuple):
 
 @pytest.fixture
 async def images(tmp_path: Path) -> dict[str, Image]:
-    """``clean``: closed in order, all in SST files. ``crashed``: copied from under a running node, its tail in the WAL."""
+    """``clean``: closed in order, all in SST files.
+
+    ``crashed``: copied from under a running node, its tail in the WAL.
+    """
     directory = tmp_path / "clean"
     format_storage(directory, IDENTITY)
     content = b""
@@ -73,10 +78,14 @@ def outcome(directory: Path) -> tuple[bytes, VoteState] | str:
 
 
 @pytest.mark.parametrize("name", ["clean", "crashed"])
-async def test_flipped_bytes_are_found_or_harmless(tmp_path: Path, images: dict[str, Image], name: str) -> None:
+async def test_flipped_bytes_are_found_or_harmless(
+    tmp_path: Path, images: dict[str, Image], name: str
+) -> None:
     image = images[name]
     rng = Random(f"flip-{name}")
-    files = sorted(path for path in image.directory.rglob("*") if path.is_file() and path.stat().st_size)
+    files = sorted(
+        path for path in image.directory.rglob("*") if path.is_file() and path.stat().st_size
+    )
     scratch = tmp_path / "scratch"
     found: set[str] = set()
     for path in files:
@@ -90,14 +99,24 @@ async def test_flipped_bytes_are_found_or_harmless(tmp_path: Path, images: dict[
             content[position] ^= 1 << rng.randrange(8)
             victim.write_bytes(content)
             seen = outcome(scratch)
-            assert isinstance(seen, str) or seen == (image.content, VOTE), f"{path.name} at {position}: {seen!r}"
+            assert isinstance(seen, str) or seen == (image.content, VOTE), (
+                f"{path.name} at {position}: {seen!r}"
+            )
             if isinstance(seen, str):
                 found.add(path.suffix or path.name.split("-")[0])
             shutil.rmtree(scratch)
-    assert {".json", "CURRENT", "MANIFEST", ".sst", *([".log"] if name == "crashed" else [])} <= found
+    assert {
+        ".json",
+        "CURRENT",
+        "MANIFEST",
+        ".sst",
+        *([".log"] if name == "crashed" else []),
+    } <= found
 
 
-async def test_every_flipped_header_of_the_wal_is_found(tmp_path: Path, images: dict[str, Image]) -> None:
+async def test_every_flipped_header_of_the_wal_is_found(
+    tmp_path: Path, images: dict[str, Image]
+) -> None:
     """Without our own check one flipped bit in a length drops every record behind it, silently."""
     image = images["crashed"]
     (wal,) = (image.directory / "log").glob("*.log")
@@ -112,7 +131,9 @@ async def test_every_flipped_header_of_the_wal_is_found(tmp_path: Path, images: 
         for byte in (4, 5):
             for bit in range(8):
                 wal.write_bytes(_flipped(good, header + byte, bit))
-                assert _refused(image.directory), f"length byte {byte} bit {bit} of the record at {header}"
+                assert _refused(image.directory), (
+                    f"length byte {byte} bit {bit} of the record at {header}"
+                )
         wal.write_bytes(_flipped(good, header + 6, 2))
         with pytest.raises(CorruptLogError, match="unknown record type 5"):
             check_tails(image.directory / "log")
@@ -157,14 +178,18 @@ async def test_a_tail_that_is_missing_altogether_is_found(images: dict[str, Imag
     shutil.rmtree(image.directory / "log")
     RocksLog(image.directory / "log", create=True).close()
     store = open_rocks(image.directory)
-    with pytest.raises(CorruptLogError, match=f"ends at offset 0, but was durable up to {END // 2}") as caught:
+    with pytest.raises(
+        CorruptLogError, match=f"ends at offset 0, but was durable up to {END // 2}"
+    ) as caught:
         store.recover()
     assert caught.value.offset == 0
     store.close()
     assert outcome(image.directory) == "CorruptLogError", "asked again, it does not forget"
 
 
-async def test_a_truncation_then_a_crash_is_no_missing_tail(tmp_path: Path, images: dict[str, Image]) -> None:
+async def test_a_truncation_then_a_crash_is_no_missing_tail(
+    tmp_path: Path, images: dict[str, Image]
+) -> None:
     store = open_rocks(images["clean"].directory)
     assert store.recover().end_offset == END
     store.truncate(END - 3)
@@ -186,7 +211,9 @@ def test_a_scan_does_not_end_silently_at_a_corrupt_block(tmp_path: Path) -> None
     table.write_bytes(_flipped(content, len(content) // 2, 0))
     rocks = RocksLog(tmp_path / "log", read_only=True)
     scan = rocks.scan(0)
-    assert [next(scan)[0] for _ in range(100)] == list(range(100)), "what lies before the damage can be read"
+    assert [next(scan)[0] for _ in range(100)] == list(range(100)), (
+        "what lies before the damage can be read"
+    )
     with pytest.raises(CorruptLogError, match="read failed: Corruption"):
         list(scan)
     rocks.close()
@@ -219,7 +246,9 @@ async def test_files_of_rocksdb_that_are_gone_are_damage_told_in_one_line(
         assert "\n" not in str(caught.value)
 
 
-async def test_a_record_that_is_dropped_as_it_was_cut_short_is_told(images: dict[str, Image]) -> None:
+async def test_a_record_that_is_dropped_as_it_was_cut_short_is_told(
+    images: dict[str, Image],
+) -> None:
     """RocksDB drops it in silence; a node and a reader say where."""
     directory = images["crashed"].directory
     with open_read_only(directory) as reader:
@@ -252,13 +281,17 @@ async def test_a_tail_on_which_rocksdb_spins_ends_in_time(
         open_rocks(image.directory, probe_timeout_s=1.0)
 
 
-async def test_a_probe_that_dies_is_an_error(images: dict[str, Image], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_probe_that_dies_is_an_error(
+    images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("raftlog.storage.open_probe._CHILD", "import os; os.abort()")
     with pytest.raises(StorageError, match="ended with -6"):
         open_rocks(images["crashed"].directory)
 
 
-async def test_only_an_unclean_end_is_probed(images: dict[str, Image], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_an_unclean_end_is_probed(
+    images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
     probed: list[Path] = []
     monkeypatch.setattr("raftlog.storage.opening.probe_open", lambda path, _: probed.append(path))
     for name in ("clean", "crashed"):
@@ -298,8 +331,12 @@ def _no_records(rocks: RocksLog) -> None:
     rocks.put(END, batch[:4] + struct.pack(">I", google_crc32c.value(content)) + content)
 
 
-@pytest.mark.parametrize("damage", [_gap, _wrong_crc, _wrong_base, _epoch_back, _cut_short, _empty, _no_records])
-async def test_recovery_names_the_offset(images: dict[str, Image], damage: Callable[[RocksLog], None]) -> None:
+@pytest.mark.parametrize(
+    "damage", [_gap, _wrong_crc, _wrong_base, _epoch_back, _cut_short, _empty, _no_records]
+)
+async def test_recovery_names_the_offset(
+    images: dict[str, Image], damage: Callable[[RocksLog], None]
+) -> None:
     """Bytes that RocksDB vouches for, and that are wrong all the same."""
     directory = images["clean"].directory
     rocks = RocksLog(directory / "log")
@@ -324,7 +361,9 @@ async def test_a_log_that_does_not_begin_at_the_start_is_refused(images: dict[st
     assert outcome(directory) == "CorruptLogError"
 
 
-async def test_damage_met_by_a_read_is_not_served(images: dict[str, Image], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_damage_met_by_a_read_is_not_served(
+    images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_rocks(images["clean"].directory)
     store.recover()
     bad = _flipped(make_batch(0), len(make_batch(0)) - 1, 0)

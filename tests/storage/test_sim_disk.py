@@ -89,7 +89,9 @@ async def test_a_crash_keeps_the_written_vote_or_a_later_one() -> None:
         store, _ = opened(disk)
         assert await write_vote(store, VoteState(epoch=1)) is None
         for epoch in (2, 3):
-            store.write_vote(VoteState(epoch=epoch), lambda _: pytest.fail("a crashed store calls nobody"))
+            store.write_vote(
+                VoteState(epoch=epoch), lambda _: pytest.fail("a crashed store calls nobody")
+            )
         disk.crash(Random(seed))
         seen.add(opened(disk)[1].vote.epoch)
     assert seen == {1, 2, 3}
@@ -153,7 +155,9 @@ OPERATIONS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(OPERATIONS)
 async def test_the_disk_against_a_plain_list(operations: list[tuple[str, int, int]]) -> None:
-    """The model: batches in a list, the durable ones in another; a crash ends at a state that the log has had since the last sync."""
+    """The model: batches in a list, the durable ones in another; a crash ends at a state that the
+    log has had since the last sync.
+    """
     disk = sim_disk()
     store, _ = opened(disk)
     ends: list[tuple[int, bytes]] = []
@@ -179,7 +183,9 @@ async def test_the_disk_against_a_plain_list(operations: list[tuple[str, int, in
             disk.crash(Random(a))
             store, found = opened(disk)
             content = whole(store, found.end_offset)
-            ends = next(state for state in states if b"".join(batch for _, batch in state) == content)
+            ends = next(
+                state for state in states if b"".join(batch for _, batch in state) == content
+            )
             states = []
         states.append(list(ends))
         assert whole(store, ends[-1][0] if ends else 0) == b"".join(batch for _, batch in ends)

@@ -1,4 +1,6 @@
-"""The simulated disk of partition replicas: what a crash leaves, and every fault it can be told to have."""
+"""The simulated disk of partition replicas: what a crash leaves, and every fault it can be told to
+have.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def opened(disk: SimPartitionDisk) -> SimPartitionStore:
 
 
 async def crash_after_a_sync(seed: int) -> dict[PartitionKey, int]:
-    """Two batches of two replicas synced, then six writes that are not, and a crash: what is left."""
+    """Two batches of two replicas synced, then six writes that are not, and a crash: what is
+    left.
+    """
     disk = SimPartitionDisk("d1", Random(1))
     store = opened(disk)
     for key in (A0, A1):

@@ -9,7 +9,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from storage_kit import IDENTITY, Machine, RocksMachine, SimMachine, flush, make_chunk, open_rocks, write_vote
+from storage_kit import (
+    IDENTITY,
+    Machine,
+    RocksMachine,
+    SimMachine,
+    flush,
+    make_chunk,
+    open_rocks,
+    write_vote,
+)
 
 from raftlog import batch
 from raftlog.batch import RecordData
@@ -33,18 +42,25 @@ VOTERS = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))
 
 
 @pytest.fixture(params=["rocks", "sim"])
-def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Machine:
     return SimMachine() if request.param == "sim" else RocksMachine(tmp_path / "data", monkeypatch)
 
 
 def content(snapshot_id: SnapshotId, voters: tuple[Voter, ...] = ()) -> bytes:
     header = SnapshotHeader("c1", 0, snapshot_id.end_offset, snapshot_id.epoch, 7_000, voters, 2)
-    body = batch.encode([RecordData(1008, 0, b"x" * 500)] * 9, base_offset=1, epoch=1, timestamp_ms=7_000)
+    body = batch.encode(
+        [RecordData(1008, 0, b"x" * 500)] * 9, base_offset=1, epoch=1, timestamp_ms=7_000
+    )
     return encode_header(header) + body + encode_footer(header, 10, 99)
 
 
 async def make(
-    store: LogStore, snapshot_id: SnapshotId, data: bytes | None = None, accept: AcceptHeader | None = None
+    store: LogStore,
+    snapshot_id: SnapshotId,
+    data: bytes | None = None,
+    accept: AcceptHeader | None = None,
 ) -> FatalError | None:
     data = content(snapshot_id) if data is None else data
     for position in range(0, len(data), 700):
@@ -58,7 +74,11 @@ async def make(
 async def written(machine: Machine) -> LogStore:
     """A store with the log [0, 10): chunks [0, 4), [4, 8) of epoch 1, [8, 10) of epoch 2."""
     store, _ = machine.open()
-    for base, chunk in ((0, make_chunk(0, 1, 3)), (4, make_chunk(4, 2, 2)), (8, make_chunk(8, 2, epoch=2))):
+    for base, chunk in (
+        (0, make_chunk(0, 1, 3)),
+        (4, make_chunk(4, 2, 2)),
+        (8, make_chunk(8, 2, epoch=2)),
+    ):
         store.append(chunk, base, base + (2 if base == 8 else 4))
     assert await flush(store) == 10
     return store
@@ -96,7 +116,9 @@ async def test_one_that_is_not_sound_never_appears_and_the_store_lives_on(machin
     store.close()
 
 
-async def test_one_whose_header_is_not_accepted_never_appears_not_even_after_a_restart(machine: Machine) -> None:
+async def test_one_whose_header_is_not_accepted_never_appears_not_even_after_a_restart(
+    machine: Machine,
+) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
     seen: list[SnapshotHeader] = []
@@ -119,7 +141,9 @@ async def test_one_whose_header_is_not_accepted_never_appears_not_even_after_a_r
     store.close()
 
 
-async def test_parts_come_in_order_and_a_new_beginning_forgets_the_old_one(machine: Machine) -> None:
+async def test_parts_come_in_order_and_a_new_beginning_forgets_the_old_one(
+    machine: Machine,
+) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
     with pytest.raises(ValueError, match="ended"):
@@ -156,9 +180,9 @@ async def test_the_log_start_moves_and_what_lies_before_is_gone(machine: Machine
     for _ in range(2):
         with pytest.raises(ValueError, match="the log is"):
             store.read(4, until=8, max_bytes=100)
-        assert store.read(6, until=10, max_bytes=1 << 20) == make_chunk(4, 2, 2)[len(make_chunk(4, 2)) :] + make_chunk(
-            8, 2, epoch=2
-        )
+        assert store.read(6, until=10, max_bytes=1 << 20) == make_chunk(4, 2, 2)[
+            len(make_chunk(4, 2)) :
+        ] + make_chunk(8, 2, epoch=2)
         with pytest.raises(LookupError):
             store.snapshot_size(old)
         with pytest.raises(ValueError, match="the log is"):
@@ -166,7 +190,11 @@ async def test_the_log_start_moves_and_what_lies_before_is_gone(machine: Machine
         store.close()
         store, found = machine.open()
         assert (found.start_offset, found.start_epoch, found.end_offset) == (6, 1, 10)
-        assert (found.epochs, found.snapshots, found.last_timestamp_ms) == (((1, 6), (2, 8)), (one,), 1_000)
+        assert (found.epochs, found.snapshots, found.last_timestamp_ms) == (
+            ((1, 6), (2, 8)),
+            (one,),
+            1_000,
+        )
     store.truncate(6)
     store.append(make_chunk(6, 1, epoch=3), 6, 7)
     assert await flush(store) == 7
@@ -184,7 +212,9 @@ async def test_an_installed_snapshot_replaces_the_log(machine: Machine) -> None:
     store.install_snapshot(one)
     assert await flush(store) == 50
     message = pb.VotersRecord(voters=to_entries(VOTERS[:1]))
-    tail = batch.encode([record(message).data], base_offset=50, epoch=4, timestamp_ms=8_000, control=True)
+    tail = batch.encode(
+        [record(message).data], base_offset=50, epoch=4, timestamp_ms=8_000, control=True
+    )
     store.append(tail, 50, 51)
     assert await flush(store) == 51
     store.close()
@@ -196,7 +226,9 @@ async def test_an_installed_snapshot_replaces_the_log(machine: Machine) -> None:
     store.close()
 
 
-async def test_a_snapshot_completed_too_late_does_not_count_after_a_restart(machine: Machine) -> None:
+async def test_a_snapshot_completed_too_late_does_not_count_after_a_restart(
+    machine: Machine,
+) -> None:
     """It was given up while it was being completed, and another one was installed meanwhile."""
     store = await written(machine)
     late, one = SnapshotId(4, 1), SnapshotId(50, 4)
@@ -218,7 +250,12 @@ async def test_an_installation_cut_short_is_done_again(machine: Machine) -> None
     assert await make(store, one, content(one, VOTERS)) is None
     store.close()
     store, found = machine.open()
-    assert (found.start_offset, found.start_epoch, found.end_offset, found.epochs) == (50, 4, 50, ())
+    assert (found.start_offset, found.start_epoch, found.end_offset, found.epochs) == (
+        50,
+        4,
+        50,
+        (),
+    )
     assert (found.voters, found.last_timestamp_ms) == ((VotersAt(50, VOTERS),), 7_000)
     assert store.read(50, until=50, max_bytes=10) == b""
     store.append(make_chunk(50, 1, epoch=4), 50, 51)
@@ -226,7 +263,9 @@ async def test_an_installation_cut_short_is_done_again(machine: Machine) -> None
     store.close()
 
 
-async def test_a_corrupt_snapshot_is_passed_over_for_an_older_one_and_refused_without(tmp_path: Path) -> None:
+async def test_a_corrupt_snapshot_is_passed_over_for_an_older_one_and_refused_without(
+    tmp_path: Path,
+) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
     for one in (SnapshotId(4, 1), SnapshotId(6, 1)):
@@ -264,7 +303,9 @@ class _DiedError(Exception):
 
 
 @pytest.mark.parametrize("moves_start", [False, True])
-async def test_the_simulated_disk_may_die_between_the_steps_and_is_whole_again(moves_start: bool) -> None:
+async def test_the_simulated_disk_may_die_between_the_steps_and_is_whole_again(
+    moves_start: bool,
+) -> None:
     newer = SnapshotId(8, 1) if moves_start else SnapshotId(20, 3)
     left: set[tuple[tuple[SnapshotId, ...], int, int]] = set()
     for die_at in range(1, 6):
@@ -297,7 +338,9 @@ async def test_the_simulated_disk_may_die_between_the_steps_and_is_whole_again(m
     assert len(left) == (3 if moves_start else 4)
 
 
-async def test_format_version_two_begins_with_the_first_move_of_the_log_start(tmp_path: Path) -> None:
+async def test_format_version_two_begins_with_the_first_move_of_the_log_start(
+    tmp_path: Path,
+) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
     assert await make(store, SnapshotId(6, 1)) is None
@@ -356,7 +399,9 @@ async def test_one_begun_anew_while_the_first_is_made_durable_is_another(machine
 
 
 async def test_the_log_start_may_move_above_what_is_durable(machine: Machine) -> None:
-    """A leader's own disk may be behind the majority's; the snapshot is durable, and holds what is not."""
+    """A leader's own disk may be behind the majority's; the snapshot is durable, and holds what is
+    not.
+    """
     store = await written(machine)
     store.append(make_chunk(10, 2, epoch=2), 10, 12)
     one = SnapshotId(12, 2)
@@ -398,7 +443,9 @@ async def test_after_a_crash_the_log_start_stays_where_it_was_moved() -> None:
 
 
 async def test_what_a_crash_left_below_the_log_start_is_deleted(tmp_path: Path) -> None:
-    """The start is durable before anything below it is deleted; an unsynced deletion may be lost."""
+    """The start is durable before anything below it is deleted; an unsynced deletion may be
+    lost.
+    """
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
     one = SnapshotId(50, 4)
@@ -442,8 +489,12 @@ async def test_a_vote_older_than_the_snapshot_is_refused(machine: Machine) -> No
         machine.open()
 
 
-async def test_a_log_that_has_lost_its_end_does_not_pass_for_one_that_is_to_be_replaced(tmp_path: Path) -> None:
-    """The log's files are older than the newest snapshot, or gone: to empty it would drop durable records behind the snapshot."""
+async def test_a_log_that_has_lost_its_end_does_not_pass_for_one_that_is_to_be_replaced(
+    tmp_path: Path,
+) -> None:
+    """The log's files are older than the newest snapshot, or gone: to empty it would drop durable
+    records behind the snapshot.
+    """
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     shutil.copytree(tmp_path / "data/log", tmp_path / "empty")
     store, _ = machine.open()
@@ -467,7 +518,9 @@ async def test_a_log_that_has_lost_its_end_does_not_pass_for_one_that_is_to_be_r
         store.close()
 
 
-async def test_an_installation_cut_short_between_log_and_state_is_done_again(tmp_path: Path) -> None:
+async def test_an_installation_cut_short_between_log_and_state_is_done_again(
+    tmp_path: Path,
+) -> None:
     """The log is empty, and the state still says where it ended: that is no lost end."""
     patch = pytest.MonkeyPatch()
     machine = RocksMachine(tmp_path / "data", patch)
@@ -518,5 +571,9 @@ async def test_a_reader_says_which_damaged_snapshot_it_leaves_out(
     newest.write_bytes(next((tmp_path / "data/snapshots").glob(f"{4:020d}-*")).read_bytes())
     with open_log(tmp_path / "data", None, "", 1.0) as source:
         said = capsys.readouterr().err
-        assert said == f"snapshot {newest} is corrupt: it says that it ends at 4 in epoch 1; it is left out\n"
+        assert (
+            said
+            == f"snapshot {newest} is corrupt: it says that it ends at 4 in epoch 1; it is left"
+            " out\n"
+        )
         assert source.high_watermark == 4

@@ -29,7 +29,9 @@ VOTE = VoteState(epoch=53, voted_id=2, voted_directory_id="d2")
 
 
 @pytest.fixture(params=["rocks", "sim"])
-def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Machine:
     return SimMachine() if request.param == "sim" else RocksMachine(tmp_path / "data", monkeypatch)
 
 
@@ -53,7 +55,9 @@ async def test_a_new_store_is_empty(machine: Machine) -> None:
     store.close()
 
 
-async def test_what_is_appended_is_readable_at_once_and_after_reopening(machine: Machine, store: LogStore) -> None:
+async def test_what_is_appended_is_readable_at_once_and_after_reopening(
+    machine: Machine, store: LogStore
+) -> None:
     chunks = [make_chunk(0, 1, 3), make_chunk(4, 2, epoch=2), make_chunk(6, 1, epoch=5)]
     for chunk, base, end in zip(chunks, (0, 4, 6), (4, 6, 7), strict=True):
         store.append(chunk, base, end)
@@ -83,7 +87,9 @@ async def test_read_gives_whole_batches_within_its_bounds(store: LogStore) -> No
 
 
 @pytest.mark.parametrize(("offset", "until"), [(2, 5), (1, 2), (-1, 3), (0, 6), (6, 6), (4, 3)])
-async def test_read_refuses_what_is_no_boundary_of_the_log(store: LogStore, offset: int, until: int) -> None:
+async def test_read_refuses_what_is_no_boundary_of_the_log(
+    store: LogStore, offset: int, until: int
+) -> None:
     store.append(make_chunk(0, 1, 2), 0, 3)
     store.append(make_chunk(3, 1, 1), 3, 5)
     with pytest.raises(ValueError, match=r"boundary|the log is"):
@@ -99,7 +105,9 @@ async def test_append_must_be_at_the_end(store: LogStore) -> None:
 
 
 @pytest.mark.parametrize("end", [0, 1, 3, 4, 6])
-async def test_truncate_drops_the_rest_and_nothing_else(machine: Machine, store: LogStore, end: int) -> None:
+async def test_truncate_drops_the_rest_and_nothing_else(
+    machine: Machine, store: LogStore, end: int
+) -> None:
     batches = {0: make_batch(0), 1: make_batch(1, 2), 3: make_batch(3), 4: make_batch(4, 2)}
     store.append(batches[0] + batches[1], 0, 3)
     store.append(batches[3] + batches[4], 3, 6)
@@ -125,7 +133,9 @@ async def test_a_refused_truncate_changes_nothing(store: LogStore, end: int) -> 
     assert whole(store, 6) == b"".join(chunks)
 
 
-async def test_a_truncation_below_what_was_durable_at_opening_survives(machine: Machine, store: LogStore) -> None:
+async def test_a_truncation_below_what_was_durable_at_opening_survives(
+    machine: Machine, store: LogStore
+) -> None:
     store.append(make_chunk(0, 1, 1, 1), 0, 3)
     assert await flush(store) == 3
     store = await reopen(machine, store)
@@ -188,7 +198,8 @@ async def test_votes_are_reported_in_order(machine: Machine, store: LogStore) ->
     seen: list[int] = []
     for epoch in range(1, 6):
         store.write_vote(
-            VoteState(epoch=epoch), partial(lambda epoch, error: seen.append(epoch if error is None else -1), epoch)
+            VoteState(epoch=epoch),
+            partial(lambda epoch, error: seen.append(epoch if error is None else -1), epoch),
         )
     assert await write_vote(store, VoteState(epoch=6, leader_id=3)) is None
     assert seen == [1, 2, 3, 4, 5]
@@ -197,7 +208,9 @@ async def test_votes_are_reported_in_order(machine: Machine, store: LogStore) ->
 
 
 @pytest.mark.parametrize("operation", ["append", "flush", "write_vote"])
-async def test_after_an_error_every_call_raises_it(machine: Machine, store: LogStore, operation: Operation) -> None:
+async def test_after_an_error_every_call_raises_it(
+    machine: Machine, store: LogStore, operation: Operation
+) -> None:
     store.append(make_batch(0), 0, 1)
     machine.fail_next(operation)
     if operation == "append":
@@ -223,7 +236,9 @@ async def test_after_an_error_every_call_raises_it(machine: Machine, store: LogS
         assert again.value is error
 
 
-async def test_a_failed_sync_fails_every_flush_that_waits(machine: Machine, store: LogStore) -> None:
+async def test_a_failed_sync_fails_every_flush_that_waits(
+    machine: Machine, store: LogStore
+) -> None:
     store.append(make_batch(0), 0, 1)
     seen: list[int | StorageError] = []
     machine.fail_next("flush")

@@ -1,4 +1,6 @@
-"""A directory is made a quorum of its own: recorded in its log, at a new epoch and generation, and harmless if cut short."""
+"""A directory is made a quorum of its own: recorded in its log, at a new epoch and generation, and
+harmless if cut short.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,13 @@ async def survivor(directory: Path, *, vote_epoch: int = 7, logged: bool = True)
     end = 0
     if logged:
         message = pb.VotersRecord(voters=to_entries(VOTERS))
-        store.append(batch.encode([record(message).data], base_offset=0, epoch=1, timestamp_ms=9, control=True), 0, 1)
+        store.append(
+            batch.encode(
+                [record(message).data], base_offset=0, epoch=1, timestamp_ms=9, control=True
+            ),
+            0,
+            1,
+        )
         end = 1
     store.append(make_chunk(end, 2, epoch=1), end, end + 2)
     store.append(make_chunk(end + 2, 3, epoch=4), end + 2, end + 5)
@@ -60,7 +68,12 @@ async def test_the_directory_has_itself_for_a_quorum_and_says_so(tmp_path: Path)
     _, before = opened(directory)
     done = await recover_unsafely(directory, endpoint="", reason="fire", now_ms=NOW_MS)
     own = VOTERS[0]
-    assert (done.generation, done.epoch, done.voter, done.end_offset) == (1, 7 + EPOCHS_SKIPPED, own, 8)
+    assert (done.generation, done.epoch, done.voter, done.end_offset) == (
+        1,
+        7 + EPOCHS_SKIPPED,
+        own,
+        8,
+    )
     assert read_identity(directory) == replace(IDENTITY, generation=1)
     found, content = opened(directory)
     assert found.vote == VoteState(epoch=done.epoch)
@@ -104,7 +117,9 @@ async def test_recovered_twice_it_is_another_generation(tmp_path: Path) -> None:
 async def test_a_second_directory_gets_a_generation_above_that_of_the_first(tmp_path: Path) -> None:
     for name, least, generation in (("one", 0, 1), ("two", 2, 2), ("three", 1, 1)):
         await survivor(tmp_path / name)
-        done = await recover_unsafely(tmp_path / name, endpoint="", reason="", now_ms=NOW_MS, least_generation=least)
+        done = await recover_unsafely(
+            tmp_path / name, endpoint="", reason="", now_ms=NOW_MS, least_generation=least
+        )
         assert done.generation == read_identity(tmp_path / name).generation == generation
 
 
@@ -112,7 +127,9 @@ async def test_a_generation_without_leader_epochs_of_its_own_is_refused(tmp_path
     await survivor(tmp_path / "data")
     for least in (MAX_GENERATION + 1, 2**40):
         with pytest.raises(ConfigError, match=f"no leader epochs left for generation {least}"):
-            await recover_unsafely(tmp_path / "data", endpoint="", reason="", now_ms=NOW_MS, least_generation=least)
+            await recover_unsafely(
+                tmp_path / "data", endpoint="", reason="", now_ms=NOW_MS, least_generation=least
+            )
     assert read_identity(tmp_path / "data") == IDENTITY
     done = await recover_unsafely(
         tmp_path / "data", endpoint="", reason="", now_ms=NOW_MS, least_generation=MAX_GENERATION
@@ -125,7 +142,13 @@ async def test_examining_changes_nothing(tmp_path: Path) -> None:
     await survivor(directory)
     before = {path.name: path.read_bytes() for path in directory.glob("*.json")}
     found = await examine(directory)
-    assert (found.epoch, found.last_epoch, found.start_offset, found.end_offset, found.voters) == (7, 4, 0, 6, VOTERS)
+    assert (found.epoch, found.last_epoch, found.start_offset, found.end_offset, found.voters) == (
+        7,
+        4,
+        0,
+        6,
+        VOTERS,
+    )
     # Durable up to its end is what opening finds out, and notes.
     assert {path.name: path.read_bytes() for path in directory.glob("*.json")} == before
 
@@ -145,7 +168,9 @@ async def test_where_the_node_listens_must_be_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vote_epoch", [MAX_EPOCH - EPOCHS_SKIPPED + 1, 2**31 - 1, 2**31])
 async def test_an_epoch_that_nobody_led_is_left_behind(tmp_path: Path, vote_epoch: int) -> None:
-    """One claim was enough for it, and no election can follow it: the directory must be of use all the same."""
+    """One claim was enough for it, and no election can follow it: the directory must be of use all
+    the same.
+    """
     directory = tmp_path / "data"
     await survivor(directory, vote_epoch=vote_epoch)
     done = await recover_unsafely(directory, endpoint="", reason="", now_ms=NOW_MS)
@@ -196,7 +221,9 @@ async def test_cut_short_it_leads_nothing_and_is_done_again(
         with pytest.raises(StorageError, match="cut short"):
             await recover_unsafely(directory, endpoint="", reason="", now_ms=NOW_MS)
     found, _ = opened(directory)
-    assert (found.voters, found.end_offset) == ((VotersAt(0, VOTERS),), 6), "the old voters: alone it is no majority"
+    assert (found.voters, found.end_offset) == ((VotersAt(0, VOTERS),), 6), (
+        "the old voters: alone it is no majority"
+    )
     done = await recover_unsafely(directory, endpoint="", reason="", now_ms=NOW_MS)
     found, _ = opened(directory)
     assert found.voters[-1] == VotersAt(7, (VOTERS[0],))
@@ -216,8 +243,13 @@ async def test_damage_is_refused_not_recovered(tmp_path: Path) -> None:
     assert read_identity(directory) == IDENTITY
 
 
-async def test_a_directory_that_joined_after_a_recovery_begins_a_generation_above_that_one(tmp_path: Path) -> None:
-    """It was formatted without one. Else two histories would be of the same generation, and brokers could not tell them apart."""
+async def test_a_directory_that_joined_after_a_recovery_begins_a_generation_above_that_one(
+    tmp_path: Path,
+) -> None:
+    """It was formatted without one.
+
+    Else two histories would be of the same generation, and brokers could not tell them apart.
+    """
     directory = tmp_path / "data"
     format_storage(directory, IDENTITY)
     store = open_rocks(directory)

@@ -1,4 +1,6 @@
-"""A damaged WAL is named in the log's own terms: the file, the byte, and up to which offset the log is whole."""
+"""A damaged WAL is named in the log's own terms: the file, the byte, and up to which offset the log
+is whole.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,11 @@ LARGE = b"x" * 50_000
 """More than one block of the WAL: such a chunk lies there in pieces."""
 
 
-async def crashed(directory: Path, *, truncate_to: int = 0, body: bytes = b"body") -> tuple[Path, list[int]]:
-    """A copy of a directory from under a running store, all of it in the WAL; and the WAL's size after each step.
+async def crashed(
+    directory: Path, *, truncate_to: int = 0, body: bytes = b"body"
+) -> tuple[Path, list[int]]:
+    """A copy of a directory from under a running store, all of it in the WAL; and the WAL's size
+    after each step.
 
     One chunk of two records a step; then, if asked for, a truncation, and one chunk more.
     """

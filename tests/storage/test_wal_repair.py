@@ -1,4 +1,6 @@
-"""Power loss leaves a WAL with zeros at its end: what was synced is all there, and what merely looks alike is refused."""
+"""Power loss leaves a WAL with zeros at its end: what was synced is all there, and what merely
+looks alike is refused.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from raftlog.errors import CorruptLogError
 from raftlog.storage.crc_completion import CRC_BYTES
 from raftlog.storage.layout import read_log_state, write_log_state
 from raftlog.storage.reader import open_read_only
-from raftlog.storage.wal_repair import MANIFEST_ZEROS_MIN_BYTES, SECTOR_BYTES, ZEROS_MIN_BYTES, find_torn_tails
+from raftlog.storage.wal_repair import (
+    MANIFEST_ZEROS_MIN_BYTES,
+    SECTOR_BYTES,
+    ZEROS_MIN_BYTES,
+    find_torn_tails,
+)
 from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc
 
 CHUNKS = 12
@@ -26,7 +33,9 @@ BODIES = {"small": b"body" * 200, "in pieces": bytes(range(1, 250)) * 300}
 
 
 class Crashed:
-    """A copy of a directory from under a running store, all of it in the WAL, one chunk of two records a write."""
+    """A copy of a directory from under a running store, all of it in the WAL, one chunk of two
+    records a write.
+    """
 
     def __init__(self, directory: Path, sizes: list[int], chunks: list[bytes]) -> None:
         self.directory, self.sizes, self.chunks = directory, sizes, chunks
@@ -34,7 +43,9 @@ class Crashed:
         self.good = self.wal.read_bytes()
 
     def outcome(self, data: bytes) -> bytes | CorruptLogError:
-        """The log that a node finds with this for its WAL; a reader of the stopped node's directory must agree."""
+        """The log that a node finds with this for its WAL; a reader of the stopped node's directory
+        must agree.
+        """
         scratch = self.directory.with_name("scratch")
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.copytree(self.directory, scratch)
@@ -61,8 +72,11 @@ async def crashed(request: pytest.FixtureRequest, tmp_path: Path) -> Crashed:
     return await crashed_with(tmp_path, BODIES[request.param])
 
 
-async def crashed_with(tmp_path: Path, body: bytes, *, beyond: int = 0, ending: bytes = b"end") -> Crashed:
-    """``beyond``: the last record has so many bytes beyond the boundary of a sector, and ``ending`` is what it ends in.
+async def crashed_with(
+    tmp_path: Path, body: bytes, *, beyond: int = 0, ending: bytes = b"end"
+) -> Crashed:
+    """``beyond``: the last record has so many bytes beyond the boundary of a sector, and ``ending``
+    is what it ends in.
 
     The same directory is at ``running``, closed in order.
     """
@@ -84,7 +98,9 @@ async def crashed_with(tmp_path: Path, body: bytes, *, beyond: int = 0, ending: 
     # One that lies in more pieces than the one before is longer than expected: then once more.
     while beyond and sizes[-1] % SECTOR_BYTES != beyond:
         record = RecordData(1, 0, body + b"x" * padding + ending)
-        await append(batch.encode([record], base_offset=base, epoch=1, timestamp_ms=1_000), base, base + 1)
+        await append(
+            batch.encode([record], base_offset=base, epoch=1, timestamp_ms=1_000), base, base + 1
+        )
         base, unpadded = base + 1, sizes[-1] - sizes[-2] - padding
         padding = (beyond - sizes[-1] - unpadded) % SECTOR_BYTES
     shutil.copytree(tmp_path / "running", tmp_path / "crashed")
@@ -129,7 +145,11 @@ def _zeros_in_the_middle(crashed: Crashed) -> bytes:
 
 def _longer_length(data: bytes, header: int) -> bytes:
     value = data[header + 5]
-    return _changed(data, header + 5, value | next(bit for bit in (0x40, 0x20, 0x10, 8, 4, 2, 1) if not value & bit))
+    return _changed(
+        data,
+        header + 5,
+        value | next(bit for bit in (0x40, 0x20, 0x10, 8, 4, 2, 1) if not value & bit),
+    )
 
 
 def _longer_length_hides_records(crashed: Crashed) -> bytes:
@@ -159,7 +179,9 @@ async def test_damage_is_refused(crashed: Crashed, damage: Callable[[Crashed], b
     data = damage(crashed)
     assert data != crashed.good
     found = crashed.outcome(data)
-    assert isinstance(found, CorruptLogError), f"served {len(found)} of {sum(map(len, crashed.chunks))} bytes"
+    assert isinstance(found, CorruptLogError), (
+        f"served {len(found)} of {sum(map(len, crashed.chunks))} bytes"
+    )
     assert crashed.wal.name in str(found)
 
 
@@ -170,7 +192,9 @@ def physical_record(payload: bytes) -> bytes:
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 @pytest.mark.parametrize("missing", range(1, ZEROS_MIN_BYTES))
-async def test_a_few_bytes_that_were_never_written(tmp_path: Path, body: bytes, missing: int) -> None:
+async def test_a_few_bytes_that_were_never_written(
+    tmp_path: Path, body: bytes, missing: int
+) -> None:
     """Up to three: the checksum decides. From four on these may be zeros of the record's own."""
     crashed = await crashed_with(tmp_path, body, beyond=missing)
     boundary = len(crashed.good) - missing
@@ -180,11 +204,15 @@ async def test_a_few_bytes_that_were_never_written(tmp_path: Path, body: bytes, 
         assert found == b"".join(crashed.chunks[:-1])
     else:
         assert isinstance(found, CorruptLogError)
-    assert isinstance(crashed.outcome(_changed(torn, boundary - 1, torn[boundary - 1] ^ 4)), CorruptLogError)
+    assert isinstance(
+        crashed.outcome(_changed(torn, boundary - 1, torn[boundary - 1] ^ 4)), CorruptLogError
+    )
 
 
 @pytest.mark.parametrize("zeros", range(1, CRC_BYTES))
-async def test_damage_to_a_record_that_ends_in_a_few_zeros_of_its_own_is_refused(tmp_path: Path, zeros: int) -> None:
+async def test_damage_to_a_record_that_ends_in_a_few_zeros_of_its_own_is_refused(
+    tmp_path: Path, zeros: int
+) -> None:
     crashed = await crashed_with(tmp_path, BODIES["small"], beyond=zeros, ending=bytes(zeros))
     good, begin, boundary = crashed.good, crashed.sizes[-2], len(crashed.good) - zeros
     assert good.endswith(bytes(zeros))
@@ -193,7 +221,9 @@ async def test_damage_to_a_record_that_ends_in_a_few_zeros_of_its_own_is_refused
     in_its_header = range(begin, begin + HEADER.size)
     for position in (*in_its_header, begin + 20, begin + 60, begin + 300, boundary - 1):
         found = crashed.outcome(_changed(good, position, good[position] ^ 4))
-        assert isinstance(found, CorruptLogError), f"byte {position - begin} of the last record has changed"
+        assert isinstance(found, CorruptLogError), (
+            f"byte {position - begin} of the last record has changed"
+        )
 
 
 def put(rocks: Path, name: str, data: bytes) -> bool:
@@ -205,7 +235,8 @@ def put(rocks: Path, name: str, data: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "enough"), [("000007.log", ZEROS_MIN_BYTES), ("MANIFEST-000007", MANIFEST_ZEROS_MIN_BYTES)]
+    ("name", "enough"),
+    [("000007.log", ZEROS_MIN_BYTES), ("MANIFEST-000007", MANIFEST_ZEROS_MIN_BYTES)],
 )
 def test_a_few_zeros_may_be_a_records_own(tmp_path: Path, name: str, enough: int) -> None:
     for zeros in range(1, ZEROS_MIN_BYTES + 1):
@@ -281,13 +312,17 @@ async def test_a_log_closed_in_order_is_left_alone(crashed: Crashed) -> None:
 
 
 async def test_zeros_in_the_last_record_of_the_manifest_are_cut_off(crashed: Crashed) -> None:
-    """A record that a MANIFEST lost in this way was never synced, and the WAL that it would have replaced is still there."""
+    """A record that a MANIFEST lost in this way was never synced, and the WAL that it would have
+    replaced is still there.
+    """
     rocks = crashed.directory / "log"
     manifest = rocks / (rocks / "CURRENT").read_text().strip()
     good = manifest.read_bytes()
     # Any record will do: it is the last one, and goes over the end of a sector.
     torn = physical_record(b"x" * 700)
-    manifest.write_bytes(good + torn[: 512 - len(good) % 512] + bytes(len(torn) - 512 + len(good) % 512))
+    manifest.write_bytes(
+        good + torn[: 512 - len(good) % 512] + bytes(len(torn) - 512 + len(good) % 512)
+    )
     assert [(tail.path, tail.cut_at) for tail in find_torn_tails(rocks)] == [(manifest, len(good))]
     assert crashed.outcome(crashed.good) == b"".join(crashed.chunks)
 
@@ -300,12 +335,19 @@ def _ignored_by_rocksdb(size: int) -> bytes:
 
 @pytest.mark.parametrize("last", ["the flush", "the WALs to keep"])
 @pytest.mark.parametrize("missing", range(1, ZEROS_MIN_BYTES))
-async def test_a_few_bytes_of_the_manifest_that_were_never_written(tmp_path: Path, last: str, missing: int) -> None:
-    """The two records that RocksDB adds when it puts its memory into a file, and then deletes the WAL."""
+async def test_a_few_bytes_of_the_manifest_that_were_never_written(
+    tmp_path: Path, last: str, missing: int
+) -> None:
+    """The two records that RocksDB adds when it puts its memory into a file, and then deletes the
+    WAL.
+    """
     crashed = await crashed_with(tmp_path, BODIES["small"])
     rocks = crashed.directory / "log"
     manifest = rocks / (rocks / "CURRENT").read_text().strip()
-    before, after = manifest.read_bytes(), (tmp_path / "running" / "log" / manifest.name).read_bytes()
+    before, after = (
+        manifest.read_bytes(),
+        (tmp_path / "running" / "log" / manifest.name).read_bytes(),
+    )
     assert after.startswith(before)
     flushed_at = len(before) + HEADER.size + HEADER.unpack_from(after, len(before))[1]
     if last == "the flush":
@@ -334,7 +376,10 @@ async def test_damage_to_the_manifest_is_still_refused(crashed: Crashed) -> None
     rocks = crashed.directory / "log"
     manifest = rocks / (rocks / "CURRENT").read_text().strip()
     good = manifest.read_bytes()
-    for damage in (_changed(good, len(good) - 20, good[-20] ^ 4), _changed(good, 20, good[20] ^ 4) + bytes(5_000)):
+    for damage in (
+        _changed(good, len(good) - 20, good[-20] ^ 4),
+        _changed(good, 20, good[20] ^ 4) + bytes(5_000),
+    ):
         manifest.write_bytes(damage)
         assert not find_torn_tails(rocks)
         assert isinstance(crashed.outcome(crashed.good), CorruptLogError)

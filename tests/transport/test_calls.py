@@ -55,7 +55,9 @@ def response(correlation_id: int) -> controller_pb2.ControllerResponse:
     return controller_pb2.ControllerResponse(correlation_id=correlation_id)
 
 
-def scripted(test: Callable[[RpcClient, ScriptedTransport], Awaitable[None]], **options: Any) -> None:
+def scripted(
+    test: Callable[[RpcClient, ScriptedTransport], Awaitable[None]], **options: Any
+) -> None:
     async def main() -> None:
         transport = ScriptedTransport()
         await test(RpcClient(transport, "far:1", Conversation.CONTROLLER, **options), transport)  # type: ignore[arg-type]
@@ -136,7 +138,9 @@ def test_each_of_many_calls_ends_by_its_deadline_to_the_grain() -> None:
             caller.call(request(), timeout_s).add_done_callback(note(timeout_s))
         await asyncio.sleep(2)
         assert len(ends) == 1000
-        assert all(deadline <= end <= deadline + DEADLINE_GRAIN_S + 1e-9 for deadline, end in ends.items())
+        assert all(
+            deadline <= end <= deadline + DEADLINE_GRAIN_S + 1e-9 for deadline, end in ends.items()
+        )
 
     scripted(test)
 

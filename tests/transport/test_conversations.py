@@ -42,16 +42,23 @@ def test_every_conversation_has_the_types_of_its_method() -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 5000)), min_size=1, max_size=20))
+@given(
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 5000)), min_size=1, max_size=20)
+)
 def test_an_envelope_is_what_protobuf_itself_would_write(items: list[tuple[int, int]]) -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server
-    requests = [controller_pb2.ControllerRequest(correlation_id=i, cluster_id="c" * size) for i, size in items]
+    requests = [
+        controller_pb2.ControllerRequest(correlation_id=i, cluster_id="c" * size)
+        for i, size in items
+    ]
     (envelope,) = wire.envelopes([wire.encode(request, MAX_BYTES) for request in requests])
     assert envelope == controller_pb2.ControllerRequests(requests=requests).SerializeToString()
     assert wire.decode(envelope, 1 << 20) == requests
 
 
-@pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 129, 2047, 2048, 16383, 16384, 2_000_000, 3_000_000])
+@pytest.mark.parametrize(
+    "size", [0, 1, 126, 127, 128, 129, 2047, 2048, 16383, 16384, 2_000_000, 3_000_000]
+)
 def test_headers_at_each_length_of_the_varint(size: int) -> None:
     wire = WIRES[Conversation.QUORUM].to_client
     message = quorum_pb2.QuorumMessage()
@@ -69,10 +76,19 @@ def test_an_empty_item_is_still_an_item() -> None:
 def test_envelopes_are_cut_at_the_bound_and_lose_nothing() -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server
     sizes = [400_000, 400_000, 400_000, 3_000_000, 10, 10, 900_000, 200_000]
-    requests = [controller_pb2.ControllerRequest(correlation_id=i, cluster_id="c" * s) for i, s in enumerate(sizes)]
+    requests = [
+        controller_pb2.ControllerRequest(correlation_id=i, cluster_id="c" * s)
+        for i, s in enumerate(sizes)
+    ]
     envelopes = wire.envelopes([wire.encode(request, MAX_BYTES) for request in requests])
     decoded = [wire.decode(envelope, 1 << 20) for envelope in envelopes]
-    assert [[item.correlation_id for item in envelope] for envelope in decoded] == [[0, 1], [2], [3], [4, 5, 6], [7]]
+    assert [[item.correlation_id for item in envelope] for envelope in decoded] == [
+        [0, 1],
+        [2],
+        [3],
+        [4, 5, 6],
+        [7],
+    ]
     assert all(
         len(envelope) <= ENVELOPE_TARGET_BYTES + 100 or len(items) == 1
         for envelope, items in zip(envelopes, decoded, strict=True)
@@ -89,7 +105,9 @@ def test_a_message_above_the_limit_is_a_typed_error() -> None:
     with pytest.raises(ApiError) as caught:
         wire.encode(controller_pb2.ControllerRequest(delete_topics=topics), 1000)
     assert (caught.value.code, caught.value.field) == (ErrorCode.MESSAGE_TOO_LARGE, "delete_topics")
-    forwarded = broker_pb2.BrokerRequest(write=controller_pb2.ControllerRequest(delete_topics=topics))
+    forwarded = broker_pb2.BrokerRequest(
+        write=controller_pb2.ControllerRequest(delete_topics=topics)
+    )
     with pytest.raises(ApiError) as caught:
         WIRES[Conversation.BROKER].to_server.encode(forwarded, 1000)
     assert (caught.value.code, caught.value.field) == (ErrorCode.MESSAGE_TOO_LARGE, "delete_topics")
@@ -116,7 +134,13 @@ def test_items_are_counted_to_the_last_one(length: int, count: int) -> None:
 
 @pytest.mark.parametrize(
     "item",
-    [b"\x8a\x00\x00", b"\x0a\x80\x00", b"\x0a\x80\x80\x00", b"\x0b\x0c\x0a\x00", b"\x10\x01\x0a\x00"],
+    [
+        b"\x8a\x00\x00",
+        b"\x0a\x80\x00",
+        b"\x0a\x80\x80\x00",
+        b"\x0b\x0c\x0a\x00",
+        b"\x10\x01\x0a\x00",
+    ],
     ids=["a long tag", "a long length", "a longer length", "behind a group", "behind a number"],
 )
 def test_items_are_counted_however_they_are_written(item: bytes) -> None:
@@ -134,7 +158,9 @@ def test_damage_is_no_question_of_how_many() -> None:
 
 
 def items_of(count: int, name: str = "") -> tuple[bytes, list[controller_pb2.ControllerRequest]]:
-    requests = [controller_pb2.ControllerRequest(correlation_id=n, cluster_id=name) for n in range(count)]
+    requests = [
+        controller_pb2.ControllerRequest(correlation_id=n, cluster_id=name) for n in range(count)
+    ]
     return controller_pb2.ControllerRequests(requests=requests).SerializeToString(), requests
 
 
@@ -142,7 +168,9 @@ def items_of(count: int, name: str = "") -> tuple[bytes, list[controller_pb2.Con
     ("count", "name"), [(1, ""), (3_000, ""), (16_000, ""), (40, "c" * 100_000), (2_000, "c" * 200)]
 )
 def test_a_long_envelope_is_parsed_in_parts_that_are_bounded(count: int, name: str) -> None:
-    """[16,000 items parsed in one go hold up the loop for ten milliseconds and more, and there are many links]"""
+    """[16,000 items parsed in one go hold up the loop for ten milliseconds and more, and there are
+    many links]
+    """
     wire = WIRES[Conversation.CONTROLLER].to_server
     envelope, requests = items_of(count, name)
     begin = 0
@@ -151,7 +179,10 @@ def test_a_long_envelope_is_parsed_in_parts_that_are_bounded(count: int, name: s
         part = envelope[begin:end]
         items = wire.decode(part, 16_384)
         assert len(part) <= SHORT_BYTES or len(items) <= PART_MAX_ITEMS
-        assert len(part) <= PART_MAX_BYTES or sum(one.ByteSize() for one in items[:-1]) < PART_MAX_BYTES
+        assert (
+            len(part) <= PART_MAX_BYTES
+            or sum(one.ByteSize() for one in items[:-1]) < PART_MAX_BYTES
+        )
         found += items
         begin = end
     assert begin == len(envelope)
@@ -161,7 +192,12 @@ def test_a_long_envelope_is_parsed_in_parts_that_are_bounded(count: int, name: s
 def test_what_is_not_made_of_items_alone_is_one_part() -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server
     envelope, _ = items_of(3_000)
-    for strange in (envelope + b"\x10\x01", envelope[:-1], envelope + b"\x0a\xff", b"\x12\x00" + envelope):
+    for strange in (
+        envelope + b"\x10\x01",
+        envelope[:-1],
+        envelope + b"\x0a\xff",
+        b"\x12\x00" + envelope,
+    ):
         assert wire.cut(strange, 16_384) == (len(strange),)
     assert wire.cut(envelope, 2_999) == (len(envelope),)
     with pytest.raises(TooManyItemsError):

@@ -1,4 +1,6 @@
-"""What only the real transport has: bytes on the wire, services beside the conversations, TLS, and threads to leave behind."""
+"""What only the real transport has: bytes on the wire, services beside the conversations, TLS, and
+threads to leave behind.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ CONTROLLER = "raftlog.wire.controller.v1.Controller"
 
 def test_health_and_reflection_tell_of_the_services() -> None:
     async def scenario(world: World) -> None:
-        listener: Any = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder(echo).accept})
+        listener: Any = await world.server.listen(
+            world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
+        )
         async with grpc.aio.insecure_channel(listener.address) as channel:
             health = health_pb2_grpc.HealthStub(channel)
             for service in ("", CONTROLLER):
@@ -65,7 +69,9 @@ def test_health_and_reflection_tell_of_the_services() -> None:
 
 def test_a_foreign_client_speaks_the_conversation_with_generated_stubs() -> None:
     async def scenario(world: World) -> None:
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder(echo).accept})
+        listener = await world.server.listen(
+            world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
+        )
         async with grpc.aio.insecure_channel(listener.address) as channel:
             stream = controller_pb2_grpc.ControllerStub(channel).Converse()
             await stream.write(controller_pb2.ControllerRequests(requests=[request(4), request(5)]))
@@ -210,7 +216,9 @@ def test_probe_of_silence_and_of_names() -> None:
                 sock.setblocking(False)
                 sock.connect_ex(full.getsockname())
             # Its queue of connects is full: no answer, and that is no refusal.
-            assert await world.client.probe(f"127.0.0.1:{full.getsockname()[1]}", 0.2) is Probe.SILENT
+            assert (
+                await world.client.probe(f"127.0.0.1:{full.getsockname()[1]}", 0.2) is Probe.SILENT
+            )
             for sock in waiting:
                 sock.close()
         for bad in ("nohost", "h:", ":1", "h:x", "h:70000"):
@@ -264,12 +272,16 @@ def issue(directory: Path, authority: trustme.CA, name: str) -> TlsConfig:
     return TlsConfig(*paths)
 
 
-def test_tls_lets_in_who_shows_a_certificate_of_the_authority_and_nobody_else(tmp_path: Path) -> None:
+def test_tls_lets_in_who_shows_a_certificate_of_the_authority_and_nobody_else(
+    tmp_path: Path,
+) -> None:
     ours, theirs = trustme.CA(), trustme.CA()
     good, stranger = issue(tmp_path, ours, "good"), issue(tmp_path, theirs, "stranger")
 
     async def scenario(world: World) -> None:
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder(echo).accept})
+        listener = await world.server.listen(
+            world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
+        )
         caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)
         assert (await caller.call(request(), 30)).correlation_id == 1
         for tls in (stranger, None):
@@ -283,7 +295,9 @@ def test_tls_lets_in_who_shows_a_certificate_of_the_authority_and_nobody_else(tm
         anonymous = grpc.ssl_channel_credentials(good.ca_path.read_bytes())
         async with grpc.aio.secure_channel(listener.address, anonymous) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+                await health_pb2_grpc.HealthStub(channel).Check(
+                    health_pb2.HealthCheckRequest(), timeout=30
+                )
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
     run_real(scenario, tls=good)
@@ -368,7 +382,12 @@ def in_a_process(code: str, environment: dict[str, str]) -> str:
 
 
 def ping_pong_in_a_process(prelude: str, environment: dict[str, str]) -> tuple[float, str]:
-    share, state = in_a_process(PING_PONG.format(prelude=prelude), environment).strip().splitlines()[-1].split("|")
+    share, state = (
+        in_a_process(PING_PONG.format(prelude=prelude), environment)
+        .strip()
+        .splitlines()[-1]
+        .split("|")
+    )
     return float(share), state
 
 
@@ -414,5 +433,6 @@ asyncio.run(main())
 
 
 def test_a_child_that_is_forked_to_start_a_program_has_no_threads_of_grpc() -> None:
-    # As PySpark starts its Java. With gRPC's threads in it one child in a hundred aborts before it is another program.
+    # As PySpark starts its Java. With gRPC's threads in it one child in a hundred aborts before it
+    # is another program.
     assert in_a_process(FORK, {}) == ""

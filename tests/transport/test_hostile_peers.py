@@ -1,4 +1,6 @@
-"""A stranger with plain gRPC against the real transport: what it sends costs it its own link, and nobody else anything."""
+"""A stranger with plain gRPC against the real transport: what it sends costs it its own link, and
+nobody else anything.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,18 @@ def says_when_to_come_back(error: grpc.aio.AioRpcError) -> common_pb2.Error:
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     metadata = dict(error.trailing_metadata() or ())
     told = common_pb2.Error.FromString(metadata[ERROR_METADATA_KEY])
-    assert (told.error_code, told.throttle_time_ms) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, RETRY_AFTER_MS)
+    assert (told.error_code, told.throttle_time_ms) == (
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        RETRY_AFTER_MS,
+    )
     assert not told.outcome_unknown
     status = common_pb2.RichStatus.FromString(metadata[RICH_STATUS_KEY])
     assert status.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
     assert status.details[0].type_url == "type.googleapis.com/google.rpc.RetryInfo"
-    assert common_pb2.RetryInfo.FromString(status.details[0].value).retry_delay.ToMilliseconds() == RETRY_AFTER_MS
+    assert (
+        common_pb2.RetryInfo.FromString(status.details[0].value).retry_delay.ToMilliseconds()
+        == RETRY_AFTER_MS
+    )
     assert metadata[PUSHBACK_KEY] == str(RETRY_AFTER_MS)
     return told
 
@@ -58,7 +66,10 @@ def complaints(world: World) -> dict[Complaint, int]:
 
 
 async def most_in_a_turn(done: Callable[[], int], during: asyncio.Future[Any]) -> int:
-    """How much was done at most before the loop came back to its other work. Counted, not timed: the machine may be slow."""
+    """How much was done at most before the loop came back to its other work.
+
+    Counted, not timed: the machine may be slow.
+    """
     most, last = 0, done()
     while not during.done():
         await asyncio.sleep(0)
@@ -126,12 +137,18 @@ def test_costly_requests_of_one_link_leave_the_loop_to_others() -> None:
         await until(lambda: client.links)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         most = asyncio.ensure_future(most_in_a_turn(lambda: worked, done))
-        envelope = broker_pb2.BrokerRequests(requests=[broker_pb2.BrokerRequest()] * count).SerializeToString()
+        envelope = broker_pb2.BrokerRequests(
+            requests=[broker_pb2.BrokerRequest()] * count
+        ).SerializeToString()
         async with (
             grpc.aio.insecure_channel(listener.address) as one,
             grpc.aio.insecure_channel(listener.address) as two,
         ):
-            streams = [channel.stream_stream(Conversation.BROKER.value)() for channel in (one, two) for _ in range(4)]
+            streams = [
+                channel.stream_stream(Conversation.BROKER.value)()
+                for channel in (one, two)
+                for _ in range(4)
+            ]
             for stream in streams:
                 await stream.write(envelope)
             await until(lambda: len(server.envelopes) > 20)
@@ -165,7 +182,9 @@ def test_unary_calls_are_begun_one_in_a_turn() -> None:
             begun = time.perf_counter()
             while time.perf_counter() - begun < cost_s:
                 pass
-            return controller_pb2.ControllerResponse(describe_brokers=controller_pb2.DescribeBrokersResponse())
+            return controller_pb2.ControllerResponse(
+                describe_brokers=controller_pb2.DescribeBrokersResponse()
+            )
 
         peers: set[str] = set()
         handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, costly)
@@ -208,7 +227,9 @@ def test_compressed_messages_are_refused() -> None:
         server = Recorder(echo)
         listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
         for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
-            async with grpc.aio.insecure_channel(listener.address, compression=compression) as channel:
+            async with grpc.aio.insecure_channel(
+                listener.address, compression=compression
+            ) as channel:
                 call = channel.unary_unary(Conversation.CONTROLLER.value)
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await call(b"\x0a\x00" * 1000)
@@ -226,14 +247,20 @@ def test_streams_are_bounded_and_shared_among_connections() -> None:
         async with grpc.aio.insecure_channel(listener.address) as greedy:
             method = greedy.stream_stream(Conversation.CONTROLLER.value)
             streams = [method() for _ in range(20)]
-            await until(lambda: len(server.links) == 5 and complaints(world) == {Complaint.TOO_MANY_STREAMS: 15})
+            await until(
+                lambda: (
+                    len(server.links) == 5 and complaints(world) == {Complaint.TOO_MANY_STREAMS: 15}
+                )
+            )
             await until(lambda: sum(stream.done() for stream in streams) == 15)
             refused = [stream for stream in streams if stream.done()]
             says_when_to_come_back(await end_of(refused[0]))
             own = [("grpc.use_local_subchannel_pool", 1)]
             async with grpc.aio.insecure_channel(listener.address, options=own) as newcomer:
                 stream = newcomer.stream_stream(Conversation.CONTROLLER.value)()
-                await stream.write(controller_pb2.ControllerRequests(requests=[request(7)]).SerializeToString())
+                await stream.write(
+                    controller_pb2.ControllerRequests(requests=[request(7)]).SerializeToString()
+                )
                 answer = controller_pb2.ControllerResponses.FromString(await stream.read())
                 assert [item.correlation_id for item in answer.responses] == [7]
             for stream in streams:
@@ -252,7 +279,9 @@ def test_calls_of_one_connection_do_not_wait_behind_those_of_another() -> None:
             begun = time.perf_counter()
             while time.perf_counter() - begun < cost_s:
                 pass
-            return controller_pb2.ControllerResponse(describe_brokers=controller_pb2.DescribeBrokersResponse())
+            return controller_pb2.ControllerResponse(
+                describe_brokers=controller_pb2.DescribeBrokersResponse()
+            )
 
         order: list[str] = []
         handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, costly)
@@ -270,9 +299,12 @@ def test_calls_of_one_connection_do_not_wait_behind_those_of_another() -> None:
             while not calls.done():
                 begun_at = len(order)
                 await other.unary_unary(name)(b"")
-                waited.append(max(index for index, peer in enumerate(order) if peer != order[0]) - begun_at)
-            # Whatever has begun meanwhile, and one of the other connection. How soon a call arrives is the machine's affair: the
-            # soonest one shows whether it waits behind all of the other connection.
+                waited.append(
+                    max(index for index, peer in enumerate(order) if peer != order[0]) - begun_at
+                )
+            # Whatever has begun meanwhile, and one of the other connection. How soon a call arrives
+            # is the machine's affair: the soonest one shows whether it waits behind all of the
+            # other connection.
             assert min(waited) < 25
             await calls
 
@@ -322,7 +354,8 @@ def test_the_slowest_reader_is_cut_and_the_others_are_not() -> None:
         for message in messages:
             link.send(
                 controller_pb2.ControllerResponse(
-                    correlation_id=message.correlation_id, leader_endpoint="x" * size if message.cluster_id else ""
+                    correlation_id=message.correlation_id,
+                    leader_endpoint="x" * size if message.cluster_id else "",
                 )
             )
 
@@ -342,7 +375,8 @@ def test_the_slowest_reader_is_cut_and_the_others_are_not() -> None:
             await until(lambda number=number: client.ids == list(range(1, number + 2)))  # type: ignore[misc]
         # How much gRPC itself has taken of each is not known; of eighty megabytes it is never half.
         assert 2 <= complaints(world)[Complaint.SLOW_READER] < 4
-        cut = [number for number, link in enumerate(server.links[1:]) if link.close_reason is not None]  # type: ignore[attr-defined]
+        links: list[Any] = server.links[1:]
+        cut = [number for number, link in enumerate(links) if link.close_reason is not None]
         assert len(cut) == complaints(world)[Complaint.SLOW_READER]
         error = await end_of(streams[cut[0]])
         assert "read nothing for the longest" in says_when_to_come_back(error).error_message
@@ -361,7 +395,9 @@ def test_what_waits_for_its_turn_is_bounded() -> None:
     async def scenario(world: World) -> None:
         server = Recorder(costly)
         listener = await world.server.listen(world.bind, {Conversation.BROKER: server.accept})
-        envelope = broker_pb2.BrokerRequests(requests=[broker_pb2.BrokerRequest()] * 100).SerializeToString()
+        envelope = broker_pb2.BrokerRequests(
+            requests=[broker_pb2.BrokerRequest()] * 100
+        ).SerializeToString()
         async with grpc.aio.insecure_channel(listener.address) as channel:
             streams = [channel.stream_stream(Conversation.BROKER.value)() for _ in range(20)]
             for stream in streams:
@@ -389,7 +425,9 @@ def test_malformed_messages_are_counted_and_logged_now_and_then_without_a_traceb
                         await stream.write(b"\x0a\xff\xff\xff\xff")
                         await end_of(stream)
                     else:
-                        call = channel.unary_unary("/raftlog.wire.controller.v1.Controller/CreateTopics")
+                        call = channel.unary_unary(
+                            "/raftlog.wire.controller.v1.Controller/CreateTopics"
+                        )
                         with pytest.raises(grpc.aio.AioRpcError):
                             await call(b"\xff" * 9)
                 health = channel.unary_unary("/grpc.health.v1.Health/Check")
@@ -411,14 +449,18 @@ def test_malformed_messages_are_counted_and_logged_now_and_then_without_a_traceb
     run_real(scenario)
 
 
-def test_garbage_for_health_and_reflection_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_for_health_and_reflection_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(world: World) -> None:
         listener = await world.server.listen(world.bind, {})
         async with grpc.aio.insecure_channel(listener.address) as channel:
             watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\xff" * 9)
             assert await watch.read() is not grpc.aio.EOF
             watch.cancel()
-            info = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")()
+            info = channel.stream_stream(
+                "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+            )()
             await info.write(b"\xff" * 9)
             assert await info.read() is not grpc.aio.EOF
             info.cancel()

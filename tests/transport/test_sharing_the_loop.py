@@ -1,4 +1,6 @@
-"""Turns: no more than its time in one turn of the loop, however it is counted, and nothing begun for what takes no time."""
+"""Turns: no more than its time in one turn of the loop, however it is counted, and nothing begun
+for what takes no time.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def test_what_takes_no_time_begins_no_turn(loop: Loop, turns: Turns, cpu: Cpu) -
     assert len(loop.soon) == 1
 
 
-def test_short_turns_before_are_no_more_time_in_this_one(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+def test_short_turns_before_are_no_more_time_in_this_one(
+    loop: Loop, turns: Turns, cpu: Cpu
+) -> None:
     cpu.work(TURN_MS * SHORT * 0.9)
     cpu.work(TURN_MS * (1 - SHORT))
     assert not bool(turns.over)
@@ -130,7 +134,9 @@ def meet(loop: Loop) -> list[float]:
     return waited
 
 
-def test_work_waits_while_new_calls_come(loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers) -> None:
+def test_work_waits_while_new_calls_come(
+    loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers
+) -> None:
     newcomers.count = 1
     cpu.work(LONG_MS * 0.9)
     turns.begin_last()
@@ -151,7 +157,9 @@ def test_work_waits_while_new_calls_come(loop: Loop, turns: Turns, cpu: Cpu, new
     assert not turns.busy
 
 
-def test_new_calls_keep_nobody_waiting_for_ever(loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers) -> None:
+def test_new_calls_keep_nobody_waiting_for_ever(
+    loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers
+) -> None:
     cpu.work(LONG_MS * 0.9)
     turns.begin_last()
     waited = 0
@@ -166,7 +174,9 @@ def test_new_calls_keep_nobody_waiting_for_ever(loop: Loop, turns: Turns, cpu: C
     assert waited == MEETINGS
 
 
-def test_work_that_is_hardly_any_waits_for_no_calls(loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers) -> None:
+def test_work_that_is_hardly_any_waits_for_no_calls(
+    loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers
+) -> None:
     for _ in range(5):
         newcomers.count += 1
         cpu.work(WORTH_MEETING_S * 1000 * 0.9)

@@ -33,7 +33,9 @@ class Pair:
     client_transport: SimTransport
 
 
-def simulate(scenario: Callable[[Pair], Awaitable[None]], seed: int = 3, params: NetworkParams | None = None) -> None:
+def simulate(
+    scenario: Callable[[Pair], Awaitable[None]], seed: int = 3, params: NetworkParams | None = None
+) -> None:
     """Run with a server on "s", at s:1, and a client on "c" connected to it."""
 
     async def main() -> None:
@@ -99,7 +101,8 @@ def test_nothing_overtakes_what_a_cut_has_held() -> None:
                 sent += 1
                 pair.client.links[0].send(request(sent))
                 await asyncio.sleep(pause_s)
-            # Some are held by now, and some are on their way and arrive before the held ones are sent again.
+            # Some are held by now, and some are on their way and arrive before the held ones are
+            # sent again.
             pair.network.heal("s", "c")
             await asyncio.sleep(0.0001)
         await asyncio.sleep(1)
@@ -119,7 +122,8 @@ def test_a_long_cut_breaks_the_link_at_both_ends_by_keepalive(cut: str) -> None:
         await asyncio.sleep(LIMITS.keepalive_timeout_ms / 1000 - 0.01)
         assert pair.client.reasons == pair.server.reasons == []
         await asyncio.sleep(KEEPALIVE_S)
-        # The end that hears nothing notices by itself; the other may be told, if the way to it is open.
+        # The end that hears nothing notices by itself; the other may be told, if the way to it is
+        # open.
         assert len(pair.client.reasons) == len(pair.server.reasons) == 1
         assert any("keepalive" in reason for reason in pair.client.reasons + pair.server.reasons)
         assert pair.server.ids == ([1] if cut == "towards client" else [])
@@ -162,7 +166,9 @@ def test_a_crash_closes_the_peers_links_at_once_and_refuses_connects() -> None:
             pair.server_transport.dial("c:1", Conversation.CONTROLLER, Recorder())
 
         restarted = Recorder(echo)
-        await pair.network.transport_for("s").listen("s:1", {Conversation.CONTROLLER: restarted.accept})
+        await pair.network.transport_for("s").listen(
+            "s:1", {Conversation.CONTROLLER: restarted.accept}
+        )
         began = now()
         await until(lambda: restarted.links)
         assert now() - began < 0.2
@@ -193,7 +199,9 @@ def test_a_crash_of_a_server_that_has_not_accepted_yet_fails_the_connect_at_once
         assert late.events == []
         pair.network.crash("s")
         restarted = Recorder(echo)
-        await pair.network.transport_for("s").listen("s:1", {Conversation.CONTROLLER: restarted.accept})
+        await pair.network.transport_for("s").listen(
+            "s:1", {Conversation.CONTROLLER: restarted.accept}
+        )
         await asyncio.sleep(0.2)
         assert late.events == ["opened"]
 
@@ -305,7 +313,9 @@ def test_unknown_hosts_are_silent_and_listening_elsewhere_is_refused() -> None:
     simulate(scenario)
 
 
-def test_pauses_between_attempts_double_up_to_their_bound_and_start_anew_after_a_good_link() -> None:
+def test_pauses_between_attempts_double_up_to_their_bound_and_start_anew_after_a_good_link() -> (
+    None
+):
     async def scenario(pair: Pair) -> None:
         attempts: list[float] = []
         connect = pair.network.connect
@@ -325,7 +335,9 @@ def test_pauses_between_attempts_double_up_to_their_bound_and_start_anew_after_a
         assert len(attempts) >= 12
 
         attempts.clear()
-        await pair.network.transport_for("s").listen("s:1", {Conversation.CONTROLLER: Recorder().accept})
+        await pair.network.transport_for("s").listen(
+            "s:1", {Conversation.CONTROLLER: Recorder().accept}
+        )
         await asyncio.sleep(2)
         crashed_at = now()
         pair.network.crash("s")

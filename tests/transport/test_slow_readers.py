@@ -1,4 +1,6 @@
-"""What has piled up for a peer that did not read leaves in pieces: no turn of the loop joins all of it."""
+"""What has piled up for a peer that did not read leaves in pieces: no turn of the loop joins all of
+it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class SlowStream:
 
 
 async def test_what_has_piled_up_leaves_in_pieces_and_in_order() -> None:
-    """[twenty peers read again, and each one's 65,000 answers were joined in the same turn: the loop was away for a second]"""
+    """[twenty peers read again, and each one's 65,000 answers were joined in the same turn: the
+    loop was away for a second]
+    """
     bounds = Bounds(asyncio.get_running_loop(), TransportLimits())
     stream = SlowStream()
     link = GrpcLink(stream, "a:1", Conversation.CONTROLLER, bounds, serves=True)
@@ -53,7 +57,9 @@ async def test_what_has_piled_up_leaves_in_pieces_and_in_order() -> None:
     async with asyncio.timeout(10):
         while bounds.send_budget.total_bytes:
             await asyncio.sleep(0)
-    envelopes = [controller_pb2.ControllerResponses.FromString(one).responses for one in stream.written]
+    envelopes = [
+        controller_pb2.ControllerResponses.FromString(one).responses for one in stream.written
+    ]
     assert [one.correlation_id for envelope in envelopes for one in envelope] == list(range(count))
     assert max(joined) <= ENVELOPE_MAX_ITEMS
     link.close("the test is over")

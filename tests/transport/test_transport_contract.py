@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, run_simulated, until
+from transport_worlds import (
+    LIMITS,
+    Recorder,
+    World,
+    connect,
+    echo,
+    request,
+    run_real,
+    run_simulated,
+    until,
+)
 
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Probe
@@ -182,7 +192,9 @@ def test_an_acceptor_that_raises_costs_one_stream(run: Runner) -> None:
             listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: accept})
             dialer = world.client.dial(listener.address, Conversation.CONTROLLER, client)
             await until(lambda: server.links and dialer.link is not None)
-        assert [entry["log_level"] for entry in logs if entry["event"] == "an acceptor failed"] == ["error"]
+        assert [entry["log_level"] for entry in logs if entry["event"] == "an acceptor failed"] == [
+            "error"
+        ]
 
     run(scenario)
 
@@ -275,7 +287,9 @@ def test_a_refused_address_opens_as_soon_as_someone_listens(run: Runner) -> None
 def test_a_conversation_that_is_not_served_never_opens(run: Runner) -> None:
     async def scenario(world: World) -> None:
         client = Recorder()
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder().accept})
+        listener = await world.server.listen(
+            world.bind, {Conversation.CONTROLLER: Recorder().accept}
+        )
         with capture_logs() as logs:
             world.client.dial(listener.address, Conversation.BROKER, client)
             await until(lambda: logs)
@@ -349,7 +363,9 @@ def test_a_dialer_closed_while_it_connects_says_nothing(run: Runner) -> None:
 
 def test_ten_thousand_calls(run: Runner) -> None:
     async def scenario(world: World) -> None:
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder(echo).accept})
+        listener = await world.server.listen(
+            world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
+        )
         caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)
         responses = []
         for _ in range(10):
@@ -370,11 +386,16 @@ def test_a_restarted_server_is_called_again_and_calls_in_flight_end_as_unknown(r
         await listener.close()
         with pytest.raises(ApiError) as caught:
             await in_flight
-        assert (caught.value.code, caught.value.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
+        assert (caught.value.code, caught.value.outcome_unknown) == (
+            ErrorCode.NETWORK_EXCEPTION,
+            True,
+        )
         assert not caller.connected
 
         waiting = caller.call(request(), 30)
-        await world.server.listen(listener.address, {Conversation.CONTROLLER: Recorder(echo).accept})
+        await world.server.listen(
+            listener.address, {Conversation.CONTROLLER: Recorder(echo).accept}
+        )
         assert (await waiting).correlation_id == 2
         assert caller.connected
 
@@ -386,7 +407,10 @@ def test_a_call_without_a_connection_ends_definite_at_its_deadline(run: Runner) 
         caller = RpcClient(world.client, world.nowhere, Conversation.CONTROLLER)
         with pytest.raises(ApiError) as caught:
             await caller.call(request(), 0.05)
-        assert (caught.value.code, caught.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+        assert (caught.value.code, caught.value.outcome_unknown) == (
+            ErrorCode.REQUEST_TIMED_OUT,
+            False,
+        )
 
     run(scenario)
 

@@ -25,7 +25,9 @@ BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 QUORUM = quorum_pb2.DESCRIPTOR.services_by_name["Quorum"]
 
 
-def controller_test(answer: Callable[[Any, str], Awaitable[Any]], test: Callable[[Any], Awaitable[None]]) -> None:
+def controller_test(
+    answer: Callable[[Any, str], Awaitable[Any]], test: Callable[[Any], Awaitable[None]]
+) -> None:
     async def scenario(world: World) -> None:
         handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, answer)
         listener = await world.server.listen(
@@ -47,7 +49,9 @@ async def refused(call: Any) -> tuple[Any, common_pb2.Error, dict[str, Any]]:
 def test_each_method_goes_through_its_own_body() -> None:
     asked: list[str] = []
 
-    async def answer(item: controller_pb2.ControllerRequest, _: str) -> controller_pb2.ControllerResponse:
+    async def answer(
+        item: controller_pb2.ControllerRequest, _: str
+    ) -> controller_pb2.ControllerResponse:
         body = item.WhichOneof("body")
         assert body is not None
         asked.append(body)
@@ -58,7 +62,9 @@ def test_each_method_goes_through_its_own_body() -> None:
         return response
 
     async def test(stub: Any) -> None:
-        request = controller_pb2.CreateTopicsRequest(topics=[controller_pb2.CreatableTopic(name="orders")])
+        request = controller_pb2.CreateTopicsRequest(
+            topics=[controller_pb2.CreatableTopic(name="orders")]
+        )
         created = await stub.CreateTopics(request)
         assert [topic.name for topic in created.topics] == ["orders"]
         for method, body in (
@@ -76,7 +82,9 @@ def test_each_method_goes_through_its_own_body() -> None:
         # The stream of the same service is served beside them.
         stream = stub.Converse()
         await stream.write(
-            controller_pb2.ControllerRequests(requests=[controller_pb2.ControllerRequest(correlation_id=3)])
+            controller_pb2.ControllerRequests(
+                requests=[controller_pb2.ControllerRequest(correlation_id=3)]
+            )
         )
         assert (await stream.read()).responses[0].correlation_id == 3
         stream.cancel()
@@ -87,7 +95,9 @@ def test_each_method_goes_through_its_own_body() -> None:
 def test_the_clients_deadline_becomes_the_requests_timeout() -> None:
     timeouts: list[int] = []
 
-    async def answer(item: controller_pb2.ControllerRequest, _: str) -> controller_pb2.ControllerResponse:
+    async def answer(
+        item: controller_pb2.ControllerRequest, _: str
+    ) -> controller_pb2.ControllerResponse:
         timeouts.append(item.timeout_ms)
         return controller_pb2.ControllerResponse()
 
@@ -103,7 +113,9 @@ def test_the_clients_deadline_becomes_the_requests_timeout() -> None:
 
 @pytest.mark.parametrize("raised", [False, True], ids=["answered", "raised"])
 def test_an_error_is_a_status_with_the_whole_error_beside_it(raised: bool) -> None:
-    error = ApiError(ErrorCode.INVALID_PARTITIONS, "must be positive", field="topics[0].num_partitions")
+    error = ApiError(
+        ErrorCode.INVALID_PARTITIONS, "must be positive", field="topics[0].num_partitions"
+    )
 
     async def answer(_: Any, __: str) -> controller_pb2.ControllerResponse:
         if raised:
@@ -111,7 +123,9 @@ def test_an_error_is_a_status_with_the_whole_error_beside_it(raised: bool) -> No
         return controller_pb2.ControllerResponse(error=error_to_wire(error))
 
     async def test(stub: Any) -> None:
-        status, wire_error, metadata = await refused(stub.CreateTopics(controller_pb2.CreateTopicsRequest()))
+        status, wire_error, metadata = await refused(
+            stub.CreateTopics(controller_pb2.CreateTopicsRequest())
+        )
         assert status is grpc.StatusCode.INVALID_ARGUMENT
         assert wire_error == error_to_wire(error)
         assert LEADER_METADATA_KEY not in metadata
@@ -125,8 +139,13 @@ def test_not_controller_names_the_leader() -> None:
         return controller_pb2.ControllerResponse(error=error, leader_id=2)
 
     async def test(stub: Any) -> None:
-        status, error, metadata = await refused(stub.CreateTopics(controller_pb2.CreateTopicsRequest()))
-        assert (status, error.error_code) == (grpc.StatusCode.FAILED_PRECONDITION, ErrorCode.NOT_CONTROLLER)
+        status, error, metadata = await refused(
+            stub.CreateTopics(controller_pb2.CreateTopicsRequest())
+        )
+        assert (status, error.error_code) == (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            ErrorCode.NOT_CONTROLLER,
+        )
         assert metadata[LEADER_METADATA_KEY] == "2"
 
     controller_test(answer, test)
@@ -138,7 +157,9 @@ def test_a_bug_is_logged_and_its_outcome_is_unknown() -> None:
 
     async def test(stub: Any) -> None:
         with capture_logs() as logs:
-            status, error, _ = await refused(stub.CreateTopics(controller_pb2.CreateTopicsRequest()))
+            status, error, _ = await refused(
+                stub.CreateTopics(controller_pb2.CreateTopicsRequest())
+            )
         assert status is grpc.StatusCode.INTERNAL
         assert error.outcome_unknown
         assert "secret" not in error.error_message
@@ -148,7 +169,9 @@ def test_a_bug_is_logged_and_its_outcome_is_unknown() -> None:
 
 
 def test_explicit_handlers_serve_what_has_no_body() -> None:
-    async def describe(request: quorum_pb2.DescribeQuorumRequest) -> quorum_pb2.DescribeQuorumResponse:
+    async def describe(
+        request: quorum_pb2.DescribeQuorumRequest,
+    ) -> quorum_pb2.DescribeQuorumResponse:
         if request.cluster_id == "other":
             raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, "not ours", field="cluster_id")
         return quorum_pb2.DescribeQuorumResponse(node_id=3)
@@ -157,7 +180,9 @@ def test_explicit_handlers_serve_what_has_no_body() -> None:
         return controller_pb2.ControllerResponse(correlation_id=request.correlation_id)
 
     async def read(item: broker_pb2.BrokerRequest, _: str) -> broker_pb2.BrokerResponse:
-        return broker_pb2.BrokerResponse(describe_cluster=broker_pb2.DescribeClusterResponse(cluster_id="c1"))
+        return broker_pb2.BrokerResponse(
+            describe_cluster=broker_pb2.DescribeClusterResponse(cluster_id="c1")
+        )
 
     async def scenario(world: World) -> None:
         handlers = [
@@ -166,15 +191,22 @@ def test_explicit_handlers_serve_what_has_no_body() -> None:
         ]
         listener = await world.server.listen(world.bind, {}, extra_handlers=handlers)
         async with grpc.aio.insecure_channel(listener.address) as channel:
-            quorum, broker = quorum_pb2_grpc.QuorumStub(channel), broker_pb2_grpc.BrokerStub(channel)
+            quorum, broker = (
+                quorum_pb2_grpc.QuorumStub(channel),
+                broker_pb2_grpc.BrokerStub(channel),
+            )
             assert (await quorum.DescribeQuorum(quorum_pb2.DescribeQuorumRequest())).node_id == 3
             status, error, _ = await refused(
                 quorum.DescribeQuorum(quorum_pb2.DescribeQuorumRequest(cluster_id="other"))
             )
             assert status is grpc.StatusCode.FAILED_PRECONDITION
             assert error.field == "cluster_id"
-            assert (await broker.Write(controller_pb2.ControllerRequest(correlation_id=9))).correlation_id == 9
-            assert (await broker.DescribeCluster(broker_pb2.DescribeClusterRequest())).cluster_id == "c1"
+            assert (
+                await broker.Write(controller_pb2.ControllerRequest(correlation_id=9))
+            ).correlation_id == 9
+            assert (
+                await broker.DescribeCluster(broker_pb2.DescribeClusterRequest())
+            ).cluster_id == "c1"
 
     run_real(scenario)
 
@@ -193,8 +225,16 @@ def test_every_error_has_a_status_and_survives_the_wire() -> None:
     for code in ErrorCode:
         if code is not ErrorCode.NONE:
             assert STATUS.get(code, grpc.StatusCode.INVALID_ARGUMENT) is not grpc.StatusCode.OK
-        back = error_from_wire(error_to_wire(ApiError(code, "m", field="f", outcome_unknown=True)), leader_id=4)
-        assert (back.code, back.message, back.field, back.outcome_unknown, back.leader_id) == (code, "m", "f", True, 4)
+        back = error_from_wire(
+            error_to_wire(ApiError(code, "m", field="f", outcome_unknown=True)), leader_id=4
+        )
+        assert (back.code, back.message, back.field, back.outcome_unknown, back.leader_id) == (
+            code,
+            "m",
+            "f",
+            True,
+            4,
+        )
     strange = error_from_wire(common_pb2.Error(error_code=4242, error_message="m"))
     assert strange.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "4242" in strange.message

@@ -263,7 +263,10 @@ def test_where_callbacks_take_time_the_next_ones_of_their_host_wait_in_order() -
         assert isinstance(loop, VirtualLoop)
         loop.set_cost("slow", lambda: 1.0)
         for name, host in (("a", "slow"), ("x", "other"), ("b", "slow"), ("c", "slow")):
-            loop.call_soon(partial(lambda name: ran.append((name, loop.time())), name), context=host_context(host))
+            loop.call_soon(
+                partial(lambda name: ran.append((name, loop.time())), name),
+                context=host_context(host),
+            )
         loop.call_later(1.5, loop.pause_host, "slow", context=host_context(""))
         loop.call_later(5.0, loop.resume_host, "slow", context=host_context(""))
         await asyncio.sleep(9.0)
@@ -278,7 +281,10 @@ def test_a_look_at_the_stopwatch_is_a_piece_of_work() -> None:
         assert isinstance(loop, VirtualLoop)
         loop.set_cost("slow", lambda: 1.0)
         seen: list[float] = []
-        loop.call_soon(lambda: seen.extend(loop.stopwatch("slow") for _ in range(3)), context=host_context("slow"))
+        loop.call_soon(
+            lambda: seen.extend(loop.stopwatch("slow") for _ in range(3)),
+            context=host_context("slow"),
+        )
         await asyncio.sleep(9.0)
         assert seen == [1.0, 2.0, 3.0]
         assert loop.longest_s == {"slow": 4.0}

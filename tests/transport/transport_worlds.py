@@ -1,4 +1,6 @@
-"""Two processes that can talk, real or simulated, and handlers that remember: what the transport tests are written against."""
+"""Two processes that can talk, real or simulated, and handlers that remember: what the transport
+tests are written against.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ LIMITS = TransportLimits(connect_timeout_ms=10_000)
 
 @dataclass
 class World:
-    """``bind`` and ``nowhere`` are addresses: of a free port to listen on, and of one where nobody listens."""
+    """``bind`` and ``nowhere`` are addresses: of a free port to listen on, and of one where nobody
+    listens.
+    """
 
     server: ServerTransport
     client: Transport
@@ -33,7 +37,9 @@ class World:
 Scenario = Callable[[World], Awaitable[None]]
 
 
-def run_real(scenario: Scenario, limits: TransportLimits = LIMITS, tls: TlsConfig | None = None) -> None:
+def run_real(
+    scenario: Scenario, limits: TransportLimits = LIMITS, tls: TlsConfig | None = None
+) -> None:
     async def main() -> None:
         server, client = GrpcServerTransport(limits, tls=tls), GrpcServerTransport(limits, tls=tls)
         try:

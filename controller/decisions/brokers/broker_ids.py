@@ -1,13 +1,16 @@
-"""Which id a broker gets that has none (KIP-426): its own, its host's, the one that is missing, or a new one; and why.
+"""Which id a broker gets that has none (KIP-426): its own, its host's, the one that is missing, or
+a new one; and why.
 
-The order is the proposal's. What is added is what keeps an id from being stolen: a host and a port together say which of several
-brokers on one host this is; a session that has not ended may be this broker's own past, and is waited for; an id is missing
-only after ``broker.id.adopt.after.ms``. The registration that follows in the same decision is the claim: of two brokers that
-race for an id one is decided first, and the other goes on in the order.
+The order is the proposal's. What is added is what keeps an id from being stolen: a host and a port
+together say which of several brokers on one host this is; a session that has not ended may be this
+broker's own past, and is waited for; an id is missing only after ``broker.id.adopt.after.ms``. The
+registration that follows in the same decision is the claim: of two brokers that race for an id one
+is decided first, and the other goes on in the order.
 
-No new id as long as one that holds replicas may need a broker: a new one holds none, and theirs stay one short. So a newcomer waits
-while one is absent and not yet missing, and until all others were heard from since it asks [the owner of 1002 dies, a newcomer comes
-within its session and gets 1004]; where several are absent somebody has to decide. ``broker.id.generation.force`` decides.
+No new id as long as one that holds replicas may need a broker: a new one holds none, and theirs
+stay one short. So a newcomer waits while one is absent and not yet missing, and until all others
+were heard from since it asks [the owner of 1002 dies, a newcomer comes within its session and gets
+1004]; where several are absent somebody has to decide. ``broker.id.generation.force`` decides.
 
 Why: docs/decisions/019-broker-ids.md
 """
@@ -31,7 +34,8 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 BROKER_ID_MAX = 2**31 - 1
 _FORCE = (
-    "For a new id all the same: broker.id.generation.force, or `raftlog hostnames set` with an id that is not in use"
+    "For a new id all the same: broker.id.generation.force, or `raftlog hostnames set` with an id"
+    " that is not in use"
 )
 
 
@@ -54,11 +58,16 @@ class _Life(Enum):
 class _Asking:
     """A broker without an id, and what is looked at for it."""
 
-    def __init__(self, state: ControllerState, request: rpc.RegisterBrokerRequest, now: float) -> None:
+    def __init__(
+        self, state: ControllerState, request: rpc.RegisterBrokerRequest, now: float
+    ) -> None:
         self.state, self.now = state, now
         self.image: Image = state.pending.snapshot()
         self.host, self.port = hostname_key(request.listeners[0].host), request.listeners[0].port
-        self.incarnation_id, self.directory_id = request.incarnation_id, request.process.directory_id
+        self.incarnation_id, self.directory_id = (
+            request.incarnation_id,
+            request.process.directory_id,
+        )
         self.asking_for_s = request.id_wanted.asking_for_ms / 1000
         self.forced = request.id_wanted.force_generation
 
@@ -68,10 +77,12 @@ class _Asking:
         return f"{self.host}:{self.port}"
 
     def life(self, broker_id: int) -> _Life:
-        """Whether the process behind a registration lives. One that was heard from before we asked may be what we have replaced.
+        """Whether the process behind a registration lives.
 
-        And so may be one that was heard from shortly afterwards: its last message may have waited somewhere, for as long as a
-        session at the most.
+        One that was heard from before we asked may be what we have replaced.
+
+        And so may be one that was heard from shortly afterwards: its last message may have waited
+        somewhere, for as long as a session at the most.
         """
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)
@@ -87,20 +98,32 @@ class _Asking:
     def _may_be_unheard(self, broker_id: int) -> bool:
         """Whether a fenced broker may heartbeat, and this controller is too new to have heard it.
 
-        [It heartbeats and lags; the leadership moves, and a host that was mapped to its id by hand asks for it a moment later.]
+        [It heartbeats and lags; the leadership moves, and a host that was mapped to its id by hand
+        asks for it a moment later.]
         """
         broker = self.image.brokers.get(broker_id)
         fenced = broker is not None and broker.fenced and not broker.has_left
-        return fenced and self.state.absent_ids.first_session(self.now) and not heartbeats_off(self.state)
+        return (
+            fenced
+            and self.state.absent_ids.first_session(self.now)
+            and not heartbeats_off(self.state)
+        )
 
     def unheard(self, broker_id: int) -> float | None:
-        """For how much longer a broker that counts as present may turn out to be gone: it was not heard from since we ask. None: it was."""
+        """For how much longer a broker that counts as present may turn out to be gone: it was not
+        heard from since we ask. None: it was.
+        """
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)
         if contact is None or not sessions.is_alive(broker_id, now):
             broker = self.image.brokers.get(broker_id)
-            # Its session has ended, and its fencing is decided next. Without heartbeats it counts as active all the same.
-            return 0.0 if broker is not None and not broker.fenced and not heartbeats_off(self.state) else None
+            # Its session has ended, and its fencing is decided next. Without heartbeats it counts
+            # as active all the same.
+            return (
+                0.0
+                if broker is not None and not broker.fenced and not heartbeats_off(self.state)
+                else None
+            )
         given = max(self.state.began_at, self.state.sessions_given_at)
         if contact > given and now - contact <= self.asking_for_s:
             return None
@@ -112,12 +135,14 @@ class _Asking:
         return [brokers[id_] for id_ in sorted(brokers) if host_of(brokers[id_]) == self.host]
 
 
-def choose_broker_id(state: ControllerState, request: rpc.RegisterBrokerRequest, now: float) -> Choice:
+def choose_broker_id(
+    state: ControllerState, request: rpc.RegisterBrokerRequest, now: float
+) -> Choice:
     """The id for a broker whose request has been checked, but for its id.
 
-    Raises INVALID_REGISTRATION where somebody has to decide (several missing ids, several brokers on one host), saying how;
-    DUPLICATE_BROKER_REGISTRATION while the id may be its own and a session has to end first, AwaitedIdError while another id may
-    become its: ask again.
+    Raises INVALID_REGISTRATION where somebody has to decide (several missing ids, several brokers
+    on one host), saying how; DUPLICATE_BROKER_REGISTRATION while the id may be its own and a
+    session has to end first, AwaitedIdError while another id may become its: ask again.
     """
     asking = _Asking(state, request, now)
     notes: list[str] = []
@@ -130,11 +155,13 @@ def choose_broker_id(state: ControllerState, request: rpc.RegisterBrokerRequest,
     return chosen or _generated(asking, notes)
 
 
-# --- its own ----------------------------------------------------------------------------------------------------------
+# --- its own ------------------------------------------------------------------------------------
 
 
 def _own(asking: _Asking) -> Choice | None:
-    """A registration by this very process, or from this very directory, whose answer or whose note on disk was lost."""
+    """A registration by this very process, or from this very directory, whose answer or whose note
+    on disk was lost.
+    """
     own: Broker | None = None
     for broker_id in sorted(asking.image.brokers):
         broker = asking.image.brokers[broker_id]
@@ -145,10 +172,12 @@ def _own(asking: _Asking) -> Choice | None:
             own = broker
     if own is None:
         return None
-    return Choice(own.id, rpc.BROKER_ID_OWN, f"it was registered from this directory, {asking.directory_id}")
+    return Choice(
+        own.id, rpc.BROKER_ID_OWN, f"it was registered from this directory, {asking.directory_id}"
+    )
 
 
-# --- by hostname ------------------------------------------------------------------------------------------------------
+# --- by hostname --------------------------------------------------------------------------------
 
 
 def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
@@ -160,31 +189,45 @@ def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
         notes.append(f"host {asking.host} is not mapped to an id")
     else:
         broker = asking.image.brokers.get(mapping.broker_id)
-        by_hand = mapping.cause != HostnameCause.BY_REGISTRATION and (broker is None or mapping.offset > broker.epoch)
+        by_hand = mapping.cause != HostnameCause.BY_REGISTRATION and (
+            broker is None or mapping.offset > broker.epoch
+        )
         if by_hand:
             chosen = _unless_taken(asking, mapping, broker, notes)
         elif broker is None:
             if neighbours:
-                raise _told(asking, f"it is mapped to broker {mapping.broker_id}, which is not registered", neighbours)
+                raise _told(
+                    asking,
+                    f"it is mapped to broker {mapping.broker_id}, which is not registered",
+                    neighbours,
+                )
             chosen = _mapped(asking, mapping, "which is not registered")
         elif host_of(broker) != asking.host:
             notes.append(
-                f"host {asking.host} was broker {broker.id}'s, which has registered from {broker.endpoint} since"
+                f"host {asking.host} was broker {broker.id}'s, which has registered from"
+                f" {broker.endpoint} since"
             )
         elif broker.listeners[0].port == asking.port:
             chosen = _unless_taken(asking, mapping, broker, notes)
         elif asking.life(broker.id) is _Life.GONE:
-            raise _told(asking, f"it is mapped to broker {broker.id}, which is not running", neighbours)
+            raise _told(
+                asking, f"it is mapped to broker {broker.id}, which is not running", neighbours
+            )
         else:
             notes.append(
-                _several(f"host {asking.host} is mapped to broker {broker.id}, which runs at {broker.endpoint}")
+                _several(
+                    f"host {asking.host} is mapped to broker {broker.id}, which runs at"
+                    f" {broker.endpoint}"
+                )
             )
     if chosen is None:
         _check_endpoint(asking, neighbours, notes)
     return chosen
 
 
-def _unless_taken(asking: _Asking, mapping: Hostname, broker: Broker | None, notes: list[str]) -> Choice | None:
+def _unless_taken(
+    asking: _Asking, mapping: Hostname, broker: Broker | None, notes: list[str]
+) -> Choice | None:
     if broker is None:
         return _mapped(asking, mapping, "which is not registered")
     life = asking.life(broker.id)
@@ -193,13 +236,16 @@ def _unless_taken(asking: _Asking, mapping: Hostname, broker: Broker | None, not
     if life is _Life.UNDECIDED:
         raise _wait(asking, broker)
     notes.append(
-        f"host {asking.host} is mapped to broker {broker.id}, which is alive at {broker.endpoint}: {_who(broker)}"
+        f"host {asking.host} is mapped to broker {broker.id}, which is alive at {broker.endpoint}:"
+        f" {_who(broker)}"
     )
     return None
 
 
 def _check_endpoint(asking: _Asking, neighbours: list[Broker], notes: list[str]) -> None:
-    """Nobody gets another id in the place of a broker that was registered at this very host and port."""
+    """Nobody gets another id in the place of a broker that was registered at this very host and
+    port.
+    """
     for broker in neighbours:
         if broker.listeners[0].port != asking.port:
             continue
@@ -209,22 +255,28 @@ def _check_endpoint(asking: _Asking, neighbours: list[Broker], notes: list[str])
         if life is _Life.GONE:
             raise _told(
                 asking,
-                f"broker {broker.id} was registered at {asking.place}, but the host is not mapped to it",
+                f"broker {broker.id} was registered at {asking.place}, but the host is not mapped"
+                " to it",
                 neighbours,
             )
         notes.append(f"broker {broker.id} is alive at this very address: {_who(broker)}")
 
 
 def _mapped(asking: _Asking, mapping: Hostname, state: str) -> Choice:
-    why = f"host {asking.host} is mapped to broker {mapping.broker_id} ({mapping.reason}, offset {mapping.offset}), {state}"
+    why = (
+        f"host {asking.host} is mapped to broker {mapping.broker_id} ({mapping.reason}, offset"
+        f" {mapping.offset}), {state}"
+    )
     return Choice(mapping.broker_id, rpc.BROKER_ID_HOSTNAME, why)
 
 
-# --- missing ----------------------------------------------------------------------------------------------------------
+# --- missing ------------------------------------------------------------------------------------
 
 
 def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
-    """The one id that holds replicas and has been away for long; None if all such ids are at work."""
+    """The one id that holds replicas and has been away for long; None if all such ids are at
+    work.
+    """
     state, image = asking.state, asking.image
     reserved = {
         mapping.broker_id: name
@@ -237,9 +289,16 @@ def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
         notes.append(f"a new id is forced (broker.id.generation.force); absent: {away}")
         return None
     kept = [one.broker_id for one in absent if one.broker_id in reserved]
-    notes.extend(f"broker {broker_id} is absent, and kept for host {reserved[broker_id]}" for broker_id in kept)
+    notes.extend(
+        f"broker {broker_id} is absent, and kept for host {reserved[broker_id]}"
+        for broker_id in kept
+    )
     free = [one for one in absent if one.broker_id not in reserved]
-    neighbours = [broker for broker in asking.on_this_host() if any(one.broker_id == broker.id for one in free)]
+    neighbours = [
+        broker
+        for broker in asking.on_this_host()
+        if any(one.broker_id == broker.id for one in free)
+    ]
     if neighbours:
         raise _told(asking, f"broker {neighbours[0].id} of this host is missing", neighbours)
     if len(free) > 1:
@@ -250,21 +309,32 @@ def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
     if not free:
         notes.append("no id that holds replicas is absent")
         return None
-    why = f"broker {free[0].broker_id} ({_last_seen(image, free[0].broker_id)}) is the only one missing, for {free[0].absent_for_s:.0f} s"
+    why = (
+        f"broker {free[0].broker_id} ({_last_seen(image, free[0].broker_id)}) is the only one"
+        f" missing, for {free[0].absent_for_s:.0f} s"
+    )
     return Choice(free[0].broker_id, rpc.BROKER_ID_MISSING, "; ".join([*notes, why]))
 
 
 def _check_all_heard(asking: _Asking, reserved: dict[int, str]) -> None:
-    """Who counts as present may have died within its session: wait for a word of each. O(brokers)."""
+    """Who counts as present may have died within its session: wait for a word of each.
+
+    O(brokers).
+    """
     image = asking.image
     for broker_id in sorted(image.replicas_of):
         remaining_s = asking.unheard(broker_id)
-        if remaining_s is not None and broker_id not in reserved and len(image.replicas_of[broker_id]):
+        if (
+            remaining_s is not None
+            and broker_id not in reserved
+            and len(image.replicas_of[broker_id])
+        ):
             raise AwaitedIdError(
                 broker_id,
                 remaining_s,
-                f"broker {broker_id} ({_last_seen(image, broker_id)}) holds replicas and was not heard from since the broker at"
-                f" {asking.place} asks for an id: it may be gone, and its id needed. {_FORCE}",
+                f"broker {broker_id} ({_last_seen(image, broker_id)}) holds replicas and was not"
+                f" heard from since the broker at {asking.place} asks for an id: it may be gone,"
+                f" and its id needed. {_FORCE}",
             )
 
 
@@ -274,21 +344,23 @@ def _await_absence(asking: _Asking, one: Absent) -> AwaitedIdError:
     return AwaitedIdError(
         one.broker_id,
         one.missing_in_s,
-        f"broker {one.broker_id} ({_last_seen(asking.image, one.broker_id)}) is absent and holds {held}: its id is given to the"
-        f" broker at {asking.place} when it has been absent for {adopt_after_s:g} s (broker.id.adopt.after.ms), and a new id if it"
-        f" comes back. {_FORCE}",
+        f"broker {one.broker_id} ({_last_seen(asking.image, one.broker_id)}) is absent and holds"
+        f" {held}: its id is given to the broker at {asking.place} when it has been absent for"
+        f" {adopt_after_s:g} s (broker.id.adopt.after.ms), and a new id if it comes back. {_FORCE}",
     )
 
 
 def _several_missing(asking: _Asking, free: list[Absent]) -> ApiError:
     listed = ", ".join(
-        f"{one.broker_id} ({_last_seen(asking.image, one.broker_id)}, for {one.absent_for_s:.0f} s)" for one in free
+        f"{one.broker_id} ({_last_seen(asking.image, one.broker_id)}, for {one.absent_for_s:.0f} s)"
+        for one in free
     )
     return refuse(
         ErrorCode.INVALID_REGISTRATION,
-        f"{len(free)} broker ids are missing, and which one is that of the broker at {asking.place} cannot be known: {listed}."
-        " Start those that still have their disks, or say which one this is: node.id in its configuration, or"
-        f" `raftlog hostnames set {asking.host} ID`. {_FORCE}",
+        f"{len(free)} broker ids are missing, and which one is that of the broker at {asking.place}"
+        f" cannot be known: {listed}. Start those that still have their disks, or say which one"
+        f" this is: node.id in its configuration, or `raftlog hostnames set {asking.host} ID`."
+        f" {_FORCE}",
         "broker_id",
     )
 
@@ -298,11 +370,13 @@ def _last_seen(image: Image, broker_id: int) -> str:
     return "unregistered" if broker is None else f"last at {broker.endpoint}"
 
 
-# --- generated --------------------------------------------------------------------------------------------------------
+# --- generated ----------------------------------------------------------------------------------
 
 
 def _generated(asking: _Asking, notes: list[str]) -> Choice:
-    """The first id behind all that are in use above the floor: an id that is not reused cannot be mistaken for its past."""
+    """The first id behind all that are in use above the floor: an id that is not reused cannot be
+    mistaken for its past.
+    """
     image, floor = asking.image, asking.state.settings.reserved_broker_max_id
     used = {*image.brokers, *(mapping.broker_id for mapping in image.hostnames.values())}
     used |= {broker_id for broker_id, held in image.replicas_of.items() if len(held)}
@@ -312,32 +386,43 @@ def _generated(asking: _Asking, notes: list[str]) -> Choice:
     above = {broker_id for broker_id in used if broker_id > floor}
     broker_id = max(above, default=floor) + 1
     if broker_id > BROKER_ID_MAX:
-        broker_id = next(id_ for id_ in range(floor + 1, floor + len(above) + 2) if id_ not in above)
+        broker_id = next(
+            id_ for id_ in range(floor + 1, floor + len(above) + 2) if id_ not in above
+        )
     if broker_id > BROKER_ID_MAX:
         raise refuse(
             ErrorCode.POLICY_VIOLATION,
-            f"no broker id is free above reserved.broker.max.id = {floor}: unregister brokers, or lower it",
+            f"no broker id is free above reserved.broker.max.id = {floor}: unregister brokers, or"
+            " lower it",
             "broker_id",
         )
-    return Choice(broker_id, rpc.BROKER_ID_GENERATED, "; ".join([*notes, f"the next free id above {floor}"]))
+    return Choice(
+        broker_id, rpc.BROKER_ID_GENERATED, "; ".join([*notes, f"the next free id above {floor}"])
+    )
 
 
-# --- what is said -----------------------------------------------------------------------------------------------------
+# --- what is said -------------------------------------------------------------------------------
 
 
 def _who(broker: Broker) -> str:
-    return f"incarnation {broker.incarnation_id}, directory {broker.process.directory_id or 'unknown'}"
+    return (
+        f"incarnation {broker.incarnation_id}, directory {broker.process.directory_id or 'unknown'}"
+    )
 
 
 def _several(what: str) -> str:
-    return f"{what}: several brokers on one host cannot be told apart by its name, give each one its node.id"
+    return (
+        f"{what}: several brokers on one host cannot be told apart by its name, give each one its"
+        " node.id"
+    )
 
 
 def _wait(asking: _Asking, broker: Broker) -> ApiError:
     return refuse(
         ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-        f"the broker at {asking.place} is broker {broker.id} by its host, and the session of {_who(broker)} at {broker.endpoint} has"
-        " not ended: ask again until it has ended, or is heard from",
+        f"the broker at {asking.place} is broker {broker.id} by its host, and the session of"
+        f" {_who(broker)} at {broker.endpoint} has not ended: ask again until it has ended, or is"
+        " heard from",
         "broker_id",
     )
 
@@ -346,7 +431,8 @@ def _told(asking: _Asking, what: str, neighbours: list[Broker]) -> ApiError:
     known = ", ".join(f"{broker.id} at {broker.endpoint}" for broker in neighbours)
     return refuse(
         ErrorCode.INVALID_REGISTRATION,
-        f"which broker runs at {asking.place} cannot be known: {what}; registered from host {asking.host}: {known}. Give each broker on"
-        " a host its node.id; if this one is one of them with an empty disk, that one's",
+        f"which broker runs at {asking.place} cannot be known: {what}; registered from host"
+        f" {asking.host}: {known}. Give each broker on a host its node.id; if this one is one of"
+        " them with an empty disk, that one's",
         "broker_id",
     )

@@ -1,4 +1,7 @@
-"""DescribeBrokers: what only the active controller knows. Registrations as committed, never as pending."""
+"""DescribeBrokers: what only the active controller knows.
+
+Registrations as committed, never as pending.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
                 reason=broker.reason,
                 leader_count=leaders[broker.id],
                 replica_count=len(image.replicas_of.get(broker.id) or ()),
-                state_age_ms=max(0, round((now - state.changed_at.get(broker.id, state.began_at)) * 1000)),
+                state_age_ms=max(
+                    0, round((now - state.changed_at.get(broker.id, state.began_at)) * 1000)
+                ),
                 state_age_is_at_least=broker.id not in state.changed_at,
                 registration_version=broker.registration_version,
                 cause=cast("Any", int(broker.cause)),

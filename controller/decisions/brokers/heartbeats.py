@@ -1,6 +1,8 @@
-"""Broker heartbeats: the state machine fenced -> unfenced -> controlled shutdown -> gone (Kafka's table, KIP-343's names).
+"""Broker heartbeats: the state machine fenced -> unfenced -> controlled shutdown -> gone (Kafka's
+table, KIP-343's names).
 
-A heartbeat that changes nothing writes nothing. The broker's report has been taken in before its heartbeat is decided.
+A heartbeat that changes nothing writes nothing. The broker's report has been taken in before its
+heartbeat is decided.
 """
 
 from __future__ import annotations
@@ -23,31 +25,45 @@ def check_heartbeat(request: rpc.BrokerHeartbeatRequest) -> None:
     """Raise INVALID_REQUEST for offsets that are none, and for a target state that is none."""
     for name in ("current_metadata_offset", "told_lowest_acknowledged_offset"):
         if getattr(request, name) < -1:
-            raise refuse(ErrorCode.INVALID_REQUEST, f"offset {getattr(request, name)} is below -1", name)
+            raise refuse(
+                ErrorCode.INVALID_REQUEST, f"offset {getattr(request, name)} is below -1", name
+            )
     if request.target_state not in rpc.BrokerLifecycleState.values():
-        raise refuse(ErrorCode.INVALID_REQUEST, f"there is no broker state {request.target_state}", "target_state")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"there is no broker state {request.target_state}",
+            "target_state",
+        )
 
 
 def decide_heartbeat(
     state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
 ) -> Decision:
-    """The next state of a broker whose epoch has been checked and whose report has been taken in."""
+    """The next state of a broker whose epoch has been checked and whose report has been taken
+    in.
+    """
     want_shut_down = request.want_shut_down or request.target_state == rpc.STOPPING
     # Without heartbeats in force a broker counts as active whatever it says; only a leave is taken.
-    want_fence = (request.want_fence or request.target_state == rpc.INACTIVE) and not heartbeats_off(state)
+    want_fence = (
+        request.want_fence or request.target_state == rpc.INACTIVE
+    ) and not heartbeats_off(state)
     if broker.has_left:
         return _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True)
-    # A process that says that it stops reads strictly no more: it is moved and leaves whatever lease it has.
+    # A process that says that it stops reads strictly no more: it is moved and leaves whatever
+    # lease it has.
     if broker.in_controlled_shutdown:
         return _while_stopping(state, broker, request, now)
     if want_shut_down:
         at_once = _may_leave_at_once(state, broker, want_fence=want_fence)
-        return _leave(state, broker, request, now) if at_once else _stop(state, broker, request, now)
+        return (
+            _leave(state, broker, request, now) if at_once else _stop(state, broker, request, now)
+        )
     if broker.fenced:
         return _while_fenced(state, broker, request, now, want_fence=want_fence)
     if want_fence:
         if state.read_leases.ends_at(broker.id) > now:
-            # Asked for again with each heartbeat: in force when its lease for strict reads has ended.
+            # Asked for again with each heartbeat: in force when its lease for strict reads has
+            # ended.
             reply = _reply(state, broker, request, rpc.ACTIVE)
             return reply._replace(effects=(LeaseStopped(broker.id),))
         body = _reply(state, broker, request, rpc.INACTIVE).body
@@ -58,7 +74,10 @@ def decide_heartbeat(
 
 
 def _with_lease(state: ControllerState, broker: Broker, reply: Reply, now: float) -> Reply:
-    """Give a lease for strict reads along, or say why not. The reply wrote nothing, so it waits for a confirmed round."""
+    """Give a lease for strict reads along, or say why not.
+
+    The reply wrote nothing, so it waits for a confirmed round.
+    """
     refusal = _no_lease(state, broker, now)
     if refusal:
         reply.body.read_lease_refusal = refusal
@@ -76,17 +95,22 @@ def _no_lease(state: ControllerState, broker: Broker, now: float) -> str:
     if not state.lao.unfenced_throughout(broker.id):
         return "that this broker is unfenced is not committed yet"
     if state.read_leases.is_withheld(broker.id, now):
-        return "this broker is about to be fenced or unregistered, or metadata.version to be lowered"
+        return (
+            "this broker is about to be fenced or unregistered, or metadata.version to be lowered"
+        )
     return ""
 
 
 def is_caught_up(broker: Broker, applied: int) -> bool:
-    """Whether a broker has applied its own registration; one that does not report offsets is taken at its word."""
+    """Whether a broker has applied its own registration; one that does not report offsets is taken
+    at its word.
+    """
     return applied >= broker.epoch or broker.registration_version == LEGACY_REGISTRATION
 
 
 def may_unfence(state: ControllerState, broker: Broker) -> bool:
-    """Whether a broker has applied enough to be unfenced: its own registration, and what the LAO rules ask for.
+    """Whether a broker has applied enough to be unfenced: its own registration, and what the LAO
+    rules ask for.
 
     One that is still being taken out of ISRs is not.
     """
@@ -109,7 +133,10 @@ def unfence_decision(state: ControllerState, broker: Broker, body: object = None
 
 
 def lowest_active_offset(state: ControllerState) -> int | None:
-    """The lowest offset applied by the brokers that go on: unfenced, not stopping, and reporting. None: there are none."""
+    """The lowest offset applied by the brokers that go on: unfenced, not stopping, and reporting.
+
+    None: there are none.
+    """
     return min(
         (
             state.lao.applied_of(broker_id)
@@ -121,28 +148,45 @@ def lowest_active_offset(state: ControllerState) -> int | None:
 
 
 def _while_fenced(
-    state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float, *, want_fence: bool
+    state: ControllerState,
+    broker: Broker,
+    request: rpc.BrokerHeartbeatRequest,
+    now: float,
+    *,
+    want_fence: bool,
 ) -> Decision:
     if want_fence:
         state.no_unfence(broker.id)
     else:
         # What a broker says it wants is a fact like its offset, not an effect of this decision.
         state.ask_unfence(broker.id)
-        if may_unfence(state, broker) and not on_probation(state, broker, now) and not state.without_space:
+        if (
+            may_unfence(state, broker)
+            and not on_probation(state, broker, now)
+            and not state.without_space
+        ):
             body = _reply(state, broker, request, rpc.ACTIVE).body
             return unfence_decision(state, broker, body)
     return _reply(state, broker, request, rpc.INACTIVE)
 
 
 def _may_leave_at_once(state: ControllerState, broker: Broker, *, want_fence: bool) -> bool:
-    """Whether there is nothing to wait for, or the broker does not want to; what it is in must fit into one batch."""
+    """Whether there is nothing to wait for, or the broker does not want to; what it is in must fit
+    into one batch.
+    """
     if broker.fenced:
         return True
-    return (want_fence or not leads_any(state.pending, broker.id)) and not holds_many(state.pending, broker.id)
+    return (want_fence or not leads_any(state.pending, broker.id)) and not holds_many(
+        state.pending, broker.id
+    )
 
 
-def _stop(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
-    """Move its leaderships away; it leaves once the others know, so that clients are not sent to a broker that is gone."""
+def _stop(
+    state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
+) -> Decision:
+    """Move its leaderships away; it leaves once the others know, so that clients are not sent to a
+    broker that is gone.
+    """
     records = begin_shutdown(state.pending, broker)
     last_offset = state.next_offset + len(records) - 1
     # All is moved; else the next heartbeat goes on.
@@ -153,8 +197,8 @@ def _stop(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRe
 def _while_stopping(
     state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
 ) -> Decision:
-    # It leads nothing any more, and nobody gives it anything while it stops. After a failover the offset is not known:
-    # begin anew, at the end of the log.
+    # It leads nothing any more, and nobody gives it anything while it stops. After a failover the
+    # offset is not known: begin anew, at the end of the log.
     if broker.id not in state.shutdown_offsets:
         return _stop(state, broker, request, now)
     lowest = lowest_active_offset(state)
@@ -163,7 +207,9 @@ def _while_stopping(
     return _leave(state, broker, request, now)
 
 
-def _leave(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
+def _leave(
+    state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
+) -> Decision:
     """The session ends with the leave, so that a successor can register at once."""
     body = _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True).body
     return write_or_reply(take_leave(state.pending, broker), body, Left(broker.id))

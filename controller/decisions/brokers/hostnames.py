@@ -1,6 +1,8 @@
-"""The mapping from hostnames to broker ids (KIP-426): written with registrations, listed and edited by hand, and cleaned up.
+"""The mapping from hostnames to broker ids (KIP-426): written with registrations, listed and edited
+by hand, and cleaned up.
 
-A mapping says who ran on a host last. It is a hint for a broker that has lost its disk, never a claim: who registers, has the id.
+A mapping says who ran on a host last. It is a hint for a broker that has lost its disk, never a
+claim: who registers, has the id.
 """
 
 from __future__ import annotations
@@ -31,12 +33,15 @@ def check_supported(view: ImageView) -> None:
     if not supports_hostnames(view.features):
         raise refuse(
             ErrorCode.UNSUPPORTED_VERSION,
-            "hostnames and broker ids that are not configured need metadata.version 3: raise it with UpdateFeatures",
+            "hostnames and broker ids that are not configured need metadata.version 3: raise it"
+            " with UpdateFeatures",
         )
 
 
 def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
-    """The record that maps a registering broker's host to it; none if that is so already, or not known at this metadata.version."""
+    """The record that maps a registering broker's host to it; none if that is so already, or not
+    known at this metadata.version.
+    """
     if not supports_hostnames(view.features):
         return []
     name = hostname_key(host)
@@ -47,7 +52,10 @@ def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
 
 
 def list_hostnames(state: ControllerState, now: float) -> Reply:
-    """All mappings by name, the absent ids, and the brokers without an id that wait. Raises UNSUPPORTED_VERSION."""
+    """All mappings by name, the absent ids, and the brokers without an id that wait.
+
+    Raises UNSUPPORTED_VERSION.
+    """
     check_supported(state.pending)
     image = state.committed
     body = rpc.ListHostnamesResponse(
@@ -89,7 +97,11 @@ def list_hostnames(state: ControllerState, now: float) -> Reply:
 
 
 def alter_hostnames(state: ControllerState, request: rpc.AlterHostnamesRequest) -> Write | Reply:
-    """Set and delete mappings. Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its result."""
+    """Set and delete mappings.
+
+    Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its
+    result.
+    """
     check_supported(state.pending)
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
     records: list[Record] = []
@@ -115,7 +127,8 @@ def alter_hostnames(state: ControllerState, request: rpc.AlterHostnamesRequest) 
 class HostnameCollector:
     """Deletes stale mappings: of broker N to host g, while N is registered from h since (KIP-426).
 
-    A mapping that is younger than the registration was set by hand, for the broker's next start: it stays.
+    A mapping that is younger than the registration was set by hand, for the broker's next start: it
+    stays.
     """
 
     def __init__(self, now: float) -> None:
@@ -127,28 +140,42 @@ class HostnameCollector:
             return None
         self.next_check = now + COLLECT_INTERVAL_S
         image = pending.snapshot()
-        stale = [name for name in sorted(image.hostnames) if is_stale(image, image.hostnames[name])][:COLLECT_MAX]
-        return Write([mapping_change(image, name, None, HostnameCause.STALE) for name in stale]) if stale else None
+        stale = [
+            name for name in sorted(image.hostnames) if is_stale(image, image.hostnames[name])
+        ][:COLLECT_MAX]
+        return (
+            Write([mapping_change(image, name, None, HostnameCause.STALE) for name in stale])
+            if stale
+            else None
+        )
 
 
 def is_stale(image: ImageView, mapping: Hostname) -> bool:
     """Whether the mapped broker has registered from another host after the mapping was written.
 
-    A process that amends its registration keeps its epoch: then the mapping that came with the amendment says when that was.
+    A process that amends its registration keeps its epoch: then the mapping that came with the
+    amendment says when that was.
     """
     broker = image.brokers.get(mapping.broker_id)
     if broker is None or host_of(broker) == mapping.name:
         return False
     own = image.hostnames.get(host_of(broker))
-    amended = own is not None and (own.broker_id, own.cause) == (broker.id, HostnameCause.BY_REGISTRATION)
+    amended = own is not None and (own.broker_id, own.cause) == (
+        broker.id,
+        HostnameCause.BY_REGISTRATION,
+    )
     return max(broker.epoch, own.offset if own is not None and amended else -1) > mapping.offset
 
 
-def _alteration(view: ImageView, one: rpc.HostnameAlteration, field: str, seen: set[str]) -> Record | None:
+def _alteration(
+    view: ImageView, one: rpc.HostnameAlteration, field: str, seen: set[str]
+) -> Record | None:
     """The record of one alteration; None if it changes nothing."""
     name = _name(view, one, field)
     if name in seen:
-        raise refuse(ErrorCode.INVALID_REQUEST, f"host {name!r} is named twice", f"{field}.hostname")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST, f"host {name!r} is named twice", f"{field}.hostname"
+        )
     seen.add(name)
     if one.version != MAPPING_VERSION:
         raise refuse(
@@ -157,22 +184,33 @@ def _alteration(view: ImageView, one: rpc.HostnameAlteration, field: str, seen: 
             f"{field}.version",
         )
     if one.HasField("broker_id") and one.broker_id < 0:
-        raise refuse(ErrorCode.INVALID_REQUEST, f"broker id {one.broker_id} is negative", f"{field}.broker_id")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"broker id {one.broker_id} is negative",
+            f"{field}.broker_id",
+        )
     old = view.hostnames.get(name)
     _check_expected(name, old, one, field)
     if one.HasField("broker_id"):
-        # The same broker again is a change where a registration had mapped it: from now on it is meant.
-        same = old is not None and (old.broker_id, old.cause) == (one.broker_id, HostnameCause.BY_HAND)
+        # The same broker again is a change where a registration had mapped it: from now on it is
+        # meant.
+        same = old is not None and (old.broker_id, old.cause) == (
+            one.broker_id,
+            HostnameCause.BY_HAND,
+        )
         return None if same else mapping_change(view, name, one.broker_id, HostnameCause.BY_HAND)
     if old is None:
-        raise refuse(ErrorCode.RESOURCE_NOT_FOUND, f"host {name} is not mapped", f"{field}.hostname")
+        raise refuse(
+            ErrorCode.RESOURCE_NOT_FOUND, f"host {name} is not mapped", f"{field}.hostname"
+        )
     return mapping_change(view, name, None, HostnameCause.BY_HAND)
 
 
 def _name(view: ImageView, one: rpc.HostnameAlteration, field: str) -> str:
     """The name that an alteration is about. Raises INVALID_REQUEST for what is no host.
 
-    A mapping that is there may be deleted whatever its name is: logs of before hosts were checked have some without a letter.
+    A mapping that is there may be deleted whatever its name is: logs of before hosts were checked
+    have some without a letter.
     """
     if not one.HasField("broker_id") and one.hostname in view.hostnames:
         return one.hostname
@@ -182,15 +220,22 @@ def _name(view: ImageView, one: rpc.HostnameAlteration, field: str) -> str:
     return hostname_key(one.hostname)
 
 
-def _check_expected(name: str, old: Hostname | None, one: rpc.HostnameAlteration, field: str) -> None:
+def _check_expected(
+    name: str, old: Hostname | None, one: rpc.HostnameAlteration, field: str
+) -> None:
     if not one.HasField("expected_offset"):
         return
     offset = -1 if old is None else old.offset
     if offset != one.expected_offset:
-        found = "is not mapped" if old is None else f"is mapped to broker {old.broker_id} since offset {offset}"
+        found = (
+            "is not mapped"
+            if old is None
+            else f"is mapped to broker {old.broker_id} since offset {offset}"
+        )
         raise refuse(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"host {name} {found}, expected was offset {one.expected_offset}: look again before you change it",
+            f"host {name} {found}, expected was offset {one.expected_offset}: look again before you"
+            " change it",
             f"{field}.expected_offset",
         )
 

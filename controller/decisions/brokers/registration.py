@@ -1,7 +1,8 @@
 """Registering and unregistering brokers, in Kafka's order of checks.
 
-A registration's epoch is the offset of its record, which therefore comes first in its batch; the removal of the incarnation
-before it from every ISR is in the same batch, so that no image shows the new one with the old one's place in an ISR (KIP-903).
+A registration's epoch is the offset of its record, which therefore comes first in its batch; the
+removal of the incarnation before it from every ISR is in the same batch, so that no image shows the
+new one with the old one's place in an ISR (KIP-903).
 """
 
 from __future__ import annotations
@@ -27,12 +28,17 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 PORT_MAX = 65_535
 
 
-def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, now: float) -> Decision:
-    """Register a broker, fenced; a retry by the same process (incarnation id) gets the epoch it has."""
+def register_broker(
+    state: ControllerState, request: rpc.RegisterBrokerRequest, now: float
+) -> Decision:
+    """Register a broker, fenced; a retry by the same process (incarnation id) gets the epoch it
+    has.
+    """
     if request.cluster_id != state.cluster_id:
         raise refuse(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"this is cluster {state.cluster_id!r}, the broker belongs to {request.cluster_id[:80]!r}",
+            f"this is cluster {state.cluster_id!r}, the broker belongs to"
+            f" {request.cluster_id[:80]!r}",
             "cluster_id",
         )
     _check_fields(request)
@@ -53,36 +59,53 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
     epoch = state.next_offset
     records = [_registration(request, epoch, fenced=True, in_controlled_shutdown=False)]
     if old is not None:
-        # It is about to be back, and leads again where it is the last member of an ISR: no reason for an unclean leader.
-        same_disk = bool(old.process.directory_id) and old.process.directory_id == request.process.directory_id
+        # It is about to be back, and leads again where it is the last member of an ISR: no reason
+        # for an unclean leader.
+        same_disk = (
+            bool(old.process.directory_id)
+            and old.process.directory_id == request.process.directory_id
+        )
         records.extend(removals(state.pending, old.id, on_purpose=True, same_disk=same_disk))
     records.extend(mapping_of(state.pending, request.listeners[0].host, request.broker_id))
-    return Write(records, _response(state, request, epoch, choice), (Registered(request.broker_id, epoch),))
+    return Write(
+        records, _response(state, request, epoch, choice), (Registered(request.broker_id, epoch),)
+    )
 
 
-def unregister_broker(state: ControllerState, request: rpc.UnregisterBrokerRequest, now: float) -> Decision:
-    """Remove a registration, and the broker from every ISR and leadership; it stays in the replica sets.
+def unregister_broker(
+    state: ControllerState, request: rpc.UnregisterBrokerRequest, now: float
+) -> Decision:
+    """Remove a registration, and the broker from every ISR and leadership; it stays in the replica
+    sets.
 
-    A broker that is not fenced goes when its lease for strict reads has ended: up to a session timeout later.
+    A broker that is not fenced goes when its lease for strict reads has ended: up to a session
+    timeout later.
     """
     broker = state.pending.brokers.get(request.broker_id)
     if broker is None:
-        raise refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered", "broker_id")
+        raise refuse(
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+            f"broker {request.broker_id} is not registered",
+            "broker_id",
+        )
     leases = state.read_leases
     if not broker.fenced and leases.ends_at(broker.id) > now:
         # It may be answering strict reads until then.
         return Defer(leases.ends_at(broker.id), (LeaseStopped(broker.id),))
     # Out of the ISRs first, so that no record leaves an ISR with somebody who is not registered.
     records = removals(state.pending, broker.id)
-    records.append(record(pb.UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch)))
+    records.append(
+        record(pb.UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch))
+    )
     return Write(records, rpc.UnregisterBrokerResponse(), (Unregistered(broker.id),))
 
 
 def proves_old_process_gone(process: pb.ProcessProof, registered: Process) -> bool:
     """Whether the new process holds the very lock that the old one held.
 
-    A lock is released when its process ends, so the holder of the same lock, (device, inode) on the same boot of the same
-    machine, is the successor of a dead process. A cloned disk has the same directory id and a lock of its own.
+    A lock is released when its process ends, so the holder of the same lock, (device, inode) on the
+    same boot of the same machine, is the successor of a dead process. A cloned disk has the same
+    directory id and a lock of its own.
     """
     if not (process.boot_id and process.directory_id and process.lock_inode):
         return False
@@ -94,7 +117,9 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
     if request.HasField("id_wanted"):
         _check_wanted(request)
     elif request.broker_id < 0:
-        raise refuse(ErrorCode.INVALID_REQUEST, f"broker id {request.broker_id} is negative", "broker_id")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST, f"broker id {request.broker_id} is negative", "broker_id"
+        )
     if request.registration_version < 0:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
@@ -110,21 +135,30 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
         where = f"listeners[{index}]"
         if not listener.name or listener.name in seen:
             raise refuse(
-                ErrorCode.INVALID_REQUEST, f"listener name {listener.name!r} is empty or twice", f"{where}.name"
+                ErrorCode.INVALID_REQUEST,
+                f"listener name {listener.name!r} is empty or twice",
+                f"{where}.name",
             )
         seen.add(listener.name)
         if not 0 < listener.port <= PORT_MAX:
-            raise refuse(ErrorCode.INVALID_REQUEST, f"port {listener.port} is not in 1 .. {PORT_MAX}", f"{where}.port")
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"port {listener.port} is not in 1 .. {PORT_MAX}",
+                f"{where}.port",
+            )
     for index, directory in enumerate(request.log_dirs):
         if not directory or directory in request.log_dirs[:index]:
             raise refuse(
-                ErrorCode.INVALID_REGISTRATION, f"log directory {directory!r} is empty or twice", f"log_dirs[{index}]"
+                ErrorCode.INVALID_REGISTRATION,
+                f"log directory {directory!r} is empty or twice",
+                f"log_dirs[{index}]",
             )
     for index, feature in enumerate(request.features):
         if not 0 <= feature.min_supported_version <= feature.max_supported_version:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"versions {feature.min_supported_version} .. {feature.max_supported_version} are no range",
+                f"versions {feature.min_supported_version} .. {feature.max_supported_version} are"
+                " no range",
                 f"features[{index}]",
             )
 
@@ -132,7 +166,9 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
 def _check_wanted(request: rpc.RegisterBrokerRequest) -> None:
     if request.broker_id != -1:
         raise refuse(
-            ErrorCode.INVALID_REQUEST, f"a broker that wants an id has -1, not {request.broker_id}", "broker_id"
+            ErrorCode.INVALID_REQUEST,
+            f"a broker that wants an id has -1, not {request.broker_id}",
+            "broker_id",
         )
     if request.id_wanted.asking_for_ms < 0:
         raise refuse(
@@ -142,12 +178,18 @@ def _check_wanted(request: rpc.RegisterBrokerRequest) -> None:
         )
 
 
-def _check_not_a_controller(state: ControllerState, broker_id: int, old: Broker | None, now: float) -> None:
-    """Node ids are unique in a cluster. A broker that has such an id since before this was checked keeps it."""
+def _check_not_a_controller(
+    state: ControllerState, broker_id: int, old: Broker | None, now: float
+) -> None:
+    """Node ids are unique in a cluster.
+
+    A broker that has such an id since before this was checked keeps it.
+    """
     if old is None and broker_id in state.controller_ids(now):
         raise refuse(
             ErrorCode.INVALID_REGISTRATION,
-            f"node {broker_id} is a controller of this cluster: give the broker a node.id of its own",
+            f"node {broker_id} is a controller of this cluster: give the broker a node.id of"
+            " its own",
             "broker_id",
         )
 
@@ -157,11 +199,13 @@ def _check_duplicate(
 ) -> None:
     if old is None or old.incarnation_id == request.incarnation_id:
         return
-    if state.sessions.is_alive(old.id, now) and not proves_old_process_gone(request.process, old.process):
+    if state.sessions.is_alive(old.id, now) and not proves_old_process_gone(
+        request.process, old.process
+    ):
         raise refuse(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"broker {old.id} is registered by another process, incarnation {old.incarnation_id} at {old.endpoint}, "
-            "and its session has not ended",
+            f"broker {old.id} is registered by another process, incarnation {old.incarnation_id} at"
+            f" {old.endpoint}, and its session has not ended",
             "broker_id",
         )
     if (
@@ -169,10 +213,12 @@ def _check_duplicate(
         and not heartbeats_off(state)
         and (not old.fenced or old.id in state.isr_removals)
     ):
-        # All that it is still in changes in the batch of the registration: not while that is too much for one.
+        # All that it is still in changes in the batch of the registration: not while that is too
+        # much for one.
         raise refuse(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"broker {old.id} was in the ISRs of many partitions, and is taken out of them first, once its session has ended: ask again",
+            f"broker {old.id} was in the ISRs of many partitions, and is taken out of them first,"
+            " once its session has ended: ask again",
             "broker_id",
         )
 
@@ -181,27 +227,40 @@ def _check_features(state: ControllerState, request: rpc.RegisterBrokerRequest) 
     supported = {feature.name: feature for feature in request.features}
     for name, level in sorted(state.pending.snapshot().features.items()):
         if name == LAO_VERSION and request.registration_version == LEGACY_REGISTRATION:
-            continue  # A legacy broker may join: LAO is unknown meanwhile, and says because of whom.
+            # A legacy broker may join: LAO is unknown meanwhile, and says because of whom.
+            continue
         if name == BROKER_HEARTBEAT_VERSION:
             _check_heartbeats(request, level)
             continue
         feature = supported.get(name)
-        if feature is None or not feature.min_supported_version <= level <= feature.max_supported_version:
-            can = "none" if feature is None else f"{feature.min_supported_version} .. {feature.max_supported_version}"
+        if (
+            feature is None
+            or not feature.min_supported_version <= level <= feature.max_supported_version
+        ):
+            can = (
+                "none"
+                if feature is None
+                else f"{feature.min_supported_version} .. {feature.max_supported_version}"
+            )
             raise refuse(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the cluster runs {name} at level {level}, broker {request.broker_id} supports {can}",
+                f"the cluster runs {name} at level {level}, broker {request.broker_id} supports"
+                f" {can}",
                 "features",
             )
 
 
 def _check_heartbeats(request: rpc.RegisterBrokerRequest, level: int) -> None:
     known = (
-        (feature.name, feature.min_supported_version, feature.max_supported_version) for feature in request.features
+        (feature.name, feature.min_supported_version, feature.max_supported_version)
+        for feature in request.features
     )
     why = why_without_heartbeats(request.registration_version, known)
     if why:
-        message = f"the cluster runs {BROKER_HEARTBEAT_VERSION} at level {level}, broker {request.broker_id} {why}"
+        message = (
+            f"the cluster runs {BROKER_HEARTBEAT_VERSION} at level {level}, broker"
+            f" {request.broker_id} {why}"
+        )
         raise refuse(ErrorCode.UNSUPPORTED_VERSION, message, "features")
 
 
@@ -214,9 +273,15 @@ def _with_id(request: rpc.RegisterBrokerRequest, broker_id: int) -> rpc.Register
 
 
 def _register_again(
-    state: ControllerState, request: rpc.RegisterBrokerRequest, old: Broker, choice: Choice | None, now: float
+    state: ControllerState,
+    request: rpc.RegisterBrokerRequest,
+    old: Broker,
+    choice: Choice | None,
+    now: float,
 ) -> Decision:
-    amended = _registration(request, old.epoch, fenced=old.fenced, in_controlled_shutdown=old.in_controlled_shutdown)
+    amended = _registration(
+        request, old.epoch, fenced=old.fenced, in_controlled_shutdown=old.in_controlled_shutdown
+    )
     records = [] if amended.data.body == _as_registered(old).data.body else [amended]
     if records:
         records.extend(mapping_of(state.pending, request.listeners[0].host, request.broker_id))
@@ -255,7 +320,9 @@ def _as_registered(broker: Broker) -> Record:
             broker_id=broker.id,
             incarnation_id=broker.incarnation_id,
             broker_epoch=broker.epoch,
-            end_points=[pb.Listener(name=end.name, host=end.host, port=end.port) for end in broker.listeners],
+            end_points=[
+                pb.Listener(name=end.name, host=end.host, port=end.port) for end in broker.listeners
+            ],
             features=[
                 pb.FeatureRange(name=name, min_supported_version=low, max_supported_version=high)
                 for name, low, high in broker.features

@@ -1,8 +1,10 @@
-"""Exactly-once writes: opening and closing clients, finding what a numbered write became, and forgetting clients that are idle.
+"""Exactly-once writes: opening and closing clients, finding what a numbered write became, and
+forgetting clients that are idle.
 
-A client's id is the offset of its OpenClientRecord, and an id that is not open is an error, never a new client: an evicted
-client's retry would run again. Everything is looked up in the pending image, which has the inherited tail in it: a
-retry that comes right after a failover finds what the last controller had written and not yet committed.
+A client's id is the offset of its OpenClientRecord, and an id that is not open is an error, never a
+new client: an evicted client's retry would run again. Everything is looked up in the pending image,
+which has the inherited tail in it: a retry that comes right after a failover finds what the last
+controller had written and not yet committed.
 
 Why: docs/decisions/017-exactly-once-writes.md
 """
@@ -26,29 +28,43 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 CHECK_INTERVAL_S = 10.0
 """How often idle clients are looked for; those above the bound on their number go at once."""
-CLOSED_BY_OWNER, IDLE, TOO_MANY = "closed by its owner", "idle for too long", "the longest idle of too many"
+CLOSED_BY_OWNER, IDLE, TOO_MANY = (
+    "closed by its owner",
+    "idle for too long",
+    "the longest idle of too many",
+)
 
 
-def find_result(view: ImageView, identity: common_pb2.ClientIdentity, generation: int) -> ClientResult | None:
+def find_result(
+    view: ImageView, identity: common_pb2.ClientIdentity, generation: int
+) -> ClientResult | None:
     """What the write that ``identity`` names became; None: it was not executed, and may be.
 
-    Raises UNSUPPORTED_VERSION, INCONSISTENT_GENERATION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST, DUPLICATE_SEQUENCE_NUMBER for a
-    number that the client said to be done, OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond the window.
+    Raises UNSUPPORTED_VERSION, INCONSISTENT_GENERATION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST,
+    DUPLICATE_SEQUENCE_NUMBER for a number that the client said to be done,
+    OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond the window.
     """
     _check_supported(view, "client")
     client = view.clients.get(identity.client_id)
     if identity.generation != generation:
         raise refuse(
             ErrorCode.INCONSISTENT_GENERATION,
-            f"client {identity.client_id} is of generation {identity.generation}, the log of {generation}",
+            f"client {identity.client_id} is of generation {identity.generation}, the log of"
+            f" {generation}",
             "client.generation",
         )
     sequence, asked_done = identity.sequence, identity.all_below_done
     if client is None:
-        raise refuse(ErrorCode.UNKNOWN_PRODUCER_ID, f"client {identity.client_id} is not open", "client.client_id")
+        raise refuse(
+            ErrorCode.UNKNOWN_PRODUCER_ID,
+            f"client {identity.client_id} is not open",
+            "client.client_id",
+        )
     if sequence < FIRST_SEQUENCE:
         raise refuse(
-            ErrorCode.INVALID_REQUEST, f"sequence numbers begin at {FIRST_SEQUENCE}, not {sequence}", "client.sequence"
+            ErrorCode.INVALID_REQUEST,
+            f"sequence numbers begin at {FIRST_SEQUENCE}, not {sequence}",
+            "client.sequence",
         )
     if asked_done < 0 or asked_done > sequence:
         raise refuse(
@@ -75,19 +91,29 @@ def find_result(view: ImageView, identity: common_pb2.ClientIdentity, generation
 def open_client(view: ImageView, request: rpc.OpenClientRequest, next_offset: int) -> Write:
     """Open a client. Raises UNSUPPORTED_VERSION, INVALID_REQUEST."""
     _check_supported(view, "")
-    return Write([record(pb.OpenClientRecord(name=request.name))], rpc.OpenClientResponse(client_id=next_offset))
+    return Write(
+        [record(pb.OpenClientRecord(name=request.name))],
+        rpc.OpenClientResponse(client_id=next_offset),
+    )
 
 
 def close_client(view: ImageView, request: rpc.CloseClientRequest) -> Write:
-    """Close a client: its id is never valid again. Raises UNSUPPORTED_VERSION, UNKNOWN_PRODUCER_ID."""
+    """Close a client: its id is never valid again.
+
+    Raises UNSUPPORTED_VERSION, UNKNOWN_PRODUCER_ID.
+    """
     _check_supported(view, "")
     if request.client_id not in view.clients:
-        raise refuse(ErrorCode.UNKNOWN_PRODUCER_ID, f"client {request.client_id} is not open", "client_id")
+        raise refuse(
+            ErrorCode.UNKNOWN_PRODUCER_ID, f"client {request.client_id} is not open", "client_id"
+        )
     return _close([request.client_id], CLOSED_BY_OWNER, rpc.CloseClientResponse())
 
 
 class ClientExpiry:
-    """Closes clients that wrote nothing for long, counted in log time, and the longest idle above the bound on their number."""
+    """Closes clients that wrote nothing for long, counted in log time, and the longest idle above
+    the bound on their number.
+    """
 
     def __init__(self, settings: ControllerSettings, now: float) -> None:
         self._idle_max_ms = settings.producer_id_expiration_ms
@@ -97,14 +123,22 @@ class ClientExpiry:
         """Seconds of the loop's clock."""
 
     def due(self, pending: ImageBuilder, now: float) -> Write | None:
-        """The clients to close now; None: none. Log time is that of the newest batch: an idle log evicts nobody."""
+        """The clients to close now; None: none.
+
+        Log time is that of the newest batch: an idle log evicts nobody.
+        """
         excess = len(pending.clients) - self._max_clients
         if excess <= 0 and now < self.next_check:
             return None
         # Sorted: the order of a map means nothing, and every run of a seed must choose the same.
-        clients = sorted(pending.snapshot().clients.values(), key=lambda client: (client.last_write_ms, client.id))
+        clients = sorted(
+            pending.snapshot().clients.values(),
+            key=lambda client: (client.last_write_ms, client.id),
+        )
         if excess > 0:
-            return _close([client.id for client in clients[: min(excess, self._max_records)]], TOO_MANY)
+            return _close(
+                [client.id for client in clients[: min(excess, self._max_records)]], TOO_MANY
+            )
         horizon = pending.timestamp_ms - self._idle_max_ms
         idle = [client.id for client in clients if client.last_write_ms < horizon]
         if idle:
@@ -113,8 +147,12 @@ class ClientExpiry:
         return None
 
 
-def _close(client_ids: Iterable[int], reason: str, body: rpc.CloseClientResponse | None = None) -> Write:
-    records = [record(pb.CloseClientRecord(client_id=client_id, reason=reason)) for client_id in client_ids]
+def _close(
+    client_ids: Iterable[int], reason: str, body: rpc.CloseClientResponse | None = None
+) -> Write:
+    records = [
+        record(pb.CloseClientRecord(client_id=client_id, reason=reason)) for client_id in client_ids
+    ]
     return Write(records, body)
 
 

@@ -1,8 +1,11 @@
-"""Export cursors: how far each export of the log has come. Set by the exports, listed and removed by hand.
+"""Export cursors: how far each export of the log has come.
 
-A node keeps its log from the lowest cursor on (``retention``), so a cursor below the log start would promise what is gone, and one
-beyond the log's end would promise nothing. A cursor names the export it is of: two exports that move one cursor to and fro would each lose
-what the other has passed.
+Set by the exports, listed and removed by hand.
+
+A node keeps its log from the lowest cursor on (``retention``), so a cursor below the log start
+would promise what is gone, and one beyond the log's end would promise nothing. A cursor names the
+export it is of: two exports that move one cursor to and fro would each lose what the other has
+passed.
 """
 
 from __future__ import annotations
@@ -44,14 +47,20 @@ def list_export_cursors(state: ControllerState, look: Look | None, now: float) -
     ]
     start = _log_start(look, now)
     return Reply(
-        rpc.ListExportCursorsResponse(cursors=cursors, log_start_offset=start, high_watermark=image.offset + 1),
+        rpc.ListExportCursorsResponse(
+            cursors=cursors, log_start_offset=start, high_watermark=image.offset + 1
+        ),
     )
 
 
 def alter_export_cursors(
     state: ControllerState, request: rpc.AlterExportCursorsRequest, look: Look | None, now: float
 ) -> Write | Reply:
-    """Set and remove cursors. Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its result."""
+    """Set and remove cursors.
+
+    Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its
+    result.
+    """
     _check_supported(state.pending)
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
     altering = _Altering(state, _log_start(look, now))
@@ -88,22 +97,29 @@ class _Altering:
         if not _NAME.fullmatch(name) or len(name) > NAME_MAX_CHARS:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"{name[:80]!r} is no name of a cursor: 1 to {NAME_MAX_CHARS} letters, digits, dots, dashes and underscores",
+                f"{name[:80]!r} is no name of a cursor: 1 to {NAME_MAX_CHARS} letters, digits,"
+                " dots, dashes and underscores",
                 f"{field}.name",
             )
         if name in self._seen:
-            raise refuse(ErrorCode.INVALID_REQUEST, f"cursor {name} is named twice", f"{field}.name")
+            raise refuse(
+                ErrorCode.INVALID_REQUEST, f"cursor {name} is named twice", f"{field}.name"
+            )
         self._seen.add(name)
         old = self._view.export_cursors.get(name)
         _check_expected(name, old, one, field)
         if one.HasField("end_offset"):
             return self._set(old, one, field)
         if old is None:
-            raise refuse(ErrorCode.RESOURCE_NOT_FOUND, f"there is no cursor {name}", f"{field}.name")
+            raise refuse(
+                ErrorCode.RESOURCE_NOT_FOUND, f"there is no cursor {name}", f"{field}.name"
+            )
         self._count -= 1
         return record(pb.ExportCursorRecord(name=name))
 
-    def _set(self, old: ExportCursor | None, one: rpc.ExportCursorAlteration, field: str) -> Record | None:
+    def _set(
+        self, old: ExportCursor | None, one: rpc.ExportCursorAlteration, field: str
+    ) -> Record | None:
         if len(one.target) > TARGET_MAX_CHARS or not one.target.isprintable():
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
@@ -113,37 +129,49 @@ class _Altering:
         if not self._log_start_offset <= one.end_offset <= self._log_end_offset:
             raise refuse(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"the log of the active controller reaches from {self._log_start_offset} to {self._log_end_offset}: a cursor at"
-                f" {one.end_offset} would hold nothing",
+                f"the log of the active controller reaches from {self._log_start_offset} to"
+                f" {self._log_end_offset}: a cursor at {one.end_offset} would hold nothing",
                 f"{field}.end_offset",
             )
         if old is None:
             if self._count >= MAX_CURSORS:
                 raise refuse(
                     ErrorCode.POLICY_VIOLATION,
-                    f"there are {self._count} export cursors already: remove those that nobody needs any more",
+                    f"there are {self._count} export cursors already: remove those that nobody"
+                    " needs any more",
                     f"{field}.name",
                 )
             self._count += 1
-        elif one.target and old.target and one.target != old.target and not one.HasField("expected_offset"):
+        elif (
+            one.target
+            and old.target
+            and one.target != old.target
+            and not one.HasField("expected_offset")
+        ):
             raise refuse(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                f"cursor {one.name} is that of the export {old.target}: take another name, or remove the cursor, or name the"
-                f" offset of its record, {old.offset}, to take it over",
+                f"cursor {one.name} is that of the export {old.target}: take another name, or"
+                f" remove the cursor, or name the offset of its record, {old.offset}, to take it"
+                " over",
                 f"{field}.target",
             )
         target = one.target or (old.target if old is not None else "")
         if old is not None and (old.end_offset, old.target) == (one.end_offset, target):
             return None
-        return record(pb.ExportCursorRecord(name=one.name, end_offset=one.end_offset, target=target))
+        return record(
+            pb.ExportCursorRecord(name=one.name, end_offset=one.end_offset, target=target)
+        )
 
 
-def _check_expected(name: str, old: ExportCursor | None, one: rpc.ExportCursorAlteration, field: str) -> None:
+def _check_expected(
+    name: str, old: ExportCursor | None, one: rpc.ExportCursorAlteration, field: str
+) -> None:
     if one.HasField("expected_offset") and _offset_of(old) != one.expected_offset:
         found = "is not there" if old is None else f"was set at offset {old.offset}"
         raise refuse(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"cursor {name} {found}, expected was offset {one.expected_offset}: look again before you change it",
+            f"cursor {name} {found}, expected was offset {one.expected_offset}: look again before"
+            " you change it",
             f"{field}.expected_offset",
         )
 
@@ -151,7 +179,8 @@ def _check_expected(name: str, old: ExportCursor | None, one: rpc.ExportCursorAl
 def _check_supported(view: ImageView) -> None:
     if not supports_export_cursors(view.features):
         raise refuse(
-            ErrorCode.UNSUPPORTED_VERSION, "export cursors need metadata.version 4: raise it with UpdateFeatures"
+            ErrorCode.UNSUPPORTED_VERSION,
+            "export cursors need metadata.version 4: raise it with UpdateFeatures",
         )
 
 

@@ -1,8 +1,10 @@
-"""AlterPartition: a partition's leader proposes a new ISR, the controller accepts or names the first rule that is broken.
+"""AlterPartition: a partition's leader proposes a new ISR, the controller accepts or names the
+first rule that is broken.
 
-The order of the checks is Kafka's, numbered as in its ReplicationControlManager; each partition has its own result, and one that
-fails does not stop the others. Rule 12 is KIP-903: a replica enters an ISR only under the broker epoch that it was caught up
-with, so that a broker which came back with an empty disk can't be admitted by a proposal from before.
+The order of the checks is Kafka's, numbered as in its ReplicationControlManager; each partition has
+its own result, and one that fails does not stop the others. Rule 12 is KIP-903: a replica enters an
+ISR only under the broker epoch that it was caught up with, so that a broker which came back with an
+empty disk can't be admitted by a proposal from before.
 
 Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
@@ -29,7 +31,9 @@ def alter_partitions(
     view: ImageView, settings: ControllerSettings, request: rpc.AlterPartitionRequest
 ) -> Write | Reply:
     """Decide every partition of a request whose broker epoch has been checked (rule 0)."""
-    check_record_count(sum(len(topic.partitions) for topic in request.topics), settings.max_records_per_request)
+    check_record_count(
+        sum(len(topic.partitions) for topic in request.topics), settings.max_records_per_request
+    )
     records: list[Record] = []
     changed: set[PartitionKey] = set()
     topics = []
@@ -49,11 +53,15 @@ def alter_partitions(
 def _find(view: ImageView, topic_id: bytes, data: rpc.AlterPartitionData) -> Partition:
     """Rules 1 and 2."""
     if len(topic_id) != TOPIC_ID_BYTES or topic_id not in view.topics:
-        raise refuse(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic_id.hex()}", "topic_id")
+        raise refuse(
+            ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic_id.hex()}", "topic_id"
+        )
     partition = view.partitions.get((topic_id, data.partition_index))
     if partition is None:
         raise refuse(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {data.partition_index}", "partition_index"
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"there is no partition {data.partition_index}",
+            "partition_index",
         )
     return partition
 
@@ -104,12 +112,19 @@ def _check_epochs(
         )
     if request.broker_id != partition.leader:
         raise refuse(
-            ErrorCode.INVALID_REQUEST, f"the leader is broker {partition.leader}, not {request.broker_id}", "broker_id"
+            ErrorCode.INVALID_REQUEST,
+            f"the leader is broker {partition.leader}, not {request.broker_id}",
+            "broker_id",
         )
     # A partition twice in one request: the first proposal has moved the epoch on.
-    if data.partition_epoch < partition.partition_epoch or (partition.topic_id, partition.index) in changed:
+    if (
+        data.partition_epoch < partition.partition_epoch
+        or (partition.topic_id, partition.index) in changed
+    ):
         raise refuse(
-            ErrorCode.INVALID_UPDATE_VERSION, f"partition epoch {data.partition_epoch} is over", "partition_epoch"
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"partition epoch {data.partition_epoch} is over",
+            "partition_epoch",
         )
 
 
@@ -119,24 +134,38 @@ def _check_isr(partition: Partition, data: rpc.AlterPartitionData) -> None:
     if not isr or len(set(isr)) < len(isr) or not set(isr) <= set(partition.replicas):
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"{isr} is empty, names a broker twice, or one that is no replica of {list(partition.replicas)}",
+            f"{isr} is empty, names a broker twice, or one that is no replica of"
+            f" {list(partition.replicas)}",
             "new_isr_with_epochs",
         )
     if partition.leader not in isr:
-        raise refuse(ErrorCode.INVALID_REQUEST, f"the leader {partition.leader} is not in {isr}", "new_isr_with_epochs")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"the leader {partition.leader} is not in {isr}",
+            "new_isr_with_epochs",
+        )
     state = data.leader_recovery_state
     if state not in (RECOVERED, RECOVERING):
-        raise refuse(ErrorCode.INVALID_REQUEST, f"recovery state {state} is unknown", "leader_recovery_state")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST, f"recovery state {state} is unknown", "leader_recovery_state"
+        )
     if state == RECOVERING and len(isr) > 1:
-        raise refuse(ErrorCode.INVALID_REQUEST, "a leader that recovers is alone in the ISR", "leader_recovery_state")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            "a leader that recovers is alone in the ISR",
+            "leader_recovery_state",
+        )
     if state == RECOVERING and partition.leader_recovery_state == RECOVERED:
-        raise refuse(ErrorCode.INVALID_REQUEST, "the leader has recovered already", "leader_recovery_state")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST, "the leader has recovered already", "leader_recovery_state"
+        )
 
 
 def _ineligible(view: ImageView, member: pb.BrokerState, *, skip: bool) -> str:
     """Rule 12, for the leader too: why a broker can't be in an ISR, empty if it can.
 
-    Epoch -1 skips the epoch check if ``skip``: until ``metadata.version`` says that every broker knows the epochs of its followers.
+    Epoch -1 skips the epoch check if ``skip``: until ``metadata.version`` says that every broker
+    knows the epochs of its followers.
     """
     broker = view.brokers.get(member.broker_id)
     if broker is None:
@@ -158,18 +187,24 @@ def _accept(
     records: list[Record],
     changed: set[PartitionKey],
 ) -> rpc.AlterPartitionResult:
-    """Write what was proposed, if it changes anything. Raises NEW_LEADER_ELECTED, with the record written (rule 13).
+    """Write what was proposed, if it changes anything.
 
-    A change that completes a reassignment also moves the leadership, if the leader is one of those that go.
+    Raises NEW_LEADER_ELECTED, with the record written (rule 13).
+
+    A change that completes a reassignment also moves the leadership, if the leader is one of those
+    that go.
     """
     isr = [member.broker_id for member in data.new_isr_with_epochs]
-    change = next_state(Brokers(view), partition, isr=isr, recovery_state=data.leader_recovery_state)
+    change = next_state(
+        Brokers(view), partition, isr=isr, recovery_state=data.leader_recovery_state
+    )
     if change is None:
         if not data.advance_partition_epoch:
             return _result(partition)
         change = pb.PartitionChangeRecord(partition_id=partition.index, topic_id=partition.topic_id)
     changed.add((partition.topic_id, partition.index))
-    # The record says who proposed what under which epochs, so that an audit needs nothing but the log.
+    # The record says who proposed what under which epochs, so that an audit needs nothing but the
+    # log.
     change.proposer_id, change.proposer_epoch = request.broker_id, request.broker_epoch
     change.isr_with_epochs.extend(data.new_isr_with_epochs)
     if not change.HasField("isr"):
@@ -179,7 +214,8 @@ def _accept(
     if after.leader != request.broker_id:
         raise refuse(
             ErrorCode.NEW_LEADER_ELECTED,
-            f"the ISR is accepted and completes the reassignment to {list(after.replicas)}: the leader is now {after.leader}",
+            f"the ISR is accepted and completes the reassignment to {list(after.replicas)}: the"
+            f" leader is now {after.leader}",
             "new_isr_with_epochs",
         )
     return _result(after)

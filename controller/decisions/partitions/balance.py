@@ -1,9 +1,11 @@
-"""What the controller does about leaders by itself: preferred ones back to work, and unclean ones in topics that allow them.
+"""What the controller does about leaders by itself: preferred ones back to work, and unclean ones
+in topics that allow them.
 
 Reassignments that nobody has completed are completed on the way.
 
-Now and then it looks through all partitions, a slice at a time with a pause between two, and elects what it has found, at most 1,000
-partitions a batch. So no request waits longer than for one slice, however many partitions there are.
+Now and then it looks through all partitions, a slice at a time with a pause between two, and elects
+what it has found, at most 1,000 partitions a batch. So no request waits longer than for one slice,
+however many partitions there are.
 """
 
 from __future__ import annotations
@@ -49,11 +51,16 @@ class LeaderBalance:
         return min(self._preferred_due, self._unclean_due) if self._run is None else self._next_step
 
     def due(self, view: ImageView, committed: Image, now: float) -> Write | None:
-        """The next step: elections, or None. Found in the committed image, decided on ``view``, the pending one."""
+        """The next step: elections, or None.
+
+        Found in the committed image, decided on ``view``, the pending one.
+        """
         if now < self.next_deadline():
             return None
         if self._run is None:
-            self._run = _Run(committed, preferred=self._preferred_due <= now, unclean=self._unclean_due <= now)
+            self._run = _Run(
+                committed, preferred=self._preferred_due <= now, unclean=self._unclean_due <= now
+            )
             if self._run.preferred:
                 self._preferred_due = now + self._preferred_s
             if self._run.unclean:
@@ -85,8 +92,13 @@ class _Run:
         if not seen and not self._slices:
             return True
         brokers = Brokers(self._image)
-        # Iteration has no order that means anything: what is found is sorted, so that every controller would do the same.
-        here = sorted(key for key, partition in seen if self._election(self._image, brokers, partition) is not None)
+        # Iteration has no order that means anything: what is found is sorted, so that every
+        # controller would do the same.
+        here = sorted(
+            key
+            for key, partition in seen
+            if self._election(self._image, brokers, partition) is not None
+        )
         if here:
             self._slices.append(here)
         if len(seen) < SLICE_PARTITIONS:
@@ -109,6 +121,10 @@ class _Run:
     def _election(self, view: ImageView, brokers: Brokers, partition: Partition) -> Election | None:
         if self.preferred and (wants_preferred(brokers, partition) or is_overdue(partition)):
             return Election.PREFERRED
-        if self.unclean and wants_unclean(brokers, partition) and unclean_election_enabled(view, partition.topic_id):
+        if (
+            self.unclean
+            and wants_unclean(brokers, partition)
+            and unclean_election_enabled(view, partition.topic_id)
+        ):
             return Election.UNCLEAN
         return None

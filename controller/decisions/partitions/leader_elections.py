@@ -1,4 +1,5 @@
-"""ElectLeaders (KIP-460): the preferred leaders back to work, and unclean leaders where nobody else is left.
+"""ElectLeaders (KIP-460): the preferred leaders back to work, and unclean leaders where nobody else
+is left.
 
 What the controller does by itself (``balance``) goes through the same two questions.
 """
@@ -40,9 +41,16 @@ def elect(brokers: Brokers, partition: Partition, election: Election) -> pb.Part
 
 
 def elect_leaders(state: ControllerState, request: rpc.ElectLeadersRequest) -> Write | Reply:
-    """Elect as asked. Raises INVALID_REQUEST, and POLICY_VIOLATION for more partitions than fit into a batch."""
+    """Elect as asked.
+
+    Raises INVALID_REQUEST, and POLICY_VIOLATION for more partitions than fit into a batch.
+    """
     if request.election_type not in (rpc.PREFERRED, rpc.UNCLEAN):
-        raise refuse(ErrorCode.INVALID_REQUEST, f"there is no election type {request.election_type}", "election_type")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"there is no election type {request.election_type}",
+            "election_type",
+        )
     decision = _elect_named(state, request) if request.topics else _elect_all(state, request)
     return Reply(decision.body) if request.validate_only else decision
 
@@ -73,7 +81,9 @@ def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Wr
     return write_or_reply(records, rpc.ElectLeadersResponse(topics=results.values()))
 
 
-def _named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Iterator[tuple[str, int, str]]:
+def _named(
+    state: ControllerState, request: rpc.ElectLeadersRequest
+) -> Iterator[tuple[str, int, str]]:
     """(topic, partition, field) of all that are meant."""
     view = state.pending
     for index, topic in enumerate(request.topics):
@@ -101,14 +111,27 @@ def _check_needed(brokers: Brokers, partition: Partition, election_type: int, fi
         return
     first = partition.replicas[0]
     if partition.leader == first:
-        raise refuse(ErrorCode.ELECTION_NOT_NEEDED, f"the preferred leader, broker {first}, leads", field)
+        raise refuse(
+            ErrorCode.ELECTION_NOT_NEEDED, f"the preferred leader, broker {first}, leads", field
+        )
     if not wants_preferred(brokers, partition):
-        why = "is not live" if not brokers.active(first) else f"is not in the ISR {list(partition.isr)}"
-        raise refuse(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"the preferred leader, broker {first}, {why}", field)
+        why = (
+            "is not live"
+            if not brokers.active(first)
+            else f"is not in the ISR {list(partition.isr)}"
+        )
+        raise refuse(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"the preferred leader, broker {first}, {why}",
+            field,
+        )
 
 
 def _elect_all(state: ControllerState, request: rpc.ElectLeadersRequest) -> Write | Reply:
-    """All for which there is something to do, by topic id, up to one batch; the rest is counted. O(partitions)."""
+    """All for which there is something to do, by topic id, up to one batch; the rest is counted.
+
+    O(partitions).
+    """
     image = state.pending.snapshot()
     brokers, limit = Brokers(image), state.settings.max_records_per_request
     keys = sorted(_wanting(image, brokers, request.election_type))

@@ -1,11 +1,22 @@
-"""CreatePartitions: more partitions for topics that exist. A result for each topic, and one atomic batch for all that succeed."""
+"""CreatePartitions: more partitions for topics that exist.
+
+A result for each topic, and one atomic batch for all that succeed.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from controller.decision import Reply, Write, check_item_count, check_record_count, refuse, wire_error, write_or_reply
+from controller.decision import (
+    Reply,
+    Write,
+    check_item_count,
+    check_record_count,
+    refuse,
+    wire_error,
+    write_or_reply,
+)
 from controller.rules.assignments import active_brokers, new_partition, spread, wrong_new_replicas
 from controller.rules.partition_change import assignment_of
 from controller.state.state import ControllerState
@@ -15,8 +26,14 @@ from raftlog.metadata.records import Record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
-def create_partitions(state: ControllerState, request: rpc.CreatePartitionsRequest) -> Write | Reply:
-    """Add partitions to topics. Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its topic."""
+def create_partitions(
+    state: ControllerState, request: rpc.CreatePartitionsRequest
+) -> Write | Reply:
+    """Add partitions to topics.
+
+    Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its
+    topic.
+    """
     check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
     live = active_brokers(state.pending)
     names = Counter(topic.name for topic in request.topics)
@@ -26,26 +43,40 @@ def create_partitions(state: ControllerState, request: rpc.CreatePartitionsReque
         result = rpc.CreatePartitionsTopicResult(name=topic.name)
         try:
             if names[topic.name] > 1:
-                raise refuse(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice", f"topics[{index}].name")
+                raise refuse(
+                    ErrorCode.INVALID_REQUEST,
+                    f"topic {topic.name!r} is named twice",
+                    f"topics[{index}].name",
+                )
             _add(state, live, topic, f"topics[{index}]", records)
         except ApiError as error:
             if error.code == ErrorCode.POLICY_VIOLATION:
                 raise
             result.error.CopyFrom(wire_error(error))
         results.append(result)
-    return write_or_reply([] if request.validate_only else records, rpc.CreatePartitionsResponse(results=results))
+    return write_or_reply(
+        [] if request.validate_only else records, rpc.CreatePartitionsResponse(results=results)
+    )
 
 
 def _add(
-    state: ControllerState, live: Sequence[int], wanted: rpc.CreatePartitionsTopic, field: str, records: list[Record]
+    state: ControllerState,
+    live: Sequence[int],
+    wanted: rpc.CreatePartitionsTopic,
+    field: str,
+    records: list[Record],
 ) -> None:
-    """Append the new partitions of one topic, all or none. They have as many replicas as its first one is to have."""
+    """Append the new partitions of one topic, all or none.
+
+    They have as many replicas as its first one is to have.
+    """
     topic = _topic(state, wanted, field)
     added = wanted.count - topic.partition_count
     if added < 1:
         raise refuse(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {topic.name!r} has {topic.partition_count} partitions: {wanted.count} are not more",
+            f"topic {topic.name!r} has {topic.partition_count} partitions: {wanted.count} are not"
+            " more",
             f"{field}.count",
         )
     # Counted before anything is made of them: a request must not cost more than its answer may.
@@ -56,12 +87,16 @@ def _add(
         placed = _manual(state, active, wanted, added, width, f"{field}.assignments")
     elif width > len(live):
         raise refuse(
-            ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {width} with {len(live)} live brokers", field
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {width} with {len(live)} live brokers",
+            field,
         )
     else:
         placed = spread(state.pending, live, added, width, state.rng)
     records.extend(
-        new_partition(topic.id, topic.partition_count + index, replicas, active, state.epoch_floor.first)
+        new_partition(
+            topic.id, topic.partition_count + index, replicas, active, state.epoch_floor.first
+        )
         for index, replicas in enumerate(placed)
     )
 
@@ -69,7 +104,11 @@ def _add(
 def _topic(state: ControllerState, wanted: rpc.CreatePartitionsTopic, field: str) -> Topic:
     topic_id = state.pending.topic_ids.get(wanted.name)
     if topic_id is None:
-        raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name!r}", f"{field}.name")
+        raise refuse(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"there is no topic {wanted.name!r}",
+            f"{field}.name",
+        )
     topic = state.pending.topics[topic_id]
     return topic
 
@@ -91,5 +130,7 @@ def _manual(
     for position, entry in enumerate(wanted.assignments):
         wrong = wrong_new_replicas(state.pending, entry.broker_ids, live, width)
         if wrong:
-            raise refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong, f"{field}[{position}].broker_ids")
+            raise refuse(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong, f"{field}[{position}].broker_ids"
+            )
     return [tuple(entry.broker_ids) for entry in wanted.assignments]

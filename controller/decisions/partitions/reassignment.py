@@ -1,8 +1,10 @@
-"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455): move replicas from brokers to brokers, without losing one.
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455): move replicas from brokers
+to brokers, without losing one.
 
-While it lasts the replicas are target + removing. The leader takes the new ones into the ISR when they have caught up, and the change
-that brings in the last of them completes it (``partition_change``). A second reassignment of a partition starts from where the
-first one did: what was being added, and is not wanted any more, goes at once. Cancelling goes back there.
+While it lasts the replicas are target + removing. The leader takes the new ones into the ISR when
+they have caught up, and the change that brings in the last of them completes it
+(``partition_change``). A second reassignment of a partition starts from where the first one did:
+what was being added, and is not wanted any more, goes at once. Cancelling goes back there.
 """
 
 from __future__ import annotations
@@ -10,7 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from controller.decision import Reply, Write, check_item_count, check_record_count, refuse, wire_error, write_or_reply
+from controller.decision import (
+    Reply,
+    Write,
+    check_item_count,
+    check_record_count,
+    refuse,
+    wire_error,
+    write_or_reply,
+)
 from controller.rules.assignments import wrong_replicas
 from controller.rules.partition_change import (
     NO_LEADER,
@@ -30,13 +40,23 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
-def alter_reassignments(state: ControllerState, request: rpc.AlterPartitionReassignmentsRequest) -> Write | Reply:
-    """Begin, change or cancel reassignments; each partition has its own result. Raises POLICY_VIOLATION."""
+def alter_reassignments(
+    state: ControllerState, request: rpc.AlterPartitionReassignmentsRequest
+) -> Write | Reply:
+    """Begin, change or cancel reassignments; each partition has its own result.
+
+    Raises POLICY_VIOLATION.
+    """
     limit = state.settings.max_records_per_request
     check_item_count(len(request.topics), limit, "topics")
     check_record_count(sum(len(topic.partitions) for topic in request.topics), limit)
-    may_resize = not request.HasField("allow_replication_factor_change") or request.allow_replication_factor_change
-    named = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+    may_resize = (
+        not request.HasField("allow_replication_factor_change")
+        or request.allow_replication_factor_change
+    )
+    named = Counter(
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    )
     records: list[Record] = []
     topics = []
     for index, topic in enumerate(request.topics):
@@ -60,7 +80,10 @@ def alter_reassignments(state: ControllerState, request: rpc.AlterPartitionReass
 
 
 def list_reassignments(image: Image, request: rpc.ListPartitionReassignmentsRequest) -> Reply:
-    """What is under way in an image, topics by name. What does not exist is left out. O(partitions) without a list of topics."""
+    """What is under way in an image, topics by name.
+
+    What does not exist is left out. O(partitions) without a list of topics.
+    """
     topics = []
     for name, indexes in _asked(image, request):
         topic_id = image.topic_ids[name]
@@ -88,24 +111,43 @@ def find_partition(view: ImageView, topic: str, index: int, field: str) -> Parti
         raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}", field)
     partition = view.partitions.get((topic_id, index))
     if partition is None:
-        raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {index} of topic {topic!r}", field)
+        raise refuse(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"there is no partition {index} of topic {topic!r}",
+            field,
+        )
     return partition
 
 
-def _asked(image: Image, request: rpc.ListPartitionReassignmentsRequest) -> Iterable[tuple[str, Iterable[int]]]:
+def _asked(
+    image: Image, request: rpc.ListPartitionReassignmentsRequest
+) -> Iterable[tuple[str, Iterable[int]]]:
     wanted = {topic.name: list(topic.partition_indexes) for topic in request.topics}
     for name in sorted(wanted if request.topics else image.topic_ids):
         if name in image.topic_ids:
-            yield name, sorted(set(wanted.get(name, ()))) or range(image.topics[image.topic_ids[name]].partition_count)
+            yield (
+                name,
+                sorted(set(wanted.get(name, ())))
+                or range(image.topics[image.topic_ids[name]].partition_count),
+            )
 
 
 def _decide(
-    view: ImageView, partition: Partition, wanted: rpc.ReassignablePartition, field: str, *, may_resize: bool
+    view: ImageView,
+    partition: Partition,
+    wanted: rpc.ReassignablePartition,
+    field: str,
+    *,
+    may_resize: bool,
 ) -> pb.PartitionChangeRecord | None:
     if wanted.HasField("replicas"):
-        return _reassign(view, partition, tuple(wanted.replicas.ids), f"{field}.replicas", may_resize=may_resize)
+        return _reassign(
+            view, partition, tuple(wanted.replicas.ids), f"{field}.replicas", may_resize=may_resize
+        )
     if not partition.adding_replicas and not partition.removing_replicas:
-        raise refuse(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way here", field)
+        raise refuse(
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way here", field
+        )
     return _change(view, partition, Assignment(assignment_of(partition).original, (), ()), field)
 
 
@@ -117,7 +159,11 @@ def _reassign(
         raise refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong, field)
     original = assignment_of(partition).original
     if not may_resize and len(target) != len(original):
-        raise refuse(ErrorCode.INVALID_REPLICATION_FACTOR, f"{len(target)} replicas instead of {len(original)}", field)
+        raise refuse(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{len(target)} replicas instead of {len(original)}",
+            field,
+        )
     removing = tuple(replica for replica in original if replica not in target)
     adding = tuple(replica for replica in target if replica not in original)
     return _change(view, partition, Assignment((*target, *removing), removing, adding), field)
@@ -126,13 +172,18 @@ def _reassign(
 def _change(
     view: ImageView, partition: Partition, assignment: Assignment, field: str
 ) -> pb.PartitionChangeRecord | None:
-    """The record of another assignment. Raises INVALID_REPLICA_ASSIGNMENT if it would leave only those that may lack records."""
+    """The record of another assignment.
+
+    Raises INVALID_REPLICA_ASSIGNMENT if it would leave only those that may lack records.
+    """
     isr: Sequence[int] = [member for member in partition.isr if member in assignment.replicas]
     brokers = Brokers(view)
     if isr:
         return next_state(brokers, partition, isr=isr, assignment=assignment)
     if unclean_election_enabled(view, partition.topic_id):
-        change = next_state(brokers, partition, isr=(), assignment=assignment, election=Election.UNCLEAN)
+        change = next_state(
+            brokers, partition, isr=(), assignment=assignment, election=Election.UNCLEAN
+        )
         # A field that is not set reads as broker 0: nobody led, and nobody is found who could.
         if change is not None and change.HasField("leader") and change.leader != NO_LEADER:
             return change

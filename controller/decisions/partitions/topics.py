@@ -1,4 +1,6 @@
-"""CreateTopics and DeleteTopics: a result for each topic, and one atomic batch for all that succeed."""
+"""CreateTopics and DeleteTopics: a result for each topic, and one atomic batch for all that
+succeed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from controller.decision import Reply, Write, check_item_count, check_record_count, refuse, wire_error, write_or_reply
+from controller.decision import (
+    Reply,
+    Write,
+    check_item_count,
+    check_record_count,
+    refuse,
+    wire_error,
+    write_or_reply,
+)
 from controller.decisions.configs import check_config, config_record
 from controller.rules.assignments import active_brokers, new_partition, spread, wrong_new_replicas
 from controller.state.state import ControllerState
@@ -23,7 +33,11 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> Write | Reply:
-    """Create topics. Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its topic."""
+    """Create topics.
+
+    Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its
+    topic.
+    """
     check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
     live = active_brokers(state.pending)
     names = Counter(topic.name for topic in request.topics)
@@ -33,18 +47,24 @@ def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> W
         try:
             if names[topic.name] > 1:
                 raise refuse(
-                    ErrorCode.INVALID_REQUEST, f"topic {topic.name[:249]!r} is named twice", f"topics[{index}].name"
+                    ErrorCode.INVALID_REQUEST,
+                    f"topic {topic.name[:249]!r} is named twice",
+                    f"topics[{index}].name",
                 )
             results.append(_create(state, live, topic, f"topics[{index}]", records))
         except ApiError as error:
             if error.code == ErrorCode.POLICY_VIOLATION:
                 raise
             results.append(rpc.CreatableTopicResult(name=topic.name, error=wire_error(error)))
-    return write_or_reply([] if request.validate_only else records, rpc.CreateTopicsResponse(topics=results))
+    return write_or_reply(
+        [] if request.validate_only else records, rpc.CreateTopicsResponse(topics=results)
+    )
 
 
 def delete_topics(state: ControllerState, request: rpc.DeleteTopicsRequest) -> Write | Reply:
-    """Delete topics by name, their configs first, so that no image shows configs of a topic that is gone."""
+    """Delete topics by name, their configs first, so that no image shows configs of a topic that is
+    gone.
+    """
     check_item_count(len(request.names), state.settings.max_records_per_request, "names")
     view = state.pending
     names = Counter(request.names)
@@ -53,10 +73,16 @@ def delete_topics(state: ControllerState, request: rpc.DeleteTopicsRequest) -> W
     for index, name in enumerate(request.names):
         try:
             if names[name] > 1:
-                raise refuse(ErrorCode.INVALID_REQUEST, f"topic {name!r} is named twice", f"names[{index}]")
+                raise refuse(
+                    ErrorCode.INVALID_REQUEST, f"topic {name!r} is named twice", f"names[{index}]"
+                )
             topic_id = view.topic_ids.get(name)
             if topic_id is None:
-                raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}", f"names[{index}]")
+                raise refuse(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"there is no topic {name!r}",
+                    f"names[{index}]",
+                )
             keys = sorted(view.configs.get((ResourceType.TOPIC, name)) or ())
             records.extend(config_record(ResourceType.TOPIC, name, key, None) for key in keys)
             records.append(record(pb.RemoveTopicRecord(topic_id=topic_id)))
@@ -64,11 +90,17 @@ def delete_topics(state: ControllerState, request: rpc.DeleteTopicsRequest) -> W
         except ApiError as error:
             results.append(rpc.DeletableTopicResult(name=name, error=wire_error(error)))
     check_record_count(len(records), state.settings.max_records_per_request)
-    return write_or_reply([] if request.validate_only else records, rpc.DeleteTopicsResponse(topics=results))
+    return write_or_reply(
+        [] if request.validate_only else records, rpc.DeleteTopicsResponse(topics=results)
+    )
 
 
 def _create(
-    state: ControllerState, live: Sequence[int], topic: rpc.CreatableTopic, field: str, records: list[Record]
+    state: ControllerState,
+    live: Sequence[int],
+    topic: rpc.CreatableTopic,
+    field: str,
+    records: list[Record],
 ) -> rpc.CreatableTopicResult:
     """Append the records of one topic, all or none."""
     _check_name(state.pending, topic.name, f"{field}.name")
@@ -76,13 +108,18 @@ def _create(
     if topic.assignments:
         # Counted before anything is made of them: a request must not cost more than its answer may.
         check_record_count(
-            len(records) + 1 + len(configs) + len(topic.assignments), state.settings.max_records_per_request
+            len(records) + 1 + len(configs) + len(topic.assignments),
+            state.settings.max_records_per_request,
         )
         assignments = _manual(state.pending, frozenset(live), topic, field)
     else:
         partitions = _partition_count(state, topic, f"{field}.num_partitions")
-        replication_factor = _replication_factor(state, topic, len(live), f"{field}.replication_factor")
-        check_record_count(len(records) + 1 + len(configs) + partitions, state.settings.max_records_per_request)
+        replication_factor = _replication_factor(
+            state, topic, len(live), f"{field}.replication_factor"
+        )
+        check_record_count(
+            len(records) + 1 + len(configs) + partitions, state.settings.max_records_per_request
+        )
         assignments = spread(state.pending, live, partitions, replication_factor, state.rng)
     topic_id = _new_topic_id(state)
     records.append(record(pb.TopicRecord(name=topic.name, topic_id=topic_id)))
@@ -90,7 +127,8 @@ def _create(
     active = frozenset(live)
     first = state.epoch_floor.first
     records.extend(
-        new_partition(topic_id, index, replicas, active, first) for index, replicas in enumerate(assignments)
+        new_partition(topic_id, index, replicas, active, first)
+        for index, replicas in enumerate(assignments)
     )
     return rpc.CreatableTopicResult(
         name=topic.name,
@@ -104,7 +142,8 @@ def _check_name(view: ImageView, name: str, field: str) -> None:
     if name in (".", "..") or not _NAME.fullmatch(name):
         raise refuse(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{name[:300]!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and neither '.' nor '..'",
+            f"{name[:300]!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and neither '.' nor"
+            " '..'",
             field,
         )
     if name in view.topic_ids:
@@ -118,7 +157,9 @@ def _configs(state: ControllerState, topic: rpc.CreatableTopic, field: str) -> l
         key = find(ResourceType.TOPIC, entry.name)
         if key is None or entry.name in seen:
             wrong = "there is no topic config" if key is None else "named twice:"
-            raise refuse(ErrorCode.INVALID_CONFIG, f"{wrong} {entry.name[:80]!r}", f"{field}[{index}].name")
+            raise refuse(
+                ErrorCode.INVALID_CONFIG, f"{wrong} {entry.name[:80]!r}", f"{field}[{index}].name"
+            )
         seen.add(entry.name)
         check_config(state.settings, key, entry.value, f"{field}[{index}].value")
         records.append(config_record(ResourceType.TOPIC, topic.name, entry.name, entry.value))
@@ -126,40 +167,65 @@ def _configs(state: ControllerState, topic: rpc.CreatableTopic, field: str) -> l
 
 
 def _partition_count(state: ControllerState, topic: rpc.CreatableTopic, field: str) -> int:
-    count = state.settings.num_partitions if topic.num_partitions == DEFAULT else topic.num_partitions
+    count = (
+        state.settings.num_partitions if topic.num_partitions == DEFAULT else topic.num_partitions
+    )
     if count < 1:
-        raise refuse(ErrorCode.INVALID_PARTITIONS, f"a topic has at least 1 partition, not {count}", field)
+        raise refuse(
+            ErrorCode.INVALID_PARTITIONS, f"a topic has at least 1 partition, not {count}", field
+        )
     return count
 
 
-def _replication_factor(state: ControllerState, topic: rpc.CreatableTopic, live: int, field: str) -> int:
+def _replication_factor(
+    state: ControllerState, topic: rpc.CreatableTopic, live: int, field: str
+) -> int:
     wanted = topic.replication_factor
     if wanted == DEFAULT:
         wanted = max(1, min(state.settings.default_replication_factor, live))
     if wanted < 1 or wanted > live:
         raise refuse(
-            ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {wanted} with {live} live brokers", field
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {wanted} with {live} live brokers",
+            field,
         )
     return wanted
 
 
-def _manual(view: ImageView, live: Collection[int], topic: rpc.CreatableTopic, field: str) -> list[tuple[int, ...]]:
-    """The assignment of the request, by partition. Counts, where given besides, must agree with it."""
+def _manual(
+    view: ImageView, live: Collection[int], topic: rpc.CreatableTopic, field: str
+) -> list[tuple[int, ...]]:
+    """The assignment of the request, by partition.
+
+    Counts, where given besides, must agree with it.
+    """
     by_index = {entry.partition_index: tuple(entry.broker_ids) for entry in topic.assignments}
     where = f"{field}.assignments"
     if sorted(by_index) != list(range(len(topic.assignments))):
         raise refuse(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered 0, 1, 2, ..., each of them once", where
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions are numbered 0, 1, 2, ..., each of them once",
+            where,
         )
     width = len(by_index[0])
     if topic.num_partitions not in (0, DEFAULT, len(by_index)):
-        raise refuse(ErrorCode.INVALID_REQUEST, f"{len(by_index)} partitions are assigned", f"{field}.num_partitions")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"{len(by_index)} partitions are assigned",
+            f"{field}.num_partitions",
+        )
     if topic.replication_factor not in (0, DEFAULT, width):
-        raise refuse(ErrorCode.INVALID_REQUEST, f"{width} replicas are assigned", f"{field}.replication_factor")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"{width} replicas are assigned",
+            f"{field}.replication_factor",
+        )
     for position, entry in enumerate(topic.assignments):
         wrong = wrong_new_replicas(view, entry.broker_ids, live, width)
         if wrong:
-            raise refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong, f"{where}[{position}].broker_ids")
+            raise refuse(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong, f"{where}[{position}].broker_ids"
+            )
     return [by_index[index] for index in range(len(by_index))]
 
 

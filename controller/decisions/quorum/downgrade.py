@@ -1,7 +1,9 @@
-"""Lowering feature levels (KIP-584): what stands against it, and what it means for those who have to live with it.
+"""Lowering feature levels (KIP-584): what stands against it, and what it means for those who have
+to live with it.
 
-A downgrade is lossless or refused, also where the request says that it may be unsafe: what the log holds beyond the lower level could not
-be read by the programs that the level is lowered for. What is lost otherwise is said as a warning.
+A downgrade is lossless or refused, also where the request says that it may be unsafe: what the log
+holds beyond the lower level could not be read by the programs that the level is lowered for. What
+is lost otherwise is said as a warning.
 
 Why: docs/decisions/018-feature-levels.md
 """
@@ -21,27 +23,33 @@ _EXPORT_CURSORS = 4
 
 
 def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[str]:
-    """What the levels above ``level`` of metadata.version have left where its programs would stumble over it, as far as the state tells.
+    """What the levels above ``level`` of metadata.version have left where its programs would
+    stumble over it, as far as the state tells.
 
-    What was there and is gone leaves no trace: a program of a lower level stops at such records, with a clear message.
+    What was there and is gone leaves no trace: a program of a lower level stops at such records,
+    with a clear message.
     """
     cannot = f"programs of metadata.version {level} cannot read that"
     if level < _SNAPSHOTS_VOTERS_CLIENTS:
         if image.voters is not None:
             yield f"the log names the voter set, at offset {image.voters.offset}: {cannot}"
         if len(image.clients):
-            yield f"{len(image.clients)} exactly-once clients are open, the first is {min(image.clients)}: close them first"
+            yield (
+                f"{len(image.clients)} exactly-once clients are open, the first is"
+                f" {min(image.clients)}: close them first"
+            )
         if seen.log_start_offset > 0:
             yield f"the log begins at {seen.log_start_offset}, behind a snapshot: {cannot}"
     if level < _HOSTNAMES and len(image.hostnames):
         yield (
-            f"{len(image.hostnames)} hostnames are mapped to broker ids, the first is {min(image.hostnames)!r}: {cannot};"
-            " delete them (`raftlog hostnames delete --all`)"
+            f"{len(image.hostnames)} hostnames are mapped to broker ids, the first is"
+            f" {min(image.hostnames)!r}: {cannot}; delete them (`raftlog hostnames delete --all`)"
         )
     if level < _EXPORT_CURSORS and len(image.export_cursors):
         yield (
-            f"{len(image.export_cursors)} export cursors are set, the first is {min(image.export_cursors)!r}: {cannot};"
-            " remove them (`raftlog cursors delete --all`)"
+            f"{len(image.export_cursors)} export cursors are set, the first is"
+            f" {min(image.export_cursors)!r}: {cannot}; remove them (`raftlog cursors delete"
+            " --all`)"
         )
 
 
@@ -53,12 +61,19 @@ def warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[str
             continue
         if update.name == versions.METADATA_VERSION:
             yield (
-                f"{update.name} goes from {current} to {level}: what came with the levels above is refused from now on; a log that holds"
-                " records of them, used up or not, cannot be read by programs that do not know them"
+                f"{update.name} goes from {current} to {level}: what came with the levels above is"
+                " refused from now on; a log that holds records of them, used up or not, cannot be"
+                " read by programs that do not know them"
             )
         elif update.name == versions.LAO_VERSION:
-            yield f"{update.name} goes from {current} to {level}: the lowest acknowledged offset is not promised any more"
+            yield (
+                f"{update.name} goes from {current} to {level}: the lowest acknowledged offset is"
+                " not promised any more"
+            )
         elif update.name == versions.BROKER_HEARTBEAT_VERSION:
-            yield f"{update.name} goes from {current} to {level}: brokers are not fenced for silence any more, and do not fence themselves"
+            yield (
+                f"{update.name} goes from {current} to {level}: brokers are not fenced for silence"
+                " any more, and do not fence themselves"
+            )
         else:
             yield f"{update.name} goes from {current} to {level}"

@@ -1,4 +1,5 @@
-"""UpdateFeatures (KIP-584): raise or lower what the cluster uses, when all who must know the level do. All of a request or nothing.
+"""UpdateFeatures (KIP-584): raise or lower what the cluster uses, when all who must know the level
+do. All of a request or nothing.
 
 Why: docs/decisions/018-feature-levels.md
 """
@@ -27,37 +28,56 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Kafka's upgrade types."""
 HEARD_WITHIN_MS = 5_000
-"""A voter that has fetched so lately says of itself what it is now, and not what it was before it was rolled back."""
+"""A voter that has fetched so lately says of itself what it is now, and not what it was before it
+was rolled back.
+"""
 
 
 def known_features() -> dict[str, tuple[int, int]]:
     """The features of this build: name -> lowest and highest level. 0: not finalized."""
     return {
-        versions.METADATA_VERSION: (versions.MIN_METADATA_VERSION, versions.LATEST_METADATA_VERSION),
+        versions.METADATA_VERSION: (
+            versions.MIN_METADATA_VERSION,
+            versions.LATEST_METADATA_VERSION,
+        ),
         versions.LAO_VERSION: (0, 1),
         versions.BROKER_HEARTBEAT_VERSION: (0, 1),
     }
 
 
 def update_features(
-    state: ControllerState, request: rpc.UpdateFeaturesRequest, node_id: int, look: Look | None, now: float
+    state: ControllerState,
+    request: rpc.UpdateFeaturesRequest,
+    node_id: int,
+    look: Look | None,
+    now: float,
 ) -> Decision:
-    """Decide all updates. Raises INVALID_UPDATE_VERSION naming who or what stands against the first that cannot be; INVALID_REQUEST.
+    """Decide all updates.
 
-    The end of strict reads is decided when every lease for them has ended: up to a session timeout later.
+    Raises INVALID_UPDATE_VERSION naming who or what stands against the first that cannot be;
+    INVALID_REQUEST.
+
+    The end of strict reads is decided when every lease for them has ended: up to a session timeout
+    later.
     """
     image = state.pending.snapshot()
     records: list[Record] = []
     seen: set[str] = set()
     for index, update in enumerate(request.updates):
         if update.name in seen:
-            raise refuse(ErrorCode.INVALID_REQUEST, f"feature {update.name!r} is named twice", f"updates[{index}].name")
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"feature {update.name!r} is named twice",
+                f"updates[{index}].name",
+            )
         seen.add(update.name)
         _check_direction(image, update, f"updates[{index}]")
         level, field = update.max_version_level, f"updates[{index}].max_version_level"
         if level == image.features.get(update.name, 0):
             continue
-        for reason in _obstacles(state, image, update, node_id, look(now) if look is not None else None):
+        for reason in _obstacles(
+            state, image, update, node_id, look(now) if look is not None else None
+        ):
             raise _invalid(reason, field)
         records += _told_in_words(image, update.name, level)
         records.append(record(pb.FeatureLevelRecord(name=update.name, feature_level=level)))
@@ -77,7 +97,9 @@ def update_features(
 
 
 def _told_in_words(image: Image, name: str, level: int) -> list[Record]:
-    """Below the level that knows causes no entity has one: programs of before would have another state hash."""
+    """Below the level that knows causes no entity has one: programs of before would have another
+    state hash.
+    """
     if name != versions.METADATA_VERSION or level >= versions.CAUSES:
         return []
     brokers = (image.brokers[broker_id] for broker_id in sorted(image.brokers))
@@ -90,7 +112,9 @@ def _told_in_words(image: Image, name: str, level: int) -> list[Record]:
 
 def _ends_strict_reads(image: Image, asked: Mapping[str, int]) -> bool:
     after = {**{name: image.features[name] for name in image.features}, **asked}
-    return versions.supports_strict_reads(image.features) and not versions.supports_strict_reads(after)
+    return versions.supports_strict_reads(image.features) and not versions.supports_strict_reads(
+        after
+    )
 
 
 def _check_direction(image: Image, update: rpc.FeatureUpdate, field: str) -> None:
@@ -98,24 +122,34 @@ def _check_direction(image: Image, update: rpc.FeatureUpdate, field: str) -> Non
     known = known_features().get(update.name)
     if known is None:
         raise _invalid(
-            f"there is no feature {update.name!r}: there are {', '.join(sorted(known_features()))}", f"{field}.name"
+            f"there is no feature {update.name!r}: there are {', '.join(sorted(known_features()))}",
+            f"{field}.name",
         )
     low, high = known
     level, current = update.max_version_level, image.features.get(update.name, 0)
     if not low <= level <= high:
         raise _invalid(
-            f"this controller knows {update.name} from {low} to {high}, not {level}", f"{field}.max_version_level"
+            f"this controller knows {update.name} from {low} to {high}, not {level}",
+            f"{field}.max_version_level",
         )
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise _invalid(f"there is no upgrade type {update.upgrade_type}", f"{field}.upgrade_type")
     if level < current and update.upgrade_type == UPGRADE:
-        raise _invalid(f"{update.name} is at {current}: {level} would be a downgrade", f"{field}.upgrade_type")
+        raise _invalid(
+            f"{update.name} is at {current}: {level} would be a downgrade", f"{field}.upgrade_type"
+        )
     if level > current and update.upgrade_type != UPGRADE:
-        raise _invalid(f"{update.name} is at {current}: {level} would be an upgrade", f"{field}.upgrade_type")
+        raise _invalid(
+            f"{update.name} is at {current}: {level} would be an upgrade", f"{field}.upgrade_type"
+        )
 
 
 def _obstacles(
-    state: ControllerState, image: Image, update: rpc.FeatureUpdate, node_id: int, seen: QuorumDescription | None
+    state: ControllerState,
+    image: Image,
+    update: rpc.FeatureUpdate,
+    node_id: int,
+    seen: QuorumDescription | None,
 ) -> Iterator[str]:
     """What stands against a change of level."""
     name, level = update.name, update.max_version_level
@@ -129,7 +163,10 @@ def _obstacles(
         return
     if level < image.features.get(name, 0):
         if update.upgrade_type == UNSAFE_DOWNGRADE:
-            yield "an unsafe downgrade would leave a log that no program of that level can read: it is not done"
+            yield (
+                "an unsafe downgrade would leave a log that no program of that level can read: it"
+                " is not done"
+            )
         yield from left_behind(image, seen, level)
     yield from _voters_against(seen, node_id, level)
 
@@ -137,22 +174,32 @@ def _obstacles(
 def _brokers_against(image: Image, name: str, level: int) -> Iterator[str]:
     for broker_id in sorted(image.brokers):
         broker = image.brokers[broker_id]
-        if not level or (name == versions.LAO_VERSION and broker.registration_version == LEGACY_REGISTRATION):
+        if not level or (
+            name == versions.LAO_VERSION and broker.registration_version == LEGACY_REGISTRATION
+        ):
             continue
-        low, high = next(((low, high) for known, low, high in broker.features if known == name), (0, 0))
+        low, high = next(
+            ((low, high) for known, low, high in broker.features if known == name), (0, 0)
+        )
         if not low <= level <= high:
             yield f"broker {broker_id} knows {name} from {low} to {high}, not {level}"
 
 
 def _voters_against(seen: QuorumDescription, node_id: int, level: int) -> Iterator[str]:
-    """Every voter of the set in force must have said lately that it knows the level. This node says it by running."""
+    """Every voter of the set in force must have said lately that it knows the level.
+
+    This node says it by running.
+    """
     progress = {replica.node_id: replica for replica in seen.voters}
     for voter_id in sorted({voter.node_id for voter in seen.voter_set} | set(progress)):
         if voter_id == node_id:
             continue
         known = _level_of(progress.get(voter_id))
         if known is None:
-            yield f"voter {voter_id} has not been heard from lately: nobody knows whether it can do metadata.version {level}"
+            yield (
+                f"voter {voter_id} has not been heard from lately: nobody knows whether it can do"
+                f" metadata.version {level}"
+            )
         elif known < level:
             yield f"voter {voter_id} knows metadata.version up to {known}, not {level}"
 

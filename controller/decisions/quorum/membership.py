@@ -1,7 +1,9 @@
-"""Changes of the voter set (KIP-853), in Kafka's order of checks: one replica at a time, each committed before the next begins.
+"""Changes of the voter set (KIP-853), in Kafka's order of checks: one replica at a time, each
+committed before the next begins.
 
-A set is in force in the quorum's core as soon as its VotersRecord is appended. So what is checked here is that the record *can* be
-committed: a majority of the new set is alive, and a new voter has nothing to catch up with. The core refuses the rest as a last line.
+A set is in force in the quorum's core as soon as its VotersRecord is appended. So what is checked
+here is that the record *can* be committed: a majority of the new set is alive, and a new voter has
+nothing to catch up with. The core refuses the rest as a last line.
 
 Why: docs/decisions/005-voters-in-the-log.md
 """
@@ -22,7 +24,9 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CAUGHT_UP_WITHIN_MS = 3_000
-"""A new voter has had all of the leader's log so lately: the high watermark does not wait for it to catch up."""
+"""A new voter has had all of the leader's log so lately: the high watermark does not wait for it to
+catch up.
+"""
 LIVE_WITHIN_MS = 1_500
 """A voter that has fetched so lately counts as alive."""
 FIRST_SET_EVERY_S = 0.1
@@ -34,16 +38,21 @@ Look = Callable[[float], QuorumDescription]
 
 
 class Membership:
-    """Decides on the voter set for one epoch. ``look`` shows what the quorum's core knows of the replicas."""
+    """Decides on the voter set for one epoch.
 
-    def __init__(self, state: ControllerState, node_id: int, epoch_start_offset: int, look: Look | None) -> None:
+    ``look`` shows what the quorum's core knows of the replicas.
+    """
+
+    def __init__(
+        self, state: ControllerState, node_id: int, epoch_start_offset: int, look: Look | None
+    ) -> None:
         self._state = state
         self._node_id = node_id
         self._epoch_start_offset = epoch_start_offset
         self._look = look
         self._next_look = 0.0
 
-    # --- requests -----------------------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     def add(self, request: rpc.AddRaftVoterRequest, now: float) -> Write:
         """AddRaftVoter: a caught-up observer becomes a voter."""
@@ -54,13 +63,18 @@ class Membership:
                 raise refuse(
                     ErrorCode.DUPLICATE_VOTER,
                     f"node {voter.id} is a voter already"
-                    + ("" if same else f", with directory {voter.directory_id}: remove that one first"),
+                    + (
+                        ""
+                        if same
+                        else f", with directory {voter.directory_id}: remove that one first"
+                    ),
                     "voter_id",
                 )
         if request.voter_id in self._state.pending.brokers:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"node {request.voter_id} is registered as a broker: controllers and brokers have node ids of their own",
+                f"node {request.voter_id} is registered as a broker: controllers and brokers have"
+                " node ids of their own",
                 "voter_id",
             )
         self._check_directory(request.voter_directory_id)
@@ -68,29 +82,38 @@ class Membership:
         if observer is None:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"node {request.voter_id} with directory {request.voter_directory_id} does not fetch from this leader:"
-                " start it as an observer first",
+                f"node {request.voter_id} with directory {request.voter_directory_id} does not"
+                " fetch from this leader: start it as an observer first",
                 "voter_id",
             )
         if not 0 <= observer.last_caught_up_age_ms <= CAUGHT_UP_WITHIN_MS:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"node {request.voter_id} is not caught up: it has the log up to {observer.log_end_offset}"
-                f" of {seen.log_end_offset}, and fetched {_ago(observer.last_fetch_age_ms)}",
+                f"node {request.voter_id} is not caught up: it has the log up to"
+                f" {observer.log_end_offset} of {seen.log_end_offset}, and fetched"
+                f" {_ago(observer.last_fetch_age_ms)}",
                 "voter_id",
             )
         _check_endpoint(request.endpoint)
-        known, finalized = max(1, observer.max_metadata_version), metadata_version(self._state.pending.features)
+        known, finalized = (
+            max(1, observer.max_metadata_version),
+            metadata_version(self._state.pending.features),
+        )
         if known < finalized:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"node {request.voter_id} knows metadata.version up to {known}, this cluster is at {finalized}",
+                f"node {request.voter_id} knows metadata.version up to {known}, this cluster is at"
+                f" {finalized}",
                 "voter_id",
             )
         entry = VoterEntry(request.voter_id, request.voter_directory_id, request.endpoint)
         new = (*voters, entry)
         self._check_live_majority(seen, new)
-        return Write([_record(new)], rpc.AddRaftVoterResponse(), answer_when_appended=request.ack_when_appended)
+        return Write(
+            [_record(new)],
+            rpc.AddRaftVoterResponse(),
+            answer_when_appended=request.ack_when_appended,
+        )
 
     def remove(self, request: rpc.RemoveRaftVoterRequest, now: float) -> Write:
         """RemoveRaftVoter. The leader itself leads on, uncounted, until that is committed."""
@@ -109,7 +132,9 @@ class Membership:
         _check_endpoint(request.endpoint)
         if old.endpoint == request.endpoint:
             return Reply(rpc.UpdateRaftVoterResponse())
-        new = tuple(VoterEntry(v.id, v.directory_id, request.endpoint) if v is old else v for v in voters)
+        new = tuple(
+            VoterEntry(v.id, v.directory_id, request.endpoint) if v is old else v for v in voters
+        )
         return Write([_record(new)], rpc.UpdateRaftVoterResponse())
 
     def _changeable(self, now: float) -> tuple[QuorumDescription, tuple[VoterEntry, ...]]:
@@ -118,10 +143,14 @@ class Membership:
         named: Voters | None = state.pending.voters
         if named is not None and named.offset > state.committed.offset:
             raise refuse(
-                ErrorCode.REQUEST_TIMED_OUT, f"the change of the voter set at {named.offset} is not committed yet"
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the change of the voter set at {named.offset} is not committed yet",
             )
         if self._look is None or state.committed.offset < self._epoch_start_offset:
-            raise refuse(ErrorCode.REQUEST_TIMED_OUT, "this controller has committed nothing of its own epoch yet")
+            raise refuse(
+                ErrorCode.REQUEST_TIMED_OUT,
+                "this controller has committed nothing of its own epoch yet",
+            )
         if not supports_voters(state.pending.features):
             level = metadata_version(state.pending.features)
             raise refuse(
@@ -135,17 +164,24 @@ class Membership:
 
     def _check_directory(self, directory_id: str) -> None:
         if not directory_id:
-            raise refuse(ErrorCode.INVALID_REQUEST, "a voter is named with its directory id", "voter_directory_id")
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                "a voter is named with its directory id",
+                "voter_directory_id",
+            )
 
     def _check_live_majority(self, seen: QuorumDescription, voters: tuple[VoterEntry, ...]) -> None:
-        """Who leads can commit a set only if a majority of it answers; else writes would stop until more of it come back."""
+        """Who leads can commit a set only if a majority of it answers; else writes would stop until
+        more of it come back.
+        """
         dead = [voter.id for voter in voters if not self._is_live(seen, voter)]
         majority = len(voters) // 2 + 1
         if len(voters) - len(dead) < majority:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"the new set would have no live majority: of {sorted(voter.id for voter in voters)}"
-                f" the leader does not hear from {sorted(dead)}",
+                "the new set would have no live majority: of"
+                f" {sorted(voter.id for voter in voters)} the leader does not hear from"
+                f" {sorted(dead)}",
                 "voter_id",
             )
 
@@ -158,7 +194,7 @@ class Membership:
             for replica in (*seen.voters, *seen.observers)
         )
 
-    # --- the first set ------------------------------------------------------------------------------------------------
+    # --- the first set ---------------------------------------------------------------------------
 
     @property
     def is_static(self) -> bool:
@@ -188,14 +224,25 @@ class Membership:
 
     def _why_static(self, seen: QuorumDescription) -> str:
         unknown = [voter.id for voter in _with_directories(seen) if not voter.directory_id]
-        return f"the voter set is static until every voter has fetched from this leader; it waits for {unknown}"
+        return (
+            "the voter set is static until every voter has fetched from this leader; it waits for"
+            f" {unknown}"
+        )
 
 
 def _with_directories(seen: QuorumDescription) -> tuple[VoterEntry, ...]:
-    """The set in force, with the directory ids that the voters' fetches showed where it does not name them."""
-    shown = {replica.node_id: replica.directory_id for replica in seen.voters if replica.last_fetch_age_ms >= 0}
+    """The set in force, with the directory ids that the voters' fetches showed where it does not
+    name them.
+    """
+    shown = {
+        replica.node_id: replica.directory_id
+        for replica in seen.voters
+        if replica.last_fetch_age_ms >= 0
+    }
     return tuple(
-        VoterEntry(voter.node_id, voter.directory_id or shown.get(voter.node_id, ""), voter.endpoint)
+        VoterEntry(
+            voter.node_id, voter.directory_id or shown.get(voter.node_id, ""), voter.endpoint
+        )
         for voter in seen.voter_set
     )
 
@@ -204,7 +251,11 @@ def _record(voters: tuple[VoterEntry, ...]) -> Record:
     return record(
         pb.VotersRecord(
             voters=[
-                pb.VoterEntry(voter_id=voter.id, voter_directory_id=voter.directory_id, endpoint=voter.endpoint)
+                pb.VoterEntry(
+                    voter_id=voter.id,
+                    voter_directory_id=voter.directory_id,
+                    endpoint=voter.endpoint,
+                )
                 for voter in sorted(voters, key=lambda voter: voter.id)
             ]
         )
@@ -224,15 +275,23 @@ def _voter(voters: tuple[VoterEntry, ...], node_id: int, directory_id: str) -> V
     raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {node_id} is no voter", "voter_id")
 
 
-def _observer(seen: QuorumDescription, node_id: int, directory_id: str) -> ReplicaDescription | None:
+def _observer(
+    seen: QuorumDescription, node_id: int, directory_id: str
+) -> ReplicaDescription | None:
     return next(
-        (one for one in seen.observers if (one.node_id, one.directory_id) == (node_id, directory_id)),
+        (
+            one
+            for one in seen.observers
+            if (one.node_id, one.directory_id) == (node_id, directory_id)
+        ),
         None,
     )
 
 
 def controller_ids(seen: QuorumDescription) -> frozenset[int]:
-    """The node ids of the controllers: of the voter set in force, and of those that fetch as observers."""
+    """The node ids of the controllers: of the voter set in force, and of those that fetch as
+    observers.
+    """
     ids = {voter.node_id for voter in seen.voter_set}
     return frozenset(ids.union(replica.node_id for replica in (*seen.voters, *seen.observers)))
 

@@ -1,7 +1,9 @@
-"""Handing the leadership over: to whom, and when it may be let go, so that nothing that was accepted is lost or left unknown.
+"""Handing the leadership over: to whom, and when it may be let go, so that nothing that was
+accepted is lost or left unknown.
 
-The active controller stops deciding; what waits, waits on. Once all it has proposed is committed, and answered, and the target has
-all of it durable too, it resigns with the target as the first to campaign (Raft thesis 3.10). Not in time: it leads on.
+The active controller stops deciding; what waits, waits on. Once all it has proposed is committed,
+and answered, and the target has all of it durable too, it resigns with the target as the first to
+campaign (Raft thesis 3.10). Not in time: it leads on.
 
 Why: docs/decisions/023-leadership-transfer.md
 """
@@ -23,7 +25,10 @@ TRANSFER_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A transfer under way, to nobody if ``target_id`` is -1. ``deadline``: seconds of the loop's clock."""
+    """A transfer under way, to nobody if ``target_id`` is -1.
+
+    ``deadline``: seconds of the loop's clock.
+    """
 
     target_id: int
     reason: str
@@ -41,18 +46,29 @@ class Transfer:
         """What it still waits for, for people."""
         target = next((one for one in seen.voters if one.node_id == self.target_id), None)
         if target is None:
-            return f"node {self.target_id} is no voter any more" if self.target_id >= 0 else "no other voter is alive"
+            return (
+                f"node {self.target_id} is no voter any more"
+                if self.target_id >= 0
+                else "no other voter is alive"
+            )
         return (
-            f"node {self.target_id} has the log up to {target.log_end_offset} of {seen.log_end_offset},"
-            f" {max(0, seen.high_watermark)} is committed"
+            f"node {self.target_id} has the log up to {target.log_end_offset} of"
+            f" {seen.log_end_offset}, {max(0, seen.high_watermark)} is committed"
         )
 
 
-def decide_transfer(seen: QuorumDescription | None, node_id: int, request: rpc.TransferLeadershipRequest) -> Decision:
-    """TransferLeadership: whether there is somebody to hand over to. The shell does it, and answers when it is done."""
+def decide_transfer(
+    seen: QuorumDescription | None, node_id: int, request: rpc.TransferLeadershipRequest
+) -> Decision:
+    """TransferLeadership: whether there is somebody to hand over to.
+
+    The shell does it, and answers when it is done.
+    """
     target_id = request.target_id
     if seen is None:
-        raise refuse(ErrorCode.UNSUPPORTED_VERSION, "this controller does not know the other voters")
+        raise refuse(
+            ErrorCode.UNSUPPORTED_VERSION, "this controller does not know the other voters"
+        )
     if target_id == node_id:
         return Reply(rpc.TransferLeadershipResponse(target_id=node_id))
     if target_id < 0:
@@ -65,15 +81,21 @@ def decide_transfer(seen: QuorumDescription | None, node_id: int, request: rpc.T
         raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {target_id} is no voter", "target_id")
     if not _is_live(target):
         raise refuse(
-            ErrorCode.REQUEST_TIMED_OUT, f"node {target_id} has not fetched from the leader lately", "target_id"
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"node {target_id} has not fetched from the leader lately",
+            "target_id",
         )
     return TransferLeadership(target_id, rpc.TransferLeadershipResponse(target_id=target_id))
 
 
 def best_successor(seen: QuorumDescription, node_id: int) -> int:
-    """The live voter that can take over soonest, one with disk space before one without; -1: none."""
+    """The live voter that can take over soonest, one with disk space before one without; -1:
+    none.
+    """
     others = [one for one in seen.voters if one.node_id != node_id and _is_live(one)]
-    best = min(others, key=lambda one: (one.low_on_space, -one.log_end_offset, one.node_id), default=None)
+    best = min(
+        others, key=lambda one: (one.low_on_space, -one.log_end_offset, one.node_id), default=None
+    )
     return -1 if best is None else best.node_id
 
 

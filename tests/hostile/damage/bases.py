@@ -1,7 +1,9 @@
-"""What is damaged: small real directories, each with something of everything, and older copies of their files.
+"""What is damaged: small real directories, each with something of everything, and older copies of
+their files.
 
-``closed`` and ``killed`` are a controller's whose log begins at 0, ``late`` and ``late-killed`` one's that began anew behind a snapshot;
-then a broker's, an export, and a configuration. A killed one is a copy from under the open store: its end is in the write-ahead log.
+``closed`` and ``killed`` are a controller's whose log begins at 0, ``late`` and ``late-killed``
+one's that began anew behind a snapshot; then a broker's, an export, and a configuration. A killed
+one is a copy from under the open store: its end is in the write-ahead log.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ KEYS = tuple((bytes([letter]) * 16, index) for letter in b"abc" for index in (0,
 
 
 class Base(NamedTuple):
-    """One directory, and older ones of the same kind whose files may be put in place of newer ones."""
+    """One directory, and older ones of the same kind whose files may be put in place of newer
+    ones.
+    """
 
     name: str
     kind: str
@@ -61,7 +65,9 @@ def make_bases(parent: Path, seed: int) -> list[Base]:
         made.append(Base(f"{prefix}killed", "controller", where / "killed", older))
     asyncio.run(_broker(parent / "broker", Random(seed)))
     broker, older = parent / "broker", (parent / "broker" / "old",)
-    made += [Base(f"broker-{name}", "broker", broker / name, older) for name in ("closed", "killed")]
+    made += [
+        Base(f"broker-{name}", "broker", broker / name, older) for name in ("closed", "killed")
+    ]
     _export(parent / "export", LogHistory(seed, metadata_version=4))
     made.append(Base("export", "export", parent / "export" / "now", (parent / "export" / "old",)))
     _config(parent / "config", parent / "data")
@@ -69,7 +75,7 @@ def make_bases(parent: Path, seed: int) -> list[Base]:
     return made
 
 
-# --- a controller -------------------------------------------------------------------------------------------------------
+# --- a controller -------------------------------------------------------------------------------
 
 
 async def _controller(where: Path, history: LogHistory, *, late: bool) -> None:
@@ -83,7 +89,9 @@ async def _controller(where: Path, history: LogHistory, *, late: bool) -> None:
         await _vote(store, VoteState(history.epoch, 1, "d1"))
         if number == 2:
             # What a new leader did not have, on disk in a table of its own, and then truncated.
-            stale = batch.encode([record(pb.NoOpRecord()).data] * 9, base_offset=before, epoch=1, timestamp_ms=1)
+            stale = batch.encode(
+                [record(pb.NoOpRecord()).data] * 9, base_offset=before, epoch=1, timestamp_ms=1
+            )
             _append(store, stale, before, before + 9, history)
             await _flush(store)
             store.close()
@@ -110,7 +118,9 @@ def _append(store: RocksLogStore, chunk: bytes, base: int, end: int, history: Lo
     """Of the epoch that the log has."""
     (header,) = batch.headers(chunk)
     records = [tuple(one) for one in batch.records(chunk, header)]
-    again = batch.encode(records, base_offset=base, epoch=history.epoch, timestamp_ms=history.timestamp_ms)
+    again = batch.encode(
+        records, base_offset=base, epoch=history.epoch, timestamp_ms=history.timestamp_ms
+    )
     store.append(again, base, end)
 
 
@@ -120,7 +130,9 @@ def _count(data: bytes) -> int:
 
 
 def _opened(directory: Path) -> RocksLogStore:
-    return open_store(directory, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop())
+    return open_store(
+        directory, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop()
+    )
 
 
 async def _snapshot(store: RocksLogStore, history: LogHistory, end_offset: int) -> SnapshotId:
@@ -151,7 +163,7 @@ async def _done(call: Callable[[Callable[[object], None]], None]) -> None:
     assert await future is None
 
 
-# --- a broker, an export, a configuration --------------------------------------------------------------------------------
+# --- a broker, an export, a configuration -------------------------------------------------------
 
 
 async def _broker(where: Path, rng: Random) -> None:
@@ -181,7 +193,9 @@ def _export(where: Path, history: LogHistory) -> None:
     export(history.run(100), now)
     export(history.run(160), now)
     shutil.copytree(now, where / "old")
-    with ExportWriter(now, history.cluster_id, history.generation, max_segment_records=50) as writer:
+    with ExportWriter(
+        now, history.cluster_id, history.generation, max_segment_records=50
+    ) as writer:
         end = writer.next_offset
         history.run(260)
         writer.append_chunk(b"".join(history.batches[history.positions[end] :]))

@@ -1,12 +1,16 @@
-"""What is right: the answer of the undamaged directory, or an error that says what is wrong. Nothing in between.
+"""What is right: the answer of the undamaged directory, or an error that says what is wrong.
+
+Nothing in between.
 
 The exceptions are few, and each is a limit that the documentation names:
 
-* a write-ahead log of a node that was killed may end earlier, or be gone: the log is then a prefix that reaches at least as far as
-  ``log-state.json`` says (a broker's replicas: a prefix each);
-* an older vote within the log's last epoch, an older identity, and a missing bootstrap file can't be told from right ones;
+* a write-ahead log of a node that was killed may end earlier, or be gone: the log is then a prefix
+  that reaches at least as far as ``log-state.json`` says (a broker's replicas: a prefix each);
+* an older vote within the log's last epoch, an older identity, and a missing bootstrap file can't
+  be told from right ones;
 * an older manifest of an export, which names fewer files, is that export as it was;
-* a snapshot that is damaged is left out, with a line of level critical from a node, if an older one and the log make up for it.
+* a snapshot that is damaged is left out, with a line of level critical from a node, if an older one
+  and the log make up for it.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ PLACE = re.compile(r"offsets? \d+|byte \d+")
 ERRORS = (1, 2, 3, 6)
 
 
-def problem(base: Base, wound: Wound, reader: str, sound: dict[str, Any], found: dict[str, Any]) -> str:
+def problem(
+    base: Base, wound: Wound, reader: str, sound: dict[str, Any], found: dict[str, Any]
+) -> str:
     """What is wrong with what a reader said; empty if nothing is."""
     if "defect" in found:
         return f"not a typed error: {found['defect']}\n{found.get('trace', '')}"
@@ -32,11 +38,17 @@ def problem(base: Base, wound: Wound, reader: str, sound: dict[str, Any], found:
         return _error(base, wound, sound, found)
     if found["out"] == sound["out"] or base.kind == "config":
         return ""
-    return "" if _allowed(base, wound, reader, sound["out"], found) else f"another answer: {_difference(sound, found)}"
+    return (
+        ""
+        if _allowed(base, wound, reader, sound["out"], found)
+        else f"another answer: {_difference(sound, found)}"
+    )
 
 
 def _error(base: Base, wound: Wound, sound: dict[str, Any], found: dict[str, Any]) -> str:
-    said = "\n".join(line for line in found["err"].strip().splitlines() if not line.endswith("; it is left out"))
+    said = "\n".join(
+        line for line in found["err"].strip().splitlines() if not line.endswith("; it is left out")
+    )
     if found["code"] not in ERRORS:
         return f"exit code {found['code']}: {said}"
     if "Traceback" in said or not said.startswith("raftlog: ") or len(said) > 2000:
@@ -45,15 +57,28 @@ def _error(base: Base, wound: Wound, sound: dict[str, Any], found: dict[str, Any
         return f"more than one line: {said}"
     if not sound["out"].startswith(found["out"]):
         return f"output before the error that is not the undamaged one: {found['out'][-300:]}"
-    return "" if _names(wound, said) or found.get("offset", -1) >= 0 else f"neither file nor offset: {said}"
+    return (
+        ""
+        if _names(wound, said) or found.get("offset", -1) >= 0
+        else f"neither file nor offset: {said}"
+    )
 
 
 def _names(wound: Wound, said: str) -> bool:
-    names = [wound.victim.rpartition("/")[2], *([wound.other.name] if wound.other is not None else [])]
+    names = [
+        wound.victim.rpartition("/")[2],
+        *([wound.other.name] if wound.other is not None else []),
+    ]
     # RocksDB does not always say more than where it lies.
-    inside = [f"/case/{folder}" for folder in ("log", "partitions") if wound.victim.startswith(folder)]
+    inside = [
+        f"/case/{folder}" for folder in ("log", "partitions") if wound.victim.startswith(folder)
+    ]
     unformatted = wound.victim == "meta.json" and "/case is not formatted" in said
-    return unformatted or any(name in said for name in (*names, *inside)) or PLACE.search(said) is not None
+    return (
+        unformatted
+        or any(name in said for name in (*names, *inside))
+        or PLACE.search(said) is not None
+    )
 
 
 def _allowed(base: Base, wound: Wound, reader: str, sound: str, found: dict[str, Any]) -> bool:
@@ -64,7 +89,14 @@ def _allowed(base: Base, wound: Wound, reader: str, sound: str, found: dict[str,
         return _same_but(sound, found["out"], "bootstrap")
     if wound.kind == "older" and wound.victim in ("quorum-state.json", "meta.json"):
         return _same_but(
-            sound, found["out"], "vote", "voted_id", "voted_directory_id", "vote_epoch", "identity", "format_version"
+            sound,
+            found["out"],
+            "vote",
+            "voted_id",
+            "voted_directory_id",
+            "vote_epoch",
+            "identity",
+            "format_version",
         )
     wal = any(name.endswith(".log") for name in victims) or wound.victim in ("log", "partitions")
     if wal and base.name.endswith("killed"):
@@ -108,7 +140,9 @@ def _same_but(sound: str, found: str, *fields: str) -> bool:
 
 
 def _prefix(base: Base, reader: str, sound: str, found: str, *but: str) -> bool:
-    """Whether it is the beginning of the right answer, down to what is known to have been durable."""
+    """Whether it is the beginning of the right answer, down to what is known to have been
+    durable.
+    """
     if base.kind == "broker":
         one, other = json.loads(sound), json.loads(found)
         return one["identity"] == other["identity"] and all(
@@ -120,7 +154,9 @@ def _prefix(base: Base, reader: str, sound: str, found: str, *but: str) -> bool:
         last = json.loads(found.splitlines()[-1])["offset"] if found else -1
         return sound.startswith(found) and last + 1 >= least
     if reader == "info":
-        return least <= json.loads(found)["log_end_offset"] and _same_but(sound, found, "log_end_offset")
+        return least <= json.loads(found)["log_end_offset"] and _same_but(
+            sound, found, "log_end_offset"
+        )
     if reader == "image":
         # Of what is proven to be committed, which may end before what is durable.
         return bool(json.loads(found)["offset"] <= json.loads(sound)["offset"])
@@ -129,10 +165,20 @@ def _prefix(base: Base, reader: str, sound: str, found: str, *but: str) -> bool:
     same = begin == one["range"][0] and (other["content"] == prefix or end == begin)
     if reader == "export":
         return same and one["cluster_id"] == other["cluster_id"]
-    return same and end >= least and _same_but(sound, found, "range", "content", "prefixes", "epochs", *but)
+    return (
+        same
+        and end >= least
+        and _same_but(sound, found, "range", "content", "prefixes", "epochs", *but)
+    )
 
 
 def _difference(sound: dict[str, Any], found: dict[str, Any]) -> str:
     one, other = sound["out"], found["out"]
-    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return f"at character {at} of {len(one)}: …{other[max(0, at - 80) : at + 120]}… instead of …{one[max(0, at - 80) : at + 120]}…"
+    at = next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
+    return (
+        f"at character {at} of {len(one)}: …{other[max(0, at - 80) : at + 120]}… instead of"
+        f" …{one[max(0, at - 80) : at + 120]}…"
+    )

@@ -1,6 +1,9 @@
-"""Every reader, as a function of a damaged directory. What it says is compared with what it says of the undamaged one.
+"""Every reader, as a function of a damaged directory.
 
-The commands run as they do from a shell, but for the process: arguments in; output, messages and exit code back.
+What it says is compared with what it says of the undamaged one.
+
+The commands run as they do from a shell, but for the process: arguments in; output, messages and
+exit code back.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ from replay.spans import Span
 
 PROBE_S = 10.0
 MEMORY_BYTES = 1 << 30
-"""What this process may take with all it has loaded: more is refused, and shows as a MemoryError or a crash."""
+"""What this process may take with all it has loaded: more is refused, and shows as a MemoryError or
+a crash.
+"""
 Said = dict[str, Any]
 
 
@@ -78,10 +83,15 @@ def _called(call: Callable[[], dict[str, Any]]) -> Said:
             return {"code": 0, "out": json.dumps(call(), sort_keys=True), "err": ""}
         except RaftlogError as error:
             code = int(cli.report(error))
-            return {"code": code, "out": "", "err": err.getvalue(), "offset": getattr(error, "offset", -1)}
+            return {
+                "code": code,
+                "out": "",
+                "err": err.getvalue(),
+                "offset": getattr(error, "offset", -1),
+            }
 
 
-# --- a controller's directory -------------------------------------------------------------------------------------------
+# --- a controller's directory -------------------------------------------------------------------
 
 
 def dump(directory: Path) -> Said:
@@ -108,7 +118,9 @@ def export(directory: Path) -> Said:
             manifest = read_manifest(target)
             data = b"".join(b"".join(read_segment(target, one)) for one in manifest.of_kind(RAW))
             document = {"range": [manifest.history_begin, manifest.end_offset], **_content(data)}
-            said["out"] = json.dumps({"cluster_id": manifest.cluster_id, **document}, sort_keys=True)
+            said["out"] = json.dumps(
+                {"cluster_id": manifest.cluster_id, **document}, sort_keys=True
+            )
         else:
             said["out"] = ""
         return said
@@ -120,7 +132,13 @@ def start(directory: Path) -> Said:
     async def recover() -> dict[str, Any]:
         bootstrap = read_bootstrap(directory)
         loop = asyncio.get_running_loop()
-        store = open_store(directory, expect_cluster_id=None, expect_node_id=None, loop=loop, probe_timeout_s=PROBE_S)
+        store = open_store(
+            directory,
+            expect_cluster_id=None,
+            expect_node_id=None,
+            loop=loop,
+            probe_timeout_s=PROBE_S,
+        )
         try:
             found = store.recover()
             data = store.read(found.start_offset, until=found.end_offset, max_bytes=1 << 40)
@@ -137,7 +155,9 @@ def start(directory: Path) -> Said:
 
 def _content(data: bytes) -> dict[str, Any]:
     """Of a log, and of what a shorter one would have, by its end."""
-    prefixes = {one.end_offset: digest(data[: one.position + one.size]) for one in batch.headers(data)}
+    prefixes = {
+        one.end_offset: digest(data[: one.position + one.size]) for one in batch.headers(data)
+    }
     return {"content": digest(data), "prefixes": prefixes}
 
 
@@ -149,7 +169,7 @@ def _served(data: bytes) -> str:
     return digest(data)
 
 
-# --- a broker's directory -----------------------------------------------------------------------------------------------
+# --- a broker's directory -----------------------------------------------------------------------
 
 
 def broker_start(directory: Path) -> Said:
@@ -158,7 +178,9 @@ def broker_start(directory: Path) -> Said:
     async def recover() -> dict[str, Any]:
         opened = open_directory(directory, cluster_id=_cluster_id(directory), broker_id=1)
         try:
-            store = open_partition_store(directory, asyncio.get_running_loop(), probe_timeout_s=PROBE_S)
+            store = open_partition_store(
+                directory, asyncio.get_running_loop(), probe_timeout_s=PROBE_S
+            )
             try:
                 found = store.recover()
                 content = {}
@@ -166,7 +188,8 @@ def broker_start(directory: Path) -> Said:
                     data = store.read(one.key, 0, until=one.end_offset, max_bytes=1 << 40)
                     headers = list(batch.headers(data))
                     content[f"{one.key[0].hex()}:{one.key[1]}"] = {
-                        header.end_offset: digest(data[: header.position + header.size]) for header in headers
+                        header.end_offset: digest(data[: header.position + header.size])
+                        for header in headers
                     }
                 return {"identity": repr(opened.identity), "content": content}
             finally:
@@ -183,7 +206,7 @@ def _cluster_id(directory: Path) -> str:
     return read_identity(directory).cluster_id
 
 
-# --- an export ------------------------------------------------------------------------------------------------------------
+# --- an export ----------------------------------------------------------------------------------
 
 
 def export_dump(directory: Path) -> Said:
@@ -223,7 +246,9 @@ def export_runs(directory: Path) -> Said:
         manifest = read_manifest(directory)
         found = []
         for run in plan(str(directory), manifest, manifest.of_kind(RAW), Span(), 20):
-            tables = [table.select(["offset", "epoch", "type", "body"]).to_pydict() for table in read(run)]
+            tables = [
+                table.select(["offset", "epoch", "type", "body"]).to_pydict() for table in read(run)
+            ]
             found += [digest(repr(table).encode()) for table in tables]
         return {"end": manifest.end_offset, "rows": found}
 
@@ -242,7 +267,7 @@ def export_goes_on(directory: Path) -> Said:
     return _called(reopen)
 
 
-# --- a configuration ------------------------------------------------------------------------------------------------------
+# --- a configuration ----------------------------------------------------------------------------
 
 
 def config(directory: Path) -> Said:
@@ -268,7 +293,9 @@ READERS: dict[str, dict[str, Callable[[Path], Said]]] = {
 
 
 def serve() -> None:
-    """Answer ``{"kind", "directory", "readers"}`` a line, and remove the directory, until there are no more lines."""
+    """Answer ``{"kind", "directory", "readers"}`` a line, and remove the directory, until there are
+    no more lines.
+    """
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     answers = sys.stdout
     cli.build = _application
@@ -288,7 +315,10 @@ def serve() -> None:
                 said[name] = READERS[asked["kind"]][name](directory)
             except Exception as error:
                 # That none gets here is what is tested.
-                defect, trace = f"{type(error).__name__}: {error}"[:500], traceback.format_exc()[-1500:]
+                defect, trace = (
+                    f"{type(error).__name__}: {error}"[:500],
+                    traceback.format_exc()[-1500:],
+                )
                 said[name] = {"code": -1, "out": "", "err": "", "defect": defect, "trace": trace}
             said[name]["log"] = log.getvalue()
         shutil.rmtree(directory, ignore_errors=True)

@@ -43,7 +43,10 @@ class Report:
     def summary(self) -> str:
         """A few lines."""
         asked = sum(self.questions.values())
-        lines = [f"{self.cases} damages, {asked} questions in {self.took_s:.0f} s: {len(self.problems)} wrong"]
+        lines = [
+            f"{self.cases} damages, {asked} questions in {self.took_s:.0f} s: {len(self.problems)}"
+            " wrong"
+        ]
         lines += [f"  {name}: {count}" for name, count in sorted(self.outcomes.items())]
         return "\n".join(lines)
 
@@ -52,13 +55,17 @@ def run(
     scratch: Path, cases: int, seed: int, *, only: str = "", readers_per_case: int = 0,
     show: Callable[[str], Any] = lambda _: None,
 ) -> Report:  # fmt: skip
-    """Do ``cases`` damages, the systematic ones first as far as they fit half of them. ``readers_per_case`` 0: all."""
+    """Do ``cases`` damages, the systematic ones first as far as they fit half of them.
+
+    ``readers_per_case`` 0: all.
+    """
     bases = {base.name: base for base in make_bases(scratch / "bases", seed)}
     report, worker, rng = Report(), Worker(), Random(f"damage {seed}")
     began = time.monotonic()
     try:
         sound = {
-            name: _ask(worker, base, None, scratch / "case", list(READERS[base.kind])) for name, base in bases.items()
+            name: _ask(worker, base, None, scratch / "case", list(READERS[base.kind]))
+            for name, base in bases.items()
         }
         for name, said in sound.items():
             wrong = {reader: one for reader, one in said.items() if one["code"]}
@@ -66,7 +73,9 @@ def run(
         for number, (base, wound) in enumerate(_cases(list(bases.values()), cases, seed)):
             names = list(READERS[base.kind])
             if readers_per_case:
-                names = sorted(rng.sample(names, min(readers_per_case, len(names))), key=names.index)
+                names = sorted(
+                    rng.sample(names, min(readers_per_case, len(names))), key=names.index
+                )
             if base.name.startswith(only):
                 said = _ask(worker, base, wound, scratch / "case", names)
                 _judged(report, base, wound, number, sound[base.name], said, show)
@@ -88,7 +97,9 @@ def _cases(bases: list[Base], cases: int, seed: int) -> list[tuple[Base, Wound]]
     return found
 
 
-def _ask(worker: Worker, base: Base, wound: Wound | None, where: Path, readers: list[str]) -> dict[str, Any]:
+def _ask(
+    worker: Worker, base: Base, wound: Wound | None, where: Path, readers: list[str]
+) -> dict[str, Any]:
     shutil.rmtree(where, ignore_errors=True)
     shutil.copytree(base.directory, where)
     if wound is not None:
@@ -112,11 +123,13 @@ def _judged(
         outcome = (
             "wrong"
             if wrong
-            else "as undamaged"
-            if same
-            else f"exit {found['code']}"
-            if found["code"]
-            else "older or less, as allowed"
+            else (
+                "as undamaged"
+                if same
+                else f"exit {found['code']}"
+                if found["code"]
+                else "older or less, as allowed"
+            )
         )
         report.outcomes[f"{base.kind} {reader}: {outcome}"] += 1
         if wrong:

@@ -1,4 +1,6 @@
-"""The process that reads what is damaged: if a reader dies, spins or takes all memory, the suite can say over what."""
+"""The process that reads what is damaged: if a reader dies, spins or takes all memory, the suite
+can say over what.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Worker:
         process = self._process or self._begun()
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps({"kind": kind, "directory": str(directory), "readers": readers}) + "\n")
+        process.stdin.write(
+            json.dumps({"kind": kind, "directory": str(directory), "readers": readers}) + "\n"
+        )
         process.stdin.flush()
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)

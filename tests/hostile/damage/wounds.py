@@ -1,4 +1,6 @@
-"""The damage: what can become of a file, each drawn from a seed and told in words that do it again."""
+"""The damage: what can become of a file, each drawn from a seed and told in words that do it
+again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ NOT_DATA = ("LOG", "LOCK", "lock", ".lock", "IDENTITY", "OPTIONS", "rocksdict-co
 
 
 class Wound(NamedTuple):
-    """One damage. ``victim``: relative to the directory; ``other``: the second file of a swap, or the older one."""
+    """One damage.
+
+    ``victim``: relative to the directory; ``other``: the second file of a swap, or the older one.
+    """
 
     kind: str
     victim: str
@@ -28,8 +33,15 @@ class Wound(NamedTuple):
     other: Path | None = None
 
     def __str__(self) -> str:
-        other = f" with {self.other.parent.parent.name}/{self.other.name}" if self.other is not None else ""
-        return f"{self.kind} {self.victim} at {self.at} length {self.length} {self.data[:16].hex()}{other}"
+        other = (
+            f" with {self.other.parent.parent.name}/{self.other.name}"
+            if self.other is not None
+            else ""
+        )
+        return (
+            f"{self.kind} {self.victim} at {self.at} length {self.length}"
+            f" {self.data[:16].hex()}{other}"
+        )
 
 
 def files_of(directory: Path) -> list[Path]:
@@ -60,7 +72,9 @@ def systematic(base: Base) -> Iterator[Wound]:
 
 
 def interesting(path: Path) -> list[int]:
-    """Lengths at which something ends: a record of RocksDB's logs, a batch, a footer; and next to it."""
+    """Lengths at which something ends: a record of RocksDB's logs, a batch, a footer; and next to
+    it.
+    """
     size = path.stat().st_size
     found = {1, size // 2, size - 1, size - 4, size - 8, size - 32}
     if path.suffix == ".log" or path.name.startswith("MANIFEST"):
@@ -98,7 +112,9 @@ def drawn(base: Base, rng: Random) -> Wound:
     weights = [1 if path.name.startswith(NOT_DATA) else 10 for path in files]
     (path,) = rng.choices(files, weights)
     name, size = str(path.relative_to(base.directory)), path.stat().st_size
-    kind = rng.choices(("cut", "flip", "zeros", "garbage", "swap", "shift", "noise"), (3, 8, 3, 3, 2, 1, 1))[0]
+    kind = rng.choices(
+        ("cut", "flip", "zeros", "garbage", "swap", "shift", "noise"), (3, 8, 3, 3, 2, 1, 1)
+    )[0]
     at = rng.randrange(size) if size else 0
     if kind == "flip":
         return Wound(kind, name, at, data=bytes([1 << rng.randrange(8)]))
@@ -109,13 +125,19 @@ def drawn(base: Base, rng: Random) -> Wound:
             (
                 rng.randbytes(rng.choice((1, 7, 60, 600))),
                 bytes(rng.choice((8, 64, 4096))),
-                rng.randbytes(4) + bytes([rng.randrange(64), 0, rng.randrange(16)]) + rng.randbytes(60),
+                rng.randbytes(4)
+                + bytes([rng.randrange(64), 0, rng.randrange(16)])
+                + rng.randbytes(60),
                 path.read_bytes()[:4096],
             )
         )
         return Wound(kind, name, size, data=tail)
     if kind == "swap":
-        alike = [one for one in files if one != path and (one.suffix == path.suffix or rng.random() < 0.1)]
+        alike = [
+            one
+            for one in files
+            if one != path and (one.suffix == path.suffix or rng.random() < 0.1)
+        ]
         return Wound(kind, name, other=rng.choice(alike)) if alike else Wound("empty", name)
     if kind == "shift":
         return Wound(kind, name, at, data=rng.randbytes(rng.randrange(1, 9)))
@@ -143,13 +165,21 @@ def inflict(wound: Wound, directory: Path) -> None:
             shutil.copyfile(wound.other, path)
     elif wound.kind == "swap":
         assert wound.other is not None
-        other = next(one for one in files_of(directory) if str(wound.other).endswith(str(one.relative_to(directory))))
+        other = next(
+            one
+            for one in files_of(directory)
+            if str(wound.other).endswith(str(one.relative_to(directory)))
+        )
         path.write_bytes(other.read_bytes())
         other.write_bytes(content)
     elif wound.kind == "flip":
-        path.write_bytes(content[:at] + bytes(one ^ data[0] for one in content[at : at + 1]) + content[at + 1 :])
+        path.write_bytes(
+            content[:at] + bytes(one ^ data[0] for one in content[at : at + 1]) + content[at + 1 :]
+        )
     elif wound.kind == "zeros":
-        path.write_bytes((content[:at] + bytes(wound.length) + content[at + wound.length :])[: len(content)])
+        path.write_bytes(
+            (content[:at] + bytes(wound.length) + content[at + wound.length :])[: len(content)]
+        )
     elif wound.kind == "shift":
         path.write_bytes(content[:at] + data + content[at:])
     elif wound.kind == "noise":

@@ -1,4 +1,6 @@
-"""Traces written by hand for the checkers: nodes that do what a test says, with logs and disks that look like the simulated ones."""
+"""Traces written by hand for the checkers: nodes that do what a test says, with logs and disks that
+look like the simulated ones.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,18 @@ def config(key: str, value: str | None) -> pb.ConfigRecord:
 
 
 def registered(broker_id: int, epoch: int, *, fenced: bool = True) -> pb.RegisterBrokerRecord:
-    return pb.RegisterBrokerRecord(broker_id=broker_id, broker_epoch=epoch, incarnation_id="i", fenced=fenced)
+    return pb.RegisterBrokerRecord(
+        broker_id=broker_id, broker_epoch=epoch, incarnation_id="i", fenced=fenced
+    )
 
 
 def fencing(broker_id: int, epoch: int, fenced: bool) -> pb.BrokerRegistrationChangeRecord:
     return pb.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, fenced=fenced)
 
 
-def chunk_of(base_offset: int, epoch: int, *messages: Any, client: tuple[int, int] = (0, 0)) -> bytes:
+def chunk_of(
+    base_offset: int, epoch: int, *messages: Any, client: tuple[int, int] = (0, 0)
+) -> bytes:
     """One batch."""
     control = isinstance(messages[0], (pb.LeaderChangeRecord, pb.VotersRecord))
     return batch.encode(
@@ -77,14 +83,26 @@ class Host:
 
     def up(self) -> None:
         live = self.disk.live
-        end = batch.scan(live.chunks[-1], expect_offset=live.bases[-1]).end_offset if live.bases else 0
+        end = (
+            batch.scan(live.chunks[-1], expect_offset=live.bases[-1]).end_offset
+            if live.bases
+            else 0
+        )
         log = SimpleNamespace(start=0, flushed_end=end, end=end)
         voters = SimpleNamespace(ids=tuple(sorted(voter.node_id for voter in self._voters)))
-        node = SimpleNamespace(vote=self.disk.vote, log=log, high_watermark=-1, halted=False, role=None, voters=voters)
-        self.core = SimpleNamespace(
-            epoch=self.disk.vote.epoch, log_start_offset=0, log_end_offset=end, high_watermark=-1, _node=node
+        node = SimpleNamespace(
+            vote=self.disk.vote, log=log, high_watermark=-1, halted=False, role=None, voters=voters
         )
-        built = SimpleNamespace(offset=-1, _builder=SimpleNamespace(offset=-1, epoch=0, state_hash=0))
+        self.core = SimpleNamespace(
+            epoch=self.disk.vote.epoch,
+            log_start_offset=0,
+            log_end_offset=end,
+            high_watermark=-1,
+            _node=node,
+        )
+        built = SimpleNamespace(
+            offset=-1, _builder=SimpleNamespace(offset=-1, epoch=0, state_hash=0)
+        )
         quorum_config = SimpleNamespace(
             voters=self._voters,
             directory_id=self.disk.identity.directory_id,
@@ -112,14 +130,23 @@ class Broker:
     def up(self, epoch: int = -1) -> None:
         tip = SimpleNamespace(offset=-1, epoch=0, state_hash=0)
         view = SimpleNamespace(
-            _tip=tip, _told=-1, _told_epoch=-1, controller_epoch=0, generation=0, repeatable=None, applied=-1
+            _tip=tip,
+            _told=-1,
+            _told_epoch=-1,
+            controller_epoch=0,
+            generation=0,
+            repeatable=None,
+            applied=-1,
         )
         self.service = SimpleNamespace(_view=view, _lifecycle=SimpleNamespace(epoch=epoch))
         self.incarnation += 1
 
 
 class Trace:
-    """A cluster's history, step by step. ``checkers`` are told of it as in a simulation; the ledger is the first."""
+    """A cluster's history, step by step.
+
+    ``checkers`` are told of it as in a simulation; the ledger is the first.
+    """
 
     def __init__(self, *makers: Any, voters: tuple[Voter, ...] = VOTERS, brokers: int = 0) -> None:
         self.ledger = Ledger()
@@ -156,7 +183,7 @@ class Trace:
     def host(self, name: str) -> Any:
         return self._hosts[name]
 
-    # --- processes ----------------------------------------------------------------------------------------------------
+    # --- processes -------------------------------------------------------------------------------
 
     def start(self, name: str) -> None:
         host = self.host(name)
@@ -168,15 +195,22 @@ class Trace:
         host = self.host(name)
         host.service = host.core = None
         if isinstance(host, Host):
-            host.disk.live.bases[:], host.disk.live.chunks[:] = host.disk.durable.bases, host.disk.durable.chunks
+            host.disk.live.bases[:], host.disk.live.chunks[:] = (
+                host.disk.durable.bases,
+                host.disk.durable.chunks,
+            )
             self.tell("controller_stopped", host, "killed")
 
-    # --- the quorum ---------------------------------------------------------------------------------------------------
+    # --- the quorum ------------------------------------------------------------------------------
 
     def step(self, name: str, *effects: Any, event: Any = None) -> None:
-        self.tell("after_step", self.host(name), event if event is not None else ev.Tick(), list(effects))
+        self.tell(
+            "after_step", self.host(name), event if event is not None else ev.Tick(), list(effects)
+        )
 
-    def vote(self, name: str, epoch: int, candidate: int, *, durable: bool = True, tell: bool = True) -> None:
+    def vote(
+        self, name: str, epoch: int, candidate: int, *, durable: bool = True, tell: bool = True
+    ) -> None:
         """Votes for a candidate and says so."""
         host = self.host(name)
         host.core.epoch = epoch
@@ -193,7 +227,9 @@ class Trace:
             self.send(name, f"c{candidate}", quorum.QuorumMessage(vote_response=granted))
 
     def lead(self, name: str, epoch: int, votes: tuple[int, ...] = ()) -> None:
-        """Is elected, with the votes of these (default: itself and the next node), and writes the epoch's first record."""
+        """Is elected, with the votes of these (default: itself and the next node), and writes the
+        epoch's first record.
+        """
         host = self.host(name)
         votes = votes or (host.id, host.id % 3 + 1)
         for voter in votes:
@@ -203,7 +239,12 @@ class Trace:
         self.append(name, epoch, pb.LeaderChangeRecord(leader_id=host.id))
 
     def append(
-        self, name: str, epoch: int, *messages: Any, durable: bool = True, client: tuple[int, int] = (0, 0)
+        self,
+        name: str,
+        epoch: int,
+        *messages: Any,
+        durable: bool = True,
+        client: tuple[int, int] = (0, 0),
     ) -> int:
         """One batch at the end of this node's log; its end."""
         log = self.ledger.nodes[name].log
@@ -211,7 +252,9 @@ class Trace:
         chunk = chunk_of(base, epoch, *messages, client=client)
         return self.append_chunk(name, base, chunk, durable=durable)
 
-    def append_chunk(self, name: str, base: int, chunk: bytes, *, durable: bool = True, voters: Any = None) -> int:
+    def append_chunk(
+        self, name: str, base: int, chunk: bytes, *, durable: bool = True, voters: Any = None
+    ) -> int:
         scan = batch.scan(chunk, expect_offset=base)
         found = voters_in(chunk, scan.control_at) if voters is None else voters
         host = self.host(name)
@@ -260,10 +303,16 @@ class Trace:
         self.commit("c1", end)
         return end - 1
 
-    # --- brokers and clients ------------------------------------------------------------------------------------------
+    # --- brokers and clients ---------------------------------------------------------------------
 
     def move(
-        self, name: str, offset: int, *, told: int = -1, told_epoch: int = 1, repeatable: int | None = None
+        self,
+        name: str,
+        offset: int,
+        *,
+        told: int = -1,
+        told_epoch: int = 1,
+        repeatable: int | None = None,
     ) -> None:
         """The broker's view is at this offset, with the right state."""
         view = self.host(name).service._view
@@ -276,7 +325,9 @@ class Trace:
     def invoke(self, kind: Any, key: str = "k", value: str = "", **fields: Any) -> Operation:
         self.time += 1
         self._operations += 1
-        operation = Operation(self._operations, fields.pop("client", "client"), kind, key, value, **fields)
+        operation = Operation(
+            self._operations, fields.pop("client", "client"), kind, key, value, **fields
+        )
         operation.invoked_at = self.time
         self.tell("client_invoked", operation)
         return operation

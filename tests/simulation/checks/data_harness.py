@@ -28,11 +28,15 @@ KEY = (TOPIC, 0)
 
 def chunk(base: int, epoch: int, *values: str) -> bytes:
     bodies = [data_pb2.DataRecord(value=value.encode()).SerializeToString() for value in values]
-    return batch.encode([(1, 0, body) for body in bodies], base_offset=base, epoch=epoch, timestamp_ms=1)
+    return batch.encode(
+        [(1, 0, body) for body in bodies], base_offset=base, epoch=epoch, timestamp_ms=1
+    )
 
 
 class DataTrace(Trace):
-    """Brokers 1 to 3 lead and follow partition 0 of one topic; broker 1 leads in leader epoch 0, with all in its ISR."""
+    """Brokers 1 to 3 lead and follow partition 0 of one topic; broker 1 leads in leader epoch 0,
+    with all in its ISR.
+    """
 
     def __init__(self, isr: tuple[int, ...] = (1, 2, 3), min_isr: int = 1) -> None:
         logs: list[ReplicaLogs] = []
@@ -64,12 +68,14 @@ class DataTrace(Trace):
             self.register(broker.id)
             self.process(broker)
         topic = pb.TopicRecord(name="t", topic_id=TOPIC)
-        config = pb.ConfigRecord(resource_type=2, resource_name="t", name="min.insync.replicas", value=str(min_isr))
+        config = pb.ConfigRecord(
+            resource_type=2, resource_name="t", name="min.insync.replicas", value=str(min_isr)
+        )
         partition = pb.PartitionRecord(topic_id=TOPIC, replicas=[1, 2, 3], isr=isr, leader=isr[0])
         self.show(self.committed(1, topic, partition, config))
         self.lead_data(1, 0)
 
-    # --- controllers --------------------------------------------------------------------------------------------------
+    # --- controllers -----------------------------------------------------------------------------
 
     def register(self, broker_id: int, directory: str = "", *more: Any) -> int:
         """A broker is registered, and unfenced in the next batch; its epoch."""
@@ -84,7 +90,9 @@ class DataTrace(Trace):
     def change(self, **fields: Any) -> None:
         if "isr" in fields:
             fields["isr"] = pb.IdList(ids=fields["isr"])
-        self.show(self.committed(1, pb.PartitionChangeRecord(topic_id=TOPIC, partition_id=0, **fields)))
+        self.show(
+            self.committed(1, pb.PartitionChangeRecord(topic_id=TOPIC, partition_id=0, **fields))
+        )
 
     def show(self, offset: int) -> None:
         """All brokers have applied the log up to there."""
@@ -93,7 +101,7 @@ class DataTrace(Trace):
             if broker.service is not None and hasattr(broker.service, "data"):
                 broker.service.image = SimpleNamespace(offset=offset, partitions=image.partitions)
 
-    # --- brokers ------------------------------------------------------------------------------------------------------
+    # --- brokers ---------------------------------------------------------------------------------
 
     def process(self, broker: Any) -> None:
         """A new process on a broker's disk."""
@@ -112,9 +120,13 @@ class DataTrace(Trace):
     def beat(self, broker_id: int) -> None:
         """A heartbeat is answered well."""
         beat = rpc.BrokerHeartbeatRequest(broker_id=broker_id)
-        self.send(f"b{broker_id}", "c1", rpc.ControllerRequest(correlation_id=7, broker_heartbeat=beat))
+        self.send(
+            f"b{broker_id}", "c1", rpc.ControllerRequest(correlation_id=7, broker_heartbeat=beat)
+        )
         reply = rpc.BrokerHeartbeatResponse()
-        self.send("c1", f"b{broker_id}", rpc.ControllerResponse(correlation_id=7, broker_heartbeat=reply))
+        self.send(
+            "c1", f"b{broker_id}", rpc.ControllerResponse(correlation_id=7, broker_heartbeat=reply)
+        )
 
     def broker(self, broker_id: int) -> Any:
         return self.brokers[broker_id - 1]
@@ -133,12 +145,22 @@ class DataTrace(Trace):
 
     def lead_data(self, broker_id: int, epoch: int) -> None:
         for broker in self.brokers:
-            role = SimpleNamespace(epoch=epoch, high_watermark=-1) if broker.id == broker_id else None
+            role = (
+                SimpleNamespace(epoch=epoch, high_watermark=-1) if broker.id == broker_id else None
+            )
             broker.service.data.replicas._host.replicas[KEY].role = role
-        fields = {"partition": TOPIC.hex(), "index": 0, "epoch": epoch, "isr": [], "start_offset": 0}
+        fields = {
+            "partition": TOPIC.hex(),
+            "index": 0,
+            "epoch": epoch,
+            "isr": [],
+            "start_offset": 0,
+        }
         self.does(broker_id, ev.Tick(), ev.Note("leads", fields))
 
-    def write(self, broker_id: int, base: int, epoch: int, *values: str, durable: bool = True) -> None:
+    def write(
+        self, broker_id: int, base: int, epoch: int, *values: str, durable: bool = True
+    ) -> None:
         """A batch at the end of a replica."""
         data = chunk(base, epoch, *values)
         self.does(broker_id, ev.Tick(), ev.Append(KEY, data, base, base + len(values)))
@@ -149,46 +171,74 @@ class DataTrace(Trace):
         disk = self.broker(broker_id).disk
         disk.sync(len(disk.unflushed))
 
-    def everywhere(self, base: int, epoch: int, *values: str, on: tuple[int, ...] = (1, 2, 3)) -> None:
+    def everywhere(
+        self, base: int, epoch: int, *values: str, on: tuple[int, ...] = (1, 2, 3)
+    ) -> None:
         for broker_id in on:
             self.write(broker_id, base, epoch, *values)
 
     def fetched(self, broker_id: int, high_watermark: int) -> None:
         """A consumer is told this high watermark."""
-        result = data_pb2.FetchPartitionResult(topic_id=TOPIC, high_watermark=high_watermark, log_start_offset=0)
-        self.does(broker_id, ev.Tick(), ev.AnswerFetch("consumer", data_pb2.FetchResponse(partitions=[result])))
+        result = data_pb2.FetchPartitionResult(
+            topic_id=TOPIC, high_watermark=high_watermark, log_start_offset=0
+        )
+        self.does(
+            broker_id,
+            ev.Tick(),
+            ev.AnswerFetch("consumer", data_pb2.FetchResponse(partitions=[result])),
+        )
 
     def produced(self, broker_id: int, base: int, *values: str, acks: int = -1) -> None:
         """A producer is told that its records stand from ``base`` on."""
-        asked = data_pb2.ProducePartition(topic_id=TOPIC, records=[value.encode() for value in values])
+        asked = data_pb2.ProducePartition(
+            topic_id=TOPIC, records=[value.encode() for value in values]
+        )
         reply_to = object()
-        event = ev.ProduceReceived(data_pb2.ProduceRequest(acks=acks, partitions=[asked]), 1, reply_to)
+        event = ev.ProduceReceived(
+            data_pb2.ProduceRequest(acks=acks, partitions=[asked]), 1, reply_to
+        )
         result = data_pb2.ProducePartitionResult(topic_id=TOPIC, base_offset=base)
         answer = ev.AnswerProduce(reply_to, data_pb2.ProduceResponse(partitions=[result]))
         self.does(broker_id, event, answer)
 
     def replica_fetch(
-        self, leader: int, follower: int, epoch: int, offset: int = 0, *, code: ErrorCode = ErrorCode.NONE
+        self,
+        leader: int,
+        follower: int,
+        epoch: int,
+        offset: int = 0,
+        *,
+        code: ErrorCode = ErrorCode.NONE,
     ) -> None:
         """A follower's fetch reaches its leader, and is taken, or refused."""
         state = data_pb2.ReplicaState(replica_id=follower, replica_epoch=epoch)
         named = data_pb2.ReplicaFetchPartition(topic_id=TOPIC, fetch_offset=offset)
-        request = data_pb2.ReplicaFetchRequest(correlation_id=1, replica_state=state, partitions=[named])
+        request = data_pb2.ReplicaFetchRequest(
+            correlation_id=1, replica_state=state, partitions=[named]
+        )
         effects = []
         if code:
-            effects.append(ev.AnswerReplicaFetch(1, data_pb2.ReplicaFetchResponse(correlation_id=1, error_code=code)))
+            effects.append(
+                ev.AnswerReplicaFetch(
+                    1, data_pb2.ReplicaFetchResponse(correlation_id=1, error_code=code)
+                )
+            )
         self.does(leader, ev.ReplicaFetchReceived(1, request), *effects)
 
     def propose(self, broker_id: int, *members: tuple[int, int], leader_epoch: int = 0) -> None:
         data = rpc.AlterPartitionData(
             leader_epoch=leader_epoch,
-            new_isr_with_epochs=[pb.BrokerState(broker_id=one, broker_epoch=epoch) for one, epoch in members],
+            new_isr_with_epochs=[
+                pb.BrokerState(broker_id=one, broker_epoch=epoch) for one, epoch in members
+            ],
         )
         topic = rpc.AlterPartitionTopic(topic_id=TOPIC, partitions=[data])
-        request = rpc.AlterPartitionRequest(broker_id=broker_id, broker_epoch=self.epochs[broker_id], topics=[topic])
+        request = rpc.AlterPartitionRequest(
+            broker_id=broker_id, broker_epoch=self.epochs[broker_id], topics=[topic]
+        )
         self.does(broker_id, ev.Tick(), ev.SendAlterPartition(request))
 
-    # --- clients ------------------------------------------------------------------------------------------------------
+    # --- clients ---------------------------------------------------------------------------------
 
     def post(self, value: str, **fields: Any) -> Any:
         return self.invoke("produce", "t", value, acks=-1, **fields)

@@ -29,7 +29,9 @@ def register(trace: Trace, broker_id: int, host: str, *further: Any) -> None:
     trace.committed(
         1,
         pb.RegisterBrokerRecord(
-            broker_id=broker_id, broker_epoch=epoch, end_points=[pb.Listener(name="P", host=host, port=9092)]
+            broker_id=broker_id,
+            broker_epoch=epoch,
+            end_points=[pb.Listener(name="P", host=host, port=9092)],
         ),
         *further,
     )
@@ -57,7 +59,9 @@ def test_below_the_level_nothing_is_mapped() -> None:
 @pytest.mark.parametrize("further", [(), (mapped("b1", 202),), (mapped("b2", 201),)])
 def test_a_registration_that_does_not_map_its_host(further: tuple[Any, ...]) -> None:
     trace = led()
-    with pytest.raises(CheckFailedError, match=r"broker 201 is registered from b1 .* and b1 is mapped to"):
+    with pytest.raises(
+        CheckFailedError, match=r"broker 201 is registered from b1 .* and b1 is mapped to"
+    ):
         register(trace, 201, "b1", *further)
 
 
@@ -72,14 +76,18 @@ def test_a_mapping_that_is_gone_does_not_count() -> None:
 def test_a_host_that_is_given_another_id() -> None:
     trace = led()
     register(trace, 201, "b1", mapped("b1", 201))
-    with pytest.raises(CheckFailedError, match=r"b1 registers as broker 1001 .* it is broker 201's"):
+    with pytest.raises(
+        CheckFailedError, match=r"b1 registers as broker 1001 .* it is broker 201's"
+    ):
         register(trace, 1001, "b1", mapped("b1", 1001))
 
 
 def test_a_newcomer_that_is_given_somebody_elses_id() -> None:
     trace = led()
     register(trace, 201, "b1", mapped("b1", 201))
-    with pytest.raises(CheckFailedError, match=r"newcomer n1 registers as broker 201 .* that is b1's"):
+    with pytest.raises(
+        CheckFailedError, match=r"newcomer n1 registers as broker 201 .* that is b1's"
+    ):
         register(trace, 201, "n1", mapped("n1", 201))
 
 
@@ -105,7 +113,9 @@ def dies(trace: Trace, number: int) -> None:
 
 
 def asks(trace: Trace, name: str) -> None:
-    request = rpc.ControllerRequest(register_broker=rpc.RegisterBrokerRequest(id_wanted=rpc.BrokerIdWanted()))
+    request = rpc.ControllerRequest(
+        register_broker=rpc.RegisterBrokerRequest(id_wanted=rpc.BrokerIdWanted())
+    )
     trace.last.message_sent(SimpleNamespace(name=name), "c1", request)
 
 
@@ -115,7 +125,9 @@ def test_a_missing_id_is_adopted_after_its_time_and_not_before() -> None:
     trace.time += 700.0
     register(trace, 201, "n1", mapped("n1", 201))
     trace.time += 400.0
-    with pytest.raises(CheckFailedError, match=r"newcomer n2 registers as broker 201 .* not missing"):
+    with pytest.raises(
+        CheckFailedError, match=r"newcomer n2 registers as broker 201 .* not missing"
+    ):
         register(trace, 201, "n2", mapped("n2", 201))
 
 
@@ -124,7 +136,9 @@ def test_of_two_that_are_away_none_is_guessed() -> None:
     dies(trace, 1)
     dies(trace, 2)
     trace.time += 700.0
-    with pytest.raises(CheckFailedError, match=r"n1 registers as broker 201 .* no process has run as \[202\]"):
+    with pytest.raises(
+        CheckFailedError, match=r"n1 registers as broker 201 .* no process has run as \[202\]"
+    ):
         register(trace, 201, "n1", mapped("n1", 201))
 
 
@@ -135,7 +149,9 @@ def test_no_new_id_while_one_that_holds_replicas_is_away() -> None:
     trace.time += 20.0
     register(trace, 1001, "n1", mapped("n1", 1001))
     asks(trace, "n2")
-    with pytest.raises(CheckFailedError, match=r"n2 registers as broker 1002 .* no process has run as \[201\]"):
+    with pytest.raises(
+        CheckFailedError, match=r"n2 registers as broker 1002 .* no process has run as \[201\]"
+    ):
         register(trace, 1002, "n2", mapped("n2", 1002))
 
 
@@ -163,7 +179,9 @@ def test_by_hand_is_what_the_cause_says_and_not_the_words() -> None:
         with pytest.raises(CheckFailedError, match="kept for host n1"):
             register(trace, 700, "n2", mapped("n2", 700))
     trace = led(6)
-    worded = pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_REGISTRATION, reason="set by hand")
+    worded = pb.HostnameRecord(
+        hostname="n1", broker_id=700, cause=pb.BY_REGISTRATION, reason="set by hand"
+    )
     trace.committed(1, worded)
     register(trace, 700, "n2", mapped("n2", 700))
 
@@ -172,7 +190,9 @@ def test_a_mapping_whose_cause_is_taken_back_stays_as_old_as_it_was() -> None:
     trace = led(6)
     trace.committed(1, pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_HAND))
     mapped_at = trace.ledger.golden.end - 1
-    trace.committed(1, by_hand("n1", 700), pb.FeatureLevelRecord(name="metadata.version", feature_level=5))
+    trace.committed(
+        1, by_hand("n1", 700), pb.FeatureLevelRecord(name="metadata.version", feature_level=5)
+    )
     assert trace.last._by_hand == {"n1": (700, mapped_at)}
     trace.committed(1, by_hand("n1", 700))
     assert trace.last._by_hand == {"n1": (700, mapped_at + 3)}
@@ -186,7 +206,9 @@ def test_an_id_kept_for_another_host() -> None:
 
 
 @pytest.mark.parametrize("which", ["dies", "lives"])
-def test_an_id_is_free_when_the_process_under_it_has_died_whoever_asks_for_it_since(which: str) -> None:
+def test_an_id_is_free_when_the_process_under_it_has_died_whoever_asks_for_it_since(
+    which: str,
+) -> None:
     trace = two_that_hold_replicas()
     trace.time += 100.0
     register(trace, 201, "b1")

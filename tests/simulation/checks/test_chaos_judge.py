@@ -1,4 +1,6 @@
-"""The judge of scripts/chaos: it believes a history that is true, and notices each way in which one can be false."""
+"""The judge of scripts/chaos: it believes a history that is true, and notices each way in which one
+can be false.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from simulation.checks.history import CLIENT_METRICS, CONFIG_KEY
 
 
 def logged(offset: int, value: str, *, epoch: int = 1, sequence: int = 0) -> bytes:
-    written = records_pb2.ConfigRecord(resource_type=CLIENT_METRICS, resource_name="key", name=CONFIG_KEY, value=value)
+    written = records_pb2.ConfigRecord(
+        resource_type=CLIENT_METRICS, resource_name="key", name=CONFIG_KEY, value=value
+    )
     return batch.encode(
         [record(written).data],
         base_offset=offset,
@@ -45,7 +49,9 @@ class Told:
 
     def begin(self, kind: Any, **fields: Any) -> Operation:
         number = len(self.history.events) + 1
-        operation = Operation(number=number, client="c", kind=kind, invoked_at=self._now(), **fields)
+        operation = Operation(
+            number=number, client="c", kind=kind, invoked_at=self._now(), **fields
+        )
         self.history.events.append((False, operation))
         if kind == "produce":
             self.history.produced.append(operation)
@@ -57,23 +63,34 @@ class Told:
         self.history.events.append((True, operation))
         return operation
 
-    def write(self, value: str, offset: int, outcome: Any = "ok", *, acks: int = common_pb2.ACKS_VISIBLE) -> Operation:
+    def write(
+        self, value: str, offset: int, outcome: Any = "ok", *, acks: int = common_pb2.ACKS_VISIBLE
+    ) -> Operation:
         begun = self.begin("write_config", key="key", value=value, acks=acks)
         return self.end(
-            begun, outcome, offset=offset if outcome == "ok" else -1, reached=acks if outcome == "ok" else 0
+            begun,
+            outcome,
+            offset=offset if outcome == "ok" else -1,
+            reached=acks if outcome == "ok" else 0,
         )
 
     def read(self, found: str | None, offset: int, mode: int = broker_pb2.STRICT) -> Operation:
-        return self.end(self.begin("read_config", key="key", mode=mode), "ok", found=found, offset=offset)
+        return self.end(
+            self.begin("read_config", key="key", mode=mode), "ok", found=found, offset=offset
+        )
 
     def produce(self, value: str, offset: int, outcome: Any = "ok") -> Operation:
-        return self.end(self.begin("produce", key="t-0", value=value), outcome, record_offset=offset)
+        return self.end(
+            self.begin("produce", key="t-0", value=value), outcome, record_offset=offset
+        )
 
     def consume(self, value: str, offset: int) -> None:
         self.consumed.append(ConsumedRecord("t", 0, offset, 1, 1, None, value.encode(), ()))
 
     def violations(self, log: list[bytes], node_log: list[bytes] | None = None) -> list[str]:
-        logs: dict[str, tuple[int, Sequence[bytes]]] = {"controller-1": (0, log if node_log is None else node_log)}
+        logs: dict[str, tuple[int, Sequence[bytes]]] = {
+            "controller-1": (0, log if node_log is None else node_log)
+        }
         return judge(self.history, log, logs, self.consumed).violations
 
 

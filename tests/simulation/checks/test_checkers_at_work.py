@@ -85,7 +85,9 @@ DATA = SwarmConfig(
     faults={"kill_controller": 4.0, "kill_broker": 2.0, "twin_broker": 3.0, "stop_broker": 3.0, "connection_dead": 3.0,
             "conversation_cut": 4.0, "broker_alone": 4.0, "lose_broker_disk": 4.0, "replace_broker_disk": 4.0},
 )  # fmt: skip
-AWAY = SwarmConfig(safety_s=8.0, session_timeout_ms=1500, work_us=50.0, faults={"controllers_away": 0.5})
+AWAY = SwarmConfig(
+    safety_s=8.0, session_timeout_ms=1500, work_us=50.0, faults={"controllers_away": 0.5}
+)
 OTHERS = (
     (2, configs.TWINS),
     (1, configs.LOW),
@@ -95,8 +97,9 @@ OTHERS = (
     (1, configs.TRANSFERS),
     (5, configs.BUILDS),
 )
-"""Twins; disks below their reserve; ids that are given by hand, adopted and new; levels that are lowered; controllers that
-are away, and code that takes time; snapshots in many parts; nodes of two builds."""
+"""Twins; disks below their reserve; ids that are given by hand, adopted and new; levels that are
+lowered; controllers that are away, and code that takes time; snapshots in many parts; nodes of two
+builds."""
 
 
 @pytest.mark.nightly

@@ -20,7 +20,9 @@ def _image() -> Image:
     index, held = Image().replicas_of.mutate(), _no_partitions().mutate()
     held[TOPIC, 0] = None
     index[1] = held.finish()
-    return replace(Image(), offset=3, state_hash=7, topics=topics.finish(), replicas_of=index.finish())
+    return replace(
+        Image(), offset=3, state_hash=7, topics=topics.finish(), replicas_of=index.finish()
+    )
 
 
 def test_the_same_contents_are_no_difference() -> None:

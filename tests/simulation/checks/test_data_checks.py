@@ -18,7 +18,9 @@ def refused(why: str) -> pytest.RaisesExc[CheckFailedError]:
     return pytest.raises(CheckFailedError, match=why)
 
 
-def consumed(trace: DataTrace, offset: int, value: str, epoch: int = 0, client: str = "consumer") -> None:
+def consumed(
+    trace: DataTrace, offset: int, value: str, epoch: int = 0, client: str = "consumer"
+) -> None:
     record = ConsumedRecord("t", 0, offset, epoch, 1, None, value.encode(), ())
     trace.tell("consumed", client, KEY[0], record)
 
@@ -39,10 +41,15 @@ def test_a_sound_life_passes() -> None:
     trace.produced(2, 2, "c")
     trace.told(sent[2], 2)
     consumed(trace, 2, "c", 1)
-    assert (trace.data.voided, trace.data.acknowledged, trace.last.read, trace.last.acknowledged) == (0, 2, 3, 3)
+    assert (
+        trace.data.voided,
+        trace.data.acknowledged,
+        trace.last.read,
+        trace.last.acknowledged,
+    ) == (0, 2, 3, 3)
 
 
-# --- I23: logs ------------------------------------------------------------------------------------------------------------
+# --- I23: logs ----------------------------------------------------------------------------------
 
 
 def test_two_batches_of_one_offset_and_leader_epoch_are_refused() -> None:
@@ -77,7 +84,7 @@ def test_a_cut_inside_a_batch_is_refused() -> None:
         trace.tell("data_step", trace.broker(1), ev.Tick(), [ev.Truncate(KEY, 1)], 0.0)
 
 
-# --- I24: what is committed -------------------------------------------------------------------------------------------------
+# --- I24: what is committed ---------------------------------------------------------------------
 
 
 def test_what_an_isr_member_lacks_is_not_committed() -> None:
@@ -134,13 +141,17 @@ def test_an_answer_for_several_partitions_may_come_when_the_replica_of_one_is_go
     trace.fetched(1, 1)
     other = data_pb2.ProducePartition(topic_id=KEY[0], partition_index=1, records=[b"b"])
     asked = data_pb2.ProducePartition(topic_id=KEY[0], records=[b"a"])
-    refusal = data_pb2.ProducePartitionResult(topic_id=KEY[0], partition_index=1, error_code=1, base_offset=-1)
+    refusal = data_pb2.ProducePartitionResult(
+        topic_id=KEY[0], partition_index=1, error_code=1, base_offset=-1
+    )
     result = data_pb2.ProducePartitionResult(topic_id=KEY[0], base_offset=0)
     logs = trace.data._logs.logs["b1"]
     logs.pop(KEY)
     for partitions, results in (([asked], [result]), ([asked, other], [result, refusal])):
         reply_to = object()
-        event = ev.ProduceReceived(data_pb2.ProduceRequest(acks=-1, partitions=partitions), 1, reply_to)
+        event = ev.ProduceReceived(
+            data_pb2.ProduceRequest(acks=-1, partitions=partitions), 1, reply_to
+        )
         answer = ev.AnswerProduce(reply_to, data_pb2.ProduceResponse(partitions=results))
         if len(partitions) == 1:
             with refused("not there"):
@@ -236,7 +247,9 @@ def test_what_is_on_a_disk_that_was_damaged_later_says_nothing() -> None:
     chunks.chunks[0] = b"\x7f" + chunks.chunks[0][1:]
     trace.tell("broker_disk_lost", trace.broker(2), "disk-2")
     named = data_pb2.ReplicaFetchPartition(topic_id=KEY[0], fetch_offset=1, last_fetched_epoch=0)
-    trace.does(2, ev.Tick(), ev.SendReplicaFetch(1, data_pb2.ReplicaFetchRequest(partitions=[named])))
+    trace.does(
+        2, ev.Tick(), ev.SendReplicaFetch(1, data_pb2.ReplicaFetchRequest(partitions=[named]))
+    )
     trace.produced(1, 0, "a")
 
 
@@ -260,7 +273,7 @@ def test_uncommitted_records_may_be_cut_off() -> None:
     trace.does(3, ev.Tick(), ev.Truncate(KEY, 1))
 
 
-# --- what voids ---------------------------------------------------------------------------------------------------------------
+# --- what voids ---------------------------------------------------------------------------------
 
 
 def test_the_last_of_an_isr_that_loses_its_disk_voids_what_was_committed() -> None:
@@ -324,7 +337,7 @@ def test_a_new_leader_from_the_isr_voids_nothing() -> None:
     assert trace.data.voided == 0
 
 
-# --- I25: who serves ------------------------------------------------------------------------------------------------------------
+# --- I25: who serves ----------------------------------------------------------------------------
 
 
 def test_one_process_serves_in_one_leader_epoch() -> None:
@@ -366,10 +379,16 @@ def test_a_broker_that_hears_nothing_takes_nothing_new_after_its_timeout() -> No
     trace.time += 0.001
     with refused("the last heartbeat that was answered was sent 9.001 s before"):
         trace.does(
-            1, ev.ProduceReceived(data_pb2.ProduceRequest(), 1, object()), ev.Append(KEY, chunk(1, 0, "b"), 1, 2)
+            1,
+            ev.ProduceReceived(data_pb2.ProduceRequest(), 1, object()),
+            ev.Append(KEY, chunk(1, 0, "b"), 1, 2),
         )
     trace.beat(1)
-    trace.does(1, ev.ProduceReceived(data_pb2.ProduceRequest(), 1, object()), ev.Append(KEY, chunk(2, 0, "c"), 2, 3))
+    trace.does(
+        1,
+        ev.ProduceReceived(data_pb2.ProduceRequest(), 1, object()),
+        ev.Append(KEY, chunk(2, 0, "c"), 2, 3),
+    )
 
 
 def test_a_heartbeat_that_was_refused_is_none() -> None:
@@ -420,7 +439,7 @@ def test_a_member_is_proposed_by_an_epoch_that_it_has_fetched_with() -> None:
         trace.propose(1, (1, -1))
 
 
-# --- I26: clients ----------------------------------------------------------------------------------------------------------------
+# --- I26: clients -------------------------------------------------------------------------------
 
 
 def test_an_acknowledged_record_is_where_the_answer_says() -> None:

@@ -48,7 +48,9 @@ def test_answers_that_are_so_pass() -> None:
 
 
 @pytest.mark.parametrize("found", [THERE, ()])
-def test_what_changes_while_a_question_is_under_way_may_be_seen_or_not(found: tuple[str, ...]) -> None:
+def test_what_changes_while_a_question_is_under_way_may_be_seen_or_not(
+    found: tuple[str, ...],
+) -> None:
     trace = _led()
     question = trace.invoke("ask_topic", "t")
     create(trace)
@@ -68,7 +70,9 @@ def test_what_changes_while_a_question_is_under_way_may_be_seen_or_not(found: tu
         ("create_topic", {"outcome": "failed", "error": "TOPIC_ALREADY_EXISTS"}),
     ],
 )
-def test_there_when_it_is_not_is_refused(kind: str, fields: dict[str, Any], changes: list[Any]) -> None:
+def test_there_when_it_is_not_is_refused(
+    kind: str, fields: dict[str, Any], changes: list[Any]
+) -> None:
     trace = _led()
     for change in changes:
         change(trace)

@@ -1,4 +1,6 @@
-"""Beginnings and ends of leaderships: sound traces pass, and each unsound one is refused by its rule."""
+"""Beginnings and ends of leaderships: sound traces pass, and each unsound one is refused by its
+rule.
+"""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -42,7 +44,11 @@ class Quorum(Trace):
                 self.at(node, "leader" if node == name else "follower").epoch = epoch
         self.leader, self.epoch = name, epoch
         self.step(name, ev.BecameLeader(epoch, (1, 2)))
-        self.append(name, epoch, first if first is not None else pb.LeaderChangeRecord(leader_id=self.host(name).id))
+        self.append(
+            name,
+            epoch,
+            first if first is not None else pb.LeaderChangeRecord(leader_id=self.host(name).id),
+        )
 
     def fetches(self, *names: str) -> None:
         """The leader gets a Fetch of each."""
@@ -93,10 +99,12 @@ def test_a_sound_change_of_leaders_passes() -> None:
     assert trace.last.campaigns == 1
 
 
-# --- beginnings ---------------------------------------------------------------------------------------------------------
+# --- beginnings ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", [config("k", "a"), pb.FeatureLevelRecord(name="f", feature_level=1)])
+@pytest.mark.parametrize(
+    "first", [config("k", "a"), pb.FeatureLevelRecord(name="f", feature_level=1)]
+)
 def test_an_epoch_that_begins_with_another_record_is_refused(first: object) -> None:
     with refused("no LeaderChange"):
         Quorum().elected("c1", 1, first)
@@ -122,7 +130,7 @@ def test_an_epoch_that_begins_elsewhere_than_where_the_leader_was_elected_is_ref
         trace.append("c1", 3, pb.LeaderChangeRecord(leader_id=1))
 
 
-# --- check-quorum -------------------------------------------------------------------------------------------------------
+# --- check-quorum -------------------------------------------------------------------------------
 
 
 def test_a_leader_that_one_of_two_followers_fetches_from_leads_on() -> None:
@@ -131,7 +139,9 @@ def test_a_leader_that_one_of_two_followers_fetches_from_leads_on() -> None:
     trace.works(10, "c3")
 
 
-def test_a_leader_that_nobody_fetches_from_is_refused_when_its_time_is_over_and_not_before() -> None:
+def test_a_leader_that_nobody_fetches_from_is_refused_when_its_time_is_over_and_not_before() -> (
+    None
+):
     trace = Quorum()
     trace.elected("c1", 1)
     trace.works(3, "c2")
@@ -192,7 +202,7 @@ def test_a_new_voter_set_gives_its_leader_time_again() -> None:
         trace.ticks()
 
 
-# --- needless elections -------------------------------------------------------------------------------------------------
+# --- needless elections -------------------------------------------------------------------------
 
 
 def test_an_election_while_a_majority_hears_the_leader_is_refused() -> None:

@@ -1,4 +1,6 @@
-"""Nothing is committed above the level of metadata.version, and no level is lowered below what is there (KIP-584)."""
+"""Nothing is committed above the level of metadata.version, and no level is lowered below what is
+there (KIP-584).
+"""
 
 from typing import Any
 
@@ -32,7 +34,11 @@ CURSOR, NO_CURSOR = pb.ExportCursorRecord(name="e", end_offset=1), pb.ExportCurs
 
 @pytest.mark.parametrize(
     ("level", "record", "name"),
-    [(2, HOST, "HOSTNAME"), (3, CURSOR, "EXPORT_CURSOR"), (1, pb.OpenClientRecord(), "OPEN_CLIENT")],
+    [
+        (2, HOST, "HOSTNAME"),
+        (3, CURSOR, "EXPORT_CURSOR"),
+        (1, pb.OpenClientRecord(), "OPEN_CLIENT"),
+    ],
 )
 def test_a_record_above_the_level(level: int, record: Any, name: str) -> None:
     with pytest.raises(CheckFailedError, match=rf"{name} is committed at \d+, at level {level}"):
@@ -65,7 +71,9 @@ def test_a_cause_of_a_mapping_above_the_level() -> None:
 def test_a_level_below_a_cause_of_a_mapping(back: Any) -> None:
     trace = led(6)
     trace.committed(1, CAUSED)
-    with pytest.raises(CheckFailedError, match=r"there is still something of \[\"causes of hosts \['h'\]\"\]"):
+    with pytest.raises(
+        CheckFailedError, match=r"there is still something of \[\"causes of hosts \['h'\]\"\]"
+    ):
         trace.committed(1, lowered(5))
     trace = led(6)
     trace.committed(1, CAUSED)
@@ -86,14 +94,18 @@ def test_a_client_is_open_until_it_is_closed() -> None:
 
 
 def registered(highest: int) -> pb.RegisterBrokerRecord:
-    feature = pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=highest)
+    feature = pb.FeatureRange(
+        name="metadata.version", min_supported_version=1, max_supported_version=highest
+    )
     return pb.RegisterBrokerRecord(broker_id=7, features=[feature])
 
 
 def test_a_level_that_a_registered_broker_does_not_know() -> None:
     trace = led(3)
     trace.committed(1, registered(3))
-    with pytest.raises(CheckFailedError, match=r"metadata.version is 4 .* do not know it: \['broker 7 \(3\)'\]"):
+    with pytest.raises(
+        CheckFailedError, match=r"metadata.version is 4 .* do not know it: \['broker 7 \(3\)'\]"
+    ):
         trace.committed(1, lowered(4))
     gone = led(3)
     gone.committed(1, registered(3))
@@ -109,5 +121,7 @@ def test_a_level_that_a_voter_does_not_know() -> None:
 
 
 def test_a_registration_that_does_not_know_the_level() -> None:
-    with pytest.raises(CheckFailedError, match=r"broker 7 is registered at .* up to 2, the cluster is at 3"):
+    with pytest.raises(
+        CheckFailedError, match=r"broker 7 is registered at .* up to 2, the cluster is at 3"
+    ):
         led(3).committed(1, registered(2))

@@ -1,4 +1,6 @@
-"""The linearizability checker agrees with one that tries every order, refuses what is known to be bad, and never passes unsure."""
+"""The linearizability checker agrees with one that tries every order, refuses what is known to be
+bad, and never passes unsure.
+"""
 
 import itertools
 import math
@@ -39,7 +41,10 @@ def _tried_in_every_order(history: list[Entry], model: Register | Existence) -> 
     for count in range(len(opened) + 1):
         for chosen in itertools.combinations(opened, count):
             for order in itertools.permutations([*closed, *chosen]):
-                if any(later.returned_at < earlier.invoked_at for earlier, later in itertools.combinations(order, 2)):
+                if any(
+                    later.returned_at < earlier.invoked_at
+                    for earlier, later in itertools.combinations(order, 2)
+                ):
                     continue
                 state = model.initial
                 for entry in order:
@@ -100,7 +105,9 @@ def test_two_successful_creations_need_a_deletion_between_them() -> None:
     assert not check([call(0, 1, "create", False)], Existence())
     assert not check([call(0, 1, "create"), call(2, 3, "delete", False)], Existence())
     assert check([call(0, 1, "create"), call(0, OPEN, "delete"), call(4, 5, "create")], Existence())
-    assert check([call(0, 1, "create"), call(2, 3, "create", False), call(4, 5, "delete")], Existence())
+    assert check(
+        [call(0, 1, "create"), call(2, 3, "create", False), call(4, 5, "delete")], Existence()
+    )
 
 
 @st.composite
@@ -117,7 +124,9 @@ def _histories(draw: st.DrawFn, kind: str) -> list[Entry]:
                 entries.append(Entry(begin, end, ("read",), UNKNOWN if end == OPEN else value))
         else:
             name = draw(st.sampled_from(["create", "delete", "exists"]))
-            entries.append(Entry(begin, end, (name,), UNKNOWN if end == OPEN else draw(st.booleans())))
+            entries.append(
+                Entry(begin, end, (name,), UNKNOWN if end == OPEN else draw(st.booleans()))
+            )
     return entries
 
 
@@ -145,7 +154,11 @@ def test_a_search_that_meets_its_bound_says_so() -> None:
 def test_a_long_history_with_many_unknown_outcomes_is_cheap() -> None:
     history = []
     for n in range(0, 2000, 2):
-        history += [write(n, OPEN, f"u{n}"), write(n, n + 1, f"v{n}"), read(n + 1.2, n + 1.5, f"v{n}")]
+        history += [
+            write(n, OPEN, f"u{n}"),
+            write(n, n + 1, f"v{n}"),
+            read(n + 1.2, n + 1.5, f"v{n}"),
+        ]
     assert check(without_unread_writes(history), Register(), max_states=10_000)
     history.append(read(3000, 3001, "v0"))
     assert not check(without_unread_writes(history), Register(), max_states=10_000)
@@ -183,8 +196,12 @@ class _World:
     def note(self, who: str, what: str) -> None: ...
 
 
-def _did(kind: str, begin: float, end: float, outcome: str, value: str = "", error: str = "") -> Operation:
-    return Operation(1, "client", kind, "k", value, invoked_at=begin, returned_at=end, outcome=outcome, error=error)  # type: ignore[arg-type]
+def _did(
+    kind: str, begin: float, end: float, outcome: str, value: str = "", error: str = ""
+) -> Operation:
+    given: Any = {"outcome": outcome, "error": error}
+    of: Any = kind
+    return Operation(1, "client", of, "k", value, invoked_at=begin, returned_at=end, **given)
 
 
 def _checker(*operations: Operation) -> Linearizability:

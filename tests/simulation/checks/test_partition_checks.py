@@ -1,4 +1,6 @@
-"""The checkers of partitions and of former incarnations pass sound traces, and refuse each kind of unsound one."""
+"""The checkers of partitions and of former incarnations pass sound traces, and refuse each kind of
+unsound one.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -39,11 +41,15 @@ def proposal(proposer: tuple[int, int], *members: tuple[int, int]) -> pb.Partiti
 
 
 def created(isr: list[int], leader: int) -> pb.PartitionRecord:
-    return pb.PartitionRecord(topic_id=TOPIC, partition_id=0, replicas=[1, 2, 3], isr=isr, leader=leader)
+    return pb.PartitionRecord(
+        topic_id=TOPIC, partition_id=0, replicas=[1, 2, 3], isr=isr, leader=leader
+    )
 
 
 def _led() -> Trace:
-    """Brokers 1 to 3 are registered at 1 to 3 and unfenced; broker 1 leads partition 0, with 1 and 2 in its ISR (offset 7 and 8)."""
+    """Brokers 1 to 3 are registered at 1 to 3 and unfenced; broker 1 leads partition 0, with 1 and
+    2 in its ISR (offset 7 and 8).
+    """
     trace = Trace(Partitions, Incarnations, brokers=3)
     trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
     trace.step("c1", ev.BecameLeader(1, (1, 2)))
@@ -107,13 +113,17 @@ def test_a_member_that_is_fenced_or_stops_is_refused() -> None:
     with refused("has broker 3: it is .*fenced=True"):
         trace.committed(1, proposal((1, 1), (1, 1), (3, 3)))
     trace = _led()
-    trace.committed(1, pb.BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=3, in_controlled_shutdown=True))
+    trace.committed(
+        1,
+        pb.BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=3, in_controlled_shutdown=True),
+    )
     with refused("has broker 3: it is .*stopping=True"):
         trace.committed(1, proposal((1, 1), (1, 1), (3, 3)))
 
 
 @pytest.mark.parametrize(
-    "last", [registered(2, 9), fencing(2, 2, True), pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=2)]
+    "last",
+    [registered(2, 9), fencing(2, 2, True), pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=2)],
 )
 def test_who_is_replaced_or_fenced_or_gone_must_leave_the_isr_in_the_same_batch(last: Any) -> None:
     with refused("broker 2 is .* and in the ISR"):
@@ -148,7 +158,12 @@ def test_a_fold_that_counts_epochs_otherwise_is_refused() -> None:
     folded = trace.ledger.golden.partition((TOPIC, 0))
     assert folded is not None
     trace.ledger.golden.partition = lambda key: SimpleNamespace(  # type: ignore[method-assign, assignment, return-value]
-        replicas=folded.replicas, isr=(1,), leader=1, leader_epoch=1, partition_epoch=1, leader_recovery_state=0
+        replicas=folded.replicas,
+        isr=(1,),
+        leader=1,
+        leader_epoch=1,
+        partition_epoch=1,
+        leader_recovery_state=0,
     )
     with refused("the records say .* the fold"):
         trace.committed(1, change(isr=[1]))
@@ -173,7 +188,9 @@ def unclean(**fields: Any) -> pb.PartitionChangeRecord:
 
 def allowed(value: str, *, topic: str = "t") -> pb.ConfigRecord:
     kind = 2 if topic else 4
-    return pb.ConfigRecord(resource_type=kind, resource_name=topic, name="unclean.leader.election.enable", value=value)
+    return pb.ConfigRecord(
+        resource_type=kind, resource_name=topic, name="unclean.leader.election.enable", value=value
+    )
 
 
 def test_an_unclean_leader_that_was_asked_for_passes() -> None:
@@ -217,7 +234,9 @@ def test_an_unclean_leader_that_does_not_say_so_or_is_not_alone_or_not_needed_is
 
 def test_who_is_unregistered_in_the_same_batch_is_no_live_member() -> None:
     """Members leave the ISR in records before the one that unregisters them."""
-    one, two = (pb.UnregisterBrokerRecord(broker_id=broker, broker_epoch=broker) for broker in (1, 2))
+    one, two = (
+        pb.UnregisterBrokerRecord(broker_id=broker, broker_epoch=broker) for broker in (1, 2)
+    )
     trace = _led()
     trace.committed(1, allowed("true"))
     with refused(r"an unclean leader: .2. of its ISR are live"):
@@ -246,8 +265,14 @@ def test_a_sound_reassignment_passes() -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (change(replicas=[1, 2, 3, 4], adding_replicas=[], removing_replicas=[]), "complete, and .4. are not in sync"),
-        (change(replicas=[4, 1, 2, 3], adding_replicas=[4], removing_replicas=[4]), "adds .4,. and removes .4,."),
+        (
+            change(replicas=[1, 2, 3, 4], adding_replicas=[], removing_replicas=[]),
+            "complete, and .4. are not in sync",
+        ),
+        (
+            change(replicas=[4, 1, 2, 3], adding_replicas=[4], removing_replicas=[4]),
+            "adds .4,. and removes .4,.",
+        ),
         (change(replicas=[1, 2, 3], adding_replicas=[4]), "adds .4,. and removes"),
         (change(replicas=[4, 1, 2], adding_replicas=[4]), "but its replicas were .1, 2, 3."),
         (change(replicas=[4, 1, 2, 3], removing_replicas=[1]), "but its replicas were .1, 2, 3."),
@@ -272,7 +297,9 @@ def test_a_leader_is_told_what_the_log_has() -> None:
         result = rpc.AlterPartitionResult(partition_index=0, leader_id=1, **fields)
         topics = [rpc.AlterPartitionTopicResult(topic_id=TOPIC, partitions=[result])]
         body = rpc.AlterPartitionResponse(topics=topics)
-        trace.give(trace.invoke("alter_partition"), response=rpc.ControllerResponse(alter_partition=body))
+        trace.give(
+            trace.invoke("alter_partition"), response=rpc.ControllerResponse(alter_partition=body)
+        )
 
     tell(isr=[1, 2], partition_epoch=0)
     trace.committed(1, change(isr=[1]))
@@ -288,7 +315,7 @@ def test_a_leader_is_told_what_the_log_has() -> None:
         tell(isr=[1], partition_epoch=2)
 
 
-# --- former incarnations ----------------------------------------------------------------------------------------------
+# --- former incarnations ------------------------------------------------------------------------
 
 
 def _beat(trace: Trace, *, error: bool = False, controller_epoch: int = 1) -> None:

@@ -6,7 +6,9 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.pending_requests import Asked
 
-BEAT = pb.ControllerRequest(correlation_id=4, broker_heartbeat=pb.BrokerHeartbeatRequest(broker_id=1))
+BEAT = pb.ControllerRequest(
+    correlation_id=4, broker_heartbeat=pb.BrokerHeartbeatRequest(broker_id=1)
+)
 ANSWER = pb.ControllerResponse(correlation_id=4, broker_heartbeat=pb.BrokerHeartbeatResponse())
 ERROR = pb.ControllerResponse(correlation_id=4, error=common_pb2.Error(error_code=7))
 CREATED = pb.ControllerResponse(correlation_id=4, create_topics=pb.CreateTopicsResponse())

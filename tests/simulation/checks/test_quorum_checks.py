@@ -56,7 +56,7 @@ def test_a_sound_life_passes_all_checkers() -> None:
     assert commitment.advances == 3
 
 
-# --- I4, I6: the ledger's own -----------------------------------------------------------------------------------------
+# --- I4, I6: the ledger's own -------------------------------------------------------------------
 
 
 def test_the_same_offset_and_epoch_with_other_bytes_is_refused() -> None:
@@ -102,7 +102,8 @@ def test_a_deposed_leader_may_have_its_observers_drop_what_a_later_one_commits()
     trace = _led()
     trace.append("c1", 1, config("k", "a"))
     trace.replicate("c1", "c3")
-    # c3 goes on with a leader of epoch 2 that has not got it; c1 leads again in epoch 3, and commits it with c2.
+    # c3 goes on with a leader of epoch 2 that has not got it; c1 leads again in epoch 3, and
+    # commits it with c2.
     trace.host("c3").core.epoch = 2
     trace.lead("c1", 3, (1, 2))
     trace.replicate("c1", "c2")
@@ -202,7 +203,7 @@ def test_committing_a_part_of_a_batch_is_refused() -> None:
         trace.commit("c1", 2)
 
 
-# --- I1, I2, I3, I7 ---------------------------------------------------------------------------------------------------
+# --- I1, I2, I3, I7 -----------------------------------------------------------------------------
 
 
 def test_two_leaders_in_an_epoch_are_refused() -> None:
@@ -322,7 +323,7 @@ def test_an_election_that_is_heard_of_late_is_no_matter() -> None:
     trace.step("c2", ev.BecameLeader(2, (2, 3)))
 
 
-# --- I5, I8 -----------------------------------------------------------------------------------------------------------
+# --- I5, I8 -------------------------------------------------------------------------------------
 
 
 def test_committing_without_a_durable_majority_is_refused() -> None:
@@ -372,7 +373,9 @@ def test_a_disk_that_was_lost_counts_for_what_it_held() -> None:
     trace.replicate("c1", "c2")
     host = trace.host("c2")
     trace.stop("c2")
-    host.disk = SimpleNamespace(**{**vars(host.disk), "identity": NodeIdentity("cluster", 2, "new"), "live": Chunks()})
+    host.disk = SimpleNamespace(
+        **{**vars(host.disk), "identity": NodeIdentity("cluster", 2, "new"), "live": Chunks()}
+    )
     host.disk.durable = Chunks()
     trace.start("c2")
     trace.commit("c1", end)
@@ -403,7 +406,7 @@ def test_an_older_epoch_is_committed_with_a_record_of_the_own() -> None:
     trace.commit("c2", 3)
 
 
-# --- flush before acknowledge, I18 ------------------------------------------------------------------------------------
+# --- flush before acknowledge, I18 --------------------------------------------------------------
 
 
 def test_acknowledging_before_the_flush_is_refused() -> None:
@@ -453,7 +456,7 @@ def test_a_word_after_a_storage_error_is_refused() -> None:
         trace.send("c2", "c1", quorum.FetchResponse())
 
 
-# --- I19 --------------------------------------------------------------------------------------------------------------
+# --- I19 ----------------------------------------------------------------------------------------
 
 
 def test_voters_changed_one_at_a_time_pass() -> None:
@@ -487,7 +490,9 @@ def test_two_members_changed_at_once_are_refused() -> None:
 
 def test_two_sets_in_one_chunk_are_refused() -> None:
     trace = _led(VoterSets)
-    chunk = chunk_of(1, 1, voters_record(*VOTERS)) + chunk_of(2, 1, voters_record(*VOTERS, voter(4)))
+    chunk = chunk_of(1, 1, voters_record(*VOTERS)) + chunk_of(
+        2, 1, voters_record(*VOTERS, voter(4))
+    )
     with refused("I19"):
         trace.append_chunk("c1", 1, chunk)
 

@@ -1,4 +1,6 @@
-"""The checkers of brokers, LAO, states and clients pass sound traces, and refuse each kind of unsound one."""
+"""The checkers of brokers, LAO, states and clients pass sound traces, and refuse each kind of
+unsound one.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -56,7 +58,7 @@ def _serving(*makers: Any) -> Trace:
     return trace
 
 
-# --- states: I9, I10, I11 ---------------------------------------------------------------------------------------------
+# --- states: I9, I10, I11 -----------------------------------------------------------------------
 
 
 def test_a_broker_with_another_state_is_refused() -> None:
@@ -100,9 +102,12 @@ def test_a_controller_that_applies_above_its_high_watermark_is_refused() -> None
 
 
 @pytest.mark.parametrize(
-    ("start", "high_watermark", "flushed", "end"), [(0, 5, 4, 4), (3, 2, 4, 4), (0, 1, 5, 4), (5, -1, 4, 4)]
+    ("start", "high_watermark", "flushed", "end"),
+    [(0, 5, 4, 4), (3, 2, 4, 4), (0, 1, 5, 4), (5, -1, 4, 4)],
 )
-def test_offsets_out_of_order_are_refused(start: int, high_watermark: int, flushed: int, end: int) -> None:
+def test_offsets_out_of_order_are_refused(
+    start: int, high_watermark: int, flushed: int, end: int
+) -> None:
     trace = _led(States)
     node = trace.host("c2").core._node
     trace.step("c2")
@@ -170,7 +175,7 @@ def test_a_snapshot_that_is_cut_is_refused() -> None:
         trace.step("c1", event=ev.SnapshotFrozen(SnapshotId(1, 1)))
 
 
-# --- brokers: I15, I16 ------------------------------------------------------------------------------------------------
+# --- brokers: I15, I16 --------------------------------------------------------------------------
 
 
 def test_a_serving_broker_passes() -> None:
@@ -252,7 +257,7 @@ def test_a_fenced_broker_that_leads_a_partition_is_refused() -> None:
         trace.committed(1, pb.PartitionChangeRecord(topic_id=b"t" * 16, leader=1))
 
 
-# --- LAO --------------------------------------------------------------------------------------------------------------
+# --- LAO ----------------------------------------------------------------------------------------
 
 
 def _announce(trace: Trace, name: str, epoch: int, lao: int) -> None:
@@ -335,10 +340,12 @@ def test_progress_records_must_grow_and_lie_below_themselves() -> None:
         trace.committed(1, pb.ProgressRecord(lowest_acknowledged_offset=3, high_watermark=3))
 
 
-# --- visibility -------------------------------------------------------------------------------------------------------
+# --- visibility ---------------------------------------------------------------------------------
 
 
-def _write(trace: Trace, value: str, level: int = 0, *, announced: bool = True, **fields: Any) -> int:
+def _write(
+    trace: Trace, value: str, level: int = 0, *, announced: bool = True, **fields: Any
+) -> int:
     write = trace.invoke("write_config", value=value)
     offset = trace.committed(1, config("k", value))
     if announced:
@@ -347,7 +354,9 @@ def _write(trace: Trace, value: str, level: int = 0, *, announced: bool = True, 
     return offset
 
 
-def _read(trace: Trace, found: str | None, offset: int, *, broker: str = "b1", **fields: Any) -> None:
+def _read(
+    trace: Trace, found: str | None, offset: int, *, broker: str = "b1", **fields: Any
+) -> None:
     read = trace.invoke("read_config", **fields)
     response = broker_pb2.BrokerResponse()
     response.token.offset = offset
@@ -458,7 +467,7 @@ def test_an_answered_write_that_is_not_there_is_refused() -> None:
         trace.give(write, offset=3)
 
 
-# --- strict reads: I22 -------------------------------------------------------------------------------------------------
+# --- strict reads: I22 --------------------------------------------------------------------------
 
 
 def _strict(trace: Trace, found: str | None, offset: int, **fields: Any) -> None:
@@ -505,7 +514,9 @@ def test_a_strict_read_above_every_lao_is_refused_with_a_token_too() -> None:
 
 
 def test_an_unfenced_broker_that_refuses_what_was_offered_is_refused() -> None:
-    refusal = broker_pb2.BrokerResponse(error=common_pb2.Error(error_code=ErrorCode.UNSUPPORTED_VERSION))
+    refusal = broker_pb2.BrokerResponse(
+        error=common_pb2.Error(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    )
     trace = _serving(StrictReads)
     view = trace.host("b1").service._view
     view.applied = 0
@@ -527,7 +538,7 @@ def test_values_that_no_order_explains_are_refused_in_the_end() -> None:
         trace.tell("end")
 
 
-# --- exactly once: I14 ------------------------------------------------------------------------------------------------
+# --- exactly once: I14 --------------------------------------------------------------------------
 
 
 def test_writes_executed_once_pass() -> None:
@@ -557,7 +568,9 @@ def test_a_workload_that_writes_a_value_twice_is_refused() -> None:
 
 def test_a_sequence_executed_twice_is_refused() -> None:
     trace = _led(ExactlyOnce)
-    opened = trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=2), pb.OpenClientRecord())
+    opened = trace.committed(
+        1, pb.FeatureLevelRecord(name="metadata.version", feature_level=2), pb.OpenClientRecord()
+    )
     for value in ("a", "b"):
         trace.invoke("write_config", value=value)
     trace.committed(1, config("k", "a"), client=(opened, 1))
@@ -626,7 +639,7 @@ def test_topics_are_counted() -> None:
         trace.tell("end")
 
 
-# --- the whole history ------------------------------------------------------------------------------------------------
+# --- the whole history --------------------------------------------------------------------------
 
 
 def test_the_last_value_must_be_of_a_write_that_may_be_last() -> None:
@@ -650,14 +663,16 @@ def test_a_topic_that_was_created_twice_is_refused() -> None:
         trace.tell("end")
 
 
-# --- queues: I20 ------------------------------------------------------------------------------------------------------
+# --- queues: I20 --------------------------------------------------------------------------------
 
 
 def test_queues_above_their_bounds_are_refused() -> None:
     trace = Trace(lambda _: Queues())
     service = trace.host("c1").service
     for host in trace.controllers:
-        replica = SimpleNamespace(_held=[], _inbox=[], _log=SimpleNamespace(_tail=SimpleNamespace(_bytes=0)))
+        replica = SimpleNamespace(
+            _held=[], _inbox=[], _log=SimpleNamespace(_tail=SimpleNamespace(_bytes=0))
+        )
         host.service._intake = _Queue()
         host.service.replica = replica
     trace.tell("sample")

@@ -1,4 +1,6 @@
-"""What brokers tell of partitions must be what the log says there, and the ISR comes from who leads alone (KIP-24)."""
+"""What brokers tell of partitions must be what the log says there, and the ISR comes from who leads
+alone (KIP-24).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ T = bytes(15) + b"t"
 
 
 def made() -> tuple[Trace, list[int]]:
-    """Brokers 1 to 3; a partition of all of them, led by 1, that 3 leaves, and 3 is fenced; the offsets of these three."""
+    """Brokers 1 to 3; a partition of all of them, led by 1, that 3 leaves, and 3 is fenced; the
+    offsets of these three.
+    """
     trace = Trace(ServedPartitions, brokers=3)
     trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
     trace.step("c1", ev.BecameLeader(1, (1, 2)))
@@ -43,14 +47,18 @@ def made() -> tuple[Trace, list[int]]:
 def told(trace: Trace, offset: int, **fields: Any) -> None:
     partition = {"leader_id": 1, "replica_nodes": [1, 2, 3], "leader_epoch": 0, **fields}
     topic = broker_pb2.MetadataTopic(
-        name="t", topic_id=T, partitions=[broker_pb2.MetadataPartition(partition_index=0, **partition)]
+        name="t",
+        topic_id=T,
+        partitions=[broker_pb2.MetadataPartition(partition_index=0, **partition)],
     )
     response = SimpleNamespace(metadata=broker_pb2.MetadataResponse(topics=[topic]))
     trace.give(trace.invoke("read_topics", ""), offset=offset, response=response)
 
 
 def led(trace: Trace, host: str, isr: list[int], **fields: Any) -> None:
-    said = data_pb2.LedPartition(topic_id=T, isr=[pb.BrokerState(broker_id=one) for one in isr], **fields)
+    said = data_pb2.LedPartition(
+        topic_id=T, isr=[pb.BrokerState(broker_id=one) for one in isr], **fields
+    )
     answer = data_pb2.BrokerMetadataResponse(partitions=[said])
     trace.send(host, "client", broker_pb2.BrokerResponse(broker_metadata=answer))
 
@@ -108,7 +116,9 @@ def test_an_isr_that_is_not_that_of_its_epoch_or_not_the_leaders_fails(
 
 def test_the_leader_epoch_grows_when_a_replica_goes() -> None:
     trace, _ = made()
-    offset = trace.committed(1, pb.PartitionChangeRecord(topic_id=T, replicas=pb.IdList(ids=[1, 2])))
+    offset = trace.committed(
+        1, pb.PartitionChangeRecord(topic_id=T, replicas=pb.IdList(ids=[1, 2]))
+    )
     told(trace, offset, replica_nodes=[1, 2], leader_epoch=1)
     led(trace, "b1", [1, 2], partition_epoch=2, leader_epoch=1)
     with pytest.raises(CheckFailedError, match="KIP-24"):
