@@ -1,19 +1,24 @@
-"""Broker ids that are found (KIP-426): every registration maps its host, and a host keeps its broker's id whatever becomes of its disk.
+"""Broker ids that are found (KIP-426): every registration maps its host, and a host keeps its
+broker's id whatever becomes of its disk.
 
-In the simulated world broker 200 + N runs on host bN. Wherever it has not registered from elsewhere meanwhile (as a twin makes it do),
-nothing but it may ever be registered from bN: neither another's id, nor a new one.
+In the simulated world broker 200 + N runs on host bN. Wherever it has not registered from elsewhere
+meanwhile (as a twin makes it do), nothing but it may ever be registered from bN: neither another's
+id, nor a new one.
 
-Newcomers, on hosts nK, get an id that was registered from another host only if no process has run under it for as long as makes an id
-missing, or none that a controller heard for a session more; and if no other one that holds replicas is away too. They get a new one only
-if none that holds replicas was away when they first asked, and for as long before as messages may be late: a session, where faults
-make them so.
+Newcomers, on hosts nK, get an id that was registered from another host only if no process has run
+under it for as long as makes an id missing, or none that a controller heard for a session more; and
+if no other one that holds replicas is away too. They get a new one only if none that holds replicas
+was away when they first asked, and for as long before as messages may be late: a session, where
+faults make them so.
 
-What somebody has mapped by hand is meant: that host gets this id, unless a process under it was heard from lately, and no other host does.
-If an operator has unregistered the broker there is nobody to wait for.
+What somebody has mapped by hand is meant: that host gets this id, unless a process under it was
+heard from lately, and no other host does. If an operator has unregistered the broker there is
+nobody to wait for.
 
-Would catch: a registration without its mapping, a mapping that is ignored or taken for another host's, an id that is given to a
-neighbour or generated while its own broker's session runs out, a new id while another broker's replicas have none, an id given away too
-early, or guessed, a mapping made by hand that is not gone by.
+Would catch: a registration without its mapping, a mapping that is ignored or taken for another
+host's, an id that is given to a neighbour or generated while its own broker's session runs out, a
+new id while another broker's replicas have none, an id given away too early, or guessed, a mapping
+made by hand that is not gone by.
 """
 
 from __future__ import annotations
@@ -38,7 +43,9 @@ BROKER_IDS = 200
 CLOCK_SLACK = 1.25
 """How far a controller's clock may be from a true one, and from a broker's."""
 PROMPT = frozenset(("newcomer", "broker_away", "kill_broker", "stop_broker", "resign"))
-"""Faults that make no message late: where there are no others, what a dead process has said has arrived by ON_ITS_WAY_S."""
+"""Faults that make no message late: where there are no others, what a dead process has said has
+arrived by ON_ITS_WAY_S.
+"""
 ON_ITS_WAY_S = 0.5
 _LEVEL = 3
 """Of metadata.version, from which on hosts are mapped."""
@@ -66,11 +73,18 @@ class BrokerIds(Checker):
         self._heard_from: dict[int, str] = {}
         """Broker id -> the host of the process which that was."""
         self._died: dict[int, float] = {}
-        """Broker id -> when that process died. Another one may have been started since, and still ask for the id."""
+        """Broker id -> when that process died.
+
+        Another one may have been started since, and still ask for the id.
+        """
         self._unregistered: dict[int, float] = {}
-        """Ids that an operator has unregistered, and nobody has registered since, and when: no session is left to wait for."""
+        """Ids that an operator has unregistered, and nobody has registered since, and when: no
+        session is left to wait for.
+        """
         self._by_hand: dict[str, tuple[int, int]] = {}
-        """Host -> (id, offset of the mapping): what somebody has mapped it to, and no registration since."""
+        """Host -> (id, offset of the mapping): what somebody has mapped it to, and no registration
+        since.
+        """
         self.adopted = self.generated = self.given_by_hand = 0
         """Ids that newcomers got."""
         ledger.golden.listeners.append(self._committed)
@@ -91,7 +105,8 @@ class BrokerIds(Checker):
         self._away_unless_running(broker_id, now)
         for heard, name in self._heard_from.items():
             if name == host.name:
-                # A later process of this host, which no controller has heard, ends: the one that was heard died before.
+                # A later process of this host, which no controller has heard, ends: the one that
+                # was heard died before.
                 self._died.setdefault(heard, now)
 
     @override
@@ -128,18 +143,23 @@ class BrokerIds(Checker):
                 # It has left, which ends its session, though its process may not have heard so yet.
                 self._away_since.setdefault(message.broker_id, self._ledger.world.now())
             elif record.type == RecordType.BROKER_REGISTRATION_CHANGE:
-                # Unfenced: it was heard, though the answer to its heartbeat may still wait for this commit.
-                if message.HasField("fenced") and not message.fenced and message.broker_id not in self._died:
+                # Unless it is fenced, it was heard: the answer to its heartbeat may still wait for
+                # this commit.
+                if not message.fenced and message.broker_id not in self._died:
                     self._heard[message.broker_id] = self._ledger.world.now()
             elif record.type == RecordType.UNREGISTER_BROKER:
                 self._unregistered[message.broker_id] = self._ledger.world.now()
-            elif record.type == RecordType.REGISTER_BROKER and message.broker_epoch == logged.header.base_offset:
+            elif (
+                record.type == RecordType.REGISTER_BROKER
+                and message.broker_epoch == logged.header.base_offset
+            ):
                 registered.append((hostname_key(message.end_points[0].host), message.broker_id))
         for host, broker_id in registered:
             if self._level >= _LEVEL:
                 self._registered(host, broker_id, logged.header.base_offset)
             else:
-                # Below this level nothing is mapped; but whose the id is, and that it was heard of, counts above it too.
+                # Below this level nothing is mapped; but whose the id is, and that it was heard of,
+                # counts above it too.
                 self._hosts.setdefault(broker_id, set()).add(host)
                 self._hear(broker_id, host)
             self._unregistered.pop(broker_id, None)
@@ -165,7 +185,8 @@ class BrokerIds(Checker):
     def _registered(self, host: str, broker_id: int, offset: int) -> None:
         if self._mapped.get(host) != broker_id:
             raise CheckFailedError(
-                f"broker {broker_id} is registered from {host} at offset {offset}, and {host} is mapped to {self._mapped.get(host)}"
+                f"broker {broker_id} is registered from {host} at offset {offset}, and {host} is"
+                f" mapped to {self._mapped.get(host)}"
             )
         others = self._hosts.setdefault(broker_id, set())
         if host[:1] == "n":
@@ -175,7 +196,8 @@ class BrokerIds(Checker):
         own = BROKER_IDS + int(host[1:]) if host[:1] == "b" and host[1:].isdigit() else None
         if own not in (None, broker_id) and self._hosts.get(own, {host}) <= {host}:
             raise CheckFailedError(
-                f"host {host} registers as broker {broker_id} at offset {offset}: it is broker {own}'s"
+                f"host {host} registers as broker {broker_id} at offset {offset}: it is broker"
+                f" {own}'s"
             )
 
     def _newcomer(self, host: str, broker_id: int, adopted: bool, offset: int) -> None:
@@ -196,30 +218,40 @@ class BrokerIds(Checker):
             return
         kept = {one for other, (one, _) in self._by_hand.items() if other != host}
         away = {
-            one: now - since for one, since in self._away_since.items() if len(held.get(one) or ()) and one not in kept
+            one: now - since
+            for one, since in self._away_since.items()
+            if len(held.get(one) or ()) and one not in kept
         }
         if adopted:
             self.adopted += 1
             away.pop(broker_id, None)
             if self._gone_s(broker_id, now) < adopt_after_ms / 1000 / CLOCK_SLACK:
-                raise CheckFailedError(f"{what}: that is {min(self._hosts[broker_id])}'s, and not missing")
+                raise CheckFailedError(
+                    f"{what}: that is {min(self._hosts[broker_id])}'s, and not missing"
+                )
         else:
             self.generated += 1
         asking_s = now - self._asked_at.get(host, now)
         self._away_unless_running(broker_id, now)
         gone = sorted(one for one, away_s in away.items() if away_s > asking_s + late_s)
         if gone:
-            raise CheckFailedError(f"{what}, and no process has run as {gone} since {asking_s + late_s:.3f} s and more")
+            raise CheckFailedError(
+                f"{what}, and no process has run as {gone} since {asking_s + late_s:.3f} s and more"
+            )
 
     def _away_unless_running(self, broker_id: int, now: float) -> None:
-        """The id had a process until now; it has one still if another, such as the one that had the id before, runs."""
+        """The id had a process until now; it has one still if another, such as the one that had the
+        id before, runs.
+        """
         if broker_id not in self._running.values():
             self._away_since[broker_id] = now
 
     def _gone_s(self, broker_id: int, now: float) -> float:
-        """For how long the controllers may know that nobody is there: whom they heard has died since, or a session has ended.
+        """For how long the controllers may know that nobody is there: whom they heard has died
+        since, or a session has ended.
 
-        An operator who unregisters a broker ends its session, though its process may not have heard so yet.
+        An operator who unregisters a broker ends its session, though its process may not have heard
+        so yet.
         """
         heard = self._heard.get(broker_id, -math.inf)
         ended = heard + self._ledger.world.config.session_timeout_ms / 1000 / CLOCK_SLACK
@@ -228,28 +260,46 @@ class BrokerIds(Checker):
         return now - max(heard, ended)
 
     def _meant(self, host: str, broker_id: int, offset: int, what: str) -> bool:
-        """Whether it gets the id that its host was mapped to by hand. A registration of that id since then is newer than the mapping."""
+        """Whether it gets the id that its host was mapped to by hand.
+
+        A registration of that id since then is newer than the mapping.
+        """
         now = self._ledger.world.now()
         for other, (kept, _) in self._by_hand.items():
-            if other != host and kept == broker_id and self._by_hand.get(host, (-1, -1))[0] != broker_id:
+            if (
+                other != host
+                and kept == broker_id
+                and self._by_hand.get(host, (-1, -1))[0] != broker_id
+            ):
                 raise CheckFailedError(f"{what}: that is kept for host {other}")
         wanted, mapped_at = self._by_hand.get(host, (-1, -1))
         newest = max(
-            (one.broker_epoch for one in self._ledger.golden.standings(wanted) if one.offset < offset), default=-1
+            (
+                one.broker_epoch
+                for one in self._ledger.golden.standings(wanted)
+                if one.offset < offset
+            ),
+            default=-1,
         )
         if wanted < 0 or newest > mapped_at:
             return False
         if broker_id == wanted:
             self.given_by_hand += 1
             if self._gone_s(broker_id, now) < 0 and broker_id not in self._unregistered:
-                raise CheckFailedError(f"{what}: a broker under that id was heard from within a session")
+                raise CheckFailedError(
+                    f"{what}: a broker under that id was heard from within a session"
+                )
             self._away_unless_running(broker_id, now)
             return True
-        # Who lived on while this one asked was no past of its own, and may be heard of after its death.
+        # Who lived on while this one asked was no past of its own, and may be heard of after its
+        # death.
         ended = max(since.get(wanted, -math.inf) for since in (self._died, self._away_since))
         late_s = self._ledger.world.config.session_timeout_ms / 1000 * CLOCK_SLACK
-        if newest < 0 or (self._gone_s(wanted, now) > late_s and ended <= self._asked_at.get(host, now)):
+        if newest < 0 or (
+            self._gone_s(wanted, now) > late_s and ended <= self._asked_at.get(host, now)
+        ):
             raise CheckFailedError(
-                f"{what}: its host is mapped to {wanted} by hand since {mapped_at}, and nobody runs under that"
+                f"{what}: its host is mapped to {wanted} by hand since {mapped_at}, and nobody runs"
+                " under that"
             )
         return False

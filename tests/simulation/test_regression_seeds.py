@@ -485,6 +485,19 @@ REGRESSIONS = [
             " it was to delete"
         ),
     ),
+    pytest.param(
+        1795400954475,
+        '{"voters": 4, "observers": 2, "direct_clients": 1, "topics_share": 0.3, "admin_per_s": 3.0,'
+        ' "balance_interval_s": 5, "value_bytes": 1000, "shared_keys": 1, "timeout_s": 0.3, "safety_s": 9.0,'
+        ' "session_timeout_ms": 1500, "drift": 0.01, "snapshot_bytes": 500, "retention_bytes": 1, "recovery":'
+        ' true, "data_per_s": 5.0, "replica_lag_ms": 500, "strict_share": 0.7, "round_robin": true,'
+        ' "exports_per_s": 1.0, "adopt_after_ms": 1000, "reserve_bytes": 100000, "faults":'
+        ' {"alter_hostnames": 1.0, "broker_away": 2.0, "disk_error": 1.25, "heartbeats_lost": 4.41,'
+        ' "kill_broker": 4.0, "loop_blocked": 0.615, "newcomer": 0.5, "one_way": 3.44, "partition": 1.25,'
+        ' "pause": 3.91, "raise_features": 2.65, "resign": 1.77, "split": 5.97, "stop_broker": 0.7,'
+        ' "thought_dead": 1.451248176176897, "unregister_broker": 2.01}}',
+        id="a checker took a broker for gone whose wish to leave was committed together with a newcomer's id",
+    ),
 ]
 
 
