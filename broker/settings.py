@@ -23,9 +23,9 @@ SUPPORTED_FEATURES = (
 class LifecycleSettings:
     """Times of a broker's life. Raises ConfigError if they do not fit each other.
 
-    ``fencing_timeout_ms`` is longer than the controller's session timeout on purpose (KIP-343): a
-    broker that cannot reach the controller is fenced there first, so that the healthy majority does
-    not lose it for a hiccup it has survived.
+    ``fencing_timeout_ms`` is longer than the controller's session timeout (KIP-343): the controller
+    has fenced a silent broker, and moved its leaderships, before the broker stops serving. Not so
+    after an election, which begins every session anew.
     """
 
     heartbeat_interval_ms: int = Settings.broker_heartbeat_interval_ms

@@ -91,7 +91,10 @@ def ready(service: ControllerService) -> tuple[bool, str]:
     leadership, epoch, leader = service.leadership, service.controller_epoch, service.leader_id
     if leadership is not None:
         if leadership.decider is not None:
-            return True, f"active controller of epoch {epoch}"
+            refusal = service.space.verdict.refusal
+            return True, f"active controller of epoch {epoch}" + (
+                f"; writes are refused: {refusal}" if refusal else ""
+            )
         return (
             False,
             f"claiming epoch {epoch}: folding the log, at offset {leadership.pending.offset}",

@@ -296,7 +296,8 @@ def add_space_metrics(metrics: MetricsRegistry, measured: Callable[[], tuple[int
             )
         yield gauge(
             "raftlog_low_on_space",
-            "1 if the disk is below its free-space reserve: writes are refused.",
+            "1 if the disk is below its free-space reserve. A broker then refuses producers; a"
+            " controller hands over, and refuses writes only if no majority has space.",
             low,
         )
 

@@ -17,6 +17,7 @@ from controller.disk.space import CHECK_EVERY_S, SpaceWatch
 from controller.service import hand_over
 from controller.service.farewell import BOUND_S, QUIET_S, Farewell
 from controller.service.hand_over import HOLD_S
+from controller.service.status import ready
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -384,12 +385,17 @@ async def test_without_a_majority_that_has_space_writes_are_refused_until_there_
         False,
     )
     assert "nodes [1, 2, 3]" in failure.value.message
+    serves, why = ready(leader.service)
+    assert serves, "reads go on"
+    assert "; writes are refused: " in why
+    assert "nodes [1, 2, 3]" in why
     await world.client.call(pb.DescribeBrokersRequest())
     end = leader.service.replica.log_end_offset
     await asyncio.sleep(3)
     assert leader.service.replica.log_end_offset == end
     disks.free = dict.fromkeys(disks.free, 1000)
     await world.until(lambda: not leader.service.space.verdict.refusal, 4 * CHECK_EVERY_S)
+    assert "writes are refused" not in ready(leader.service)[1]
     await world.client.call(alter("b", "1"))
 
 

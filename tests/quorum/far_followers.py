@@ -21,6 +21,9 @@ from raftlog.storage.api import VoteState
 
 FETCH_TIMEOUT_S = ELECTION_TIMEOUT_S = 1.0
 MARGIN_S = 0.3
+"""Of the bound, beside the fetch timeout and the round trips: jitter of timers, fsyncs, and the
+backoff before a second attempt.
+"""
 WARM_UP_S = 1.2
 """Of calm before the leader falls silent, and behind its replacement: no election may happen in
 either.
