@@ -77,6 +77,8 @@ class BrokerIds(Checker):
 
         Another one may have been started since, and still ask for the id.
         """
+        self._left: dict[int, float] = {}
+        """Ids whose brokers have left, and nobody has registered since, and when."""
         self._unregistered: dict[int, float] = {}
         """Ids that an operator has unregistered, and nobody has registered since, and when: no
         session is left to wait for.
@@ -142,6 +144,7 @@ class BrokerIds(Checker):
             ):
                 # It has left, which ends its session, though its process may not have heard so yet.
                 self._away_since.setdefault(message.broker_id, self._ledger.world.now())
+                self._left.setdefault(message.broker_id, self._ledger.world.now())
             elif record.type == RecordType.BROKER_REGISTRATION_CHANGE:
                 # Unless it is fenced, it was heard: the answer to its heartbeat may still wait for
                 # this commit.
@@ -163,6 +166,7 @@ class BrokerIds(Checker):
                 self._hosts.setdefault(broker_id, set()).add(host)
                 self._hear(broker_id, host)
             self._unregistered.pop(broker_id, None)
+            self._left.pop(broker_id, None)
         for host in mapped:
             self._by_hand.pop(host, None)
 
@@ -253,6 +257,9 @@ class BrokerIds(Checker):
         An operator who unregisters a broker ends its session, though its process may not have heard
         so yet.
         """
+        if broker_id in self._left:
+            # The answer to its farewell may be heard later, and its process end later still.
+            return now - self._left[broker_id]
         heard = self._heard.get(broker_id, -math.inf)
         ended = heard + self._ledger.world.config.session_timeout_ms / 1000 / CLOCK_SLACK
         for since in (self._died, self._away_since, self._unregistered):

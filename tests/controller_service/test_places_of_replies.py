@@ -15,9 +15,7 @@ from controller.decision import Decision, Defer, Write
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
-WRITE = pb.ControllerRequest(
-    create_topics=pb.CreateTopicsRequest(topics=[pb.CreatableTopic(name="t", num_partitions=1)])
-)
+WRITE = pb.ControllerRequest(open_client=pb.OpenClientRequest(name="c"))
 READ = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
 REFUSED = pb.ControllerRequest(cluster_id="another", describe_brokers=pb.DescribeBrokersRequest())
 AWAY = pb.ControllerRequest(transfer_leadership=pb.TransferLeadershipRequest(target_id=-1))
@@ -36,14 +34,15 @@ async def test_a_place_is_given_back(
     request_: pb.ControllerRequest, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, node, broker = await unfenced_broker()
-    decide, put_off = node.service.turns._decide, 0
+    decide, put_off, written = node.service.turns._decide, 0, 0
 
     def decided(active: Any, request: Any, now: float) -> Decision:
-        nonlocal put_off
+        nonlocal put_off, written
         if how == "put off" and not put_off:
             put_off += 1
             return Defer(now + 0.3)
         decision = decide(active, request, now)
+        written += isinstance(decision, Write)
         if how == "when appended" and isinstance(decision, Write):
             return decision._replace(answer_when_appended=True)
         return decision
@@ -53,6 +52,7 @@ async def test_a_place_is_given_back(
     for _ in range(3):
         await broker.client.send(copy(request_), 5.0)
     assert put_off == (how == "put off")
+    assert written == (3 if request_ is WRITE else 0)
     assert shares.total == 0
 
 
@@ -68,7 +68,8 @@ async def test_a_handing_over_gives_its_place_back() -> None:
 @simulated
 async def test_without_a_place_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     _, node, broker = await unfenced_broker()
+    clients = len(node.service.image.clients)
     monkeypatch.setattr(node.service.leadership.parking, "take_place", lambda peer: False)
     answer = await broker.client.send(copy(WRITE), 5.0)
     assert answer.error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    assert "t" not in node.service.image.topic_ids
+    assert len(node.service.image.clients) == clients

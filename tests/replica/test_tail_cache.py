@@ -52,6 +52,17 @@ def test_it_serves_at_least_one_batch_and_no_more_than_fits() -> None:
     assert cache.read(5, cache.end_offset, len(chunks[5]) + 1) == chunks[5]
 
 
+def test_the_newest_chunk_is_cut_like_any_other() -> None:
+    cache, _ = filled()
+    data, behind = chunk(cache.end_offset, 1, 2)
+    begin = cache.end_offset
+    cache.append(data, begin, behind)
+    assert cache.read(begin, behind, len(data)) == data
+    for cut in (cache.read(begin, begin + 1, len(data)), cache.read(begin, behind, len(data) - 1)):
+        assert cut is not None
+        assert batch.scan(cut, expect_offset=begin).end_offset == begin + 1
+
+
 def test_what_it_does_not_have_it_does_not_make_up() -> None:
     cache, _ = filled()
     assert cache.read(4, cache.end_offset, 1 << 20) is None

@@ -498,6 +498,18 @@ REGRESSIONS = [
         ' "thought_dead": 1.451248176176897, "unregister_broker": 2.01}}',
         id="a checker took a broker for gone whose wish to leave was committed together with a newcomer's id",
     ),
+    pytest.param(
+        1795406469030,
+        '{"observers": 1, "brokers": 4, "clients": 1, "direct_clients": 1, "reads_per_s": 0.0,'
+        ' "balance_interval_s": 1, "value_bytes": 1000, "shared_keys": 4, "numbered_share": 0.0, "timeout_s":'
+        ' 10.0, "safety_s": 9.0, "disk_max_ms": 20.0, "election_timeout_ms": 500, "fetch_timeout_ms": 500,'
+        ' "session_timeout_ms": 1500, "queue_messages": 64, "snapshot_bytes": 5000, "retention_bytes":'
+        ' 100000, "data_per_s": 5.0, "round_robin": true, "lag_max_ms": 1500, "adopt_after_ms": 1000,'
+        ' "faults": {"broker_away": 1.0, "broker_behind": 1.0, "burst": 2.21, "lower_features": 0.7,'
+        ' "message_late": 0.000637, "move_voter": 3.53, "newcomer": 0.5, "replace_broker_disk": 6.21,'
+        ' "stop_broker": 0.7, "stranded": 3.07, "twin_broker": 10.2}}',
+        id="a checker waited for the session of a broker that had left",
+    ),
 ]
 
 
