@@ -510,6 +510,19 @@ REGRESSIONS = [
         ' "stop_broker": 0.7, "stranded": 3.07, "twin_broker": 10.2}}',
         id="a checker waited for the session of a broker that had left",
     ),
+    pytest.param(
+        1795406469206,
+        '{"voters": 2, "brokers": 4, "topics_share": 0.3, "unclean": true, "balance_interval_s": 1,'
+        ' "value_bytes": 1000, "shared_keys": 4, "numbered_share": 1.0, "safety_s": 9.0, "disk_max_ms": 0.5,'
+        ' "election_timeout_ms": 200, "fetch_timeout_ms": 200, "session_timeout_ms": 1500, "snapshot_bytes":'
+        ' 500, "retention_bytes": 5000, "snapshot_part_bytes": 100, "release_version": 4, "old_build": 4,'
+        ' "data_per_s": 5.0, "replica_lag_ms": 500, "strict_share": 0.3, "exports_per_s": 1.0,'
+        ' "adopt_after_ms": 1000, "faults": {"alter_hostnames": 1.0, "broker_away": 1.0, "broker_bit_flip":'
+        ' 4.3, "disk_full": 2.15, "disk_hang": 3.14, "disk_slow": 2.2, "kill_between_steps": 0.78, "one_way":'
+        ' 1.6, "partition": 1.37, "reset_links": 1.61, "snapshot_cut": 2.61, "thought_dead":'
+        ' 1.1101121369402709, "whole_roll": 0.218}}',
+        id="a checker read a chunk in which a bit had flipped, and died of it",
+    ),
 ]
 
 
