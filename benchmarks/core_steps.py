@@ -135,7 +135,7 @@ def _kind(event: ev.Event) -> str:
 
 
 def measure(writes: int) -> dict[str, Any]:
-    """So many writes, one after the other; then a confirmed round each hundredth of them."""
+    """So many writes, one after the other; then a confirmed read-index round each hundredth of them."""
     cores = Cores()
     leader = cores.elect()
     cores.taken.clear()
@@ -145,7 +145,7 @@ def measure(writes: int) -> dict[str, Any]:
         cores.propose(leader)
         cores.run()
         if number % 100 == 0:
-            cores.step(leader, ev.RoundRequested())
+            cores.step(leader, ev.ReadIndexRequested())
             cores.run()
     elapsed = time.perf_counter() - begun
     if cores.cores[leader].high_watermark < writes:

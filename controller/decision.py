@@ -44,7 +44,7 @@ class Write(NamedTuple):
 class Reply(NamedTuple):
     """An answer without records.
 
-    It goes out once a confirmed round proves that this node still leads.
+    It goes out once a confirmed read-index round proves that this node still leads.
     """
 
     body: Any

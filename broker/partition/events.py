@@ -66,7 +66,7 @@ class ImageMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingChanged:
+class BrokerStatusChanged:
     """What this broker knows of itself: whenever it registered, was answered a heartbeat, or lost
     its registration.
 
@@ -182,7 +182,7 @@ class AlterPartitionFailed:
 Event = (
     Tick
     | ImageMoved
-    | StandingChanged
+    | BrokerStatusChanged
     | ProduceReceived
     | FetchReceived
     | ClientClosed

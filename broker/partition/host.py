@@ -1,5 +1,5 @@
-"""What all parts of a broker's partition replicas share: its standing, its image, its replicas, and
-what a step has done so far.
+"""What all parts of a broker's partition replicas share: the broker's status, its image, its
+replicas, and what a step has done so far.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Host:
         for found in recovered:
             self.add(Replica(found.key, found))
 
-    # --- standing --------------------------------------------------------------------------------
+    # --- the broker's status ---------------------------------------------------------------------
 
     @property
     def serves(self) -> bool:

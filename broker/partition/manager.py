@@ -11,6 +11,7 @@ from broker.partition.describe import describe_led
 from broker.partition.events import (
     AlterPartitionAnswered,
     AlterPartitionFailed,
+    BrokerStatusChanged,
     ClientClosed,
     Effect,
     Event,
@@ -23,7 +24,6 @@ from broker.partition.events import (
     ReplicaFetchAnswered,
     ReplicaFetchReceived,
     SessionClosed,
-    StandingChanged,
     Tick,
 )
 from broker.partition.fetches import Fetches
@@ -67,7 +67,7 @@ class Partitions:
         self._handlers: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             ImageMoved: self._image_moved,
-            StandingChanged: self._standing_changed,
+            BrokerStatusChanged: self._broker_status_changed,
             ProduceReceived: self._produces.received,
             FetchReceived: self._fetches.received,
             ClientClosed: self._client_closed,
@@ -146,7 +146,7 @@ class Partitions:
         self._host.image = event.image
         self._roles.reconsider(event.changes)
 
-    def _standing_changed(self, event: StandingChanged) -> None:
+    def _broker_status_changed(self, event: BrokerStatusChanged) -> None:
         host = self._host
         host.serve_until, host.why_fenced = event.serve_until, event.why
         if (event.broker_epoch, event.shown_from) != (host.broker_epoch, host.shown_from):

@@ -35,7 +35,7 @@ class Roles:
         self.links: dict[int, LeaderLink] = {}
 
     def reconsider(self, changes: Changes | None) -> None:
-        """The image or the standing of this broker is another one."""
+        """The image or the status of this broker is another one."""
         host = self._host
         registration = host.broker(host.broker_id)
         current = registration is not None and registration.epoch == host.broker_epoch

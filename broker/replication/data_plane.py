@@ -57,7 +57,8 @@ MakeReplicas = Callable[[Sequence[RecoveredPartition], float], PartitionReplicas
 class DataPlane:
     """The shell.
 
-    ``standing`` is asked before each step. ``failed`` is called once, when the broker must stop.
+    ``broker_status`` is asked before each step. ``failed`` is called once, when the broker must
+    stop.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class DataPlane:
         *,
         cluster_id: str,
         make_replicas: MakeReplicas,
-        standing: Callable[[], ev.StandingChanged],
+        broker_status: Callable[[], ev.BrokerStatusChanged],
         wall_clock_ms: Callable[[], int],
         failed: Callable[[FatalError], None],
     ) -> None:
@@ -79,13 +80,13 @@ class DataPlane:
         self._controllers = controllers
         self._cluster_id = cluster_id
         self._make_replicas = make_replicas
-        self._standing = standing
+        self._broker_status = broker_status
         self._wall_clock_ms = wall_clock_ms
         self._failed = failed
         self._replicas: PartitionReplicas | None = None
         self._events: deque[ev.Event] = deque()
         self._stepping = False
-        self._stood: ev.StandingChanged | None = None
+        self._stood: ev.BrokerStatusChanged | None = None
         self._over = False
         self._timer = DeadlineTimer(self._loop, self._tick)
         self._checks: asyncio.TimerHandle | None = None
@@ -211,10 +212,10 @@ class DataPlane:
         assert self._replicas is not None
         self._stepping = True
         try:
-            standing = self._standing()
-            if standing != self._stood:
-                self._stood = standing
-                self._events.appendleft(standing)
+            broker_status = self._broker_status()
+            if broker_status != self._stood:
+                self._stood = broker_status
+                self._events.appendleft(broker_status)
             while self._events and not self._over:
                 for effect in self._replicas.step(self._events.popleft(), self._loop.time()):
                     self._carry_out[type(effect)](effect)

@@ -18,7 +18,7 @@ from broker.metadata.follower import FollowerEvents, MetadataFollower
 from broker.metadata.read_gate import ReadGate
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
-from broker.partition.events import StandingChanged
+from broker.partition.events import BrokerStatusChanged
 from broker.partition.unserved import LOG_AHEAD, LOW_SPACE, NO_HIGH_WATERMARK
 from broker.registration.lifecycle import Exit, Lifecycle
 from broker.registration.registration_client import RegistrationClient
@@ -121,7 +121,7 @@ class BrokerService:
                 transport,
                 store,
                 ControllerClient(transport, settings.controllers, rng=_split(rng)),
-                standing=self._standing,
+                broker_status=self._broker_status,
                 wall_clock_ms=wall_clock_ms,
                 failed=self._failed,
             )
@@ -308,11 +308,13 @@ class BrokerService:
             self._shown = self._view.tip
             self.data.image_moved(self._shown, self._view.changes.take())
 
-    def _standing(self) -> StandingChanged:
+    def _broker_status(self) -> BrokerStatusChanged:
         """What this broker knows of itself: asked before each step of the data plane."""
         why = self.why_fenced()
         serve_until = self._lifecycle.serve_until if not why else -NEVER
-        return StandingChanged(self._lifecycle.epoch, serve_until, why, self._lifecycle.shown_from)
+        return BrokerStatusChanged(
+            self._lifecycle.epoch, serve_until, why, self._lifecycle.shown_from
+        )
 
     def _lease_wanted(self) -> None:
         self._lifecycle.hasten(self._loop.time())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from broker.partition.api import PartitionReplicas
-from broker.partition.events import StandingChanged
+from broker.partition.events import BrokerStatusChanged
 from broker.partition.settings import PartitionSettings
 from broker.replication.data_plane import DataPlane
 from broker.settings import BrokerSettings
@@ -22,7 +22,7 @@ def make_data_plane(
     store: PartitionStore,
     controllers: ControllerClient,
     *,
-    standing: Callable[[], StandingChanged],
+    broker_status: Callable[[], BrokerStatusChanged],
     wall_clock_ms: Callable[[], int],
     failed: Callable[[FatalError], None],
 ) -> DataPlane:
@@ -46,7 +46,7 @@ def make_data_plane(
         controllers,
         cluster_id=settings.cluster_id,
         make_replicas=make_replicas,
-        standing=standing,
+        broker_status=broker_status,
         wall_clock_ms=wall_clock_ms,
         failed=failed,
     )

@@ -1,10 +1,10 @@
-"""Replies that wait: for the commit of what they depend on, for a confirmed round, for LAO, for
-everybody to be told.
+"""Replies that wait: for the commit of what they depend on, for a confirmed read-index round, for
+LAO, for everybody to be told.
 
 Pure. Offsets, rounds and LAO only grow, and so do the waits in order of arrival: every queue is
 released from its front.
 
-Why: docs/decisions/003-confirmed-rounds.md
+Why: docs/decisions/003-read-index-rounds.md
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Parked:
     read was decided.
     """
     round: int
-    """The confirmation round a reply without records waits for; 0 for a write."""
+    """The read-index round a reply without records waits for; 0 for a write."""
     acks: int
     deadline: float
     done: bool = False
@@ -138,7 +138,7 @@ class Parking:
         self._release_duplicates()
         self.release_reads()
 
-    def round_confirmed(self, number: int) -> None:
+    def read_index_confirmed(self, number: int) -> None:
         """This node led after round ``number`` began."""
         self._confirmed_round = number
         self.release_reads()

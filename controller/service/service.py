@@ -337,10 +337,10 @@ class ControllerService:
         """Another voter set is in force."""
         self._directory.voters = voters
 
-    def round_confirmed(self, number: int) -> None:
+    def read_index_confirmed(self, number: int) -> None:
         """Send the replies without records that waited for this round."""
         if self.leadership is not None:
-            self.leadership.parking.round_confirmed(number)
+            self.leadership.parking.read_index_confirmed(number)
             if self._intake:
                 self.wake()
 

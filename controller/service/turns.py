@@ -196,7 +196,7 @@ class Turns:
         """Park the replies without records that were decided since ``begun`` until a round that
         begins now is confirmed.
         """
-        number = self._replica.request_round()
+        number = self._replica.request_read_index()
         if self._stopwatch() - begun >= limits.TURN_MAX_S:
             # Requests without records wait for no commit, so turn would follow turn. The followers'
             # fetches must come in between [a flood of listings: no fetch is answered in time, and

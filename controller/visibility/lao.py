@@ -84,7 +84,7 @@ class _Registration:
     """(applied, told) of a report above what is known as committed."""
 
 
-_Standing = tuple[int, int, int]
+_Position = tuple[int, int, int]
 """(offset, broker id, broker epoch): how far a broker is known to be."""
 
 
@@ -123,15 +123,15 @@ class LaoTracker:
         """The current registrations, and former ones that stay members until the batch that ends
         them is committed.
         """
-        self._by_applied: SortedList[_Standing] = SortedList()
+        self._by_applied: SortedList[_Position] = SortedList()
         """(applied, broker id, broker epoch) of the members."""
-        self._by_known_lao: SortedList[_Standing] = SortedList()
+        self._by_known_lao: SortedList[_Position] = SortedList()
         """(told, broker id, broker epoch) of the members."""
         self.unparked = 0
         """How many parked reports have counted since: they may make a broker that waits to be
         unfenced ready.
         """
-        self._parked: SortedList[_Standing] = SortedList()
+        self._parked: SortedList[_Position] = SortedList()
         """(offset, broker id, broker epoch): counts when the offset is committed."""
         self._leaving: deque[tuple[int, _Registration]] = deque()
         """(leaves_at, registration), in log order; out of date when leaves_at has changed since."""
@@ -493,7 +493,7 @@ class LaoTracker:
                 yield broker_id, broker.epoch, broker.applied
 
 
-def _below(offset: int) -> _Standing:
+def _below(offset: int) -> _Position:
     """Above every broker that stands below ``offset``, and below all others: no id is negative."""
     return offset, -1, -1
 

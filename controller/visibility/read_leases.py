@@ -1,11 +1,12 @@
 """Leases for strict reads: until when a broker may be answering them, and so must not be fenced.
 
 A broker counts its lease from when it *sent* the heartbeat that asked for it; the reply left only
-after a confirmed round begun after the heartbeat arrived. So nobody else was elected before the
-heartbeat was sent, and whoever is elected later waits a whole session timeout before it fences
-anybody [a deposed controller that answers heartbeats extends leases that the new one knows nothing
-of]. A lease is shorter than the session timeout by a margin for clocks that run at different
-speeds: it has ended everywhere when a session timeout has passed here since it was decided.
+after a confirmed read-index round begun after the heartbeat arrived. So nobody else was elected
+before the heartbeat was sent, and whoever is elected later waits a whole session timeout before it
+fences anybody [a deposed controller that answers heartbeats extends leases that the new one knows
+nothing of]. A lease is shorter than the session timeout by a margin for clocks that run at
+different speeds: it has ended everywhere when a session timeout has passed here since it was
+decided.
 
 Nobody is fenced, replaced or unregistered while a lease may be in force: for a lost session that is
 so by itself, as every lease begins with a contact; a process that is proven gone, or that says that

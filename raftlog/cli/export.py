@@ -192,7 +192,7 @@ def _once(source: LogSource, place: Place, published: Published | None) -> Expor
     from raftlog.segments.export import export
 
     with _progress(source) as progress:
-        return export(source, place, progress, witnesses=source.said, published=published)
+        return export(source, place, progress, state_hashes=source.said, published=published)
 
 
 def _follow(
@@ -209,7 +209,7 @@ def _follow(
             place,
             policy,
             stop=lambda: stop.asked,
-            witnesses=source.said,
+            state_hashes=source.said,
             published=published,
             waiting=waiting,
         )

@@ -23,11 +23,11 @@ from raftlog.quorum.events import (
     PeerConnected,
     PeerLost,
     Proposed,
+    ReadIndexRequested,
     RequestFailed,
     RequestReceived,
     ResignRequested,
     ResponseReceived,
-    RoundRequested,
     SnapshotFrozen,
     SnapshotStored,
     SpaceChanged,
@@ -68,7 +68,7 @@ class QuorumCore:
             Proposed: self._proposed,
             Flushed: self._flushed,
             VotePersisted: self._vote_persisted,
-            RoundRequested: self._round_requested,
+            ReadIndexRequested: self._read_index_requested,
             ResignRequested: self._resign_requested,
             SnapshotFrozen: self._snapshot_frozen,
             LogStartAdvanced: self._log_start_advanced,
@@ -229,8 +229,8 @@ class QuorumCore:
         self._node.durable_vote = event.vote
         self._node.role.on_vote_persisted()
 
-    def _round_requested(self, _event: RoundRequested) -> None:
-        self._node.role.on_round_requested()
+    def _read_index_requested(self, _event: ReadIndexRequested) -> None:
+        self._node.role.on_read_index_requested()
 
     def _resign_requested(self, event: ResignRequested) -> None:
         self._node.role.on_resign_requested(event.reason, event.successor)

@@ -137,7 +137,7 @@ class VotePersisted:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundRequested:
+class ReadIndexRequested:
     """Somebody waits for proof that this node leads *now*: a round begun at or after this event
     must be confirmed.
     """
@@ -203,7 +203,7 @@ Event = (
     | Proposed
     | Flushed
     | VotePersisted
-    | RoundRequested
+    | ReadIndexRequested
     | ResignRequested
     | SnapshotFrozen
     | LogStartAdvanced
@@ -398,16 +398,16 @@ class LostLeadership:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundStarted:
-    """The answer to RoundRequested: wait for RoundConfirmed of this number or a higher one, in this
-    epoch.
+class ReadIndexStarted:
+    """The answer to ReadIndexRequested: wait for ReadIndexConfirmed of this number or a higher one,
+    in this epoch.
     """
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
-class RoundConfirmed:
+class ReadIndexConfirmed:
     """A majority has echoed ``round``: this node led after the round began."""
 
     round: int
@@ -454,8 +454,8 @@ Effect = (
     | LeaderChanged
     | BecameLeader
     | LostLeadership
-    | RoundStarted
-    | RoundConfirmed
+    | ReadIndexStarted
+    | ReadIndexConfirmed
     | Refused
     | Fatal
 )

@@ -18,10 +18,10 @@ from raftlog.quorum.events import (
     Flush,
     LogSpan,
     LostLeadership,
+    ReadIndexConfirmed,
+    ReadIndexStarted,
     ReplyFetch,
     ResponseReceived,
-    RoundConfirmed,
-    RoundStarted,
 )
 from raftlog.quorum.progress import Progress, ReplicaProgress
 from raftlog.quorum.role import Role
@@ -388,12 +388,12 @@ class Leader(Role):
             node.advance_high_watermark(offset)
             self._release_soon()
 
-    # --- confirmed rounds ------------------------------------------------------------------------
+    # --- read-index rounds ------------------------------------------------------------------------
 
     @override
-    def on_round_requested(self) -> None:
+    def on_read_index_requested(self) -> None:
         number = self.rounds.request()
-        self.node.out.append(RoundStarted(number))
+        self.node.out.append(ReadIndexStarted(number))
         if any(fetch.is_voter for fetch in self._parked.values()):
             self._release_voters()
         self._confirm()
@@ -411,4 +411,4 @@ class Leader(Role):
     def _confirm(self) -> None:
         number = self.progress.majority_round(self.rounds.current)
         if self.rounds.confirm(number):
-            self.node.out.append(RoundConfirmed(number))
+            self.node.out.append(ReadIndexConfirmed(number))

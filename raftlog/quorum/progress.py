@@ -143,7 +143,7 @@ class Progress:
         return offsets[-self._majority]
 
     def majority_round(self, own_round: int) -> int:
-        """The highest confirmation round that a majority has echoed, the leader included."""
+        """The highest read-index round that a majority has echoed, the leader included."""
         rounds = [replica.echoed_round for replica in self._voter_list]
         if self.counts_leader:
             rounds.append(own_round)

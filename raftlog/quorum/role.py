@@ -90,7 +90,7 @@ class Role:
     def on_proposed(self, span: LogSpan) -> None:
         """The shell proposes; only a leader takes it."""
 
-    def on_round_requested(self) -> None:
+    def on_read_index_requested(self) -> None:
         """Somebody wants proof of leadership; only a leader can give it."""
 
     def on_resign_requested(self, reason: str, successor: int) -> None:

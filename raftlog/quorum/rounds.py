@@ -1,11 +1,11 @@
-"""Confirmed rounds: proof that this node leads *now*, without clocks.
+"""Read-index rounds: proof that this node leads *now*, without clocks.
 
 The leader hands out a number in its replies; a follower echoes the highest it has seen in its next
 Fetch. A majority of echoes of n means: a majority was still in this epoch after round n began, so
 nobody was elected before it began. Counting Fetches would not do: a delayed one was sent before its
 sender voted for another.
 
-Why: docs/decisions/003-confirmed-rounds.md
+Why: docs/decisions/003-read-index-rounds.md
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class ReplicaListener(Protocol):
         ``offset``: as in VotersAt; -1: the configured set.
         """
 
-    def round_confirmed(self, number: int) -> None:
-        """This node still led after the confirmation round ``number`` began."""
+    def read_index_confirmed(self, number: int) -> None:
+        """This node still led after the read-index round ``number`` began."""
 
     def failed(self, error: FatalError) -> None:
         """The replica has stopped for good: nothing may be acknowledged any more."""

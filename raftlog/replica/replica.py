@@ -180,14 +180,14 @@ class Replica(PeerObserver):
             )
         )
 
-    def request_round(self) -> int:
-        """Begin a confirmation round; ``round_confirmed`` of this number or a higher one is the
+    def request_read_index(self) -> int:
+        """Begin a read-index round; ``read_index_confirmed`` of this number or a higher one is the
         proof of leading now.
 
         Not from inside a listener's call: the number would be that of an earlier round.
         """
         self._not_inside_a_step()
-        self._step(ev.RoundRequested())
+        self._step(ev.ReadIndexRequested())
         return self._round
 
     def resign(self, reason: str, successor: int = -1) -> None:
@@ -421,11 +421,11 @@ class Replica(PeerObserver):
         self._proposed.clear()
         self._listener.lost_leadership(effect.epoch, effect.reason)
 
-    def _round_started(self, effect: ev.RoundStarted) -> None:
+    def _read_index_started(self, effect: ev.ReadIndexStarted) -> None:
         self._round = effect.round
 
-    def _round_confirmed(self, effect: ev.RoundConfirmed) -> None:
-        self._listener.round_confirmed(effect.round)
+    def _read_index_confirmed(self, effect: ev.ReadIndexConfirmed) -> None:
+        self._listener.read_index_confirmed(effect.round)
 
     def _fatal(self, effect: ev.Fatal) -> None:
         raise FatalError(effect.reason)
@@ -465,8 +465,8 @@ _EFFECTS: dict[type[Any], Callable[[Replica, Any], None]] = {
     ev.LeaderChanged: Replica._leader_changed,
     ev.BecameLeader: Replica._became_leader,
     ev.LostLeadership: Replica._lost_leadership,
-    ev.RoundStarted: Replica._round_started,
-    ev.RoundConfirmed: Replica._round_confirmed,
+    ev.ReadIndexStarted: Replica._read_index_started,
+    ev.ReadIndexConfirmed: Replica._read_index_confirmed,
     ev.Refused: Replica._refused,
     ev.Fatal: Replica._fatal,
 }

@@ -70,7 +70,7 @@ Progress = Callable[[int, int], None]
 """Called with (records exported so far, records to export)."""
 
 
-Witnesses = Callable[[], Sequence[StateHash]]
+StateHashSource = Callable[[], Sequence[StateHash]]
 """Asks the nodes what state they have, as far as they answer.
 
 The offsets may lie beyond what was exported.
@@ -82,7 +82,7 @@ def export(
     target: Path | str | Place,
     progress: Progress | None = None,
     *,
-    witnesses: Witnesses | None = None,
+    state_hashes: StateHashSource | None = None,
     published: Published | None = None,
 ) -> ExportSummary:
     """Export what is new in ``source`` since the manifest.
@@ -111,7 +111,7 @@ def export(
                 progress(
                     writer.next_offset - first, max(high_watermark, writer.next_offset) - first
                 )
-        publish(source, writer, witnesses)
+        publish(source, writer, state_hashes)
         return summary_of(first, writer)
 
 
@@ -125,12 +125,14 @@ def require_no_gap(source: ChunkSource, writer: ExportWriter, place: Place) -> N
         )
 
 
-def publish(source: ChunkSource, writer: ExportWriter, witnesses: Witnesses | None) -> None:
+def publish(
+    source: ChunkSource, writer: ExportWriter, state_hashes: StateHashSource | None
+) -> None:
     """Publish what was appended, up to an offset at which a node has said its state, if one can be
     had: then the end can be checked.
     """
-    if witnesses is not None:
-        said = witnesses()
+    if state_hashes is not None:
+        said = state_hashes()
         writer.record(said)
         until = max((one.offset + 1 for one in said), default=0)
         while writer.next_offset < until:

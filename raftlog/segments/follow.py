@@ -14,7 +14,7 @@ from raftlog.segments.export import (
     READ_BYTES,
     ChunkSource,
     ExportSummary,
-    Witnesses,
+    StateHashSource,
     publish,
     require_no_gap,
     summary_of,
@@ -67,7 +67,7 @@ def follow(
     policy: PublishPolicy,
     *,
     stop: Callable[[], bool],
-    witnesses: Witnesses | None = None,
+    state_hashes: StateHashSource | None = None,
     published: Published | None = None,
     waiting: Callable[[str], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -108,9 +108,9 @@ def follow(
             elif due is None:
                 due = clock() + policy.interval_s
             elif clock() >= due:
-                publish(source, writer, witnesses)
+                publish(source, writer, state_hashes)
                 due = None
                 if policy.compact_at:
                     compact(writer, at_least=policy.compact_at)
-        publish(source, writer, witnesses)
+        publish(source, writer, state_hashes)
         return summary_of(first, writer)

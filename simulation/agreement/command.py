@@ -1,4 +1,4 @@
-"""``scripts/agreement``: many simulated lives, each exported and replayed; and what an audit sees
+"""``scripts/agreement``: many simulated runs, each exported and replayed; and what an audit sees
 of the simulator's mutants.
 """
 
@@ -19,7 +19,7 @@ from simulation.agreement.mutants import as_markdown, live_all, look
 from simulation.agreement.summary import Summary, compare
 from simulation.mutants.registry import MUTANTS
 
-LIVES, LIVES_OF_MUTANTS = 100, 2
+RUNS, RUNS_OF_MUTANTS = 100, 2
 
 
 def small_session() -> SparkSession:
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument(
-        "--seeds", type=int, help=f"how many lives: {LIVES}, or {LIVES_OF_MUTANTS} of each mutant"
+        "--seeds", type=int, help=f"how many runs: {RUNS}, or {RUNS_OF_MUTANTS} of each mutant"
     )
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument(
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line.
 
-    1 if a replay did not agree, the audit found something in an honest life, or a mutant that must
+    1 if a replay did not agree, the audit found something in an honest run, or a mutant that must
     be seen was not.
     """
     parser = _parser()
@@ -84,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.mutants is not None:
             names = options.mutants or list(MUTANTS)
-            return _mutants(spark, names, options.seeds or LIVES_OF_MUTANTS, options.processes)
-        seeds = range(options.first_seed, options.first_seed + (options.seeds or LIVES))
+            return _mutants(spark, names, options.seeds or RUNS_OF_MUTANTS, options.processes)
+        seeds = range(options.first_seed, options.first_seed + (options.seeds or RUNS))
         summary = compare(spark, seeds, options.kept, options.processes)
     finally:
         spark.stop()
@@ -107,10 +107,10 @@ def _report(summary: Summary, seconds: float, *, as_json: bool) -> None:
         print(json.dumps({**said, "agrees": summary.agrees}, indent=1))
         return
     print(
-        f"{summary.lives} lives ({summary.empty} empty), {summary.records} records:"
+        f"{summary.runs} runs ({summary.empty} empty), {summary.records} records:"
         f" {summary.states} states of nodes, {summary.verified} recorded ones and"
-        f" {summary.snapshots} snapshots compared; {len(summary.disagreements)} lives disagree, the"
-        f" audit finds something in {len(summary.findings)}, {len(summary.failed_lives)} failed by"
+        f" {summary.snapshots} snapshots compared; {len(summary.disagreements)} runs disagree, the"
+        f" audit finds something in {len(summary.findings)}, {len(summary.failed_runs)} failed by"
         f" themselves; {seconds:.0f} s"
     )
 

@@ -10,13 +10,13 @@ import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from simulation.agreement.run_and_export import Life, live
+from simulation.agreement.run_and_export import ExportedRun, live
 from simulation.mutants.edits import edited
 from simulation.mutants.hunt import quiet
 from simulation.mutants.mutant import Mutant
 
 LIFE_CPU_S = 60
-"""A life takes a second or two of the processor; one that takes this long does not end.
+"""A run takes a second or two of the processor; one that takes this long does not end.
 
 Not by the clock: the machine may be busy.
 """
@@ -34,8 +34,8 @@ def _live(mutant: Mutant, seed: int, directory: Path, report: Connection) -> Non
         report.send(RuntimeError(f"{mutant.name}, seed {seed}: {type(error).__name__}: {error}"))
 
 
-def live_mutated(mutant: Mutant, seed: int, directory: Path) -> Life | None:
-    """A life with the mutant's edits, exported; None if it does not end.
+def live_mutated(mutant: Mutant, seed: int, directory: Path) -> ExportedRun | None:
+    """A run with the mutant's edits, exported; None if it does not end.
 
     No checker looks on, so that what the mutant breaks has time to reach the log; but the ledger,
     without which nobody knows what is committed. Raises RuntimeError for an edit that fits no more.
@@ -57,5 +57,5 @@ def live_mutated(mutant: Mutant, seed: int, directory: Path) -> Life | None:
         receiver.close()
     if isinstance(said, RuntimeError):
         raise said
-    found: Life = said
+    found: ExportedRun = said
     return found

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from raftlog.errors import RaftlogError
 from simulation.agreement.hunted import live_mutated
 from simulation.agreement.replayed import Answer, compare_states, is_disputed
-from simulation.agreement.run_and_export import Life
+from simulation.agreement.run_and_export import ExportedRun
 from simulation.agreement.spliced import audit_spliced
 from simulation.agreement.unseen import WHY_UNSEEN
 from simulation.mutants.mutant import Mutant
@@ -27,9 +27,9 @@ from simulation.mutants.registry import MUTANTS
 
 STATE_HASH = "state hash"
 """Seen without a rule of the audit."""
-LIVES_AT_ONCE = 100
-Lived = tuple[str, Life | None]
-"""A mutant's name, and one life; None: it did not end."""
+RUNS_AT_ONCE = 100
+Lived = tuple[str, ExportedRun | None]
+"""A mutant's name, and one run; None: it did not end."""
 
 
 @dataclass(slots=True)
@@ -37,23 +37,23 @@ class Sight:
     """What the replay saw of one mutant."""
 
     mutant: Mutant
-    lives: int = 0
+    runs: int = 0
     hung: int = 0
     """Runs that did not end."""
     seen: int = 0
     """Runs in which it was seen."""
     by: Counter[str] = field(default_factory=Counter)
-    """Rule, or STATE_HASH -> in how many lives."""
+    """Rule, or STATE_HASH -> in how many runs."""
 
     @property
     def explained(self) -> bool:
         """It was seen, or there is a reason why not."""
         return bool(self.seen) or self.mutant.name in WHY_UNSEEN
 
-    def add(self, life: Life | None, rules: Sequence[str]) -> None:
-        """What was seen in one more life."""
-        self.lives += 1
-        self.hung += life is None
+    def add(self, run: ExportedRun | None, rules: Sequence[str]) -> None:
+        """What was seen in one more run."""
+        self.runs += 1
+        self.hung += run is None
         self.seen += bool(rules)
         self.by.update(rules)
 
@@ -74,30 +74,30 @@ def live_all(
 
 
 def look(spark: SparkSession, lived: Sequence[Lived], directory: Path) -> list[Sight]:
-    """Audit all lives, and fold those in which the nodes' states are disputed.
+    """Audit all runs, and fold those in which the nodes' states are disputed.
 
     ``directory``: for what is between.
     """
     sights = {name: Sight(MUTANTS[name]) for name in dict.fromkeys(name for name, _ in lived)}
-    whole = [(name, life) for name, life in lived if life is not None and not life.empty]
-    for begin in range(0, len(whole), LIVES_AT_ONCE):
-        some = whole[begin : begin + LIVES_AT_ONCE]
+    whole = [(name, run) for name, run in lived if run is not None and not run.empty]
+    for begin in range(0, len(whole), RUNS_AT_ONCE):
+        some = whole[begin : begin + RUNS_AT_ONCE]
         found = audit_spliced(
-            spark, [life for _, life in some], directory / f"spliced-{begin}.parquet"
+            spark, [run for _, run in some], directory / f"spliced-{begin}.parquet"
         )
-        for (name, life), findings in zip(some, found, strict=True):
-            sights[name].add(life, [*sorted(findings), *_states(spark, life)])
+        for (name, run), findings in zip(some, found, strict=True):
+            sights[name].add(run, [*sorted(findings), *_states(spark, run)])
     for name, nothing in lived:
         if nothing is None or nothing.empty:
             sights[name].add(nothing, ())
     return list(sights.values())
 
 
-def _states(spark: SparkSession, life: Life) -> list[str]:
+def _states(spark: SparkSession, run: ExportedRun) -> list[str]:
     answer = Answer()
     try:
-        if is_disputed(life):
-            compare_states(spark, life, answer)
+        if is_disputed(run):
+            compare_states(spark, run, answer)
     except RaftlogError as error:
         answer.disagreements.append(str(error))
     return [STATE_HASH] if answer.disagreements else []
@@ -111,14 +111,14 @@ def as_markdown(sights: Sequence[Sight]) -> str:
             by = ", ".join(f"{_name(rule)} ({count})" for rule, count in sight.by.most_common())
             lines.append(
                 f"| `{sight.mutant.name}` | {sight.mutant.rule} | {by} | {sight.seen} of"
-                f" {sight.lives} |"
+                f" {sight.runs} |"
             )
     lines += ["", "| Mutant not seen | What it breaks | Why | Runs |", "|---|---|---|---|"]
     for sight in sights:
         if not sight.seen:
             why = WHY_UNSEEN.get(sight.mutant.name, "**not explained**")
-            lives = f"{sight.lives}" + (f", {sight.hung} without end" if sight.hung else "")
-            lines.append(f"| `{sight.mutant.name}` | {sight.mutant.rule} | {why} | {lives} |")
+            runs = f"{sight.runs}" + (f", {sight.hung} without end" if sight.hung else "")
+            lines.append(f"| `{sight.mutant.name}` | {sight.mutant.rule} | {why} | {runs} |")
     return "\n".join(lines)
 
 

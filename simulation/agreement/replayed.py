@@ -1,4 +1,4 @@
-"""Asks Spark about an exported life, by the code that ``raftlog replay`` runs, and compares with
+"""Asks Spark about an exported run, by the code that ``raftlog replay`` runs, and compares with
 what the nodes had.
 
 * The state hash at every offset at which some node was seen, from one fold.
@@ -6,7 +6,7 @@ what the nodes had.
   snapshots, in another number of tasks.
 * Each snapshot that was kept, loaded by the nodes' own code, and the exported tail behind it: the
   same end.
-* The audit: it must find nothing in an honest life.
+* The audit: it must find nothing in an honest run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from replay.points import state_hashes
 from replay.request import JobRequest
 from replay.runner import compute
 from replay.source import open_export, records
-from simulation.agreement.run_and_export import Life
+from simulation.agreement.run_and_export import ExportedRun
 from simulation.agreement.sightings import Sighting, Snapshot
 
 TASKS = (1, 3, 7)
@@ -40,7 +40,7 @@ FINDINGS_SHOWN = 1000
 
 @dataclass(slots=True)
 class Answer:
-    """What the replay said of one life.
+    """What the replay said of one run.
 
     ``findings``: rule of the audit -> the offsets at which it found something.
     """
@@ -61,51 +61,47 @@ class Answer:
         return not self.disagreements and not self.findings
 
 
-def ask(spark: SparkSession, life: Life, *, audited: bool = True) -> Answer:
-    """Everything about one life.
+def ask(spark: SparkSession, run: ExportedRun, *, audited: bool = True) -> Answer:
+    """Everything about one run.
 
     What Spark refuses to do is a disagreement too. ``audited`` False: all but the audit.
     """
-    answer = Answer(records=life.end_offset)
-    if life.empty:
+    answer = Answer(records=run.end_offset)
+    if run.empty:
         return answer
     try:
-        hashes = compare_states(spark, life, answer)
-        _compare_snapshots(life, hashes[life.end_offset - 1], answer)
-        _verify(spark, life, answer)
+        hashes = compare_states(spark, run, answer)
+        _compare_snapshots(run, hashes[run.end_offset - 1], answer)
+        _verify(spark, run, answer)
         if audited:
-            _audit(spark, life, answer)
+            _audit(spark, run, answer)
     except RaftlogError as error:
         answer.disagreements.append(f"the replay fails: {error}")
     return answer
 
 
-def _audit(spark: SparkSession, life: Life, answer: Answer) -> None:
-    found = compute(
-        spark, JobRequest(job="audit", export=str(life.directory), limit=FINDINGS_SHOWN)
-    )
+def _audit(spark: SparkSession, run: ExportedRun, answer: Answer) -> None:
+    found = compute(spark, JobRequest(job="audit", export=str(run.directory), limit=FINDINGS_SHOWN))
     for finding in found.findings:
         answer.findings.setdefault(finding.rule, []).append(finding.offset)
 
 
-def compare_states(spark: SparkSession, life: Life, answer: Answer) -> dict[int, int]:
+def compare_states(spark: SparkSession, run: ExportedRun, answer: Answer) -> dict[int, int]:
     """The hashes at all offsets in question, from one fold."""
-    rows = records(spark, open_export(JobRequest(job="state", export=str(life.directory))))
+    rows = records(spark, open_export(JobRequest(job="state", export=str(run.directory))))
     inside = {
-        sighting: who
-        for sighting, who in life.sightings.items()
-        if sighting.offset < life.end_offset
+        sighting: who for sighting, who in run.sightings.items() if sighting.offset < run.end_offset
     }
-    wanted = {sighting.offset for sighting in inside} | {life.end_offset - 1}
+    wanted = {sighting.offset for sighting in inside} | {run.end_offset - 1}
     hashes = state_hashes(rows, wanted)
     # The other fold, which hashes what is left at the end instead of each change.
     at_end = totals(fold(rows, with_entities=False)).state_hash
-    if at_end != hashes[life.end_offset - 1]:
+    if at_end != hashes[run.end_offset - 1]:
         answer.disagreements.append(
             f"the fold ends in state {format_hash(at_end)}, its changes add up to"
-            f" {format_hash(hashes[life.end_offset - 1])}"
+            f" {format_hash(hashes[run.end_offset - 1])}"
         )
-    epochs = dict(_ends(life.directory))
+    epochs = dict(_ends(run.directory))
     for sighting, who in inside.items():
         answer.states += 1
         if sighting.offset not in epochs:
@@ -138,30 +134,30 @@ def _raw(directory: Path) -> Iterator[bytes]:
         yield from read_batches(directory / segment.file, segment.file)
 
 
-def is_disputed(life: Life) -> bool:
+def is_disputed(run: ExportedRun) -> bool:
     """Whether some node had another state than a fold from 0 in this process gives: without Spark,
     to know of whom to ask it.
     """
     states = {-1: (0, 0)}
     builder = ImageBuilder(Image())
-    for data in _raw(life.directory):
+    for data in _raw(run.directory):
         builder.apply_chunk(data)
         states[builder.offset] = builder.epoch, builder.state_hash & HASH_MASK
-    inside = (one for one in life.sightings if one.offset < life.end_offset)
+    inside = (one for one in run.sightings if one.offset < run.end_offset)
     return any(states.get(one.offset) != (one.epoch, one.state_hash) for one in inside)
 
 
-def _compare_snapshots(life: Life, at_end: int, answer: Answer) -> None:
-    for snapshot in life.snapshots:
-        if snapshot.end_offset <= life.end_offset:
+def _compare_snapshots(run: ExportedRun, at_end: int, answer: Answer) -> None:
+    for snapshot in run.snapshots:
+        if snapshot.end_offset <= run.end_offset:
             answer.snapshots += 1
-            _compare_snapshot(life, snapshot, at_end, answer)
+            _compare_snapshot(run, snapshot, at_end, answer)
 
 
-def _compare_snapshot(life: Life, snapshot: Snapshot, at_end: int, answer: Answer) -> None:
+def _compare_snapshot(run: ExportedRun, snapshot: Snapshot, at_end: int, answer: Answer) -> None:
     _, image = load([snapshot.content])
     builder = ImageBuilder(image)
-    for data in _raw(life.directory):
+    for data in _raw(run.directory):
         builder.apply_chunk(data)
     state_hash = builder.snapshot().state_hash
     if state_hash != at_end:
@@ -171,16 +167,14 @@ def _compare_snapshot(life: Life, snapshot: Snapshot, at_end: int, answer: Answe
         )
 
 
-def _verify(spark: SparkSession, life: Life, answer: Answer) -> None:
+def _verify(spark: SparkSession, run: ExportedRun, answer: Answer) -> None:
     """Files, chain, both forms, and the states that controllers and snapshots had, as an operator
     would ask.
     """
-    tasks = random.Random(f"{life.seed} replay").choice(TASKS)
+    tasks = random.Random(f"{run.seed} replay").choice(TASKS)
     said = compute(
         spark,
-        JobRequest(
-            job="verify", export=str(life.directory), partitions=tasks, limit=FINDINGS_SHOWN
-        ),
+        JobRequest(job="verify", export=str(run.directory), partitions=tasks, limit=FINDINGS_SHOWN),
     )
     answer.disagreements += [
         f"verify in {tasks} tasks: {fault.check}: {fault.message}" for fault in said.faults

@@ -8,6 +8,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from raftlog.metadata.entities import format_hash
@@ -27,8 +28,8 @@ INCREMENTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """One life that was exported. ``end_offset`` (exclusive): of what was committed."""
+class ExportedRun:
+    """One run that was exported. ``end_offset`` (exclusive): of what was committed."""
 
     seed: int
     directory: Path
@@ -78,10 +79,10 @@ class CommittedLog:
 
 def live(
     seed: int, directory: Path, config: SwarmConfig | None = None, *, checked: bool = True
-) -> Life:
+) -> ExportedRun:
     """Live, and export into ``directory``, which must be empty or missing.
 
-    ``checked`` False: without the checkers that would end the life at the first broken promise; of
+    ``checked`` False: without the checkers that would end the run at the first broken promise; of
     those only the ledger is there, which says what is committed.
     """
     # Made alone: the others subscribe to their ledger as soon as they are made.
@@ -92,7 +93,7 @@ def live(
     said = [_said(one, who) for one, who in witness.sightings.items() if who.is_controller]
     export_committed(golden, directory, random.Random(f"{seed} export"), said)
     failure = outcome.failure
-    return Life(
+    return ExportedRun(
         seed,
         directory,
         golden.end,
@@ -122,4 +123,8 @@ def export_committed(
     log = CommittedLog(golden)
     for end in sorted({*rng.sample(log.ends, min(INCREMENTS - 1, len(log.ends))), golden.end}):
         log.high_watermark = end
-        export(log, directory, witnesses=lambda end=end: [one for one in said if one.offset < end])  # type: ignore[misc]
+        export(log, directory, state_hashes=partial(_below, said, end))
+
+
+def _below(said: Sequence[StateHash], end: int) -> list[StateHash]:
+    return [one for one in said if one.offset < end]

@@ -21,7 +21,7 @@ from raftlog.storage.api import SnapshotId
 from simulation.checks.api import BrokerView, Checker, ControllerView
 
 SNAPSHOTS_KEPT = 8
-"""With their bytes, spread over the life."""
+"""With their bytes, spread over the run."""
 PIECE_BYTES = 1 << 20
 
 
@@ -118,7 +118,7 @@ class Witness(Checker):
 
     def _keep(self, snapshot: Snapshot) -> None:
         """Each, then every second, then every fourth: never more than a few, from all of the
-        life.
+        run.
         """
         if self._snapshots_seen % self._keep_each == 0:
             self.snapshots.append(snapshot)

@@ -1,10 +1,10 @@
-"""One audit over many lives: their records set one behind the other, as if they were one long
+"""One audit over many runs: their records set one behind the other, as if they were one long
 history of one cluster.
 
-An audit costs Spark seconds, however short the history; hundreds of lives one by one would take an
-hour. So offsets, epochs, brokers' ids, topics and hosts of each life are moved out of the way of
+An audit costs Spark seconds, however short the history; hundreds of runs one by one would take an
+hour. So offsets, epochs, brokers' ids, topics and hosts of each run are moved out of the way of
 the others, and at its end everything of it is removed: its topics, then its brokers. Rules compare
-offsets, epochs and ids among themselves, so they judge each life as they would judge it alone.
+offsets, epochs and ids among themselves, so they judge each run as they would judge it alone.
 (What a record's ``body`` says is not moved: nothing that decodes it can be asked of this.)
 """
 
@@ -25,7 +25,7 @@ from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import RECORDS, read_manifest
 from replay.audit.check import audit
 from replay.audit.history import History
-from simulation.agreement.run_and_export import Life
+from simulation.agreement.run_and_export import ExportedRun
 
 Row = dict[str, Any]
 
@@ -47,12 +47,12 @@ _BROKER_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _REPORTS = ("isr_with_epochs", "applied")
 IDS_APART = 100_000
 TIME_APART_MS = 100_000_000
-"""More than any life lasts."""
+"""More than any run lasts."""
 
 
 class _Mover:
-    """Moves the rows of one life: ``base`` is added to offsets, ``epochs`` to epochs, ``number``
-    tells the lives apart.
+    """Moves the rows of one run: ``base`` is added to offsets, ``epochs`` to epochs, ``number``
+    tells the runs apart.
     """
 
     def __init__(self, number: int, base: int, epochs: int) -> None:
@@ -158,38 +158,38 @@ class _Mover:
             }
 
 
-def splice(lives: Sequence[Life], target: Path) -> tuple[list[int], int]:
-    """Write the lives' records into one Parquet file: where each begins, and where all of it ends
+def splice(runs: Sequence[ExportedRun], target: Path) -> tuple[list[int], int]:
+    """Write the runs' records into one Parquet file: where each begins, and where all of it ends
     (exclusive).
     """
     bases: list[int] = []
     end, epochs = 0, 0
     with pq.ParquetWriter(target, SCHEMA) as writer:
-        for number, life in enumerate(lives):
+        for number, run in enumerate(runs):
             bases.append(end)
             mover = _Mover(number, end, epochs)
-            rows = [mover.moved(row) for row in _rows(life)]
+            rows = [mover.moved(row) for row in _rows(run)]
             rows += mover.removals()
             end, epochs = rows[-1]["offset"] + 1, rows[-1]["epoch"]
             writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
     return bases, end
 
 
-def _rows(life: Life) -> Iterator[Row]:
-    for segment in read_manifest(life.directory).of_kind(RECORDS):
-        yield from pq.read_table(life.directory / segment.file).to_pylist()
+def _rows(run: ExportedRun) -> Iterator[Row]:
+    for segment in read_manifest(run.directory).of_kind(RECORDS):
+        yield from pq.read_table(run.directory / segment.file).to_pylist()
 
 
 def audit_spliced(
-    spark: SparkSession, lives: Sequence[Life], target: Path
+    spark: SparkSession, runs: Sequence[ExportedRun], target: Path
 ) -> list[dict[str, list[int]]]:
-    """What the audit finds in each of the lives: rule -> offsets in that life.
+    """What the audit finds in each of the runs: rule -> offsets in that run.
 
-    ``target``: a file to be written. No life may be empty.
+    ``target``: a file to be written. No run may be empty.
     """
-    bases, end = splice(lives, target)
+    bases, end = splice(runs, target)
     rows: DataFrame = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(str(target))
-    found: list[dict[str, list[int]]] = [{} for _ in lives]
+    found: list[dict[str, list[int]]] = [{} for _ in runs]
     with History(rows, end).kept() as history:
         findings = audit(history).select("rule", "offset").orderBy("offset").collect()
     for finding in findings:

@@ -1,4 +1,4 @@
-"""Many lives, each replayed and compared, and what they came to."""
+"""Many runs, each replayed and compared, and what they came to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from simulation.agreement.replayed import Answer, ask
-from simulation.agreement.run_and_export import Life, live
+from simulation.agreement.run_and_export import ExportedRun, live
 from simulation.agreement.spliced import audit_spliced
 from simulation.cli import silence
 
@@ -24,41 +24,41 @@ AUDITED_AT_ONCE = 50
 
 @dataclass(slots=True)
 class Summary:
-    """What many lives came to."""
+    """What many runs came to."""
 
-    lives: int = 0
+    runs: int = 0
     empty: int = 0
     """Runs in which nothing was committed."""
     records: int = 0
     states: int = 0
     verified: int = 0
     snapshots: int = 0
-    failed_lives: list[int] = field(default_factory=list)
-    """Seeds whose lives ended by a check of the simulator: that is another defect."""
+    failed_runs: list[int] = field(default_factory=list)
+    """Seeds whose runs ended by a check of the simulator: that is another defect."""
     disagreements: dict[int, list[str]] = field(default_factory=dict)
     """By seed."""
     findings: dict[int, dict[str, list[int]]] = field(default_factory=dict)
     """Seed -> rule of the audit -> offsets."""
 
-    def add(self, life: Life, answer: Answer) -> None:
+    def add(self, run: ExportedRun, answer: Answer) -> None:
         """Count one."""
-        self.lives += 1
-        self.empty += life.empty
+        self.runs += 1
+        self.empty += run.empty
         self.records += answer.records
         self.states += answer.states
         self.verified += answer.verified
         self.snapshots += answer.snapshots
-        if life.failure:
-            self.failed_lives.append(life.seed)
+        if run.failure:
+            self.failed_runs.append(run.seed)
         if answer.disagreements:
-            self.disagreements[life.seed] = answer.disagreements
+            self.disagreements[run.seed] = answer.disagreements
         if answer.findings:
-            self.findings[life.seed] = answer.findings
+            self.findings[run.seed] = answer.findings
 
     @property
     def agrees(self) -> bool:
         """Nothing was wrong with any."""
-        return not (self.failed_lives or self.disagreements or self.findings)
+        return not (self.failed_runs or self.disagreements or self.findings)
 
     def wrong(self, seed: int) -> list[str]:
         """What was wrong with one."""
@@ -75,12 +75,12 @@ def compare(spark: SparkSession, seeds: Sequence[int], kept: Path, processes: in
     Exports that the replay does not agree with are kept in the directory ``kept``.
     """
     summary = Summary()
-    waiting: list[Life] = []
+    waiting: list[ExportedRun] = []
     with tempfile.TemporaryDirectory(prefix="raftlog-agreement-") as scratch:
-        for life in _lives(seeds, Path(scratch), processes):
+        for run in _runs(seeds, Path(scratch), processes):
             # The first of those that are audited together is audited alone, too.
-            summary.add(life, ask(spark, life, audited=not waiting))
-            waiting.append(life)
+            summary.add(run, ask(spark, run, audited=not waiting))
+            waiting.append(run)
             if len(waiting) == AUDITED_AT_ONCE:
                 _audit(spark, waiting, Path(scratch), kept, summary)
                 waiting = []
@@ -88,10 +88,10 @@ def compare(spark: SparkSession, seeds: Sequence[int], kept: Path, processes: in
     return summary
 
 
-def _lives(seeds: Sequence[int], directory: Path, processes: int) -> Iterator[Life]:
+def _runs(seeds: Sequence[int], directory: Path, processes: int) -> Iterator[ExportedRun]:
     """Live each seed, in processes of their own, a few ahead of who asks."""
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting: list[Future[Life]] = []
+        waiting: list[Future[ExportedRun]] = []
         for seed in seeds:
             waiting.append(pool.submit(_live_quietly, seed, directory / f"seed-{seed}"))
             if len(waiting) > AHEAD:
@@ -100,29 +100,29 @@ def _lives(seeds: Sequence[int], directory: Path, processes: int) -> Iterator[Li
             yield future.result()
 
 
-def _live_quietly(seed: int, directory: Path) -> Life:
+def _live_quietly(seed: int, directory: Path) -> ExportedRun:
     silence()
     return live(seed, directory)
 
 
 def _audit(
-    spark: SparkSession, lives: Sequence[Life], scratch: Path, kept: Path, summary: Summary
+    spark: SparkSession, runs: Sequence[ExportedRun], scratch: Path, kept: Path, summary: Summary
 ) -> None:
     """Audit what was lived since the last time, tell what was wrong, and make room."""
-    whole = [life for life in lives if not life.empty]
+    whole = [run for run in runs if not run.empty]
     if whole:
-        for life, found in zip(
+        for run, found in zip(
             whole, audit_spliced(spark, whole, scratch / "spliced.parquet"), strict=True
         ):
             if found:
-                summary.findings[life.seed] = found
-    for life in lives:
-        for line in summary.wrong(life.seed):
-            print(f"seed {life.seed}: {line}", flush=True)
-        if summary.wrong(life.seed):
-            shutil.copytree(life.directory, kept / life.directory.name, dirs_exist_ok=True)
-        shutil.rmtree(life.directory, ignore_errors=True)
+                summary.findings[run.seed] = found
+    for run in runs:
+        for line in summary.wrong(run.seed):
+            print(f"seed {run.seed}: {line}", flush=True)
+        if summary.wrong(run.seed):
+            shutil.copytree(run.directory, kept / run.directory.name, dirs_exist_ok=True)
+        shutil.rmtree(run.directory, ignore_errors=True)
     print(
-        f"{summary.lives} lives, {summary.records} records, {summary.states} states compared",
+        f"{summary.runs} runs, {summary.records} records, {summary.states} states compared",
         flush=True,
     )

@@ -4,7 +4,7 @@ linearizable (I13).
 What is linearizable in raftlog: what the active controller decides. A write is a write of its key's
 register; creating and deleting topics are calls on the topic's existence, and their errors
 TOPIC_ALREADY_EXISTS and UNKNOWN_TOPIC_OR_PARTITION are reads of it, each given only after a
-confirmed round. Reads at brokers are not linearizable and promise other things (``visibility``);
+read-index round. Reads at brokers are not linearizable and promise other things (``visibility``);
 what is committed in the end, which all nodes show (I10), is one read of each key after everything.
 
 Catches: a deposed controller that answers, a lost or resurrected write, an error told about a state

@@ -13,7 +13,7 @@ ENDS_AT = "controller.visibility.read_leases:ReadLeases.ends_at"
 MUTANTS = (
     Mutant(
         "strict-lease-without-round",
-        "a lease is given or renewed without a confirmed round, also by a controller that no longer"
+        "a lease is given or renewed without a confirmed read-index round, also by a controller that no longer"
         " leads",
         (
             Edit(

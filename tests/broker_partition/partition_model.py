@@ -475,7 +475,9 @@ class World:
         )
         self.step(
             node,
-            ev.StandingChanged(node.epoch, self.now + SERVE_S if node.serving else float("-inf")),
+            ev.BrokerStatusChanged(
+                node.epoch, self.now + SERVE_S if node.serving else float("-inf")
+            ),
         )
 
     def _alive(self) -> list[Node]:

@@ -186,7 +186,7 @@ class RecoveredWorld(World):
         elif not node.contact:
             node.serving = False
         until = self.now + SERVE_S if node.serving else float("-inf")
-        self.step(node, ev.StandingChanged(node.epoch, until, "", self.shown_from[node.id]))
+        self.step(node, ev.BrokerStatusChanged(node.epoch, until, "", self.shown_from[node.id]))
 
     def _apply(self, node: Node) -> None:
         if self._is_old(node):

@@ -134,7 +134,7 @@ class Stand:
         self._numbers = itertools.count(1)
         self.partitions = {(p.topic_id, p.index): p for p in self.image.partitions.values()}
         if serve:
-            self.do(ev.StandingChanged(EPOCHS[ME], self.now + 1e6))
+            self.do(ev.BrokerStatusChanged(EPOCHS[ME], self.now + 1e6))
             self.do(ev.ImageMoved(self.image))
 
     def do(self, event: ev.Event) -> list[ev.Effect]:

@@ -282,10 +282,10 @@ def test_a_leader_that_was_fenced_hears_its_followers_before_it_judges_them() ->
     stand.produce("a")
     # No controller is reached, by nobody: the leader refuses all fetches, and with them the
     # acknowledgements.
-    stand.do(ev.StandingChanged(EPOCHS[ME], float("-inf"), "no controller"))
+    stand.do(ev.BrokerStatusChanged(EPOCHS[ME], float("-inf"), "no controller"))
     stand.after(100.0)
     assert not stand.proposals()
-    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 1e6))
+    stand.do(ev.BrokerStatusChanged(EPOCHS[ME], stand.now + 1e6))
     stand.after(0.2)
     stand.fetch(2, 1)
     stand.after(100.0)

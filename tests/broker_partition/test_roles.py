@@ -31,7 +31,7 @@ def role(stand: Stand, key: tuple[bytes, int] = KEY) -> str:
 
 def test_an_image_of_a_former_life_gives_no_role_and_deletes_nothing() -> None:
     stand = Stand(recovered(10), recovered(3, key=(b"U" * 16, 0)), serve=False)
-    stand.do(ev.StandingChanged(900, stand.now + 1e6))
+    stand.do(ev.BrokerStatusChanged(900, stand.now + 1e6))
     stand.do(ev.ImageMoved(stand.image))
     assert role(stand) == "NoneType"
     assert not of_kind(stand.got, ev.Delete)
@@ -43,7 +43,7 @@ def test_an_image_of_a_former_life_gives_no_role_and_deletes_nothing() -> None:
 def test_a_new_registration_of_this_process_ends_all_roles_until_the_image_shows_it() -> None:
     stand = Stand(image=first_image(partition(), partition(OTHER, leader=2)))
     number = stand.produce("a")
-    stand.do(ev.StandingChanged(900, stand.now + 1e6))
+    stand.do(ev.BrokerStatusChanged(900, stand.now + 1e6))
     result = stand.produced(number)
     assert result is not None
     assert (result.error_code, result.outcome_unknown) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, True)
@@ -59,7 +59,7 @@ def test_an_image_from_before_the_registration_was_decided_gives_no_role_and_del
     # what was created since.
     stand = Stand(recovered(10), recovered(3, key=(b"U" * 16, 0)), serve=False)
     shown_from = stand.image.offset + 1
-    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 1e6, shown_from=shown_from))
+    stand.do(ev.BrokerStatusChanged(EPOCHS[ME], stand.now + 1e6, shown_from=shown_from))
     stand.do(ev.ImageMoved(stand.image))
     assert role(stand) == "NoneType"
     assert not of_kind(stand.got, ev.Delete)
@@ -73,7 +73,7 @@ def test_an_image_from_before_the_registration_was_decided_gives_no_role_and_del
 
 def test_the_same_registration_decided_anew_ends_all_roles_until_the_image_is_as_new() -> None:
     stand = Stand(image=first_image(partition(), partition(OTHER, leader=2)))
-    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 1e6, shown_from=stand.image.offset + 1))
+    stand.do(ev.BrokerStatusChanged(EPOCHS[ME], stand.now + 1e6, shown_from=stand.image.offset + 1))
     assert role(stand) == role(stand, OTHER) == "NoneType"
 
 
@@ -87,7 +87,7 @@ def test_a_broker_that_takes_itself_for_fenced_takes_nothing_new_and_ends_what_i
     assert stand.produced(number) is not None
     waiting, parked = stand.produce("b", acks=1, timeout_ms=5000), stand.consume(1, wait_ms=3000)
     late = stand.produce("c", timeout_ms=1000)
-    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 0.5))
+    stand.do(ev.BrokerStatusChanged(EPOCHS[ME], stand.now + 0.5))
     stand.after(0.6)
     assert stand.produced(waiting) is not None
     refused = stand.produced(stand.produce("d"))
@@ -111,7 +111,7 @@ def test_a_broker_that_takes_itself_for_fenced_takes_nothing_new_and_ends_what_i
     assert ended.response.partitions[0].error_code == 0
     assert stand.produced(late) is not None
     assert stand.described().log_end_offset == 3
-    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 10))
+    stand.do(ev.BrokerStatusChanged(EPOCHS[ME], stand.now + 10))
     accepted = stand.produced(stand.produce("e", acks=1))
     assert accepted is not None
     assert accepted.error_code == 0
@@ -249,7 +249,7 @@ def test_a_broker_without_an_address_is_dialled_when_it_has_one() -> None:
     draft = ImageDraft(stand.image)
     del draft.brokers[2]
     stand.image = draft.snapshot()
-    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 1e6))
+    stand.do(ev.BrokerStatusChanged(EPOCHS[ME], stand.now + 1e6))
     stand.do(ev.ImageMoved(stand.image))
     assert not of_kind(stand.got, ev.WantLink)
     draft = ImageDraft(stand.image)
@@ -264,8 +264,8 @@ def test_a_metadata_log_that_was_restored_may_register_followers_under_lower_epo
     # Restored to where nobody was registered: all register anew, each under an offset of the log as
     # it is now.
     stand.do(ev.ImageMoved(Image()))
-    stand.do(ev.StandingChanged(-1, float("-inf")))
-    stand.do(ev.StandingChanged(51, stand.now + 1e6))
+    stand.do(ev.BrokerStatusChanged(-1, float("-inf")))
+    stand.do(ev.BrokerStatusChanged(51, stand.now + 1e6))
     draft = ImageDraft(stand.image)
     draft.brokers[ME], draft.brokers[2] = broker(ME, 51), broker(2, 52)
     stand.image = draft.snapshot()

@@ -82,10 +82,10 @@ def test_who_waits_for_a_member_of_its_isr_cannot_be_read_yet() -> None:
 
 def test_a_broker_that_takes_itself_for_fenced_serves_nothing_of_what_it_leads() -> None:
     stand = alone()
-    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 1))
+    stand.do(ev.BrokerStatusChanged(EPOCHS[ME], stand.now + 1))
     stand.after(2)
     assert counts(stand) == {FENCED: 1}
-    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 10))
+    stand.do(ev.BrokerStatusChanged(EPOCHS[ME], stand.now + 10))
     assert counts(stand) == {}
 
 

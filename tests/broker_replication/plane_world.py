@@ -106,7 +106,7 @@ class PlaneWorld:
         self.store = self.disk.open()
         self.script = Script()
         self.failures: list[FatalError] = []
-        self.standing = ev.StandingChanged(5, 100.0)
+        self.broker_status = ev.BrokerStatusChanged(5, 100.0)
         self.controller = Peer()
         self.plane: DataPlane
 
@@ -127,7 +127,7 @@ class PlaneWorld:
             ControllerClient(transport, ["c1:1"], rng=random.Random(1)),
             cluster_id="c",
             make_replicas=make,
-            standing=lambda: self.standing,
+            broker_status=lambda: self.broker_status,
             wall_clock_ms=lambda: 1234,
             failed=self.failures.append,
         )

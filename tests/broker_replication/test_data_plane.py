@@ -110,12 +110,12 @@ def test_events_that_come_while_one_is_worked_on_wait_their_turn() -> None:
 def test_the_standing_is_told_before_anything_else_and_again_when_it_changes() -> None:
     async def test(world: PlaneWorld) -> None:
         world.plane.step(ev.Tick())
-        assert world.script.events == [world.standing, ev.Tick()]
+        assert world.script.events == [world.broker_status, ev.Tick()]
         world.plane.step(ev.Tick())
         assert len(world.script.events) == 3
-        world.standing = ev.StandingChanged(-1, float("-inf"), "fenced")
+        world.broker_status = ev.BrokerStatusChanged(-1, float("-inf"), "fenced")
         world.ask(list_offsets=pb.ListOffsetsRequest())
-        assert world.script.events[-1] == world.standing
+        assert world.script.events[-1] == world.broker_status
 
     on_plane(test)
 

@@ -40,10 +40,10 @@ def test_a_read_needs_its_round_and_the_commit_of_what_it_saw() -> None:
     parks, sent = parking()
     read = parked(7, round_=3)
     parks.park(read)
-    parks.round_confirmed(2)
+    parks.read_index_confirmed(2)
     parks.committed(8)
     assert sent == []
-    parks.round_confirmed(3)
+    parks.read_index_confirmed(3)
     assert sent == [read]
 
 
@@ -53,7 +53,7 @@ def test_a_read_whose_round_is_confirmed_waits_for_the_commit_of_what_it_saw() -
     parks.committed(7)
     parks.park(read)
     parks.park(later)
-    parks.round_confirmed(3)
+    parks.read_index_confirmed(3)
     parks.release_reads()
     assert sent == []
     parks.committed(8)
@@ -66,7 +66,7 @@ def test_a_read_whose_round_is_confirmed_waits_for_the_commit_of_what_it_saw() -
 def test_a_read_confirmed_before_it_was_parked_leaves_when_asked_to() -> None:
     parks, sent = parking()
     parks.committed(8)
-    parks.round_confirmed(3)
+    parks.read_index_confirmed(3)
     read = parked(7, round_=3)
     parks.park(read)
     assert sent == []

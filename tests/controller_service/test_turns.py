@@ -131,7 +131,7 @@ async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
     slow = SlowLoop(asyncio.get_running_loop())
     monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
     monkeypatch.setattr(turns_module, "MAX_TURN_S", 0.1)
-    decide, request_round = node.service.turns._decide, node.service.replica.request_round
+    decide, request_read_index = node.service.turns._decide, node.service.replica.request_read_index
     count, later = 0, 1_000
 
     def decided(*rest: Any) -> Decision:
@@ -142,7 +142,9 @@ async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
 
     monkeypatch.setattr(node.service.turns, "_decide", decided)
     # No follower confirms a round any more.
-    monkeypatch.setattr(node.service.replica, "request_round", lambda: request_round() + later)
+    monkeypatch.setattr(
+        node.service.replica, "request_read_index", lambda: request_read_index() + later
+    )
     listings = [
         pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)
     ]
@@ -150,8 +152,8 @@ async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
     await asyncio.sleep(0.2)
     assert count == decided_before
     assert not answers.done()
-    monkeypatch.setattr(node.service.replica, "request_round", request_round)
-    node.service.round_confirmed(request_round() + later)
+    monkeypatch.setattr(node.service.replica, "request_read_index", request_read_index)
+    node.service.read_index_confirmed(request_read_index() + later)
     await answers
     assert count == 9
 
@@ -182,7 +184,7 @@ async def test_those_who_wait_in_vain_are_told_in_several_turns(
     slow = SlowLoop(asyncio.get_running_loop())
     monkeypatch.setattr(node.service.refusals, "_stopwatch", slow.time)
     # Nothing is confirmed any more, and nothing decided, unless it is to be parked.
-    monkeypatch.setattr(node.service.replica, "request_round", lambda: 1_000_000)
+    monkeypatch.setattr(node.service.replica, "request_read_index", lambda: 1_000_000)
     if "parked" not in end:
         monkeypatch.setattr(node.service.turns, "decide_all", lambda *_: None)
     link = SlowLink(slow, "somebody:1")

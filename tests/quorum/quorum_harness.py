@@ -36,6 +36,9 @@ from raftlog.quorum.events import (
     PeersChanged,
     PersistVote,
     Proposed,
+    ReadIndexConfirmed,
+    ReadIndexRequested,
+    ReadIndexStarted,
     Reply,
     ReplyFetch,
     ReplySnapshot,
@@ -43,9 +46,6 @@ from raftlog.quorum.events import (
     RequestReceived,
     ResignRequested,
     ResponseReceived,
-    RoundConfirmed,
-    RoundRequested,
-    RoundStarted,
     Send,
     SendFetch,
     SendFetchSnapshot,
@@ -317,10 +317,10 @@ class SimNode:
             self.propose([self.cluster.new_value()])
         elif isinstance(effect, HighWatermarkAdvanced):
             self.cluster.oracle.high_watermark(self, effect.offset)
-        elif isinstance(effect, RoundStarted):
-            self.cluster.oracle.round_started(self, effect.round)
-        elif isinstance(effect, RoundConfirmed):
-            self.cluster.oracle.round_confirmed(self, effect.round)
+        elif isinstance(effect, ReadIndexStarted):
+            self.cluster.oracle.read_index_started(self, effect.round)
+        elif isinstance(effect, ReadIndexConfirmed):
+            self.cluster.oracle.read_index_confirmed(self, effect.round)
         elif isinstance(effect, LostLeadership):
             self.cluster.oracle.lost_leadership(self)
         elif isinstance(effect, Fatal):
@@ -656,11 +656,11 @@ class Cluster:
     def propose(self, count: int = 1) -> None:
         self.leader().propose([self.new_value() for _ in range(count)])
 
-    def request_round(self) -> int:
+    def request_read_index(self) -> int:
         leader = self.leader()
         at = len(leader.effects)
-        leader.step(RoundRequested())
-        return next(e.round for e in leader.effects[at:] if isinstance(e, RoundStarted))
+        leader.step(ReadIndexRequested())
+        return next(e.round for e in leader.effects[at:] if isinstance(e, ReadIndexStarted))
 
     def resign(self, reason: str = "asked to") -> None:
         self.leader().step(ResignRequested(reason))

@@ -114,11 +114,11 @@ class Oracle:
                 assert request.fetch_offset <= len(durable), "acknowledges what is not durable"
                 assert durable[: request.fetch_offset] == node.log[: request.fetch_offset]
 
-    def round_started(self, node: SimNode, number: int) -> None:
+    def read_index_started(self, node: SimNode, number: int) -> None:
         self.rounds.setdefault((node.up.epoch, number), 0)
         self.rounds[node.up.epoch, number] = self.epoch_highest_led
 
-    def round_confirmed(self, node: SimNode, number: int) -> None:
+    def read_index_confirmed(self, node: SimNode, number: int) -> None:
         """Nobody was elected in a higher epoch before the round began, for the latest request that
         shares it.
         """

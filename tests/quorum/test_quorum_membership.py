@@ -228,12 +228,12 @@ def test_observers_are_not_shown_rounds() -> None:
     had been shown it.
     """
     cluster, leader = logged()
-    cluster.request_round()
+    cluster.request_read_index()
     cluster.run_until(cluster.calm)
     assert all(request.round == 0 for request in requests_of(cluster[4], pb.FetchRequest))
     leader.propose_voters("1", "2", "3", "4")
     cluster.run_until(cluster.calm)
-    number = cluster.request_round()
+    number = cluster.request_read_index()
     cluster.run_until(lambda: list(requests_of(cluster[4], pb.FetchRequest))[-1].round == number, 2)
 
 

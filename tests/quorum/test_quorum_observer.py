@@ -13,11 +13,11 @@ from raftlog.quorum.events import (
     BecameLeader,
     PeerConnected,
     PeerLost,
+    ReadIndexRequested,
     Reply,
     RequestFailed,
     RequestReceived,
     ResignRequested,
-    RoundRequested,
     SendFetch,
     Tick,
 )
@@ -70,7 +70,7 @@ def test_never_asks_for_votes_or_leads_but_grants() -> None:
         PeerConnected(1),
         PeerConnected(2),
         PeerLost(1),
-        RoundRequested(),
+        ReadIndexRequested(),
         ResignRequested("x"),
     ):
         observer.step(event)

@@ -13,9 +13,9 @@ from tiers import in_gate
 from raftlog.quorum.events import (
     PeerConnected,
     PeerLost,
+    ReadIndexRequested,
     RequestFailed,
     ResignRequested,
-    RoundRequested,
     Tick,
     VotersChanged,
 )
@@ -100,7 +100,7 @@ class Chaos:
         elif kind < 0.5:
             leader.propose([cluster.new_value() for _ in range(rng.randint(1, 4))])
         elif kind < 0.95:
-            leader.step(RoundRequested())
+            leader.step(ReadIndexRequested())
         else:
             leader.step(ResignRequested("chaos"))
 

@@ -1,4 +1,4 @@
-"""Confirmed rounds: proof of leading now."""
+"""Read-index rounds: proof of leading now."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from quorum_harness import Cluster, effects_of
 from test_quorum_replication import caught_up, follower_of_two, leader_of_three, respond
 
 from raftlog.quorum.events import (
+    ReadIndexConfirmed,
+    ReadIndexRequested,
+    ReadIndexStarted,
     ReplyFetch,
-    RoundConfirmed,
-    RoundRequested,
-    RoundStarted,
     SendFetch,
 )
 
@@ -19,22 +19,22 @@ def test_a_round_needs_echoes() -> None:
     caught_up(node)
     caught_up(node)
     at = len(node.effects)
-    node.step(RoundRequested())
+    node.step(ReadIndexRequested())
     started, reply = node.effects[at:]
-    assert started == RoundStarted(1)
+    assert started == ReadIndexStarted(1)
     assert reply.response.round == 1, "parked Fetches are released with it"
     caught_up(node)
-    assert not effects_of(node, RoundConfirmed), "a Fetch that was on its way proves nothing"
+    assert not effects_of(node, ReadIndexConfirmed), "a Fetch that was on its way proves nothing"
     caught_up(node, round=1)
-    assert effects_of(node, RoundConfirmed) == [RoundConfirmed(1)]
+    assert effects_of(node, ReadIndexConfirmed) == [ReadIndexConfirmed(1)]
     caught_up(node, 3, round=1)
-    assert effects_of(node, RoundConfirmed) == [RoundConfirmed(1)]
+    assert effects_of(node, ReadIndexConfirmed) == [ReadIndexConfirmed(1)]
 
 
 def test_fetch_that_does_not_know_the_round_is_answered_at_once() -> None:
     node = leader_of_three()
     caught_up(node)
-    node.step(RoundRequested())
+    node.step(ReadIndexRequested())
     (reply,) = caught_up(node)
     assert reply.response.round == 1
     assert caught_up(node, round=1) == []
@@ -42,61 +42,61 @@ def test_fetch_that_does_not_know_the_round_is_answered_at_once() -> None:
 
 def test_observers_confirm_nothing() -> None:
     node = leader_of_three()
-    node.step(RoundRequested())
+    node.step(ReadIndexRequested())
     for observer in (8, 9):
         assert caught_up(node, observer, round=1) == [], "and are not woken for it"
     caught_up(node, 2, replica_directory_id="wiped", round=1)
-    assert not effects_of(node, RoundConfirmed)
+    assert not effects_of(node, ReadIndexConfirmed)
 
 
 def test_rounds_are_shared_until_a_voter_was_told() -> None:
     node = leader_of_three()
     caught_up(node)
     for _ in range(3):
-        node.step(RoundRequested())
-    assert [e.round for e in effects_of(node, RoundStarted)] == [1, 1, 1]
+        node.step(ReadIndexRequested())
+    assert [e.round for e in effects_of(node, ReadIndexStarted)] == [1, 1, 1]
     caught_up(node)
-    node.step(RoundRequested())
-    assert effects_of(node, RoundStarted)[-1].round == 2
+    node.step(ReadIndexRequested())
+    assert effects_of(node, ReadIndexStarted)[-1].round == 2
     caught_up(node, round=1)
-    assert effects_of(node, RoundConfirmed) == [RoundConfirmed(1)]
+    assert effects_of(node, ReadIndexConfirmed) == [ReadIndexConfirmed(1)]
     caught_up(node, round=2)
-    assert effects_of(node, RoundConfirmed)[-1] == RoundConfirmed(2)
+    assert effects_of(node, ReadIndexConfirmed)[-1] == ReadIndexConfirmed(2)
 
 
 def test_one_echo_confirms_all_before() -> None:
     node = leader_of_three()
     for _ in range(3):
-        node.step(RoundRequested())
+        node.step(ReadIndexRequested())
         caught_up(node)
     caught_up(node, 3, round=3)
-    assert effects_of(node, RoundConfirmed) == [RoundConfirmed(3)]
+    assert effects_of(node, ReadIndexConfirmed) == [ReadIndexConfirmed(3)]
 
 
 def test_majority_of_five() -> None:
     cluster = Cluster(5, connected=True)
     leader = cluster.elect()
-    leader.step(RoundRequested())
+    leader.step(ReadIndexRequested())
     for replica in [i for i in range(1, 6) if i != leader.id][:2]:
-        assert not effects_of(leader, RoundConfirmed)
+        assert not effects_of(leader, ReadIndexConfirmed)
         caught_up(leader, replica, round=1)
-    assert effects_of(leader, RoundConfirmed) == [RoundConfirmed(1)]
+    assert effects_of(leader, ReadIndexConfirmed) == [ReadIndexConfirmed(1)]
 
 
 def test_single_voter_confirms_at_once() -> None:
     node = Cluster(1).elect()
-    node.step(RoundRequested())
-    assert node.effects[-2:] == [RoundStarted(1), RoundConfirmed(1)]
-    node.step(RoundRequested())
-    assert effects_of(node, RoundConfirmed)[-1] == RoundConfirmed(
-        effects_of(node, RoundStarted)[-1].round
+    node.step(ReadIndexRequested())
+    assert node.effects[-2:] == [ReadIndexStarted(1), ReadIndexConfirmed(1)]
+    node.step(ReadIndexRequested())
+    assert effects_of(node, ReadIndexConfirmed)[-1] == ReadIndexConfirmed(
+        effects_of(node, ReadIndexStarted)[-1].round
     )
 
 
 def test_only_a_leader_starts_rounds() -> None:
     node = follower_of_two()
-    node.step(RoundRequested())
-    assert not effects_of(node, RoundStarted)
+    node.step(ReadIndexRequested())
+    assert not effects_of(node, ReadIndexStarted)
 
 
 def test_follower_echoes_the_highest_round_of_this_leader() -> None:
@@ -123,18 +123,18 @@ def test_a_deposed_leader_confirms_nothing() -> None:
     cluster.isolate(leader.id)
     cluster.run_until(lambda: any(node is not leader for node in cluster.leaders()), 5)
     assert leader.up.role == "leader", "does not know yet"
-    leader.step(RoundRequested())
+    leader.step(ReadIndexRequested())
     cluster.heal()
     for message in late:
         cluster.deliver(message)
-    assert not effects_of(leader, RoundConfirmed)
+    assert not effects_of(leader, ReadIndexConfirmed)
     assert effects_of(leader, ReplyFetch)[-1].response.round == 1
 
 
 def test_round_under_load_and_through_a_cluster() -> None:
     cluster = Cluster(3, connected=True)
     cluster.elect()
-    number = cluster.request_round()
+    number = cluster.request_read_index()
     cluster.propose(5)
     cluster.settle()
-    assert effects_of(cluster.leader(), RoundConfirmed)[-1].round >= number
+    assert effects_of(cluster.leader(), ReadIndexConfirmed)[-1].round >= number

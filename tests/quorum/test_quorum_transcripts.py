@@ -20,7 +20,7 @@ QUORUM_TRANSCRIPTS=rewrite writes them anew; read the difference before you beli
 
 The edges of the protocol itself: 01, 02, 05 to 07, 09, 11 to 23, 32.
 
-Others: confirmed rounds against delayed fetches -> 10; an epoch that was campaigned in is not led
+Others: read-index rounds against delayed fetches -> 10; an epoch that was campaigned in is not led
 again -> 11; removed leader -> 23; two changes -> 24; leader outside the known set -> 25; who alone
 has its own removal -> 26; hung disk -> 27; transfer -> 28; little space -> 29; snapshot gone or
 damaged while fetched -> 30; leader change while fetching -> 31; other history behind the log start
@@ -45,8 +45,8 @@ from raftlog.quorum.events import (
     LogSpan,
     PeerConnected,
     PeerLost,
+    ReadIndexRequested,
     ResignRequested,
-    RoundRequested,
 )
 from raftlog.storage.api import VoteState
 from raftlog.voter import Voter
@@ -256,7 +256,7 @@ class Player:
         self.cluster[int(node)].propose([self.cluster.new_value() for _ in range(int(count))])
 
     def round(self, node: str) -> None:
-        self.cluster[int(node)].step(RoundRequested())
+        self.cluster[int(node)].step(ReadIndexRequested())
 
     def resign(self, node: str, successor: str = "-1") -> None:
         self.cluster[int(node)].step(ResignRequested("asked to", int(successor)))

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from simulation.agreement.hunted import live_mutated
 from simulation.agreement.mutants import Sight, as_markdown
 from simulation.agreement.replayed import ask, is_disputed
-from simulation.agreement.run_and_export import Life, live
+from simulation.agreement.run_and_export import ExportedRun, live
 from simulation.agreement.spliced import audit_spliced
 from simulation.agreement.unseen import WHY_UNSEEN
 from simulation.cli import silence
@@ -37,11 +37,11 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def lives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Life]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedRun]:
     """Honest ones by seed, and one of each mutant."""
-    directory = tmp_path_factory.mktemp("lives")
+    directory = tmp_path_factory.mktemp("runs")
     found = {str(seed): live(seed, directory / str(seed)) for seed in HONEST}
-    assert [life.failure for life in found.values()] == [""] * len(HONEST)
+    assert [run.failure for run in found.values()] == [""] * len(HONEST)
     for name in (*SEEN, UNSEEN):
         mutated = live_mutated(MUTANTS[name], MUTANTS[name].known, directory / name)
         assert mutated is not None
@@ -52,9 +52,9 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Life]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", HONEST[:2])
 def test_the_replay_of_a_life_agrees_with_its_nodes(
-    spark: SparkSession, lives: dict[str, Life], seed: int
+    spark: SparkSession, runs: dict[str, ExportedRun], seed: int
 ) -> None:
-    answer = ask(spark, lives[str(seed)], audited=False)
+    answer = ask(spark, runs[str(seed)], audited=False)
     assert answer.disagreements == []
     assert answer.states > 20
     assert answer.verified >= 1
@@ -62,24 +62,28 @@ def test_the_replay_of_a_life_agrees_with_its_nodes(
 
 
 @pytest.mark.nightly
-def test_the_audit_finds_nothing_in_honest_lives_and_what_mutants_break(
-    spark: SparkSession, lives: dict[str, Life], tmp_path: Path
+def test_the_audit_finds_nothing_in_honest_runs_and_what_mutants_break(
+    spark: SparkSession, runs: dict[str, ExportedRun], tmp_path: Path
 ) -> None:
-    audited = audit_spliced(spark, list(lives.values()), tmp_path / "spliced.parquet")
-    found = dict(zip(lives, audited, strict=True))
+    audited = audit_spliced(spark, list(runs.values()), tmp_path / "spliced.parquet")
+    found = dict(zip(runs, audited, strict=True))
     assert {name: set(rules) for name, rules in found.items() if name not in SEEN and rules} == {}
     assert {name: rule for name, rule in SEEN.items() if rule not in found[name]} == {}
     for name in SEEN:
         offsets = [offset for at in found[name].values() for offset in at]
-        assert 0 <= min(offsets) <= max(offsets) < lives[name].end_offset
+        assert 0 <= min(offsets) <= max(offsets) < runs[name].end_offset
 
 
 @pytest.mark.nightly
-def test_a_node_with_another_state_is_noticed(spark: SparkSession, lives: dict[str, Life]) -> None:
-    """The replay of one life is held against the nodes of another."""
-    one, other = lives["0"], lives["2"]
+def test_a_node_with_another_state_is_noticed(
+    spark: SparkSession, runs: dict[str, ExportedRun]
+) -> None:
+    """The replay of one run is held against the nodes of another."""
+    one, other = runs["0"], runs["2"]
     assert not is_disputed(one)
-    forged = Life(one.seed, one.directory, one.end_offset, other.sightings, other.snapshots, "")
+    forged = ExportedRun(
+        one.seed, one.directory, one.end_offset, other.sightings, other.snapshots, ""
+    )
     assert is_disputed(forged)
     assert any("the replay has" in line for line in ask(spark, forged, audited=False).disagreements)
 
@@ -88,8 +92,8 @@ def test_each_mutant_that_is_not_seen_has_a_reason() -> None:
     assert set(WHY_UNSEEN) < set(MUTANTS)
     one, other = Sight(MUTANTS["registration-keeps-isr"]), Sight(MUTANTS[UNSEEN])
     one.add(None, ())
-    one.add(Life(0, Path(), 1, {}, [], ""), ["INACTIVE_IN_ISR"])
-    other.add(Life(0, Path(), 1, {}, [], ""), [])
+    one.add(ExportedRun(0, Path(), 1, {}, [], ""), ["INACTIVE_IN_ISR"])
+    other.add(ExportedRun(0, Path(), 1, {}, [], ""), [])
     lines = as_markdown([one, other]).splitlines()
     assert lines[2].endswith("| `INACTIVE_IN_ISR` (1) | 1 of 2 |")
     assert lines[-1].endswith("| 1 |")

@@ -57,7 +57,7 @@ class Recorder:
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
         self.loaded = snapshot_id
 
-    def round_confirmed(self, number: int) -> None:
+    def read_index_confirmed(self, number: int) -> None:
         self.rounds.append(number)
 
     def failed(self, error: FatalError) -> None:
@@ -181,10 +181,10 @@ async def test_the_leader_dies_and_nothing_committed_is_lost() -> None:
 async def test_a_round_is_confirmed_by_a_majority_and_by_nobody_alone() -> None:
     world = World()
     leader = await world.leader()
-    number = leader.replica.request_round()
+    number = leader.replica.request_read_index()
     await world.until(lambda: leader.recorder.rounds and leader.recorder.rounds[-1] >= number)
     world.network.isolate(f"c{leader.id}")
-    late = leader.replica.request_round()
+    late = leader.replica.request_read_index()
     assert late > number
     await world.until(lambda: leader.recorder.lost)
     assert leader.recorder.rounds[-1] < late
@@ -239,7 +239,7 @@ async def test_a_request_for_a_round_from_inside_a_step_is_refused() -> None:
 
     def committed(high_watermark: int) -> None:
         with pytest.raises(AssertionError):
-            leader.replica.request_round()
+            leader.replica.request_read_index()
         seen.append(AssertionError())
 
     leader.recorder.committed = committed  # type: ignore[method-assign]

@@ -131,7 +131,7 @@ def test_the_end_is_where_a_node_has_said_its_state(tmp_path: Path) -> None:
     source.there = len(history.batches) - 10
     high_watermark = source.high_watermark
 
-    def witnesses() -> list[StateHash]:
+    def state_hashes() -> list[StateHash]:
         source.there = len(history.batches)
         return [said(history, ends[-4]), said(history, ends[20], node_id=2)]
 
@@ -139,7 +139,7 @@ def test_the_end_is_where_a_node_has_said_its_state(tmp_path: Path) -> None:
         high_watermark = source.high_watermark
         read = staticmethod(source.read)
 
-    summary = export(Before(history, batches=0), tmp_path, witnesses=witnesses)
+    summary = export(Before(history, batches=0), tmp_path, state_hashes=state_hashes)
     assert high_watermark < summary.end_offset == ends[-4] + 1
     manifest = verify_export(tmp_path)
     assert manifest.state_hashes == (said(history, ends[20], node_id=2), said(history, ends[-4]))
@@ -170,7 +170,7 @@ def test_a_node_that_claims_a_state_beyond_the_log_does_not_hold_the_export_up(
     source = Growing(history, batches=0)
     source.there = len(history.batches)
     source.history.positions[history.end_offset] = len(history.batches)
-    assert export(source, tmp_path, witnesses=lambda: [beyond]).end_offset == history.end_offset
+    assert export(source, tmp_path, state_hashes=lambda: [beyond]).end_offset == history.end_offset
     assert read_manifest(tmp_path).state_hashes == ()
 
 

@@ -76,7 +76,7 @@ def decide_heartbeat(
 def _with_lease(state: ControllerState, broker: Broker, reply: Reply, now: float) -> Reply:
     """Give a lease for strict reads along, or say why not.
 
-    The reply wrote nothing, so it waits for a confirmed round.
+    The reply wrote nothing, so it waits for a confirmed read-index round.
     """
     refusal = _no_lease(state, broker, now)
     if refusal:
