@@ -33,7 +33,7 @@ _NAMES = {
 
 def collect(host: BrokerHost, into: dict[str, int]) -> None:
     """Add what has happened to a disk, under its own names behind ``broker:``, and those of
-    ``fault_list``.
+    ``simulation/swarm/faults.py``.
     """
     if host.disk is None:
         return

@@ -27,7 +27,9 @@ _PREFIXES = {"eio_": "disk_error", "bit_flip_": "bit_flip"}
 
 
 def collect(host: ControllerHost, into: dict[str, int]) -> None:
-    """Add what has happened to a disk, under its own names and those of ``fault_list``."""
+    """Add what has happened to a disk, under its own names and those of
+    ``simulation/swarm/faults.py``.
+    """
     for name, count in sorted(host.disk.faults.items()):
         group = _NAMES.get(name) or next(
             (to for prefix, to in _PREFIXES.items() if name.startswith(prefix)), ""

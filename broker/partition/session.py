@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Position:
     """Where a follower is in one partition, on one session."""
 
-    __slots__ = ("_bytes_at", "awaits", "high_watermark_told", "leader", "offset", "session")
+    __slots__ = ("_bytes_at", "awaits", "leader", "offset", "sent_high_watermark", "session")
 
     def __init__(self, session: Session, leader: Leader, offset: int) -> None:
         self.session = session
@@ -36,7 +36,7 @@ class Position:
         self.offset = offset
         self.awaits = True
         """Named, and not answered with data yet."""
-        self.high_watermark_told = -1
+        self.sent_high_watermark = -1
         log, replica = leader.replica.log, leader.replica
         self._bytes_at = replica.bytes_appended if offset == log.end else -1
 
@@ -60,7 +60,7 @@ class Position:
 
     def high_watermark_moved(self, high_watermark: int) -> None:
         """There is a high watermark to tell."""
-        if self.awaits and high_watermark > self.high_watermark_told:
+        if self.awaits and high_watermark > self.sent_high_watermark:
             self.session.has_high_watermark(self)
 
     def refused(self, code: ErrorCode, current: pb.CurrentLeader) -> None:
@@ -272,12 +272,12 @@ class Session:
     def _take_high_watermarks(self, response: pb.ReplicaFetchResponse) -> None:
         for key in self._some(self._high_watermarks, response):
             position = self._high_watermarks.pop(key)
-            if position.awaits and position.leader.high_watermark > position.high_watermark_told:
+            if position.awaits and position.leader.high_watermark > position.sent_high_watermark:
                 response.partitions.append(self._result(position))
 
     def _result(self, position: Position) -> pb.ReplicaFetchPartitionResult:
         leader = position.leader
-        position.high_watermark_told = leader.high_watermark
+        position.sent_high_watermark = leader.high_watermark
         return pb.ReplicaFetchPartitionResult(
             topic_id=position.key[0],
             partition_index=position.key[1],

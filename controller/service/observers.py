@@ -92,14 +92,14 @@ class LogSource(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class MetadataStream:
     """One observer's link: its parked fetch, and what it was told last."""
 
     link: Link
     fetch: pb.MetadataFetchRequest | None = None
     deadline: float = 0.0
-    told_lao: int = -2
-    told_epoch: int = -1
+    sent_lao: int = -2
+    sent_epoch: int = -1
     stranger: bool = True
     """Whether it has a place among those of strangers."""
     lines_up: int = 0
@@ -122,16 +122,19 @@ class Observers:
         self._soon = soon
         self._stopwatch = stopwatch
         # Insertion-ordered, so that replies leave in the same order in every run of a simulation.
-        self._sessions: dict[int, Session] = {}
+        self._streams: dict[int, MetadataStream] = {}
         self._strangers = Shares(OBSERVERS_MAX_STRANGERS)
-        self._brokers: dict[int, Session] = {}
-        """By broker id: the session that has shown the id and its epoch last.
+        self._brokers: dict[int, MetadataStream] = {}
+        """By broker id: the stream that has shown the id and its epoch last.
 
         Strangers never take its place.
         """
-        self._due: dict[Session, None] = {}
+        self._due: dict[MetadataStream, None] = {}
         """Brokers to look at, in order."""
-        self._lines: tuple[FairQueue[Session], FairQueue[Session]] = (FairQueue(), FairQueue())
+        self._lines: tuple[FairQueue[MetadataStream], FairQueue[MetadataStream]] = (
+            FairQueue(),
+            FairQueue(),
+        )
         """Of strangers: one to look at, and one of those that were looked at and wait for news."""
         self._front = 0
         """Which of the two is to look at."""
@@ -145,33 +148,33 @@ class Observers:
     def accept(self, link: Link) -> Observers:
         """A new observer. The links' handler is this object."""
         if self._strangers.take(link.peer):
-            self._sessions[id(link)] = Session(link)
+            self._streams[id(link)] = MetadataStream(link)
         else:
             link.close("too many observers")
         return self
 
     def closed(self, link: Link, reason: str) -> None:
         """The observer is gone; its parked fetch with it."""
-        session = self._sessions.pop(id(link), None)
-        if session is not None:
-            session.fetch = None
-        if session is not None and session.stranger:
+        stream = self._streams.pop(id(link), None)
+        if stream is not None:
+            stream.fetch = None
+        if stream is not None and stream.stranger:
             self._strangers.give_back(link.peer)
-        elif session is not None:
+        elif stream is not None:
             self._brokers = {
-                broker_id: one for broker_id, one in self._brokers.items() if one is not session
+                broker_id: one for broker_id, one in self._brokers.items() if one is not stream
             }
 
-    def _identify(self, session: Session, fetch: pb.MetadataFetchRequest) -> None:
-        """A fetch of a registered broker: its session leaves the strangers' places.
+    def _identify(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> None:
+        """A fetch of a registered broker: its stream leaves the strangers' places.
 
         Who held that id before is a stranger again.
         """
-        if not session.stranger or not self._source.is_broker(fetch.replica_id, fetch.broker_epoch):
+        if not stream.stranger or not self._source.is_broker(fetch.replica_id, fetch.broker_epoch):
             return
-        session.stranger = False
-        self._strangers.give_back(session.link.peer)
-        before, self._brokers[fetch.replica_id] = self._brokers.get(fetch.replica_id), session
+        stream.stranger = False
+        self._strangers.give_back(stream.link.peer)
+        before, self._brokers[fetch.replica_id] = self._brokers.get(fetch.replica_id), stream
         if before is not None:
             before.stranger = self._strangers.take(before.link.peer)
             if not before.stranger:
@@ -181,21 +184,21 @@ class Observers:
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Fetches. Only the newest one counts: an observer has one outstanding."""
-        session = self._sessions.get(id(link))
-        if session is None or not messages:
+        stream = self._streams.get(id(link))
+        if stream is None or not messages:
             return
         fetch = messages[-1]
         error = self._refusal(fetch)
         if error is not None:
-            self._send_error(session, error)
+            self._send_error(stream, error)
             return
         if fetch.replica_id >= 0:
-            self._identify(session, fetch)
+            self._identify(stream, fetch)
             self._source.report(fetch)
-        session.fetch = fetch
+        stream.fetch = fetch
         wait_ms = min(max(fetch.max_wait_ms, 0), MAX_WAIT_MS)
-        session.deadline = self._source.now() + wait_ms / 1000
-        self._line_up(session)
+        stream.deadline = self._source.now() + wait_ms / 1000
+        self._line_up(stream)
         self._serve()
 
     def _refusal(self, fetch: pb.MetadataFetchRequest) -> ApiError | None:
@@ -224,9 +227,9 @@ class Observers:
         over.
         """
         now = self._source.now()
-        for session in self._brokers.values():
-            if session.fetch is not None and (not expired_only or session.deadline <= now):
-                self._due[session] = None
+        for stream in self._brokers.values():
+            if stream.fetch is not None and (not expired_only or stream.deadline <= now):
+                self._due[stream] = None
         self._news = True
         self._serve()
 
@@ -236,24 +239,24 @@ class Observers:
 
     # --- turns -----------------------------------------------------------------------------------
 
-    def _line_up(self, session: Session) -> None:
-        if session.stranger:
-            self._push(session, self._front)
+    def _line_up(self, stream: MetadataStream) -> None:
+        if stream.stranger:
+            self._push(stream, self._front)
         else:
-            self._due[session] = None
+            self._due[stream] = None
 
-    def _push(self, session: Session, line: int) -> None:
-        if not session.lines_up & 1 << line:
-            session.lines_up |= 1 << line
-            self._lines[line].push(session.link.peer, session)
+    def _push(self, stream: MetadataStream, line: int) -> None:
+        if not stream.lines_up & 1 << line:
+            stream.lines_up |= 1 << line
+            self._lines[line].push(stream.link.peer, stream)
 
-    def _next(self) -> Session | None:
+    def _next(self) -> MetadataStream | None:
         """Whom to look at: brokers first, then strangers, a connection after the other; None:
         nobody.
         """
-        for session in self._due:
-            del self._due[session]
-            return session
+        for stream in self._due:
+            del self._due[stream]
+            return stream
         if not self._lines[self._front] and self._news:
             self._news = False
             self._front = 1 - self._front
@@ -280,19 +283,19 @@ class Observers:
         spent_s, left_bytes = self._spent_s, OBSERVERS_TURN_MAX_BYTES - self._spent_bytes
         looked = 0
         while spent_s < TURN_MAX_S and left_bytes > 0:
-            session = self._next()
-            if session is None:
+            stream = self._next()
+            if stream is None:
                 break
             looked += 1
-            if session.fetch is not None:
+            if stream.fetch is not None:
                 error = source.not_controller()
                 if error is not None:
-                    self._send_error(session, error)
+                    self._send_error(stream, error)
                     left_bytes -= ANSWER_BYTES
                 else:
-                    left_bytes -= self._answer(session, shared, due=session.deadline <= now)
-                if session.fetch is not None and session.stranger:
-                    self._push(session, 1 - self._front)
+                    left_bytes -= self._answer(stream, shared, due=stream.deadline <= now)
+                if stream.fetch is not None and stream.stranger:
+                    self._push(stream, 1 - self._front)
             spent_s = self._spent_s + self._stopwatch() - begun
         if looked:
             self._spent_s, self._spent_bytes = spent_s, OBSERVERS_TURN_MAX_BYTES - left_bytes
@@ -311,10 +314,10 @@ class Observers:
             self._serve()
 
     def _answer(
-        self, session: Session, shared: dict[Any, pb.MetadataFetchResponse], *, due: bool
+        self, stream: MetadataStream, shared: dict[Any, pb.MetadataFetchResponse], *, due: bool
     ) -> int:
         """Answer a fetch, if there is what to answer; for how many bytes that counts."""
-        fetch, source = session.fetch, self._source
+        fetch, source = stream.fetch, self._source
         assert fetch is not None
         end, lao, epoch = (
             source.committed_end,
@@ -322,12 +325,12 @@ class Observers:
             source.controller_epoch,
         )
         if fetch.fetch_offset < source.log_start_offset:
-            self._send_to_snapshot(session)
+            self._send_to_snapshot(stream)
             return ANSWER_BYTES
         has_data = end > fetch.fetch_offset
-        news = end > fetch.high_watermark or lao != session.told_lao or epoch != session.told_epoch
+        news = end > fetch.high_watermark or lao != stream.sent_lao or epoch != stream.sent_epoch
         # A high watermark or a LAO that is unknown is no news to wake anybody for.
-        if not (has_data or due or (news and (end >= 0 or epoch != session.told_epoch))):
+        if not (has_data or due or (news and (end >= 0 or epoch != stream.sent_epoch))):
             return 0
         key = (
             fetch.fetch_offset if has_data else -1,
@@ -339,7 +342,7 @@ class Observers:
                 records = source.read(fetch.fetch_offset, end, key[1]) if has_data else b""
             except ValueError as error:
                 self._send_error(
-                    session,
+                    stream,
                     ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error), field="fetch_offset"),
                 )
                 return ANSWER_BYTES
@@ -357,22 +360,22 @@ class Observers:
                 records=records,
                 cluster_id=source.cluster_id,
             )
-        session.fetch, session.told_lao, session.told_epoch = None, lao, epoch
-        self._send(session, response)
+        stream.fetch, stream.sent_lao, stream.sent_epoch = None, lao, epoch
+        self._send(stream, response)
         return ANSWER_BYTES + len(response.records)
 
     def _give_up(self) -> None:
-        for session in self._sessions.values():
-            session.fetch = None
-        self._sessions.clear()
+        for stream in self._streams.values():
+            stream.fetch = None
+        self._streams.clear()
 
-    def _send_to_snapshot(self, session: Session) -> None:
+    def _send_to_snapshot(self, stream: MetadataStream) -> None:
         """What is wanted lies below the log start: the observer has to begin with a snapshot."""
         source = self._source
         snapshot_id = source.newest_snapshot
         if snapshot_id is None:
             raise InvariantError("a log that begins above 0 without a snapshot")
-        session.fetch, session.told_lao, session.told_epoch = (
+        stream.fetch, stream.sent_lao, stream.sent_epoch = (
             None,
             source.lowest_acknowledged_offset,
             source.controller_epoch,
@@ -389,10 +392,10 @@ class Observers:
                 end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch
             ),
         )
-        self._send(session, response)
+        self._send(stream, response)
 
-    def _send_error(self, session: Session, error: ApiError) -> None:
-        session.fetch = None
+    def _send_error(self, stream: MetadataStream, error: ApiError) -> None:
+        stream.fetch = None
         response = pb.MetadataFetchResponse(
             error=error_to_wire(error),
             leader_id=error.leader_id,
@@ -403,11 +406,11 @@ class Observers:
             lowest_acknowledged_offset=-1,
             cluster_id=self._source.cluster_id,
         )
-        self._send(session, response)
+        self._send(stream, response)
 
     @staticmethod
-    def _send(session: Session, response: pb.MetadataFetchResponse) -> None:
+    def _send(stream: MetadataStream, response: pb.MetadataFetchResponse) -> None:
         try:
-            session.link.send(response)
+            stream.link.send(response)
         except LinkClosedError:
             return

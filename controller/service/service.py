@@ -1,10 +1,11 @@
 """The shell of the controller: receives requests, has them decided, proposes the records, and
 answers once the answer is true.
 
-Theory of operation. A handler only appends to the intake. One *turn* of the event loop decides all
-waiting requests, folds each decision into the pending image, and proposes all batches as one chunk.
-The next turn waits for the commit of that chunk, so load makes chunks larger, not more numerous.
-Replies are parked until what they say is true (``parking``).
+Theory of operation. A handler only appends to the intake. One *turn* of the event loop decides the
+waiting requests, up to a bound, folds each decision into the pending image, and proposes all
+batches as one chunk. The next turn waits for the commit of that chunk, so load makes chunks larger,
+not more numerous; only when many bytes wait, up to three chunks are uncommitted at a time. Replies
+are parked until what they say is true (``parking``).
 
 Claiming: a new leader folds the whole local log, the inherited uncommitted tail included, before it
 decides anything. A node that loses the leadership drops the pending image. Writes in the log that
@@ -146,7 +147,7 @@ class ControllerService:
         return {
             **self.replica.acceptors(),
             Conversation.CONTROLLER: self._accept,
-            Conversation.OBSERVER: self._observers.accept,
+            Conversation.METADATA_FETCH: self._observers.accept,
         }
 
     async def leave(self, reason: str) -> None:

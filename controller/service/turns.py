@@ -32,7 +32,7 @@ MAX_TURN_RECORDS, MAX_TURN_S = (
     limits.CONTROLLER_TURN_MAX_RECORDS,
     limits.CONTROLLER_TURN_MAX_MS / 1000,
 )
-CHUNK_BYTES = 64 << 10
+TURN_MAX_REQUEST_BYTES = 64 << 10
 """How many bytes of requests one turn decides.
 
 If more wait, the next chunk is decided while this one is written and replicated.
@@ -105,7 +105,9 @@ class Turns:
         # One uncommitted chunk at a time: requests that arrive meanwhile make the next one larger.
         # Only when a whole chunk of requests waits is it decided while earlier chunks are
         # uncommitted.
-        allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS
+        allowed = (
+            1 if self._intake.waiting_bytes < TURN_MAX_REQUEST_BYTES else MAX_UNCOMMITTED_CHUNKS
+        )
         if leadership.uncommitted_chunks >= allowed or not leadership.parking.is_confirmed(
             leadership.long_round
         ):
@@ -139,7 +141,7 @@ class Turns:
         most = min(limits.CONTROLLER_TURN_MAX_REQUESTS, MAX_PARKED - len(parking))
         taken_bytes = written = 0
         while (
-            taken_bytes < CHUNK_BYTES
+            taken_bytes < TURN_MAX_REQUEST_BYTES
             and written < MAX_TURN_RECORDS
             and turn.count < most
             and self._stopwatch() - begun < MAX_TURN_S

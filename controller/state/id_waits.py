@@ -47,7 +47,7 @@ class IdWaits:
     def __init__(self) -> None:
         self._waits: dict[str, IdWait] = {}
 
-    def told(self, place: str, error: AwaitedIdError, now: float) -> None:
+    def note(self, place: str, error: AwaitedIdError, now: float) -> None:
         """A broker was told to wait."""
         self._forget(now)
         old = self._waits.get(place)

@@ -2,10 +2,10 @@
 or the deadline has come.
 
 The active controller keeps what a numbered write became, across failovers, so that a second attempt
-is told and not executed. What must not be believed is a definite error of a write that was sent
-more than once: an earlier attempt, delayed on its way, may still arrive, find another state and be
-executed. Such an error is an unknown outcome, and so is a reply that wrote nothing. An attempt that
-the one who got it has refused is at its end, and does not count.
+gets the first result and is not executed again. What must not be believed is a definite error of a
+write that was sent more than once: an earlier attempt, delayed on its way, may still arrive, find
+another state and be executed. Such an error is an unknown outcome, and so is a reply that wrote
+nothing. An attempt that the one who got it has refused is at its end, and does not count.
 
 Why: docs/decisions/017-exactly-once-writes.md
 """

@@ -40,19 +40,19 @@ class ElectionHints:
         Who hears the leader again is forgotten before this node may ask anew.
         """
         self.remembered_s = remembered_s
-        self._doubters: dict[int, float] = {}
+        self._supporters: dict[int, float] = {}
         # Since when, and for how long at least.
         self._rivals: dict[int, tuple[float, float]] = {}
         self._answers_s: dict[int, float] = {}
 
     def clear(self) -> None:
         """Another epoch, or another leader. How far the others are stays known."""
-        self._doubters.clear()
+        self._supporters.clear()
         self._rivals.clear()
 
     def forget(self, peer_id: int) -> None:
         """Its process is gone."""
-        self._doubters.pop(peer_id, None)
+        self._supporters.pop(peer_id, None)
         self._rivals.pop(peer_id, None)
         self._answers_s.pop(peer_id, None)
 
@@ -60,21 +60,21 @@ class ElectionHints:
         """How long it took to answer the last time."""
         self._answers_s[peer_id] = took_s
 
-    def note_doubter(self, peer_id: int, now: float) -> None:
+    def note_supporter(self, peer_id: int, now: float) -> None:
         """It supports this node."""
         self._rivals.pop(peer_id, None)
-        self._doubters[peer_id] = now + self.remembered_s
+        self._supporters[peer_id] = now + self.remembered_s
 
     def note_rival(self, peer_id: int, now: float, pause_s: float) -> None:
         """It goes first for ``pause_s``; for longer where answers take long, see
         ``RIVAL_TRIPS``.
         """
-        self._doubters.pop(peer_id, None)
+        self._supporters.pop(peer_id, None)
         self._rivals[peer_id] = (now, pause_s)
 
-    def doubters(self, now: float) -> set[int]:
+    def supporters(self, now: float) -> set[int]:
         """Who supports this node."""
-        return {peer_id for peer_id, until in self._doubters.items() if until >= now}
+        return {peer_id for peer_id, until in self._supporters.items() if until >= now}
 
     def rivals(self, now: float) -> set[int]:
         """Who goes first."""

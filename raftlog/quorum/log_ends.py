@@ -83,7 +83,7 @@ class LogEnds:
         target = min(end_offset, local_end) if local_epoch == epoch else local_end
         return target if target < self.end else None
 
-    def is_covered_by(self, last_epoch: int, end_offset: int) -> bool:
+    def is_up_to_date(self, last_epoch: int, end_offset: int) -> bool:
         """Whether a log with this last epoch and end is at least as complete as this one (Raft
         5.4.1).
         """

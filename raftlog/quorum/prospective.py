@@ -50,13 +50,13 @@ class Prospective(Campaign):
         node = self.node
         return (
             self.granted
-            | node.hints.doubters(node.now)
+            | node.hints.supporters(node.now)
             | ({node.config.node_id} if node.is_voter else set())
         )
 
     @override
     def on_granted(self, peer_id: int) -> None:
-        self.node.hints.note_doubter(peer_id, self.node.now)
+        self.node.hints.note_supporter(peer_id, self.node.now)
 
     @override
     def on_doubter(self, peer_id: int) -> None:

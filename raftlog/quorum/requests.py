@@ -155,7 +155,7 @@ def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
             peer_id, node.now, node.backoff_s() if node.hurry else node.hints.remembered_s
         )
     elif request.pre_vote:
-        node.hints.note_doubter(peer_id, node.now)
+        node.hints.note_supporter(peer_id, node.now)
         node.role.on_doubter(peer_id)
 
 
@@ -183,7 +183,7 @@ def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
         return refusal
     if not _is_me(node, request.voter_id, request.voter_directory_id):
         return _not_me(node)
-    newer = node.log.is_covered_by(request.last_offset_epoch, request.last_offset)
+    newer = node.log.is_up_to_date(request.last_offset_epoch, request.last_offset)
     if not _may_lead(node, candidate, request.voter_directory_id, newer=newer):
         return _stranger("replica_id", candidate)
     return None
@@ -258,10 +258,10 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
         # id, on whatever disk. It is not, by all it knows: perhaps its disk is new, and the vote
         # would be that of a replica whose promises are lost.
         return False
-    complete = node.log.is_covered_by(request.last_offset_epoch, request.last_offset)
+    up_to_date = node.log.is_up_to_date(request.last_offset_epoch, request.last_offset)
     if request.pre_vote:
         claim = candidate, request.last_offset_epoch, request.last_offset
-        return complete and node.role.grants_pre_vote() and not node.role.outranks(*claim)
+        return up_to_date and node.role.grants_pre_vote() and not node.role.outranks(*claim)
     if not node.role.grants_vote():
         return False
     if node.vote.voted_id != -1:
@@ -269,7 +269,7 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
             "",
             request.replica_directory_id,
         )
-    if node.vote.leader_id != -1 or not complete:
+    if node.vote.leader_id != -1 or not up_to_date:
         return False
     node.grant_vote(request.replica_id, request.replica_directory_id)
     return True

@@ -188,12 +188,12 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.quorum.requests:_grants",
-                "if node.vote.leader_id != -1 or not complete:",
+                "if node.vote.leader_id != -1 or not up_to_date:",
                 "if node.vote.leader_id != -1:",
             ),
             Edit(
                 "raftlog.quorum.requests:_grants",
-                "return complete and node.role.grants_pre_vote()",
+                "return up_to_date and node.role.grants_pre_vote()",
                 "return node.role.grants_pre_vote()",
             ),
         ),
@@ -253,7 +253,7 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.quorum.requests:_grants",
-                "return complete and node.role.grants_pre_vote()",
+                "return up_to_date and node.role.grants_pre_vote()",
                 "return complete",
             ),
         ),

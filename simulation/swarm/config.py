@@ -158,7 +158,7 @@ class SwarmConfig:
     """What each callback of a controller or broker takes, and each request that is decided, on
     average; exponentially distributed. 0: nothing takes time."""
     faults: dict[str, float] = field(default_factory=dict)
-    """By name: see ``fault_list``. Seconds between two on average, or a probability."""
+    """By name: see ``FAULTS``. Seconds between two on average, or a probability."""
 
     def to_json(self) -> str:
         """One line; what is as by default is left out."""

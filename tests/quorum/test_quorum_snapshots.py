@@ -371,5 +371,5 @@ def test_log_state_behind_a_snapshot() -> None:
     assert log.divergence(12, 5) is None
     log.reset(SnapshotId(20, 6))
     assert log.last_epoch == 6
-    assert not log.is_covered_by(5, 30)
-    assert log.is_covered_by(6, 20)
+    assert not log.is_up_to_date(5, 30)
+    assert log.is_up_to_date(6, 20)

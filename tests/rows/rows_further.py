@@ -95,7 +95,7 @@ ROWS: tuple[RowEdit, ...] = (
            "self._withheld_until[broker_id] =", "_ =", "controller/test_read_leases.py"),
     breaks("SR-9", "A process that stops reads on", "broker.metadata.read_lease:ReadLease.held",
            " and not self._renounced", "", "broker/test_read_lease.py"),
-    breaks("ID-1", "A waiting newcomer is not listed", "controller.state.id_waits:IdWaits.told",
+    breaks("ID-1", "A waiting newcomer is not listed", "controller.state.id_waits:IdWaits.note",
            "if old is not None or len(self._waits) < MAX_WAITS:", "if False:", _TEST),
     breaks("ID-1", "It gives up waiting like asking", "broker.registration.identity:IdSeeker.failed",
            "if awaited_s is not None:", "if False:",

@@ -149,7 +149,7 @@ def choose_broker_id(
     try:
         chosen = _own(asking) or _of_host(asking, notes) or _missing(asking, notes)
     except AwaitedIdError as error:
-        state.id_waits.told(asking.place, error, now)
+        state.id_waits.note(asking.place, error, now)
         raise
     state.id_waits.over(asking.place)
     return chosen or _generated(asking, notes)
@@ -196,7 +196,7 @@ def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
             chosen = _unless_taken(asking, mapping, broker, notes)
         elif broker is None:
             if neighbours:
-                raise _told(
+                raise _ambiguous(
                     asking,
                     f"it is mapped to broker {mapping.broker_id}, which is not registered",
                     neighbours,
@@ -210,7 +210,7 @@ def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
         elif broker.listeners[0].port == asking.port:
             chosen = _unless_taken(asking, mapping, broker, notes)
         elif asking.life(broker.id) is _Life.GONE:
-            raise _told(
+            raise _ambiguous(
                 asking, f"it is mapped to broker {broker.id}, which is not running", neighbours
             )
         else:
@@ -253,7 +253,7 @@ def _check_endpoint(asking: _Asking, neighbours: list[Broker], notes: list[str])
         if life is _Life.UNDECIDED:
             raise _wait(asking, broker)
         if life is _Life.GONE:
-            raise _told(
+            raise _ambiguous(
                 asking,
                 f"broker {broker.id} was registered at {asking.place}, but the host is not mapped"
                 " to it",
@@ -300,7 +300,7 @@ def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
         if any(one.broker_id == broker.id for one in free)
     ]
     if neighbours:
-        raise _told(asking, f"broker {neighbours[0].id} of this host is missing", neighbours)
+        raise _ambiguous(asking, f"broker {neighbours[0].id} of this host is missing", neighbours)
     if len(free) > 1:
         raise _several_missing(asking, free)
     if free and not free[0].missing:
@@ -427,7 +427,7 @@ def _wait(asking: _Asking, broker: Broker) -> ApiError:
     )
 
 
-def _told(asking: _Asking, what: str, neighbours: list[Broker]) -> ApiError:
+def _ambiguous(asking: _Asking, what: str, neighbours: list[Broker]) -> ApiError:
     known = ", ".join(f"{broker.id} at {broker.endpoint}" for broker in neighbours)
     return refuse(
         ErrorCode.INVALID_REGISTRATION,

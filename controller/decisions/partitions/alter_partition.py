@@ -1,10 +1,10 @@
 """AlterPartition: a partition's leader proposes a new ISR, the controller accepts or names the
 first rule that is broken.
 
-The order of the checks is Kafka's, numbered as in its ReplicationControlManager; each partition has
-its own result, and one that fails does not stop the others. Rule 12 is KIP-903: a replica enters an
-ISR only under the broker epoch that it was caught up with, so that a broker which came back with an
-empty disk can't be admitted by a proposal from before.
+The order of the checks is that of Kafka's ReplicationControlManager; each partition has its own
+result, and one that fails does not stop the others. The last check is KIP-903's: a replica enters
+an ISR only under the broker epoch that it was caught up with, so that a broker which came back with
+an empty disk can't be admitted by a proposal from before.
 
 Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
@@ -30,7 +30,7 @@ TOPIC_ID_BYTES = 16
 def alter_partitions(
     view: ImageView, settings: ControllerSettings, request: rpc.AlterPartitionRequest
 ) -> Write | Reply:
-    """Decide every partition of a request whose broker epoch has been checked (rule 0)."""
+    """Decide every partition of a request whose broker epoch has been checked ."""
     check_record_count(
         sum(len(topic.partitions) for topic in request.topics), settings.max_records_per_request
     )
@@ -162,7 +162,8 @@ def _check_isr(partition: Partition, data: rpc.AlterPartitionData) -> None:
 
 
 def _ineligible(view: ImageView, member: pb.BrokerState, *, skip: bool) -> str:
-    """Rule 12, for the leader too: why a broker can't be in an ISR, empty if it can.
+    """The last check (KIP-903), of the leader too: why a broker can't be in an ISR, empty if it
+    can.
 
     Epoch -1 skips the epoch check if ``skip``: until ``metadata.version`` says that every broker
     knows the epochs of its followers.
@@ -189,7 +190,7 @@ def _accept(
 ) -> rpc.AlterPartitionResult:
     """Write what was proposed, if it changes anything.
 
-    Raises NEW_LEADER_ELECTED, with the record written (rule 13).
+    Raises NEW_LEADER_ELECTED, with the record written.
 
     A change that completes a reassignment also moves the leadership, if the leader is one of those
     that go.
