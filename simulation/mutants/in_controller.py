@@ -206,9 +206,8 @@ MUTANTS = (
             ),
             Edit(
                 "controller.service.turns:Turns.decide_all",
-                "allowed = 1 if self._intake.waiting_bytes < TURN_MAX_REQUEST_BYTES else"
-                " MAX_UNCOMMITTED_CHUNKS",
-                "allowed = MAX_UNCOMMITTED_CHUNKS",
+                "1 if self._intake.waiting_bytes < TURN_MAX_REQUEST_BYTES else MAX_UNCOMMITTED_CHUNKS",
+                "MAX_UNCOMMITTED_CHUNKS",
             ),
         ),
         HASTY,
