@@ -19,7 +19,7 @@ REQUEST_MAX_BYTES: Final[Mapping[str, int]] = {
     "REPLICATION": 64 << 10,
     "SNAPSHOT": 64 << 10,
     "CONTROLLER": 8 << 20,
-    "METADATA_FETCH": 64 << 10,
+    "OBSERVER": 64 << 10,
     "BROKER": 32 << 20,
     "REPLICA_FETCH": 4 << 20,
 }

@@ -75,7 +75,7 @@ async def answers_late(world: World, rng: random.Random) -> None:
         world.network.stall(one, name, late_s, Conversation.CONTROLLER) for one in controllers
     )
     for one in controllers:
-        world.network.stall(one, name, session_s * 2, Conversation.METADATA_FETCH)
+        world.network.stall(one, name, session_s * 2, Conversation.OBSERVER)
     if stalled:
         world.note("network", f"heartbeats of {name} are answered {late_s:.3f} s late")
         world.happened("answers_late")

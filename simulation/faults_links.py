@@ -209,7 +209,7 @@ async def broker_behind(world: World, rng: random.Random) -> None:
     if not world.lasting:
         seconds = session_s * rng.uniform(0.0, 3.0)
         for controller in controllers:
-            world.network.stall(controller, name, seconds, Conversation.METADATA_FETCH)
+            world.network.stall(controller, name, seconds, Conversation.OBSERVER)
         world.note("network", f"the log comes to {name} after {seconds:.3f} s")
 
 
@@ -251,9 +251,7 @@ def _of_broker(world: World, rng: random.Random) -> Spoken:
     )
     asking = rng.choice(brokers)
     others = [name for name in brokers if name != asking]
-    kind = rng.choice(
-        (Conversation.CONTROLLER, Conversation.METADATA_FETCH, Conversation.REPLICA_FETCH)
-    )
+    kind = rng.choice((Conversation.CONTROLLER, Conversation.OBSERVER, Conversation.REPLICA_FETCH))
     if kind is Conversation.REPLICA_FETCH and others and world.config.data_per_s:
         return asking, rng.choice(others), kind
     return (

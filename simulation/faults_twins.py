@@ -62,7 +62,7 @@ async def thought_dead(world: World, lasts_s: float) -> None:
     world.note(host.name, "sleeps, and is thought dead")
     session_s = world.config.session_timeout_ms / 1000
     for controller in world.controllers:
-        world.network.hush(controller.name, host.name, Conversation.METADATA_FETCH)
+        world.network.hush(controller.name, host.name, Conversation.OBSERVER)
     world.network.pause(host.name)
     await asyncio.sleep(session_s * rng.uniform(1.1, 1.5))
     before = _epoch(world, host.id)
@@ -80,7 +80,7 @@ async def thought_dead(world: World, lasts_s: float) -> None:
         await asyncio.sleep(lasts_s)
         _end(world, twin)
     for controller in world.controllers:
-        world.network.unhush(controller.name, host.name, Conversation.METADATA_FETCH)
+        world.network.unhush(controller.name, host.name, Conversation.OBSERVER)
 
 
 RUN: dict[str, Fault] = {fault.__name__: fault for fault in (twin_broker,)}

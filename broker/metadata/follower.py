@@ -144,7 +144,7 @@ class MetadataFollower:
         if self._dialled != self._endpoints.target or self._dialer is None:
             self._hang_up()
             self._dialled = self._endpoints.target
-            self._dialer = self._transport.dial(self._dialled, Conversation.METADATA_FETCH, self)
+            self._dialer = self._transport.dial(self._dialled, Conversation.OBSERVER, self)
         if self._link is not None:
             self._fetch()
         else:

@@ -147,7 +147,7 @@ class ControllerService:
         return {
             **self.replica.acceptors(),
             Conversation.CONTROLLER: self._accept,
-            Conversation.METADATA_FETCH: self._observers.accept,
+            Conversation.OBSERVER: self._observers.accept,
         }
 
     async def leave(self, reason: str) -> None:

@@ -216,7 +216,7 @@ class _Connection:
         loop = asyncio.get_running_loop()
         self._link: asyncio.Future[Link] = loop.create_future()
         self._answer: asyncio.Future[pb.MetadataFetchResponse] | None = None
-        self._dialer: Dialer = transport.dial(address, Conversation.METADATA_FETCH, self)
+        self._dialer: Dialer = transport.dial(address, Conversation.OBSERVER, self)
 
     async def ask(self, request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
         """Send and wait. Raises LinkClosedError."""

@@ -46,7 +46,7 @@ class Conversation(Enum):
     REPLICATION = "/raftlog.wire.quorum.v1.Quorum/Fetch"
     SNAPSHOT = "/raftlog.wire.quorum.v1.Quorum/FetchSnapshot"
     CONTROLLER = "/raftlog.wire.controller.v1.Controller/Converse"
-    METADATA_FETCH = "/raftlog.wire.controller.v1.Controller/MetadataFetch"
+    OBSERVER = "/raftlog.wire.controller.v1.Controller/MetadataFetch"
     BROKER = "/raftlog.wire.broker.v1.Broker/Converse"
     REPLICA_FETCH = "/raftlog.wire.data.v1.Data/ReplicaFetch"
 

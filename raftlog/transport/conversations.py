@@ -304,7 +304,7 @@ WIRES: dict[Conversation, ConversationWires] = {
         RepeatedWire(controller_pb2.ControllerRequest, controller_pb2.ControllerRequests),
         RepeatedWire(controller_pb2.ControllerResponse, controller_pb2.ControllerResponses),
     ),
-    Conversation.METADATA_FETCH: ConversationWires(
+    Conversation.OBSERVER: ConversationWires(
         SingleWire(controller_pb2.MetadataFetchRequest),
         SingleWire(controller_pb2.MetadataFetchResponse),
     ),

@@ -33,7 +33,7 @@ _REPEATABLE = frozenset(
         Conversation.QUORUM,
         Conversation.REPLICATION,
         Conversation.SNAPSHOT,
-        Conversation.METADATA_FETCH,
+        Conversation.OBSERVER,
     )
 )
 _REPEATABLE_BODIES = frozenset(("broker_heartbeat", "register_broker", "describe_brokers"))

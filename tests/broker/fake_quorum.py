@@ -70,7 +70,7 @@ class Quorum:
         node = Node(self, host)
         acceptors: dict[Conversation, Acceptor] = {
             Conversation.CONTROLLER: node.accept,
-            Conversation.METADATA_FETCH: node.accept,
+            Conversation.OBSERVER: node.accept,
         }
         await self.network.transport_for(host).listen(f"{host}:1", acceptors)
 

@@ -64,7 +64,7 @@ class HandTransport:
         self.link: HandLink | None = None
 
     def dial(self, address: str, conversation: Conversation, handler: Any) -> HandDialer:
-        assert conversation is Conversation.METADATA_FETCH
+        assert conversation is Conversation.OBSERVER
         self.handler = handler
         self.dialled.append(address)
         dialer = HandDialer()

@@ -56,7 +56,7 @@ class Controllers:
     async def up(self) -> None:
         for host in HOSTS:
             acceptors: dict[Conversation, Any] = {
-                Conversation.METADATA_FETCH: lambda link, host=host: Handler(
+                Conversation.OBSERVER: lambda link, host=host: Handler(
                     lambda link, m: self.fetch(host, link, m)
                 ),
                 Conversation.SNAPSHOT: lambda link, host=host: Handler(

@@ -80,7 +80,7 @@ async def _flood(
     ]
     await asyncio.gather(
         *(
-            _ask(stream, message, until, again=conversation is Conversation.METADATA_FETCH)
+            _ask(stream, message, until, again=conversation is Conversation.OBSERVER)
             for stream in opened
         )
     )
@@ -92,7 +92,7 @@ async def whole_log(leader: Node, until: float) -> None:
     request = pb.MetadataFetchRequest(
         replica_id=-1, fetch_offset=0, max_bytes=2**31 - 1, generation=-1
     )
-    await _flood(leader, until, 400, 8, Conversation.METADATA_FETCH, request.SerializeToString())
+    await _flood(leader, until, 400, 8, Conversation.OBSERVER, request.SerializeToString())
 
 
 async def listings(leader: Node, until: float) -> None:

@@ -177,9 +177,7 @@ async def very_many_streams(controller: Node, broker: Node) -> None:
     streams = []
     try:
         for channel in channels:
-            streams += [
-                channel.stream_stream(Conversation.METADATA_FETCH.value)() for _ in range(100)
-            ]
+            streams += [channel.stream_stream(Conversation.OBSERVER.value)() for _ in range(100)]
             await asyncio.sleep(0.1)
         await asyncio.sleep(1.0)
     finally:

@@ -129,9 +129,7 @@ async def upgraded(cluster: Cluster) -> None:
     await cluster.read_for(0.5)
     assert set(cluster.modes) == {broker_pb2.REPEATABLE}
     # From here on the log comes late to the second broker.
-    stalled = cluster.world.network.stall(
-        "c1", cluster.old.name, BEHIND_S, Conversation.METADATA_FETCH
-    )
+    stalled = cluster.world.network.stall("c1", cluster.old.name, BEHIND_S, Conversation.OBSERVER)
     assert stalled == 1
     offset = await cluster.raise_level()
     begun = cluster.world.now()

@@ -203,13 +203,13 @@ def test_unary_calls_are_begun_one_in_a_turn() -> None:
 def test_a_message_that_fits_the_server_but_not_its_conversation_is_refused() -> None:
     async def scenario(world: World) -> None:
         acceptors: dict[Conversation, Acceptor] = {
-            Conversation.METADATA_FETCH: Recorder().accept,
+            Conversation.OBSERVER: Recorder().accept,
             Conversation.BROKER: Recorder().accept,
         }
         listener = await world.server.listen(world.bind, acceptors)
         options = [("grpc.max_send_message_length", -1)]
         async with grpc.aio.insecure_channel(listener.address, options=options) as channel:
-            stream = channel.stream_stream(Conversation.METADATA_FETCH.value)()
+            stream = channel.stream_stream(Conversation.OBSERVER.value)()
             await stream.write(bytes(100_000))
             says_when_to_come_back(await end_of(stream))
             stream = channel.stream_stream(Conversation.BROKER.value)()
