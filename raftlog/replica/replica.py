@@ -48,6 +48,7 @@ from raftlog.wire.records.v1 import records_pb2
 log = get_logger(__name__)
 
 _SENDS = (ev.Send, ev.SendFetch, ev.SendFetchSnapshot, ev.Reply)
+"""The core's ``SENDS`` once ``_carry_out`` has made a Reply of ReplyFetch and ReplySnapshot."""
 
 
 class Replica(PeerObserver):

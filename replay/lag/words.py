@@ -26,7 +26,8 @@ def words(
     ends_lag_ms (the age of the oldest record that was not applied then). A word is void under
     another controller.
 
-    ``brokers``: of :func:`replay.timelines.brokers`. A broker is a member while it is unfenced.
+    ``brokers``: of :func:`replay.timelines.brokers`. A broker is a member while it is unfenced
+    (the committed image's side of ``controller/visibility/lao.py``).
     """
     of_broker = Window.partitionBy("broker_id").orderBy("offset")
     merged = _named(sampled).unionByName(_standings(brokers), allowMissingColumns=True)
