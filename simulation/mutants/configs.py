@@ -290,6 +290,12 @@ MOVED = replace(
 )
 """Voters that get another endpoint, one after the other, among kills and cuts."""
 
+CLOCKS = SwarmConfig(
+    brokers=0, clients=2, writes_per_s=10.0, reads_per_s=0.0, safety_s=20.0, election_timeout_ms=200, fetch_timeout_ms=200,
+    snapshot_bytes=2000, retention_bytes=2000, faults={"clock_jump": 1.0, "resign": 2.0, "kill_controller": 2.0},
+)  # fmt: skip
+"""Wall clocks that are hours wrong, and controllers that change."""
+
 STEPS = SwarmConfig(
     brokers=0, clients=2, writes_per_s=20.0, reads_per_s=0.0, topics_share=0.0, safety_s=20.0, election_timeout_ms=200,
     fetch_timeout_ms=200, snapshot_bytes=500, retention_bytes=1,

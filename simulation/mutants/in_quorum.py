@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.mutants.configs import DIVERGED, ELECTIONS, FLAPPING, LATE, SILENCED_QUORUM, VOTERS
+from simulation.mutants.configs import (
+    CLOCKS,
+    DIVERGED,
+    ELECTIONS,
+    FLAPPING,
+    LATE,
+    SILENCED_QUORUM,
+    VOTERS,
+)
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -353,5 +361,33 @@ MUTANTS = (
         "answers to Fetches that come late, to followers that differ",
         seeds=200,
         known=6,
+    ),
+    Mutant(
+        "timestamp-of-the-clock",
+        "a batch has the time of its leader's wall clock, also when that went back",
+        (
+            Edit(
+                "raftlog.replica.local_log:LocalLog.next_timestamp_ms",
+                "max(self.last_timestamp_ms, wall_clock_ms)",
+                "wall_clock_ms",
+            ),
+        ),
+        CLOCKS,
+        "wall clocks that are set wrong",
+        known=1,
+    ),
+    Mutant(
+        "timestamps-of-others-unknown",
+        "a new leader does not know the times of the batches that it has fetched",
+        (
+            Edit(
+                "raftlog.replica.local_log:LocalLog.check",
+                "max(self.last_timestamp_ms, checked.last_timestamp_ms)",
+                "self.last_timestamp_ms",
+            ),
+        ),
+        CLOCKS,
+        "failovers to a controller whose wall clock is behind",
+        known=1,
     ),
 )

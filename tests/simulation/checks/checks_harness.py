@@ -40,7 +40,11 @@ def fencing(broker_id: int, epoch: int, fenced: bool) -> pb.BrokerRegistrationCh
 
 
 def chunk_of(
-    base_offset: int, epoch: int, *messages: Any, client: tuple[int, int] = (0, 0)
+    base_offset: int,
+    epoch: int,
+    *messages: Any,
+    client: tuple[int, int] = (0, 0),
+    timestamp_ms: int = 1,
 ) -> bytes:
     """One batch."""
     control = isinstance(messages[0], (pb.LeaderChangeRecord, pb.VotersRecord))
@@ -48,7 +52,7 @@ def chunk_of(
         [record(message).data for message in messages],
         base_offset=base_offset,
         epoch=epoch,
-        timestamp_ms=1,
+        timestamp_ms=timestamp_ms,
         control=control,
         client_id=client[0],
         sequence=client[1],

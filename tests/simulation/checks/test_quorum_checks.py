@@ -15,7 +15,9 @@ from simulation.checks.api import CheckFailedError
 from simulation.checks.commitment import Commitment
 from simulation.checks.durability import Durability
 from simulation.checks.elections import Elections
+from simulation.checks.golden import GoldenLog
 from simulation.checks.membership import VoterSets, majorities_meet
+from simulation.checks.node_log import LogMatching, NodeLog
 
 EVERYTHING = (Elections, Commitment, Durability, VoterSets)
 
@@ -54,6 +56,17 @@ def test_a_sound_life_passes_all_checkers() -> None:
     commitment = trace.checkers[2]
     assert isinstance(commitment, Commitment)
     assert commitment.advances == 3
+
+
+def test_a_committed_log_whose_time_goes_back_is_refused() -> None:
+    log, golden = NodeLog("c1", LogMatching(), 0, 0, 0), GoldenLog()
+    for offset, timestamp_ms in enumerate((5, 5, 7, 6)):
+        log.append(offset, chunk_of(offset, 1, config("k", "a"), timestamp_ms=timestamp_ms))
+    for logged in log.batches[:3]:
+        golden.append(logged)
+    with refused("timestamps: the batch at 3 is of 6 ms, the one before of 7 ms"):
+        golden.append(log.batches[3])
+    assert golden.end == 3
 
 
 # --- I4, I6: the ledger's own -------------------------------------------------------------------
