@@ -68,6 +68,21 @@ def build(plugins: Sequence[EntryPoint] | None = None) -> typer.Typer:
     return app
 
 
+def build_for(arguments: Sequence[str]) -> typer.Typer:
+    """As much of the command line as these arguments need.
+
+    Most of a command line's start would be spent on building the other commands.
+    """
+    name = arguments[0] if arguments else ""
+    if named := [one for one in entry_points(group=GROUP) if one.name == name]:
+        app = build(named)
+        # A package may give an entry point another name than its command.
+        groups, commands = app.registered_groups, app.registered_commands
+        if name in [each.name for each in groups] + [each.name for each in commands]:
+            return app
+    return build()
+
+
 def _group(extras_of: Mapping[str, Collection[str]]) -> type[TyperGroup]:
     class Commands(TyperGroup):
         """Says of a command that finds a module missing which extra brings it."""
@@ -129,7 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # What a command cannot do it says itself; a node sets up logs of its own.
     setup_logging("error", "console")
     try:
-        build()(list(arguments) if arguments is not None else None)
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        build_for(given)(given)
     except RaftlogError as error:
         sys.exit(report(error))
     except (KeyboardInterrupt, typer.Abort):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import typer
 from command_lines import Raftlog
 from typer.testing import CliRunner
 
-from raftlog.cli.main import GROUP, build
+from raftlog.cli.main import GROUP, build, build_for
 from raftlog.config.sources import CLI_VARIABLES
 
 COMMANDS = [
@@ -117,6 +117,29 @@ def register_probe(app: typer.Typer) -> None:
 def test_a_plugin_brings_its_commands() -> None:
     app = build([plugin("probe", f"{__name__}:register_probe")])
     assert CliRunner().invoke(app, ["probe"]).output == "here\n"
+
+
+def helps(command: Any, parent: Any = None) -> Iterator[str]:
+    context = typer.Context(command, parent=parent, info_name=command.name)
+    yield command.get_help(context)
+    for inner in getattr(command, "commands", {}).values():
+        yield from helps(inner, context)
+
+
+def test_a_command_that_is_built_alone_is_the_one_among_all() -> None:
+    everything: Any = typer.main.get_command(build())
+    for name in sorted({one.name for one in entry_points(group=GROUP)}):
+        alone: Any = typer.main.get_command(build_for([name, "whatever follows"]))
+        assert list(alone.commands) == [name]
+        assert list(helps(alone.commands[name])) == list(helps(everything.commands[name]))
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["topic"], ["--version", "topics"]])
+def test_all_commands_are_built_for_what_names_none(arguments: list[str]) -> None:
+    built = build_for(arguments)
+    names = {one.name for one in built.registered_groups}
+    names |= {one.name for one in built.registered_commands}
+    assert names == {one.name for one in entry_points(group=GROUP)}
 
 
 def test_building_the_command_line_again_adds_nothing() -> None:
