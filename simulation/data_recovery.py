@@ -97,20 +97,20 @@ async def _read_all(world: World, within_s: float) -> None:
 def _high_watermark(led: _Led) -> int:
     """As its leader says; -1: it does not lead."""
     data = led.leader.service.data if led.leader.service is not None else None
-    replicas: Any = data.replicas if data is not None and data.recovered else None
-    replica = replicas._host.replicas.get(led.key) if replicas is not None else None
-    return int(getattr(replica.role, "high_watermark", -1)) if replica is not None else -1
+    replica = data.replicas.describe(led.key) if data is not None and data.recovered else None
+    return replica.high_watermark if replica is not None else -1
 
 
 def _enough(led: _Led) -> bool:
     service = led.leader.service
     assert service is not None
     assert service.data is not None
-    replicas: Any = service.data.replicas
-    role = replicas._host.replicas[led.key].role
+    replica = service.data.replicas.describe(led.key)
+    assert replica is not None
+    assert replica.leader_epoch >= 0
     # Members that were not healed may leave the ISR at any moment.
     healed = {led.leader.id, *(follower.id for follower in led.followers)}
-    return len(healed & set(led.partition.isr)) >= int(role.min_isr)
+    return len(healed & set(led.partition.isr)) >= replica.min_isr
 
 
 def _led(world: World) -> list[_Led]:
@@ -152,13 +152,11 @@ def _lacks(led: _Led) -> str:
     service = led.leader.service
     if service is None or service.data is None or not service.data.recovered:
         return "its leader is down"
-    replicas: Any = service.data.replicas
-    replica = replicas._host.replicas.get(led.key)
-    role = replica.role if replica is not None else None
-    if role is None or not hasattr(role, "high_watermark"):
+    replica = service.data.replicas.describe(led.key)
+    if replica is None or replica.leader_epoch < 0:
         return (
             "its leader does not lead it:"
-            f" {replica.offline if replica is not None else 'no replica'}"
+            f" {replica.offline_reason if replica is not None else 'no replica'}"
         )
     for follower in led.followers:
         if follower.id not in led.partition.isr:
@@ -168,10 +166,13 @@ def _lacks(led: _Led) -> str:
             if follower.service and follower.service.data
             else -1
         )
-        if end != replica.log.end:
-            return f"broker {follower.id} has it up to {end}, the leader up to {replica.log.end}"
-    if role.high_watermark != replica.log.end:
-        return f"its high watermark is {role.high_watermark}, its end {replica.log.end}"
+        if end != replica.log_end_offset:
+            return (
+                f"broker {follower.id} has it up to {end}, the leader up to"
+                f" {replica.log_end_offset}"
+            )
+    if replica.high_watermark != replica.log_end_offset:
+        return f"its high watermark is {replica.high_watermark}, its end {replica.log_end_offset}"
     return ""
 
 

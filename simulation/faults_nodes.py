@@ -42,7 +42,7 @@ def _in_service(world: World, host: BrokerHost) -> bool:
     return (
         host.service is not None
         and registered is not None
-        and registered.epoch == host.service._lifecycle.epoch
+        and registered.epoch == host.service.lifecycle.epoch
         and not registered.fenced
         and not registered.in_controlled_shutdown
         and not world.network.is_paused(host.name)

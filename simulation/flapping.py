@@ -123,7 +123,7 @@ class FlappingWorld(World):
             core = host.core
             if core is None or core.leader_id != leader.id:
                 return False
-            if host is not leader and not getattr(core._node.role, "_hears_leader", False):
+            if host is not leader and not core.describe(self.now()).hears_leader:
                 return False
         return True
 

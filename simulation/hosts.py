@@ -27,7 +27,7 @@ from simulation.twins.disk import SimDisk
 from simulation.twins.loop import HostDiedError, host_context
 from simulation.twins.network import SimNetwork
 from simulation.twins.partition_disk import SimPartitionDisk
-from simulation.watching import Watch
+from simulation.watching import BrokerTap, ControllerTap, Watch
 
 START_OF_TIME_MS = 1_700_000_000_000
 """Wall clock at virtual time 0."""
@@ -176,6 +176,7 @@ class ControllerHost:
             wall_clock_ms=self._wall_clock_ms,
             on_failure=self._failed,
             stopwatch=lambda: self.network.loop.stopwatch(self.name),
+            tracer=ControllerTap(self, self._watch),
         )
 
         async def up() -> None:
@@ -186,7 +187,7 @@ class ControllerHost:
                 self._failed(error)
                 return
             service.replica.core.validate_each_step = True
-            self._watch.tap_controller(self)
+            self._watch.tell("controller_started", self)
             for port in ports:
                 await transport.listen(f"{self.name}:{port}", service.acceptors())
             service.start()
@@ -348,8 +349,7 @@ class BrokerHost:
     @property
     def fatal(self) -> BaseException | None:
         """The fatal error that the process has met."""
-        done = self.service._done if self.service is not None else None
-        return done.exception() if done is not None and done.done() else None
+        return self.service.fatal if self.service is not None else None
 
     def start(self) -> None:
         """Start a new incarnation. Nothing happens to one that has no id yet and looks for it."""
@@ -416,16 +416,16 @@ class BrokerHost:
             store=self.disk.open() if self.disk is not None else None,
             wall_clock_ms=self._wall_clock_ms,
             stopwatch=lambda: self.network.loop.stopwatch(self.name),
+            tracer=BrokerTap(self, self._watch),
         )
-        self._watch.tap_broker(self)
-        self._watch.tap_replicas(self)
+        self._watch.tell("broker_started", self)
 
         async def up() -> None:
             # Not ``run``: a task that waits in a process that dies would never end.
             try:
                 await service.start()
             except FatalError as error:
-                service._failed(error)
+                service.fail(error)
 
         asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
 

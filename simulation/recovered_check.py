@@ -79,7 +79,7 @@ class _Present:
 
 def generation_of(host: BrokerView) -> int:
     """Which log a broker's image is of; -1: of none, or it is down."""
-    return host.service._view.generation if host.service is not None else -1
+    return host.service.view.generation if host.service is not None else -1
 
 
 class Recovered(Checker):

@@ -1,4 +1,4 @@
-"""Lets checkers see what happens inside the hosts, without the shipped code knowing of it."""
+"""Hands what happens inside the hosts to the checkers: the shipped code tells its tracers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from broker.partition import events as data_events
+from raftlog.quorum import events as quorum_events
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, World
 
 HOOKS = tuple(name for name in vars(Checker) if not name.startswith("_"))
-_VIEW_CALLS = ("apply", "hear", "reset", "install")
 _OF_IMAGES = ("broker_moved", "broker_asked", "message_sent")
 """Hooks whose first argument is a host, about what its image makes it say."""
 
@@ -57,7 +58,7 @@ class Watch:
         self.retired += [checker for checker in self.checkers if checker not in checkers]
         self.checkers = list(checkers)
         for name, hooks in self._hooks.items():
-            # In place: whoever was tapped has the list.
+            # In place: whoever tells a hook has the list.
             hooks[:] = [
                 getattr(c, name)
                 for c in checkers
@@ -91,87 +92,7 @@ class Watch:
             self.failure = error
             self._on_failure(error)
 
-    # --- taps ------------------------------------------------------------------------------------
-
-    def tap_controller(self, host: ControllerView) -> None:
-        """Look on at every step of a process that has just recovered."""
-        core = host.core
-        assert core is not None
-        self.tell("controller_started", host)
-        hooks = self._hooks["after_step"]
-        step = core.step
-
-        def stepped(event: Any, now: float) -> list[Any]:
-            try:
-                effects = step(event, now)
-                for hook in hooks:
-                    hook(host, event, effects)
-            except Exception as error:
-                self.fail(error)
-                raise
-            return effects
-
-        core.step = stepped  # type: ignore[method-assign]
-
-    def tap_broker(self, host: BrokerView) -> None:
-        """Look on at every change of a new broker's view."""
-        self.tell("broker_started", host)
-        if self.wants("broker_asked") and host.service is not None:
-            requests = host.service.requests
-            requests._why_fenced = self._asked(host, requests._why_fenced)
-        if not self.wants("broker_moved") or host.service is None:
-            return
-        view = host.service._view
-
-        def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
-            def called(*arguments: Any, **options: Any) -> Any:
-                result = call(*arguments, **options)
-                self.tell("broker_moved", host)
-                return result
-
-            return called
-
-        for name in _VIEW_CALLS:
-            if hasattr(view, name):
-                setattr(view, name, wrap(getattr(view, name)))
-
-    def _asked(self, host: BrokerView, why_fenced: Callable[[], str]) -> Callable[[], str]:
-        def asked() -> str:
-            why = why_fenced()
-            self.tell("broker_asked", host, why)
-            return why
-
-        return asked
-
-    def tap_replicas(self, host: BrokerView) -> None:
-        """Look on at every step of a new broker's partition replicas, from their recovery on;
-        nothing if it keeps none.
-        """
-        data = host.service.data if host.service is not None else None
-        hooks = self._hooks["data_step"]
-        if data is None or not hooks:
-            return
-        make = data._make_replicas
-
-        def made(found: Any, now: float) -> Any:
-            replicas = make(found, now)
-            self.tell("data_recovered", host)
-            step = replicas.step
-
-            def stepped(event: Any, now: float) -> list[Any]:
-                effects = step(event, now)
-                try:
-                    for hook in hooks:
-                        hook(host, event, effects, now)
-                except Exception as error:
-                    self.fail(error)
-                    raise
-                return effects
-
-            replicas.step = stepped  # type: ignore[method-assign]
-            return replicas
-
-        data._make_replicas = made
+    # --- what leaves a host ----------------------------------------------------------------------
 
     def sender(self, host: ControllerView | BrokerView) -> Callable[[str, Any], None] | None:
         """What the host's transport calls with each message it gives to a link; None if nobody
@@ -197,6 +118,53 @@ class Watch:
         if lao >= 0 and self._announced.get(host.name) != (epoch, lao):
             self._announced[host.name] = (epoch, lao)
             self.tell("lao_announced", host, epoch, lao)
+
+
+class ControllerTap:
+    """Looks on at every step of one controller process."""
+
+    def __init__(self, host: ControllerView, watch: Watch) -> None:
+        self._host, self._watch = host, watch
+
+    def stepped(
+        self, event: quorum_events.Event, effects: Sequence[quorum_events.Effect], now: float
+    ) -> None:
+        """Each checker that wants it hears of it."""
+        self._watch.tell("after_step", self._host, event, effects)
+
+    def step_failed(self, error: Exception) -> None:
+        """A node that contradicts itself is a failure of the run, whoever it tells."""
+        self._watch.fail(error)
+
+
+class BrokerTap:
+    """Looks on at one broker process: its view, who asks it, and its partition replicas."""
+
+    def __init__(self, host: BrokerView, watch: Watch) -> None:
+        self._host, self._watch = host, watch
+
+    def view_moved(self) -> None:
+        """Each checker that wants it hears of it."""
+        self._watch.tell("broker_moved", self._host)
+
+    def fencing_checked(self, why_fenced: str) -> None:
+        """Each checker that wants it hears of it."""
+        self._watch.tell("broker_asked", self._host, why_fenced)
+
+    def replicas_recovered(self) -> None:
+        """Each checker that wants it hears of it."""
+        self._watch.tell("data_recovered", self._host)
+
+    def stepped(
+        self, event: data_events.Event, effects: Sequence[data_events.Effect], now: float
+    ) -> None:
+        """Each checker that wants it hears of it."""
+        self._watch.tell("data_step", self._host, event, effects, now)
+
+    def step_failed(self, error: Exception) -> None:
+        """The loop hears of a defect, and the host of a disk that has failed: both from the
+        shell.
+        """
 
 
 def _only_if(wanted: Callable[[Any], bool], hook: Callable[..., None]) -> Callable[..., None]:

@@ -411,7 +411,7 @@ class World:
             if broker in self.members:
                 self.loop.call_later(RESTART_S, self._restart_broker, broker)
             return
-        view = broker.service._view
+        view = broker.service.view
         registered = view.registration
         fenced = registered.fenced if registered is not None else None
         self.note_change(

@@ -16,6 +16,7 @@ Why: docs/decisions/010-lao-survives-failover.md
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -60,8 +61,12 @@ class View:
     ``max_bytes`` bounds chunks and (estimated) images kept above the oldest one.
     """
 
-    def __init__(self, broker_id: int, *, max_bytes: int) -> None:
+    def __init__(
+        self, broker_id: int, *, max_bytes: int, on_moved: Callable[[], None] | None = None
+    ) -> None:
+        """``on_moved``: called after every change, for whoever looks on."""
         self._broker_id = broker_id
+        self._on_moved = on_moved
         self._max_bytes = max_bytes
         self.controller_epoch = 0
         self.changes = ChangeCollector()
@@ -106,6 +111,11 @@ class View:
         Never goes back within a generation.
         """
         return self._told
+
+    @property
+    def known_lao_epoch(self) -> int:
+        """The epoch of the controller that told it."""
+        return self._told_epoch
 
     @property
     def ahead(self) -> bool:
@@ -158,6 +168,7 @@ class View:
     def reset(self, generation: int) -> None:
         """Another log generation: everything known is void. The controller epoch seen is kept."""
         self._clear(generation)
+        self._moved()
 
     def hear(
         self, controller_epoch: int, lowest_acknowledged_offset: int, high_watermark: int = UNKNOWN
@@ -174,6 +185,7 @@ class View:
         if lowest_acknowledged_offset >= max(self._announced, 0):
             self._announced, self._announced_epoch = lowest_acknowledged_offset, controller_epoch
             self._adopt()
+        self._moved()
         return True
 
     def apply(self, chunk: bytes, *, high_watermark: int) -> None:
@@ -197,6 +209,7 @@ class View:
         self._bytes += len(chunk)
         self._adopt()
         self._shrink()
+        self._moved()
 
     def install(self, image: Image) -> bool:
         """Go on from a snapshot's image, which is committed; False, and nothing has changed, if it
@@ -216,7 +229,12 @@ class View:
         self._unfenced_epoch = None
         self._note_membership(image.epoch)
         self._adopt()
+        self._moved()
         return True
+
+    def _moved(self) -> None:
+        if self._on_moved is not None:
+            self._on_moved()
 
     def _decode(
         self, chunk: bytes, high_watermark: int

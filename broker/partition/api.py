@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from broker.partition.describe import ReplicaDescription
 from broker.partition.events import Effect, Event
 from broker.partition.unserved import Unserved
 from raftlog.storage.partition_api import PartitionKey
@@ -38,6 +39,9 @@ class PartitionReplicas(Protocol):
 
         Without keys: of all.
         """
+
+    def describe(self, key: PartitionKey) -> ReplicaDescription | None:
+        """A replica here; None: there is none."""
 
     def counters(self) -> dict[str, int]:
         """Gauges and counts by Kafka's metric names (UnderReplicatedPartitions, IsrShrinks, and so

@@ -1,14 +1,43 @@
-"""BrokerMetadata: the leader answers what its ISR is, because it is the first to know (KIP-24)."""
+"""What this broker says of its replicas.
+
+BrokerMetadata: the leader answers what its ISR is, because it is the first to know (KIP-24).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from broker.partition.host import Host
 from broker.partition.leader import Leader
+from broker.partition.replica import Replica
 from raftlog.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
 NO_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDescription:
+    """One replica here. All but its end are -1 unless this broker leads the partition."""
+
+    log_end_offset: int
+    """What is not flushed included."""
+    leader_epoch: int
+    high_watermark: int
+    """-1 on a leader: unknown, as not all of the ISR has fetched yet."""
+    min_isr: int
+    """How many must be in sync for a produce to all of them."""
+    offline_reason: str
+    """Why it may not lead though the image says so; empty if nothing is wrong."""
+
+
+def describe_replica(replica: Replica) -> ReplicaDescription:
+    """See :class:`ReplicaDescription`."""
+    end, leader, offline = replica.log.end, replica.role, replica.offline
+    if not isinstance(leader, Leader):
+        return ReplicaDescription(end, NO_EPOCH, -1, -1, offline)
+    return ReplicaDescription(end, leader.epoch, leader.high_watermark, leader.min_isr, offline)
 
 
 def describe_led(host: Host, request: pb.BrokerMetadataRequest) -> pb.BrokerMetadataResponse:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from broker.partition.describe import describe_led
+from broker.partition.describe import ReplicaDescription, describe_led, describe_replica
 from broker.partition.events import (
     AlterPartitionAnswered,
     AlterPartitionFailed,
@@ -114,6 +114,11 @@ class Partitions:
         """
         self._host.now = now
         return describe_led(self._host, request)
+
+    def describe(self, key: PartitionKey) -> ReplicaDescription | None:
+        """A replica here; None: there is none."""
+        replica = self._host.replicas.get(key)
+        return None if replica is None else describe_replica(replica)
 
     def counters(self) -> dict[str, int]:
         """Gauges and counts by Kafka's metric names. O(1)."""

@@ -26,10 +26,12 @@ from broker.replication.leader_links import LeaderLinks
 from broker.replication.led_page import led_page
 from broker.replication.settings import ReplicationSettings
 from broker.replication.space import SpaceReserve
+from broker.replication.tracer import ReplicasTracer
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode, FatalError, StorageError
 from raftlog.metadata.image import Image
+from raftlog.step_tracer import traced
 from raftlog.storage.partition_api import PartitionStore, RecoveredPartition
 from raftlog.transport.api import Acceptor, Transport
 from raftlog.wire.broker.v1 import broker_pb2
@@ -73,6 +75,7 @@ class DataPlane:
         broker_status: Callable[[], ev.BrokerStatusChanged],
         wall_clock_ms: Callable[[], int],
         failed: Callable[[FatalError], None],
+        tracer: ReplicasTracer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -83,6 +86,7 @@ class DataPlane:
         self._broker_status = broker_status
         self._wall_clock_ms = wall_clock_ms
         self._failed = failed
+        self._tracer = tracer
         self._replicas: PartitionReplicas | None = None
         self._events: deque[ev.Event] = deque()
         self._stepping = False
@@ -139,6 +143,9 @@ class DataPlane:
         """
         found = self._store.recover()
         self._replicas = self._make_replicas(found, self._loop.time())
+        self._step_replicas = traced(self._replicas.step, self._tracer)
+        if self._tracer is not None:
+            self._tracer.replicas_recovered()
         self._check()
         self._arm()
         return {"replicas": len(found), "records": sum(one.end_offset for one in found)}
@@ -209,7 +216,6 @@ class DataPlane:
             self._run()
 
     def _run(self) -> None:
-        assert self._replicas is not None
         self._stepping = True
         try:
             broker_status = self._broker_status()
@@ -217,7 +223,7 @@ class DataPlane:
                 self._stood = broker_status
                 self._events.appendleft(broker_status)
             while self._events and not self._over:
-                for effect in self._replicas.step(self._events.popleft(), self._loop.time()):
+                for effect in self._step_replicas(self._events.popleft(), self._loop.time()):
                     self._carry_out[type(effect)](effect)
         except FatalError as error:
             self._fail(error)

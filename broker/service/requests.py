@@ -89,6 +89,11 @@ class RequestServer:
         self._timer = DeadlineTimer(self._loop, self._expire)
         self._closing = False
 
+    @property
+    def parked_reads(self) -> int:
+        """How many reads wait for an image, or for a read lease."""
+        return len(self._gate)
+
     def accept(self, link: Link) -> RequestServer:
         """A client's link: this object handles them all."""
         self._links[link] = None

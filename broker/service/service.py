@@ -25,6 +25,7 @@ from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane
 from broker.service.api_versions import ApiVersions
 from broker.service.requests import Pending, RequestServer
+from broker.service.tracer import BrokerTracer
 from broker.service.wiring import make_data_plane
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
@@ -57,7 +58,7 @@ class BrokerService:
 
     ``store``: its partition replicas, opened and not yet recovered; whoever opened it closes it,
     after this. None: the broker keeps no partitions. ``wall_clock_ms`` stamps the records that it
-    is given. ``stopwatch``: seconds that go on within a turn of the loop.
+    is given. ``stopwatch``: seconds that go on within a turn of the loop. ``tracer``: follows it.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class BrokerService:
         store: PartitionStore | None = None,
         wall_clock_ms: Callable[[], int] = lambda: 0,
         stopwatch: Callable[[], float] | None = None,
+        tracer: BrokerTracer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -78,7 +80,12 @@ class BrokerService:
         self._listener: Listener | None = None
         self._closed = False
         self._done: asyncio.Future[Exit] = self._loop.create_future()
-        self._view = View(settings.broker_id, max_bytes=settings.image_max_bytes)
+        self._tracer = tracer
+        self._view = View(
+            settings.broker_id,
+            max_bytes=settings.image_max_bytes,
+            on_moved=tracer.view_moved if tracer is not None else None,
+        )
         self._shown: Image | None = None
         self._lifecycle = Lifecycle(
             settings.lifecycle,
@@ -106,7 +113,7 @@ class BrokerService:
             settings.controllers,
             self._view,
             FollowerEvents(
-                self._moved, self._generation_known, self._generation_changed, self._failed
+                self._moved, self._generation_known, self._generation_changed, self.fail
             ),
             cluster_id=settings.cluster_id,
             broker_id=settings.broker_id,
@@ -123,7 +130,8 @@ class BrokerService:
                 ControllerClient(transport, settings.controllers, rng=_split(rng)),
                 broker_status=self._broker_status,
                 wall_clock_ms=wall_clock_ms,
-                failed=self._failed,
+                failed=self.fail,
+                tracer=tracer,
             )
         gate: ReadGate[Pending] = ReadGate(
             self._view,
@@ -138,7 +146,7 @@ class BrokerService:
             self._writes,
             cluster_id=settings.cluster_id,
             request_timeout_ms=settings.request_timeout_ms,
-            why_fenced=self.why_fenced,
+            why_fenced=self.why_fenced if tracer is None else self._check_fencing,
             describe=self.describe,
             versions=ApiVersions(self._view, settings.features),
             data=self.data,
@@ -157,6 +165,35 @@ class BrokerService:
     def image(self) -> Image:
         """The newest image."""
         return self._view.tip
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """What it was made with."""
+        return self._settings
+
+    @property
+    def view(self) -> View:
+        """What it can show: to look at, not to move."""
+        return self._view
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """Its registration and its session: to look at, not to move."""
+        return self._lifecycle
+
+    def now(self) -> float:
+        """Seconds of the loop's clock."""
+        return self._loop.time()
+
+    @property
+    def running(self) -> bool:
+        """False once it was closed, or has ended by itself."""
+        return not self._closed and not self._done.done()
+
+    @property
+    def fatal(self) -> BaseException | None:
+        """The error that it has ended with; None if it runs, or ended in order."""
+        return self._done.exception() if self._done.done() else None
 
     @property
     def exit(self) -> Exit | None:
@@ -202,6 +239,11 @@ class BrokerService:
         """Wait until the broker has to end. Raises FatalError."""
         return await asyncio.shield(self._done)
 
+    def fail(self, error: FatalError) -> None:
+        """End with this error, which ``ended`` raises; the first reason to end counts."""
+        if not self._done.done():
+            self._done.set_exception(error)
+
     def stop(self) -> None:
         """Ask for a controlled shutdown; ``ended`` says when it is over, within its timeout."""
         # Before any heartbeat says that it stops: from that one on it may be fenced.
@@ -233,6 +275,13 @@ class BrokerService:
                 " not counted"
             )
         return ""
+
+    def _check_fencing(self) -> str:
+        """As ``why_fenced``, for the tracer."""
+        why = self.why_fenced()
+        if self._tracer is not None:
+            self._tracer.fencing_checked(why)
+        return why
 
     def ready(self) -> tuple[bool, str]:
         """Whether it serves, and what it is or why not; also what it cannot do of what the metadata
@@ -341,10 +390,6 @@ class BrokerService:
             self._shown = self._view.tip
             self.data.image_moved(self._shown, self._view.changes.take())
         self._registration_client.pump()
-
-    def _failed(self, error: FatalError) -> None:
-        if not self._done.done():
-            self._done.set_exception(error)
 
     def _ended(self, reason: Exit) -> None:
         log.info("the broker ends", broker=self._settings.broker_id, reason=reason.reason)

@@ -9,6 +9,7 @@ from broker.partition.api import PartitionReplicas
 from broker.partition.events import BrokerStatusChanged
 from broker.partition.settings import PartitionSettings
 from broker.replication.data_plane import DataPlane
+from broker.replication.tracer import ReplicasTracer
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
@@ -25,6 +26,7 @@ def make_data_plane(
     broker_status: Callable[[], BrokerStatusChanged],
     wall_clock_ms: Callable[[], int],
     failed: Callable[[FatalError], None],
+    tracer: ReplicasTracer | None = None,
 ) -> DataPlane:
     """The data plane of one broker over its store; ``recover`` comes next.
 
@@ -49,4 +51,5 @@ def make_data_plane(
         broker_status=broker_status,
         wall_clock_ms=wall_clock_ms,
         failed=failed,
+        tracer=tracer,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from raftlog import batch
+from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, decoded
@@ -74,6 +75,16 @@ class CommittedImage:
         if self._builder.offset != self._image.offset:
             self._image = self._builder.snapshot()
         return self._image
+
+    @property
+    def epoch(self) -> int:
+        """Of the record at ``offset``."""
+        return self._builder.epoch
+
+    @property
+    def state_hash(self) -> int:
+        """Of the image, without making it."""
+        return self._builder.state_hash & HASH_MASK
 
     @property
     def state_bytes(self) -> int:

@@ -29,6 +29,7 @@ from controller.disk.snapshots import SnapshotLoad, Snapshots
 from controller.disk.space import FINE, SpaceWatch
 from controller.service.answers import Answers
 from controller.service.broker_probes import BrokerProbes
+from controller.service.description import ControllerDescription
 from controller.service.directory import Directory
 from controller.service.farewell import POLL_S, Farewell
 from controller.service.hand_over import HandOver
@@ -43,8 +44,10 @@ from controller.service.turns import Turns
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
+from raftlog.quorum import events as quorum_events
 from raftlog.quorum.config import QuorumConfig
 from raftlog.replica.replica import Replica
+from raftlog.step_tracer import StepTracer
 from raftlog.storage.api import LogStore, SnapshotId
 from raftlog.transport.api import Acceptor, Conversation, Link, Transport
 from raftlog.voter import Voter
@@ -78,9 +81,10 @@ class ControllerService:
         wall_clock_ms: Callable[[], int],
         on_failure: Callable[[FatalError], None],
         stopwatch: Callable[[], float] | None = None,
+        tracer: StepTracer[quorum_events.Event, quorum_events.Effect] | None = None,
     ) -> None:
         """``stopwatch``: a clock in seconds that advances within a turn of the event loop; the
-        clock of the loop need not.
+        clock of the loop need not. ``tracer``: of every step of the quorum's state machine.
         """
         self.settings = settings
         self.quorum = quorum
@@ -89,7 +93,15 @@ class ControllerService:
         self._rng = rng
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
-        self.replica = Replica(quorum, store, transport, self, rng=rng, wall_clock_ms=wall_clock_ms)
+        self.replica = Replica(
+            quorum,
+            store,
+            transport,
+            self,
+            rng=rng,
+            wall_clock_ms=wall_clock_ms,
+            tracer=tracer,
+        )
         self.snapshots = Snapshots(
             settings,
             self.replica,
@@ -255,6 +267,18 @@ class ControllerService:
     def newest_snapshot(self) -> SnapshotId | None:
         """The newest snapshot of this node, if any."""
         return self.replica.snapshots.newest
+
+    def describe(self) -> ControllerDescription:
+        """What this node has folded, and what waits in it."""
+        committed, intake = self._committed, self._intake
+        return ControllerDescription(
+            committed.offset,
+            committed.epoch,
+            committed.state_hash,
+            len(intake),
+            intake.waiting_bytes,
+            self._next_tick,
+        )
 
     def now(self) -> float:
         """Seconds of the loop's clock."""

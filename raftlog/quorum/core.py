@@ -119,6 +119,16 @@ class QuorumCore:
     # --- what the shell may read -----------------------------------------------------------------
 
     @property
+    def stepped_at(self) -> float:
+        """The ``now`` of the last step."""
+        return self._node.now
+
+    @property
+    def halted(self) -> bool:
+        """Whether there was a Fatal effect: no step does anything any more."""
+        return self._node.halted
+
+    @property
     def role(self) -> str:
         """unattached, prospective, candidate, leader, follower, resigned or observer."""
         return self._node.role.name

@@ -38,6 +38,10 @@ class QuorumDescription:
 
     ``voters`` and ``observers`` are their progress; ``voter_set`` is the set in force here, since
     ``voters_offset`` (as in VotersAt; -1: the configured set).
+
+    ``hears_leader``: the leader of this epoch has answered a Fetch lately, so this node would deny
+    a pre-vote; false on the leader itself. ``parked_fetches``: those that wait for news on the
+    leader.
     """
 
     role: str
@@ -53,6 +57,8 @@ class QuorumDescription:
     observers: tuple[ReplicaDescription, ...]
     voter_set: tuple[Voter, ...] = ()
     voters_offset: int = -1
+    hears_leader: bool = False
+    parked_fetches: int = 0
 
 
 def describe(node: Node, now: float) -> QuorumDescription:
@@ -60,6 +66,7 @@ def describe(node: Node, now: float) -> QuorumDescription:
     role, log = node.role, node.log
     voters: tuple[ReplicaDescription, ...] = ()
     observers: tuple[ReplicaDescription, ...] = ()
+    parked_fetches = 0
     if isinstance(role, Leader):
         progress = role.progress
         voters = tuple(_replica(replica, now) for replica in progress.voters.values())
@@ -70,6 +77,7 @@ def describe(node: Node, now: float) -> QuorumDescription:
             voters = tuple(sorted([_myself(node), *voters], key=lambda replica: replica.node_id))
         else:
             observers = (_myself(node), *observers)
+        parked_fetches = role.parked_fetches
     return QuorumDescription(
         role=role.name,
         epoch=node.epoch,
@@ -84,6 +92,8 @@ def describe(node: Node, now: float) -> QuorumDescription:
         observers=observers,
         voter_set=node.voters.all,
         voters_offset=node.history.offset,
+        hears_leader=role.hears_leader,
+        parked_fetches=parked_fetches,
     )
 
 

@@ -61,6 +61,11 @@ class Follower(Role):
     def election_timer(self) -> float | None:
         return self._fetch_deadline
 
+    @property
+    @override
+    def hears_leader(self) -> bool:
+        return self._hears_leader
+
     @override
     def postpone_election(self, until: float) -> None:
         self._hears_leader = False

@@ -94,6 +94,11 @@ class Leader(Role):
                 fetch.correlation_id, fetch.reply_to, ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
 
+    @property
+    def parked_fetches(self) -> int:
+        """How many wait for news; at most MAX_PARKED."""
+        return len(self._parked)
+
     # --- time: tell silent voters, check for a majority, let parked fetches go -------------------
 
     @override

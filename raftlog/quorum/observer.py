@@ -65,6 +65,11 @@ class Observer(Role):
     def deadline(self) -> float:
         return min(self._leader_deadline, self._fetcher.deadline())
 
+    @property
+    @override
+    def hears_leader(self) -> bool:
+        return self._hears_leader
+
     @override
     def grants_pre_vote(self) -> bool:
         return not self._hears_leader

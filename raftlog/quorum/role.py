@@ -49,6 +49,11 @@ class Role:
         """
         return None
 
+    @property
+    def hears_leader(self) -> bool:
+        """Whether the leader of this epoch has answered this node's Fetches lately."""
+        return False
+
     def postpone_election(self, until: float) -> None:
         """This node would ask for votes now, but leaves it to others until then; they get its
         pre-vote.

@@ -70,6 +70,11 @@ class LocalLog:
         """What is appended next gets this offset."""
         return self._tail.end_offset
 
+    @property
+    def cached_bytes(self) -> int:
+        """Of the newest chunks that are kept in memory."""
+        return self._tail.bytes_kept
+
     def next_timestamp_ms(self, wall_clock_ms: int) -> int:
         """For the next batch: the wall clock, but never before the last batch's."""
         self.last_timestamp_ms = max(self.last_timestamp_ms, wall_clock_ms)

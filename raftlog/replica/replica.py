@@ -33,12 +33,14 @@ from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.description import QuorumDescription
+from raftlog.replica.backlog import ReplicaBacklog
 from raftlog.replica.dialed_peers import DialedPeers
 from raftlog.replica.listener import ReplicaListener
 from raftlog.replica.local_log import LocalLog
 from raftlog.replica.peers import PeerAcceptor, PeerObserver, ReplyTo
 from raftlog.replica.refusals import Refusals
 from raftlog.replica.snapshots import ReplicaSnapshots
+from raftlog.step_tracer import StepTracer, traced
 from raftlog.storage.api import LogStore, SnapshotId
 from raftlog.transport.api import Acceptor, Conversation, Transport
 from raftlog.voter import VotersAt
@@ -63,12 +65,15 @@ class Replica(PeerObserver):
         *,
         rng: random.Random,
         wall_clock_ms: Callable[[], int],
+        tracer: StepTracer[ev.Event, ev.Effect] | None = None,
     ) -> None:
+        """``tracer``: of every step of the quorum's state machine."""
         self._config = config
         self._store = store
         self._listener = listener
         self._rng = rng
         self._wall_clock_ms = wall_clock_ms
+        self._tracer = tracer
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[ev.Event] = deque()
         self._recovered = self._stepping = self._closed = False
@@ -99,6 +104,7 @@ class Replica(PeerObserver):
         """
         recovered = self._store.recover()
         self.core = QuorumCore(self._config, recovered, self._rng, self._loop.time())
+        self._step_core = traced(self.core.step, self._tracer)
         self._log.recovered(recovered)
         self.snapshots.ids = recovered.snapshots
         self._recovered = True
@@ -156,6 +162,10 @@ class Replica(PeerObserver):
     def describe(self, now: float) -> QuorumDescription:
         """What this node knows of the quorum."""
         return self.core.describe(now)
+
+    def backlog(self) -> ReplicaBacklog:
+        """What waits here."""
+        return ReplicaBacklog(len(self._inbox), len(self._held), self._log.cached_bytes)
 
     def propose(
         self,
@@ -288,7 +298,7 @@ class Replica(PeerObserver):
         try:
             while self._inbox and not self._closed:
                 event = self._inbox.popleft()
-                for effect in self.core.step(event, self._loop.time()):
+                for effect in self._step_core(event, self._loop.time()):
                     self._carry_out(effect)
         except Exception as error:
             self._fail(error)

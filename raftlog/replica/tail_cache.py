@@ -23,6 +23,11 @@ class TailCache:
         self.start_offset = end_offset
         self.end_offset = end_offset
 
+    @property
+    def bytes_kept(self) -> int:
+        """Of all chunks; one chunk alone may be above the bound."""
+        return self._bytes
+
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
         """Add a chunk at the end; the oldest ones make room."""
         self._bases.append(base_offset)

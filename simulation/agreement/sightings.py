@@ -13,7 +13,6 @@ from typing import NamedTuple
 from typing_extensions import override
 
 from raftlog.errors import FatalError
-from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.snapshot_file import SnapshotVerifier
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
@@ -72,18 +71,18 @@ class Witness(Checker):
                 continue
             # What it has applied, not what it shows: an image that nobody has asked for is not made
             # for this.
-            builder = host.service._committed._builder
+            found = host.service.describe()
             self._saw(
-                builder.offset,
-                builder.epoch,
-                builder.state_hash & HASH_MASK,
+                found.applied_offset,
+                found.applied_epoch,
+                found.state_hash,
                 Who(host.name, host.id, "image", True),
             )
 
     @override
     def broker_moved(self, host: BrokerView) -> None:
         assert host.service is not None
-        tip = host.service._view._tip
+        tip = host.service.image
         self._saw(tip.offset, tip.epoch, tip.state_hash, Who(host.name, host.id, "image", False))
 
     @override

@@ -54,9 +54,9 @@ class Brokers(Checker):
     @override
     def broker_moved(self, host: BrokerView) -> None:
         assert host.service is not None
-        view = host.service._view
+        view = host.service.view
         seen = self._seen[host.name]
-        applied, known_lao, epoch = view._tip.offset, view._told, view.controller_epoch
+        applied, known_lao, epoch = view.tip.offset, view.known_lao, view.controller_epoch
         if view.generation != seen.generation:
             if view.generation < seen.generation:
                 raise CheckFailedError(
@@ -83,10 +83,10 @@ class Brokers(Checker):
                 f"I15: {host.name} shows {image.offset} as repeatable, it was told {known_lao}"
             )
         standing = self._standing_at(host.id, applied)
-        if standing.fenced or view._told_epoch < standing.controller_epoch:
+        if standing.fenced or view.known_lao_epoch < standing.controller_epoch:
             raise CheckFailedError(
                 f"I16: {host.name} serves repeatable reads at {image.offset} by LAO of epoch"
-                f" {view._told_epoch}; at its newest offset {applied} its registration is"
+                f" {view.known_lao_epoch}; at its newest offset {applied} its registration is"
                 f" {standing}"
             )
 

@@ -401,10 +401,8 @@ def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
     """In which a broker leads a partition; -1: it does not."""
     assert host.service is not None
     assert host.service.data is not None
-    replicas: Any = host.service.data.replicas
-    replica = replicas._host.replicas.get(key)
-    role = replica.role if replica is not None else None
-    return int(role.epoch) if role is not None and hasattr(role, "high_watermark") else -1
+    replica = host.service.data.replicas.describe(key)
+    return replica.leader_epoch if replica is not None else -1
 
 
 def epoch_on(disk: SimPartitionDisk, key: PartitionKey, end: int) -> int | None:

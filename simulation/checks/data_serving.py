@@ -68,7 +68,7 @@ class DataServing(Checker):
     @override
     def broker_moved(self, host: BrokerView) -> None:
         # Where no heartbeats are asked for silence says nothing; from when they are on it counts.
-        if host.service is not None and not host.service._lifecycle.heartbeats:
+        if host.service is not None and not host.service.lifecycle.heartbeats:
             self._heard[host.name, host.incarnation] = host.network.loop.time()  # type: ignore[attr-defined]
 
     # --- steps -----------------------------------------------------------------------------------
@@ -199,13 +199,13 @@ class DataServing(Checker):
         service = host.service
         assert service is not None
         standing = self._at(host.id, service.image.offset)
-        if standing.fenced or standing.broker_epoch != service._lifecycle.epoch:
+        if standing.fenced or standing.broker_epoch != service.lifecycle.epoch:
             return (
-                f"is broker epoch {service._lifecycle.epoch}; where its image is, {standing} holds"
+                f"is broker epoch {service.lifecycle.epoch}; where its image is, {standing} holds"
             )
-        timeout_s = service._settings.lifecycle.fencing_timeout_ms / 1000
+        timeout_s = service.settings.lifecycle.fencing_timeout_ms / 1000
         heard = self._heard.get((host.name, host.incarnation), -1.0)
-        if service._lifecycle.heartbeats and now - heard > timeout_s + 1e-6:
+        if service.lifecycle.heartbeats and now - heard > timeout_s + 1e-6:
             return (
                 f"the last heartbeat that was answered was sent {now - heard:.3f} s before,"
                 f" {timeout_s:g} s is the limit"

@@ -64,7 +64,7 @@ class Elections(Checker):
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
-        epoch = host.core._node.vote.epoch  # type: ignore[union-attr]
+        epoch = host.core.epoch  # type: ignore[union-attr]
         before = self._epochs[host.name]
         if epoch != before:
             if epoch < before:

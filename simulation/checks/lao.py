@@ -82,10 +82,10 @@ class Lao(Checker):
             if (
                 standing.fenced
                 or broker.service is None
-                or broker.service._lifecycle.epoch != standing.broker_epoch
+                or broker.service.lifecycle.epoch != standing.broker_epoch
             ):
                 continue
-            applied = broker.service._view.applied
+            applied = broker.service.image.offset
             if applied < lao:
                 raise CheckFailedError(
                     f"LAO {lao} is announced by {host.name}; {broker.name} is unfenced since"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from raftlog.quorum import events as ev
+from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import Effect, Event
 from raftlog.quorum.leader import CHECK_QUORUM_FACTOR
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -79,7 +80,7 @@ class Leadership(Checker):
         core = node.host.core
         assert core is not None
         now = self._ledger.world.now()
-        self._leading[node.name] = _Leading(effect.epoch, node.log.end, now, core._node.now)
+        self._leading[node.name] = _Leading(effect.epoch, node.log.end, now, core.stepped_at)
 
     def _lost_leadership(self, node: Node, effect: ev.LostLeadership) -> None:
         self._leading.pop(node.name, None)
@@ -115,27 +116,29 @@ class Leadership(Checker):
                 self._campaigns(host, core.epoch)
             leading = self._leading.get(host.name)
             if leading is not None and any(type(effect) is ev.VotersChanged for effect in effects):
-                leading.base = core._node.now
+                leading.base = core.stepped_at
 
     def _requested(self, host: ControllerView, request: object) -> None:
         leading = self._leading.get(host.name)
         if leading is not None and isinstance(request, _FETCHES):
-            leading.heard[request.replica_id] = host.core._node.now  # type: ignore[union-attr]
+            leading.heard[request.replica_id] = host.core.stepped_at  # type: ignore[union-attr]
 
     def _ticked(self, host: ControllerView) -> None:
         leading = self._leading.get(host.name)
         if leading is None:
             return
-        node = host.core._node  # type: ignore[union-attr]
+        core, now = host.core, host.core.stepped_at  # type: ignore[union-attr]
         times = [
-            node.now if voter == host.id else max(leading.base, leading.heard.get(voter, -math.inf))
-            for voter in node.voters.ids
+            now
+            if voter.node_id == host.id
+            else max(leading.base, leading.heard.get(voter.node_id, -math.inf))
+            for voter in core.voters  # type: ignore[union-attr]
         ]
         heard = sorted(times)[-(len(times) // 2 + 1)]
-        if node.now - heard > CHECK_QUORUM_FACTOR * node.config.fetch_timeout_ms / 1000 + 1e-6:
+        if now - heard > CHECK_QUORUM_FACTOR * _config(host).fetch_timeout_ms / 1000 + 1e-6:
             raise CheckFailedError(
                 f"{host.name} leads epoch {leading.epoch} still; no majority has fetched from it"
-                f" for {node.now - heard:.3f} s"
+                f" for {now - heard:.3f} s"
             )
 
     @override
@@ -155,7 +158,7 @@ class Leadership(Checker):
             self._hearing.pop(host.name, None)
             return
         now, hearing = self._ledger.world.now(), self._hearing.get(host.name)
-        longest = HEARD_WITHIN * core._node.config.fetch_timeout_ms / 1000
+        longest = HEARD_WITHIN * _config(host).fetch_timeout_ms / 1000
         if hearing is None or hearing.epoch != core.epoch or now - hearing.last > longest:
             self._hearing[host.name] = _Hearing(core.epoch, now, now)
         else:
@@ -164,7 +167,7 @@ class Leadership(Checker):
     def _campaigns(self, host: ControllerView, epoch: int) -> None:
         self.campaigns += 1
         now = self._ledger.world.now()
-        config = host.core._node.config  # type: ignore[union-attr]
+        config = _config(host)
         heard = now - HEARD_WITHIN * config.fetch_timeout_ms / 1000
         # As long as what the campaign rests on may be old: its own timeout, its round of pre-votes,
         # and the messages on their way.
@@ -200,3 +203,8 @@ class Leadership(Checker):
                     f"a needless election: {host.name} opens epoch {epoch}, while {name} leads"
                     f" epoch {leading.epoch} and {sorted(hear)} have heard it throughout"
                 )
+
+
+def _config(host: ControllerView) -> QuorumConfig:
+    assert host.service is not None
+    return host.service.quorum

@@ -53,13 +53,13 @@ def _is_alone(broker: BrokerView, controller: ControllerView) -> bool:
     """
     if broker.service is None or controller.service is None:
         return False
-    lifecycle = broker.service._lifecycle
-    registered = controller.service.image.brokers.get(broker.service._settings.broker_id)
+    lifecycle = broker.service.lifecycle
+    registered = controller.service.image.brokers.get(broker.service.settings.broker_id)
     if not heartbeats_in_force(controller.service.image.features):
         return False
     if registered is None or registered.epoch != lifecycle.epoch or registered.fenced:
         return False
-    return lifecycle.self_fenced(host_context(broker.name).run(broker.service._loop.time))
+    return lifecycle.self_fenced(host_context(broker.name).run(broker.service.now))
 
 
 class Lifecycles(Checker):
@@ -105,7 +105,7 @@ class Lifecycles(Checker):
     @override
     def broker_moved(self, host: BrokerView) -> None:
         assert host.service is not None
-        in_force = heartbeats_in_force(host.service._view._tip.features)
+        in_force = heartbeats_in_force(host.service.image.features)
         if in_force and not self._heartbeats[host.name]:
             self._contact[host.name] = self._ledger.world.now()
         self._heartbeats[host.name] = in_force
@@ -115,7 +115,7 @@ class Lifecycles(Checker):
         assert host.service is not None
         if not self._heartbeats[host.name]:
             return
-        bound_s = host.service._settings.lifecycle.fencing_timeout_ms / 1000 * CLOCK_SLACK
+        bound_s = host.service.settings.lifecycle.fencing_timeout_ms / 1000 * CLOCK_SLACK
         contact = self._contact.get(host.name)
         if contact is not None and self._ledger.world.now() - contact <= bound_s:
             return
@@ -165,7 +165,7 @@ class Lifecycles(Checker):
             self._steady = ("", 0, now)
             return now
         service, (name, epoch, since) = host.service, self._steady
-        away_s = host_context(host.name).run(service.now) - service._next_tick
+        away_s = host_context(host.name).run(service.now) - service.describe().next_tick_at
         uncommitted = (
             service.replica.log_end_offset - 1
             if service.committed_end < service.replica.log_end_offset
@@ -219,14 +219,9 @@ class Lifecycles(Checker):
         self.gone += 1
         for broker in self._ledger.world.brokers:
             service = broker.service
-            if (
-                service is None
-                or service._closed
-                or service._done.done()
-                or service._lifecycle.epoch != broker_epoch
-            ):
+            if service is None or not service.running or service.lifecycle.epoch != broker_epoch:
                 continue
-            if service._settings.broker_id == broker_id and broker.name not in self._refused:
+            if service.settings.broker_id == broker_id and broker.name not in self._refused:
                 raise CheckFailedError(
                     f"broker {broker_id} is fenced as gone, and {broker.name} runs"
                 )

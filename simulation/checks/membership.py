@@ -74,11 +74,12 @@ class VoterSets(Checker):
     def sample(self) -> None:
         for node in self._ledger.nodes.values():
             core = node.host.core
-            if core is not None and not core._node.halted:
+            if core is not None and not core.halted:
                 ids = tuple(sorted(voter.node_id for voter in node.voters))
-                if ids != core._node.voters.ids:
+                counted = tuple(voter.node_id for voter in core.voters)
+                if ids != counted:
                     raise CheckFailedError(
-                        f"I19: {node.name} counts {core._node.voters.ids}, its log names {ids}"
+                        f"I19: {node.name} counts {counted}, its log names {ids}"
                     )
 
 

@@ -11,7 +11,6 @@ from typing_extensions import override
 from controller.service.intake import MAX_REQUEST_BYTES, MAX_WAITING
 from controller.service.turns import MAX_PARKED, MAX_UNCOMMITTED_CHUNKS
 from raftlog.quorum.leader import MAX_PARKED as MAX_PARKED_FETCHES
-from raftlog.quorum.leader import Leader
 from raftlog.replica.local_log import TAIL_CACHE_BYTES
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 
@@ -43,20 +42,16 @@ class Queues(Checker):
         service, core = host.service, host.core
         assert service is not None
         assert core is not None
-        self._at_most(host.name, "intake", len(service._intake), MAX_WAITING)
+        waits, backlog = service.describe(), service.replica.backlog()
+        self._at_most(host.name, "intake", waits.waiting_requests, MAX_WAITING)
         self._at_most(
-            host.name,
-            "intake bytes",
-            service._intake.waiting_bytes,
-            MAX_WAITING * MAX_REQUEST_BYTES,
+            host.name, "intake bytes", waits.waiting_bytes, MAX_WAITING * MAX_REQUEST_BYTES
         )
-        replica = service.replica
-        self._at_most(host.name, "held effects", len(replica._held), MAX_HELD)
-        self._at_most(host.name, "inbox", len(replica._inbox), MAX_HELD)
-        self._at_most(host.name, "tail cache", replica._log._tail._bytes, TAIL_CACHE_BYTES)
-        role = core._node.role
-        if isinstance(role, Leader):
-            self._at_most(host.name, "parked fetches", len(role._parked), MAX_PARKED_FETCHES)
+        self._at_most(host.name, "held effects", backlog.held_effects, MAX_HELD)
+        self._at_most(host.name, "inbox", backlog.events, MAX_HELD)
+        self._at_most(host.name, "tail cache", backlog.tail_cache_bytes, TAIL_CACHE_BYTES)
+        parked = core.describe(core.stepped_at).parked_fetches
+        self._at_most(host.name, "parked fetches", parked, MAX_PARKED_FETCHES)
         leadership = service.leadership
         if leadership is not None:
             self._at_most(
@@ -73,13 +68,13 @@ class Queues(Checker):
     def _broker(self, host: BrokerView) -> None:
         service = host.service
         assert service is not None
-        settings, view = service._settings, service._view
+        settings, view = service.settings, service.view
         self._at_most(
-            host.name, "parked reads", len(service.requests._gate), settings.max_parked_reads
+            host.name, "parked reads", service.requests.parked_reads, settings.max_parked_reads
         )
         # One reply may come over the bound before the stream is held back.
         most = settings.image_max_bytes + 10 * settings.follower.fetch_max_bytes
-        self._at_most(host.name, "image bytes", view._bytes, most)
+        self._at_most(host.name, "image bytes", view.bytes_kept, most)
 
     def _at_most(self, who: str, queue: str, length: int, bound: int) -> None:
         if length > self.longest.get(queue, -1):

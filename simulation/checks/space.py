@@ -14,7 +14,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.api import Checker, CheckFailedError, ControllerView, Operation
 from simulation.checks.ledger import Ledger
 from simulation.twins.loop import host_context
 
@@ -64,7 +64,8 @@ class Space(Checker):
             )
 
 
-def _held_up(host: Any) -> bool:
+def _held_up(host: ControllerView) -> bool:
     """Whether its timers are late."""
-    late_s: float = host_context(host.name).run(host.service.now) - host.service._next_tick
-    return late_s > HELD_UP_S
+    assert host.service is not None
+    now = host_context(host.name).run(host.service.now)
+    return now > host.service.describe().next_tick_at + HELD_UP_S

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from controller.service.service import ControllerService
 from raftlog.errors import FatalError
 from raftlog.metadata import snapshot
 from raftlog.metadata.fold import ImageBuilder
@@ -57,15 +56,16 @@ class States(Checker):
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
-        node = host.core._node  # type: ignore[union-attr]
-        log, high_watermark = node.log, node.high_watermark
+        core = host.core
+        assert core is not None
+        start, end, high_watermark = core.log_start_offset, core.log_end_offset, core.high_watermark
         if (
-            not (log.start <= log.flushed_end <= log.end and high_watermark <= log.end)
-            or -1 < high_watermark < log.start
+            not (start <= core.flushed_end_offset <= end and high_watermark <= end)
+            or -1 < high_watermark < start
         ):
             raise CheckFailedError(
-                f"I9: {host.name} has its log start at {log.start}, high watermark"
-                f" {high_watermark}, durable end {log.flushed_end}, end {log.end}"
+                f"I9: {host.name} has its log start at {start}, high watermark {high_watermark},"
+                f" durable end {core.flushed_end_offset}, end {end}"
             )
         kind = type(event)
         if kind is ev.SnapshotFrozen:
@@ -145,7 +145,7 @@ class States(Checker):
     @override
     def broker_moved(self, host: BrokerView) -> None:
         assert host.service is not None
-        tip = host.service._view._tip
+        tip = host.service.image
         self._compare(host.name, tip.offset, tip.epoch, tip.state_hash)
 
     @override
@@ -154,16 +154,14 @@ class States(Checker):
             service = host.service
             if service is None or host.core is None:
                 continue
-            # The offset is there for nothing; an image that nobody asked for is not made for this
-            # check.
-            built = service._committed
-            if built.offset >= max(host.core.high_watermark, 0):
+            # An image that nobody asked for is not made for this check.
+            found = service.describe()
+            if found.applied_offset >= max(host.core.high_watermark, 0):
                 raise CheckFailedError(
-                    f"I9: {host.name} has applied {built.offset}, its high watermark is"
+                    f"I9: {host.name} has applied {found.applied_offset}, its high watermark is"
                     f" {host.core.high_watermark}"
                 )
-            builder = built._builder
-            self._compare(host.name, builder.offset, builder.epoch, builder.state_hash % (1 << 128))
+            self._compare(host.name, found.applied_offset, found.applied_epoch, found.state_hash)
         self._samples += 1
         if self._samples % SAMPLES == 0:
             hosts: list[ControllerView | BrokerView] = [
@@ -186,11 +184,7 @@ class States(Checker):
         service = host.service
         if service is None:
             return
-        image = (
-            service._committed.image
-            if isinstance(service, ControllerService)
-            else service._view._tip
-        )
+        image = service.image
         expected = self._golden.images.get(image.offset)
         if expected is None:
             raise CheckFailedError(

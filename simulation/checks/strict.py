@@ -63,12 +63,12 @@ class StrictReads(Checker):
         service: Any = host.service
         # One that has not heard yet that it is unfenced is not meant.
         heard = (
-            service._view.applied >= standing.offset
-            and service._lifecycle.epoch == standing.broker_epoch
+            service.image.offset >= standing.offset
+            and service.lifecycle.epoch == standing.broker_epoch
         )
         if heard and not standing.fenced:
             raise CheckFailedError(
-                f"{host.name}, unfenced since {standing.offset} and at {service._view.applied},"
+                f"{host.name}, unfenced since {standing.offset} and at {service.image.offset},"
                 " refuses a strict read that some broker has offered:"
                 f" {message.error.error_message}"
             )

@@ -71,7 +71,7 @@ class Visibility(Checker):
         ):
             standing = self._ledger.golden.standing(host.id)
             service: Any = host.service
-            unfenced = not standing.fenced and standing.broker_epoch == service._lifecycle.epoch
+            unfenced = not standing.fenced and standing.broker_epoch == service.lifecycle.epoch
             self._sent.append(_Sent(message, host.name, unfenced))
 
     @override

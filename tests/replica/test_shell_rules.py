@@ -14,6 +14,7 @@ from simulated import simulated
 
 from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.quorum.core import QuorumCore
 from raftlog.replica.peers import PeerAcceptor
 from raftlog.replica.replica import Replica
 from raftlog.storage.api import NodeIdentity, VoteState
@@ -174,9 +175,10 @@ def test_a_vote_that_follows_a_request_that_fails_when_it_is_released_is_written
     link: Any = FakeLink()
 
     async def main() -> None:
+        monkeypatch.setattr(QuorumCore, "step", lambda _core, event, now: step(event, now))
+        monkeypatch.setattr(QuorumCore, "next_deadline", lambda _core: math.inf)
         shell = Shell()
-        monkeypatch.setattr(shell.replica.core, "step", step)
-        monkeypatch.setattr(shell.replica.core, "next_deadline", lambda: math.inf)
+        steps.clear()
         shell.replica.gone(3)
         shell.persist()
         assert [vote for vote, _ in shell.votes] == [second]

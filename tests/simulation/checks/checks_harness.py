@@ -5,9 +5,11 @@ look like the simulated ones.
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from controller.service.description import ControllerDescription
 from raftlog import batch
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
@@ -92,20 +94,16 @@ class Host:
             if live.bases
             else 0
         )
-        log = SimpleNamespace(start=0, flushed_end=end, end=end)
-        voters = SimpleNamespace(ids=tuple(sorted(voter.node_id for voter in self._voters)))
-        node = SimpleNamespace(
-            vote=self.disk.vote, log=log, high_watermark=-1, halted=False, role=None, voters=voters
-        )
         self.core = SimpleNamespace(
             epoch=self.disk.vote.epoch,
             log_start_offset=0,
             log_end_offset=end,
+            flushed_end_offset=end,
             high_watermark=-1,
-            _node=node,
-        )
-        built = SimpleNamespace(
-            offset=-1, _builder=SimpleNamespace(offset=-1, epoch=0, state_hash=0)
+            halted=False,
+            stepped_at=0.0,
+            voters=tuple(sorted(self._voters, key=lambda voter: voter.node_id)),
+            describe=lambda _now: SimpleNamespace(parked_fetches=0),
         )
         quorum_config = SimpleNamespace(
             voters=self._voters,
@@ -114,11 +112,20 @@ class Host:
         )
         self.service = SimpleNamespace(
             quorum=quorum_config,
-            _committed=built,
+            description=ControllerDescription(-1, 0, 0, 0, 0, 0.0),
+            describe=self.describe,
             leadership=None,
             replica=SimpleNamespace(snapshots=SimpleNamespace()),
         )
         self.incarnation += 1
+
+    def describe(self) -> ControllerDescription:
+        description: ControllerDescription = self.service.description
+        return description
+
+    def says(self, **fields: int) -> None:
+        """What its service describes changes."""
+        self.service.description = replace(self.service.description, **fields)
 
 
 class Broker:
@@ -134,15 +141,14 @@ class Broker:
     def up(self, epoch: int = -1) -> None:
         tip = SimpleNamespace(offset=-1, epoch=0, state_hash=0)
         view = SimpleNamespace(
-            _tip=tip,
-            _told=-1,
-            _told_epoch=-1,
+            tip=tip,
+            known_lao=-1,
+            known_lao_epoch=-1,
             controller_epoch=0,
             generation=0,
             repeatable=None,
-            applied=-1,
         )
-        self.service = SimpleNamespace(_view=view, _lifecycle=SimpleNamespace(epoch=epoch))
+        self.service = SimpleNamespace(view=view, image=tip, lifecycle=SimpleNamespace(epoch=epoch))
         self.incarnation += 1
 
 
@@ -218,7 +224,6 @@ class Trace:
         """Votes for a candidate and says so."""
         host = self.host(name)
         host.core.epoch = epoch
-        host.core._node.vote = VoteState(epoch, candidate)
         if durable:
             host.disk.vote = VoteState(epoch, candidate)
         if not tell:
@@ -319,10 +324,13 @@ class Trace:
         repeatable: int | None = None,
     ) -> None:
         """The broker's view is at this offset, with the right state."""
-        view = self.host(name).service._view
+        service = self.host(name).service
+        view = service.view
         epoch, state_hash = self.ledger.golden.hashes.get(offset, (0, 0))
-        view._tip = SimpleNamespace(offset=offset, epoch=epoch, state_hash=state_hash)
-        view.applied, view._told, view._told_epoch = offset, told, told_epoch
+        service.image = view.tip = SimpleNamespace(
+            offset=offset, epoch=epoch, state_hash=state_hash
+        )
+        view.known_lao, view.known_lao_epoch = told, told_epoch
         view.repeatable = None if repeatable is None else SimpleNamespace(offset=repeatable)
         self.tell("broker_moved", self.host(name))
 

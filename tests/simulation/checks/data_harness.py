@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from checks_harness import Trace, fencing, registered
 
 from broker.partition import events as ev
+from broker.partition.describe import ReplicaDescription
 from raftlog import batch
 from raftlog.errors import ErrorCode
 from raftlog.quorum import events as quorum
+from raftlog.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -33,6 +36,10 @@ def chunk(base: int, epoch: int, *values: str) -> bytes:
     )
 
 
+def _described(epochs: dict[PartitionKey, int], key: PartitionKey) -> ReplicaDescription:
+    return ReplicaDescription(0, epochs[key], -1, 1, "")
+
+
 class DataTrace(Trace):
     """Brokers 1 to 3 lead and follow partition 0 of one topic; broker 1 leads in leader epoch 0,
     with all in its ISR.
@@ -41,6 +48,8 @@ class DataTrace(Trace):
     def __init__(self, isr: tuple[int, ...] = (1, 2, 3), min_isr: int = 1) -> None:
         logs: list[ReplicaLogs] = []
         self.epochs: dict[int, int] = {}
+        self.led_epochs: dict[int, dict[PartitionKey, int]] = {}
+        """Of each broker: the leader epochs in which it leads; -1: it does not."""
 
         def make_committed(ledger: Any) -> CommittedData:
             self.data = CommittedData(ledger, logs[0])
@@ -106,11 +115,11 @@ class DataTrace(Trace):
     def process(self, broker: Any) -> None:
         """A new process on a broker's disk."""
         broker.incarnation += 1
-        host = SimpleNamespace(replicas={KEY: SimpleNamespace(role=None)})
+        epochs = self.led_epochs[broker.id] = {KEY: -1}
         broker.service = SimpleNamespace(
-            _lifecycle=SimpleNamespace(epoch=self.epochs[broker.id], heartbeats=True),
-            _settings=SimpleNamespace(lifecycle=SimpleNamespace(fencing_timeout_ms=9000)),
-            data=SimpleNamespace(replicas=SimpleNamespace(_host=host)),
+            lifecycle=SimpleNamespace(epoch=self.epochs[broker.id], heartbeats=True),
+            settings=SimpleNamespace(lifecycle=SimpleNamespace(fencing_timeout_ms=9000)),
+            data=SimpleNamespace(replicas=SimpleNamespace(describe=partial(_described, epochs))),
             image=SimpleNamespace(offset=self.ledger.golden.end - 1, partitions={}),
         )
         self.tell("broker_started", broker)
@@ -145,10 +154,7 @@ class DataTrace(Trace):
 
     def lead_data(self, broker_id: int, epoch: int) -> None:
         for broker in self.brokers:
-            role = (
-                SimpleNamespace(epoch=epoch, high_watermark=-1) if broker.id == broker_id else None
-            )
-            broker.service.data.replicas._host.replicas[KEY].role = role
+            self.led_epochs[broker.id][KEY] = epoch if broker.id == broker_id else -1
         fields = {
             "partition": TOPIC.hex(),
             "index": 0,

@@ -344,9 +344,7 @@ def test_one_process_serves_in_one_leader_epoch() -> None:
     trace = DataTrace((1,))
     trace.fetched(1, 0)
     with refused("I25.*leader epoch 0"):
-        trace.broker(2).service.data.replicas._host.replicas[KEY].role = (
-            trace.broker(1).service.data.replicas._host.replicas[KEY].role
-        )
+        trace.led_epochs[2][KEY] = trace.led_epochs[1][KEY]
         trace.fetched(2, 0)
 
 

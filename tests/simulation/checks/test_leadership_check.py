@@ -29,12 +29,13 @@ class Quorum(Trace):
     def start(self, name: str) -> None:
         super().start(name)
         core = self.host(name).core
-        core.role, core._node.config, core._node.now = "follower", CONFIG, self.time
+        core.role, core.stepped_at = "follower", self.time
+        vars(self.host(name).service.quorum).update(vars(CONFIG))
 
     def at(self, name: str, role: str = "") -> SimpleNamespace:
         """The node's core, by whose clock it is now."""
         core = self.host(name).core
-        core._node.now = self.time
+        core.stepped_at = self.time
         core.role = role or core.role
         return core
 

@@ -235,7 +235,7 @@ def test_leading_again_in_an_epoch_after_a_restart_is_refused() -> None:
 
 def test_an_epoch_that_goes_back_is_refused() -> None:
     trace = _led(Elections)
-    trace.host("c1").core._node.vote = VoteState(0)
+    trace.host("c1").core.epoch = 0
     with refused("I2.*goes back"):
         trace.step("c1")
 

@@ -15,6 +15,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.quorum import events as ev
+from raftlog.replica.backlog import ReplicaBacklog
 from raftlog.storage.api import SnapshotId
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -53,7 +54,7 @@ def _serving(*makers: Any) -> Trace:
     trace = _led(*makers, brokers=1)
     trace.committed(1, registered(1, 1))
     trace.committed(1, fencing(1, 1, False))
-    trace.host("b1").service._lifecycle.epoch = 1
+    trace.host("b1").service.lifecycle.epoch = 1
     trace.move("b1", 2)
     return trace
 
@@ -63,8 +64,7 @@ def _serving(*makers: Any) -> Trace:
 
 def test_a_broker_with_another_state_is_refused() -> None:
     trace = _serving(States)
-    view = trace.host("b1").service._view
-    view._tip.state_hash ^= 1
+    trace.host("b1").service.image.state_hash ^= 1
     with refused("I10: the state of b1 at 2"):
         trace.tell("broker_moved", trace.host("b1"))
 
@@ -83,11 +83,10 @@ def test_a_controller_with_another_state_is_refused() -> None:
     trace = _led(States)
     host = trace.host("c2")
     host.core.high_watermark = 1
-    built = host.service._committed
     epoch, state_hash = trace.ledger.golden.hashes[0]
-    built.offset, built._builder = 0, SimpleNamespace(offset=0, epoch=epoch, state_hash=state_hash)
+    host.says(applied_offset=0, applied_epoch=epoch, state_hash=state_hash)
     trace.tell("sample")
-    built._builder.epoch = 2
+    host.says(applied_epoch=2)
     with refused("I10: the state of c2"):
         trace.tell("sample")
 
@@ -96,7 +95,7 @@ def test_a_controller_that_applies_above_its_high_watermark_is_refused() -> None
     trace = _led(States)
     host = trace.host("c2")
     host.core.high_watermark = 0
-    host.service._committed.offset = 0
+    host.says(applied_offset=0)
     with refused("I9: c2 has applied 0"):
         trace.tell("sample")
 
@@ -109,18 +108,18 @@ def test_offsets_out_of_order_are_refused(
     start: int, high_watermark: int, flushed: int, end: int
 ) -> None:
     trace = _led(States)
-    node = trace.host("c2").core._node
+    core = trace.host("c2").core
     trace.step("c2")
-    node.log = SimpleNamespace(start=start, flushed_end=flushed, end=end)
-    node.high_watermark = high_watermark
+    core.log_start_offset, core.flushed_end_offset, core.log_end_offset = start, flushed, end
+    core.high_watermark = high_watermark
     with refused("I9: c2 has its log start"):
         trace.step("c2")
 
 
 def test_dropping_the_log_above_the_high_watermark_is_refused() -> None:
     trace = _led(States)
-    node = trace.host("c1").core._node
-    node.log.end, node.high_watermark = 3, 1
+    core = trace.host("c1").core
+    core.log_end_offset, core.high_watermark = 3, 1
     trace.step("c1", event=ev.LogStartAdvanced(SnapshotId(1, 1)))
     with refused("I9: c1 drops its log"):
         trace.step("c1", event=ev.LogStartAdvanced(SnapshotId(2, 1)))
@@ -202,7 +201,7 @@ def test_a_view_that_goes_back_is_refused() -> None:
 def test_another_generation_of_the_log_begins_anew_and_never_an_older_one() -> None:
     trace = _serving(Brokers)
     trace.move("b1", 2, told=2)
-    view = trace.host("b1").service._view
+    view = trace.host("b1").service.view
     view.generation = 1
     trace.move("b1", 0)
     view.generation = 0
@@ -282,7 +281,7 @@ def test_lao_above_what_an_unfenced_broker_has_applied_is_refused() -> None:
     with refused("b1 is unfenced since 2 and has applied 2"):
         _announce(trace, "c1", 1, 3)
     # Another incarnation is not it; neither is a dead process.
-    trace.host("b1").service._lifecycle.epoch = 9
+    trace.host("b1").service.lifecycle.epoch = 9
     _announce(trace, "c1", 1, 3)
 
 
@@ -452,7 +451,7 @@ def test_a_fenced_broker_or_an_older_incarnation_may_lag() -> None:
     offset = _write(trace, "a", VISIBLE)
     _read(trace, None, offset - 1, mode=LATEST)
     trace = _serving(Visibility)
-    trace.host("b1").service._lifecycle.epoch = 0
+    trace.host("b1").service.lifecycle.epoch = 0
     offset = _write(trace, "a", VISIBLE)
     _read(trace, None, offset - 1, mode=LATEST)
 
@@ -518,10 +517,10 @@ def test_an_unfenced_broker_that_refuses_what_was_offered_is_refused() -> None:
         error=common_pb2.Error(error_code=ErrorCode.UNSUPPORTED_VERSION)
     )
     trace = _serving(StrictReads)
-    view = trace.host("b1").service._view
-    view.applied = 0
+    image = trace.host("b1").service.image
+    image.offset = 0
     trace.send("b1", "client", refusal)  # it has not heard yet that it is unfenced
-    view.applied = 2
+    image.offset = 2
     with refused("refuses a strict read that some broker has offered"):
         trace.send("b1", "client", refusal)
     trace.committed(1, fencing(1, 1, True))
@@ -668,27 +667,15 @@ def test_a_topic_that_was_created_twice_is_refused() -> None:
 
 def test_queues_above_their_bounds_are_refused() -> None:
     trace = Trace(lambda _: Queues())
-    service = trace.host("c1").service
+    first = trace.host("c1")
     for host in trace.controllers:
-        replica = SimpleNamespace(
-            _held=[], _inbox=[], _log=SimpleNamespace(_tail=SimpleNamespace(_bytes=0))
-        )
-        host.service._intake = _Queue()
-        host.service.replica = replica
+        host.service.replica.backlog = lambda: ReplicaBacklog(0, 0, 0)
     trace.tell("sample")
     assert trace.last.longest["intake"] == 0
-    service._intake.length = 65_537
+    first.says(waiting_requests=65_537)
     with refused("I20: intake of c1: 65537"):
         trace.tell("sample")
-    service._intake.length = 0
-    service.replica._held = [None] * 10_001
+    first.says(waiting_requests=0)
+    first.service.replica.backlog = lambda: ReplicaBacklog(0, 10_001, 0)
     with refused("I20: held effects"):
         trace.tell("sample")
-
-
-class _Queue:
-    length = 0
-    waiting_bytes = 0
-
-    def __len__(self) -> int:
-        return self.length

@@ -1,0 +1,47 @@
+"""How somebody follows the steps of a state machine: simulations, tests, a debugger.
+
+Not an observer, which is a node of the quorum without a vote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+Event = TypeVar("Event")
+Effect = TypeVar("Effect")
+Event_contra = TypeVar("Event_contra", contravariant=True)
+Effect_contra = TypeVar("Effect_contra", contravariant=True)
+
+
+class StepTracer(Protocol[Event_contra, Effect_contra]):
+    """Only looks: it changes neither the state machine nor what it is given."""
+
+    def stepped(self, event: Event_contra, effects: Sequence[Effect_contra], now: float) -> None:
+        """A step is made; none of its effects is carried out yet.
+
+        ``now``: the time that the step was given. What this raises ends the shell as an error of
+        the step would.
+        """
+
+    def step_failed(self, error: Exception) -> None:
+        """A step has raised: it has no effects, and there is no further step."""
+
+
+def traced(
+    step: Callable[[Event, float], list[Effect]], tracer: StepTracer[Event, Effect] | None
+) -> Callable[[Event, float], list[Effect]]:
+    """``step`` itself if nobody follows: then tracing costs nothing."""
+    if tracer is None:
+        return step
+
+    def stepped(event: Event, now: float) -> list[Effect]:
+        try:
+            effects = step(event, now)
+        except Exception as error:
+            tracer.step_failed(error)
+            raise
+        tracer.stepped(event, effects, now)
+        return effects
+
+    return stepped
