@@ -214,16 +214,16 @@ def checkers_after(
     ]
     for checker in fresh:
         checker.begin(_Present(world, generation) if isinstance(checker, States) else world)
-    data._lost.update(old_data._lost)
+    data.lost_disks.update(old_data.lost_disks)
     for logged in log:
         ledger.golden.append(logged)
-    ledger._commits.append((epoch, ledger.golden.end))
+    ledger.credit(epoch)
     recovered.kept = sum(
         ledger.golden.at(one.end_offset) == old_ledger.golden.at(one.end_offset) for one in log
     )
     recovered.forgotten = len(old_ledger.golden.batches) - recovered.kept
     _carry_over(old_data, data, first_leader_epoch(generation))
-    clients._sent, clients._next = old_clients._sent, old_clients._next
+    clients.sent, clients.due = old_clients.sent, old_clients.due
     recovered.keep(old_data)
     recovered.listen()
     return [*fresh[:10], logs, *fresh[10:]]
@@ -231,7 +231,7 @@ def checkers_after(
 
 def _carry_over(old: CommittedData, new: CommittedData, floor_epoch: int) -> None:
     """What leaders of before say counts no more."""
-    new._asked = old._asked
+    new.asked = old.asked
     new.voided = old.voided + 1
     for key, was in old.partitions.items():
         now = new.partitions.setdefault(key, Committed(gone=True))

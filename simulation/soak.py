@@ -61,6 +61,7 @@ def run_pool(
     An interrupted caller leaves no process behind.
     """
     spawn = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
     with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
         running: set[Future[list[dict[str, Any]]]] = set()
         more = True
@@ -80,8 +81,9 @@ def run_pool(
                 for future in done:
                     yield from future.result()
         except BaseException:
-            for process in list(pool._processes.values()):
-                process.kill()
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.kill()
             raise
 
 

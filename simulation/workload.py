@@ -313,7 +313,7 @@ class Client:
         operation = self._workload.operation(
             client=self._session, kind="write_config", key=key, value=value, acks=acks
         )
-        await self._carry_out(operation, lambda: self._write(operation, config_write(key, value)))
+        await self._carry_out(operation, lambda: self.write(operation, config_write(key, value)))
         return operation
 
     async def change_topic(self, name: str) -> None:
@@ -334,7 +334,7 @@ class Client:
         operation = self._workload.operation(client=self._session, kind=kind, key=name, acks=acks)
 
         async def work() -> None:
-            response = await self._write(operation, body)
+            response = await self.write(operation, body)
             if response.write.duplicate:
                 return  # executed by an earlier attempt, whose answer is lost
             result = (response.create_topics if create else response.delete_topics).topics[0]
@@ -437,7 +437,11 @@ class Client:
         assert self._brokers is not None
         return await self._brokers.strongest_mode(timeout_s) == broker_pb2.STRICT
 
-    async def _write(self, operation: Operation, body: Any) -> Any:
+    async def write(self, operation: Operation, body: Any) -> Any:
+        """Ask as the run's config has it, and note in ``operation`` what the answer says.
+
+        Raises ApiError; a refusal of single results is in the response.
+        """
         timeout_s = self._config.timeout_s
         acks: Any = operation.acks
         numbered = self._rng.random() < self._config.numbered_share

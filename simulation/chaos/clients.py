@@ -140,7 +140,7 @@ class Clients:
             client="setup", kind="create_topic", key=TOPIC, acks=common_pb2.ACKS_VISIBLE
         )
         client = self.client("setup")
-        response = await client._write(operation, pb.CreateTopicsRequest(topics=[topic]))
+        response = await client.write(operation, pb.CreateTopicsRequest(topics=[topic]))
         result = response.create_topics.topics[0]
         if result.HasField("error"):
             raise ApiError(ErrorCode(result.error.error_code), result.error.error_message)

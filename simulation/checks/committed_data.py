@@ -76,8 +76,10 @@ class CommittedData(Checker):
         """Called with (key, batch) for each batch that becomes committed."""
         self._directories: dict[int, str] = {}
         """Broker id -> the disk of its newest registration."""
-        self._lost: dict[str, None] = {}
-        self._asked: dict[str, dict[int, tuple[Any, Any]]] = {}
+        self.lost_disks: dict[str, None] = {}
+        """Their directory ids."""
+        self.asked: dict[str, dict[int, tuple[Any, Any]]] = {}
+        """Broker's host -> what producers have asked of it, by the identity of whom to answer."""
         self.claims = self.acknowledged = self.voided = 0
         ledger.golden.listeners.append(self._committed)
 
@@ -88,7 +90,7 @@ class CommittedData(Checker):
     def soundness(self, broker_id: int) -> SimPartitionDisk | None:
         """The disk of a broker's newest registration, if it is there and undamaged."""
         directory = self._directories.get(broker_id, "")
-        if directory in self._lost:
+        if directory in self.lost_disks:
             return None
         disks = (host.disk for host in self.world.brokers if host.disk is not None)
         return next((disk for disk in disks if disk.directory_id == directory), None)
@@ -159,7 +161,7 @@ class CommittedData(Checker):
 
     @override
     def broker_disk_lost(self, host: BrokerView, directory_id: str) -> None:
-        self._lost[directory_id] = None
+        self.lost_disks[directory_id] = None
         for key, committed in self.partitions.items():
             if not committed.gone and not any(self.soundness(member) for member in committed.isr):
                 self._void(key, committed)
@@ -184,16 +186,16 @@ class CommittedData(Checker):
 
     @override
     def broker_started(self, host: BrokerView) -> None:
-        self._asked[host.name] = {}
+        self.asked[host.name] = {}
 
     @override
     def data_step(self, host: BrokerView, event: ev.Event, effects: Any, now: float) -> None:
         if type(event) is ev.ProduceReceived:
-            self._asked[host.name][id(event.reply_to)] = event.reply_to, event.request
+            self.asked[host.name][id(event.reply_to)] = event.reply_to, event.request
         for effect in effects:
             kind = type(effect)
             if kind is ev.AnswerProduce:
-                _, request = self._asked[host.name].pop(id(effect.reply_to))
+                _, request = self.asked[host.name].pop(id(effect.reply_to))
                 if request.acks in (ALL, LEADER):
                     self._acknowledged(host, request, effect.response)
             elif kind is ev.AnswerFetch or kind is ev.AnswerReplicaFetch:
@@ -220,7 +222,7 @@ class CommittedData(Checker):
     def _acknowledges(self, host: BrokerView, request: Any) -> None:
         """A follower's offset says that everything below is on its disk."""
         assert host.disk is not None
-        if host.disk.directory_id in self._lost:
+        if host.disk.directory_id in self.lost_disks:
             return  # Damaged since it was written: what it holds can't be told from here.
         for named in request.partitions:
             key, end = (named.topic_id, named.partition_index), named.fetch_offset
@@ -249,7 +251,7 @@ class CommittedData(Checker):
                     " not there"
                 )
             epoch = log.epochs[index]
-            damaged = host.disk is not None and host.disk.directory_id in self._lost
+            damaged = host.disk is not None and host.disk.directory_id in self.lost_disks
             if host.disk is None or (not damaged and epoch_on(host.disk, key, end) != epoch):
                 raise CheckFailedError(
                     f"I24: {host.name} acknowledges {name_of(key)} up to {end}: not on its own disk"
@@ -284,9 +286,9 @@ class CommittedData(Checker):
             int(self._golden.config(TOPIC, topic, MIN_ISR, self._golden.end) or 1), replicas
         )
         found = [other.disk for other in self.world.brokers if other.disk is not None]
-        disks = [disk for disk in found if disk.directory_id not in self._lost]
+        disks = [disk for disk in found if disk.directory_id not in self.lost_disks]
         copies = sum(epoch_on(disk, key, end) == epoch for disk in disks)
-        if copies + len(self._lost) < wanted:
+        if copies + len(self.lost_disks) < wanted:
             raise CheckFailedError(
                 f"I24: {host.name} acknowledges {name_of(key)} up to {end} to all: it is on"
                 f" {copies} disks, {MIN_ISR} is {wanted}"

@@ -41,8 +41,9 @@ class DataClients(Checker):
 
     def __init__(self, committed: CommittedData) -> None:
         self._committed = committed
-        self._sent: dict[bytes, _Sent] = {}
-        self._next: dict[tuple[str, PartitionKey], tuple[int, int]] = {}
+        self.sent: dict[bytes, _Sent] = {}
+        """By value."""
+        self.due: dict[tuple[str, PartitionKey], tuple[int, int]] = {}
         """(client, partition) -> era, and the offset that it must be given next."""
         self.read = self.acknowledged = 0
         committed.listeners.append(self._is_committed)
@@ -50,7 +51,7 @@ class DataClients(Checker):
     def _is_committed(self, key: PartitionKey, data: bytes) -> None:
         era = self._committed.partitions[key].era
         for record in records_from("", key[1], data, 0):
-            sent = self._sent.get(record.value or b"")
+            sent = self.sent.get(record.value or b"")
             if sent is None:
                 raise CheckFailedError(
                     f"I26: {name_of(key)} has {record.value!r} at {record.offset}, nobody has sent"
@@ -73,7 +74,7 @@ class DataClients(Checker):
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "produce":
             eras = {key: committed.era for key, committed in self._committed.partitions.items()}
-            self._sent[operation.value.encode()] = _Sent(operation, eras)
+            self.sent[operation.value.encode()] = _Sent(operation, eras)
 
     @override
     def client_returned(self, operation: Operation) -> None:
@@ -82,7 +83,7 @@ class DataClients(Checker):
                 self._refused(operation)
             return
         key: PartitionKey = operation.response
-        sent, committed = self._sent[operation.value.encode()], self._committed.partitions.get(key)
+        sent, committed = self.sent[operation.value.encode()], self._committed.partitions.get(key)
         if operation.acks != -1 or committed is None or committed.era != sent.eras.get(key, 0):
             return
         if any(base <= operation.record_offset < end for base, end in committed.excused):
@@ -96,7 +97,7 @@ class DataClients(Checker):
             )
 
     def _refused(self, operation: Operation) -> None:
-        sent = self._sent[operation.value.encode()]
+        sent = self.sent[operation.value.encode()]
         if sent.places:
             raise CheckFailedError(
                 f"I26: {operation.value} (number {operation.number}) was refused with"
@@ -112,12 +113,12 @@ class DataClients(Checker):
         if committed.gone or record.leader_epoch < committed.floor_epoch:
             return
         self.read += 1
-        era, wanted = self._next.get((client, key), (committed.era, record.offset))
+        era, wanted = self.due.get((client, key), (committed.era, record.offset))
         if era == committed.era and wanted != record.offset:
             raise CheckFailedError(
                 f"I26: {client} is given {record.offset} of {name_of(key)}, {wanted} is next"
             )
-        self._next[client, key] = committed.era, record.offset + 1
+        self.due[client, key] = committed.era, record.offset + 1
         found = _value_at(committed, record.offset)
         if found != (record.leader_epoch, record.value):
             raise CheckFailedError(

@@ -26,9 +26,3 @@ def holds_durably(disk: SimDisk, matching: LogMatching, end_offset: int, epoch: 
             if header.end_offset == end_offset:
                 return header.epoch == epoch
     return any(snapshot.end_offset >= end_offset for snapshot in getattr(disk, "snapshots", ()))
-
-
-def failure_of(disk: SimDisk) -> Exception | None:
-    """The error that broke the store that has this disk open; None if none did."""
-    store = disk._store
-    return store._commit.failure if store is not None else None

@@ -21,7 +21,7 @@ from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
 from raftlog.wire.data.v1.data_pb2 import ReplicaFetchRequest, ReplicaFetchResponse
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
-from simulation.checks.disks import failure_of, holds_durably
+from simulation.checks.disks import holds_durably
 from simulation.checks.ledger import Ledger, Node
 
 
@@ -59,7 +59,7 @@ class Durability(Checker):
         if disk is None:
             return
         broker = not hasattr(host, "core")
-        if (not broker or _of_partitions(message)) and (failure := failure_of(disk)) is not None:
+        if (not broker or _of_partitions(message)) and (failure := disk.failure) is not None:
             raise CheckFailedError(
                 f"I18: {host.name} sends {type(message).__name__} to {peer} after {failure}"
             )

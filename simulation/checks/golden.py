@@ -43,7 +43,8 @@ class GoldenLog:
     """The committed prefix. Offsets of ends are exclusive, those of images inclusive."""
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
-        self._now = now
+        self.now = now
+        """Virtual seconds."""
         self.batches: list[Logged] = []
         self._ends: list[int] = []
         self._builder = ImageBuilder(Image())
@@ -58,6 +59,14 @@ class GoldenLog:
         self._standings: dict[int, list[Standing]] = {}
         self._topics: dict[str, tuple[list[int], list[bool]]] = {}
         self._topic_names: dict[bytes, str] = {}
+        self._notes: dict[int, Callable[[Any, int, int], None]] = {
+            RecordType.CONFIG: self._config_changed,
+            RecordType.REGISTER_BROKER: self._registered,
+            RecordType.BROKER_REGISTRATION_CHANGE: self._registration_changed,
+            RecordType.UNREGISTER_BROKER: self._unregistered,
+            RecordType.TOPIC: self._topic_created,
+            RecordType.REMOVE_TOPIC: self._topic_removed,
+        }
 
     @property
     def end(self) -> int:
@@ -103,9 +112,9 @@ class GoldenLog:
         if logged.voters is not None:
             self.voter_sets.append(logged.voters)
         for index, record in enumerate(records):
-            note = _NOTES.get(record.type)
+            note = self._notes.get(record.type)
             if note is not None:
-                note(self, record.message, header.base_offset + index, header.epoch)
+                note(record.message, header.base_offset + index, header.epoch)
         for listener in self.listeners:
             listener(logged, records)
 
@@ -177,7 +186,7 @@ class GoldenLog:
     def _stand(
         self, broker_id: int, broker_epoch: int, fenced: bool, offset: int, epoch: int
     ) -> None:
-        standing = Standing(offset, broker_epoch, fenced, epoch, self._now())
+        standing = Standing(offset, broker_epoch, fenced, epoch, self.now())
         self._standings.setdefault(broker_id, []).append(standing)
 
     def _registered(self, message: Any, offset: int, epoch: int) -> None:
@@ -201,13 +210,3 @@ class GoldenLog:
         offsets, states = self._topics.setdefault(name, ([], []))
         offsets.append(offset)
         states.append(there)
-
-
-_NOTES: dict[int, Callable[[GoldenLog, Any, int, int], None]] = {
-    RecordType.CONFIG: GoldenLog._config_changed,
-    RecordType.REGISTER_BROKER: GoldenLog._registered,
-    RecordType.BROKER_REGISTRATION_CHANGE: GoldenLog._registration_changed,
-    RecordType.UNREGISTER_BROKER: GoldenLog._unregistered,
-    RecordType.TOPIC: GoldenLog._topic_created,
-    RecordType.REMOVE_TOPIC: GoldenLog._topic_removed,
-}

@@ -91,10 +91,16 @@ class Ledger(Checker):
         """Hear of each such effect, after the books have it."""
         self.subscribers.setdefault(effect, []).append(subscriber)
 
+    def credit(self, epoch: int) -> None:
+        """All that is committed by now is of the leader of this epoch."""
+        if self._commits and self._commits[-1][0] == epoch:
+            self._commits.pop()
+        self._commits.append((epoch, self.golden.end))
+
     @override
     def begin(self, world: World) -> None:
         self.world = world
-        self.golden._now = world.now
+        self.golden.now = world.now
 
     @override
     def controller_started(self, host: ControllerView) -> None:
@@ -203,9 +209,7 @@ class Ledger(Checker):
                 )
             for logged in node.log.between(golden.end, offset):
                 golden.append(logged)
-            if self._commits and self._commits[-1][0] == node.leads:
-                self._commits.pop()
-            self._commits.append((node.leads, golden.end))
+            self.credit(node.leads)
         else:
             self._same(node, offset)
 

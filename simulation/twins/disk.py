@@ -90,6 +90,11 @@ class SimDisk(DiskHardware):
         self.freezing: list[tuple[SnapshotId, bytes]] = []
         """Whole, and not durable yet: a crash may keep one or lose it."""
 
+    @property
+    def failure(self) -> Exception | None:
+        """The error that broke the store that has this disk open; None: none has."""
+        return self._store.failure if self._store is not None else None
+
     def open(self) -> SimLogStore:
         """Mount the disk.
 

@@ -239,6 +239,11 @@ class SimStore:
         )
 
     @property
+    def failure(self) -> Exception | None:
+        """The error that broke it; None: none has."""
+        return self._commit.failure
+
+    @property
     def last_sync_s(self) -> float:
         """What the sync that was done last took."""
         return self._last_sync_s

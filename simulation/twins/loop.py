@@ -91,7 +91,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._timer_order = 0
         self._cancelled_timers = 0
         self._tasks_made = 0
-        self._held: dict[str, list[Any]] = {}
+        self.held: dict[str, list[Any]] = {}
         self._rates: dict[str, float] = {}
         self._costs: dict[str, Callable[[], float]] = {}
         self._queues: dict[str, deque[Any]] = {}
@@ -218,15 +218,15 @@ class VirtualLoop(base_events.BaseEventLoop):
 
         Its clock, like everyone's, goes on.
         """
-        self._held.setdefault(host, [])
+        self.held.setdefault(host, [])
 
     def is_held(self, host: str) -> bool:
         """Whether a paused host has missed anything by now."""
-        return bool(self._held.get(host))
+        return bool(self.held.get(host))
 
     def resume_host(self, host: str) -> None:
         """Let a host run: what became due meanwhile runs next, in the order it became due."""
-        self._ready.extend(self._held.pop(host, ()))
+        self._ready.extend(self.held.pop(host, ()))
         if self._queues.get(host):
             self._work_on(host)
 
@@ -234,7 +234,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         """End a host, as by SIGKILL: nothing that belongs to it by now ever runs."""
         if self.ending:
             return
-        handles = [*self._ready, *(entry[2] for entry in self._timers), *self._held.pop(host, ())]
+        handles = [*self._ready, *(entry[2] for entry in self._timers), *self.held.pop(host, ())]
         handles += self._queues.get(host, ())
         for handle in handles:
             if handle._context.get(_HOST, "") == host:
@@ -271,7 +271,7 @@ class VirtualLoop(base_events.BaseEventLoop):
                 self._cancelled_timers -= 1
             else:
                 ready.append(handle)
-        if self._held:
+        if self.held:
             self._hold_back()
         count = len(ready)
         self.steps += count
@@ -295,7 +295,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         waits.
         """
         queue = self._queues[host]
-        while queue and host not in self._waking and host not in self._held:
+        while queue and host not in self._waking and host not in self.held:
             if self._now < self._free_at[host]:
                 self._waking.add(host)
                 self.call_at_true(self._free_at[host], self._worked, host, context=_NOBODY)
@@ -325,7 +325,7 @@ class VirtualLoop(base_events.BaseEventLoop):
 
     def _hold_back(self) -> None:
         """Take the callbacks of paused hosts out of what is ready."""
-        held = self._held
+        held = self.held
         for _ in range(len(self._ready)):
             handle = self._ready.popleft()
             waiting = held.get(handle._context.get(_HOST, ""))
@@ -368,7 +368,7 @@ def run(main: Coroutine[Any, Any, T], *, start_time: float = 0.0, max_steps: int
 def _cancel_tasks(loop: VirtualLoop) -> None:
     loop.ending = True
     loop.end_work()
-    for host in list(loop._held):
+    for host in list(loop.held):
         loop.resume_host(host)
     # all_tasks is a set: sorted, so that the order of the end is the same in each run.
     tasks = sorted(asyncio.all_tasks(loop), key=asyncio.Task.get_name)

@@ -53,6 +53,11 @@ class SimPartitionDisk(DiskHardware):
         """Chunks of which a bit was flipped, by base offset, as they are since."""
         self._store: SimPartitionStore | None = None
 
+    @property
+    def failure(self) -> Exception | None:
+        """The error that broke the store that has this disk open; None: none has."""
+        return self._store.failure if self._store is not None else None
+
     def open(self) -> SimPartitionStore:
         """Mount the disk.
 

@@ -84,7 +84,7 @@ class Host:
         self.max_metadata_version = LATEST_METADATA_VERSION
         self.disk: Any = SimpleNamespace(
             identity=NodeIdentity("cluster", node_id, f"dir-{node_id}"),
-            live=Chunks(), durable=Chunks(), vote=VoteState(), _store=None,
+            live=Chunks(), durable=Chunks(), vote=VoteState(), failure=None,
         )  # fmt: skip
 
     def up(self) -> None:

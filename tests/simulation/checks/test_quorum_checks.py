@@ -461,10 +461,8 @@ def test_what_was_truncated_since_need_not_be_there() -> None:
 
 def test_a_word_after_a_storage_error_is_refused() -> None:
     trace = _led(Durability)
-    commit = SimpleNamespace(failure=None)
-    trace.host("c2").disk._store = SimpleNamespace(_commit=commit)
     trace.fetch("c2", 1, 1)
-    commit.failure = StorageError("fsync: EIO")
+    trace.host("c2").disk.failure = StorageError("fsync: EIO")
     with refused("I18"):
         trace.send("c2", "c1", quorum.FetchResponse())
 
