@@ -615,9 +615,11 @@ def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_i
 def test_a_fatal_log_stops_the_broker_loudly() -> None:
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
+        assert (broker.running, broker.fatal) == (True, None)
         cluster.quorum.commit(rec.UnregisterBrokerRecord(broker_id=99))
-        with pytest.raises(Exception, match="99"):
+        with pytest.raises(Exception, match="99") as raised:
             await broker.ended()
+        assert (broker.running, broker.fatal) == (False, raised.value)
 
     on_cluster(test)
 

@@ -427,3 +427,19 @@ def test_without_heartbeats_lao_counts_for_nothing_until_one_is_told_from_after_
     assert view.hear(1, raised, log.end)
     assert view.repeatable is not None
     assert view.repeatable.offset == raised
+
+
+def test_who_follows_the_view_hears_of_what_has_changed_and_of_nothing_else() -> None:
+    moves: list[int] = []
+    view, log = View(ME, max_bytes=BIG, on_moved=lambda: moves.append(view.applied)), LogMaker()
+    view.reset(0)
+    log.leader()
+    apply(view, log)
+    assert view.hear(2, log.last)
+    assert moves == [-1, log.last, log.last]
+    assert view.known_lao_epoch == 2
+    assert not view.hear(1, log.last)
+    assert not view.install(log.image(log.last))
+    set_to(log, "a")
+    assert view.install(log.image(log.last))
+    assert moves[3:] == [log.last]

@@ -407,8 +407,12 @@ def test_describe() -> None:
         (350, 350),
         (100, -1),
     ]
+    assert (picture.parked_fetches, picture.hears_leader) == (0, False)
+    caught_up(node, 9, fetch_offset=2)
+    assert node.up.describe(node.cluster.now).parked_fetches == 1
     follower = follower_of_two().up.describe(0.0)
     assert (follower.role, follower.voters, follower.epoch_start_offset) == ("follower", (), -1)
+    assert follower.parked_fetches == 0
 
 
 def test_begin_goes_to_silent_voters_only() -> None:

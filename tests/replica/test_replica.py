@@ -158,6 +158,20 @@ async def test_a_proposal_is_on_all_nodes_the_same() -> None:
 
 
 @simulated
+async def test_what_waits_in_a_replica_is_said_and_who_hears_the_leader() -> None:
+    world = World()
+    leader = await world.leader()
+    end = leader.propose(3)
+    await world.until(lambda: all(n.recorder.high_watermark == end for n in world.nodes))
+    backlog = leader.replica.backlog()
+    assert (backlog.events, backlog.held_effects) == (0, 0)
+    assert backlog.tail_cache_bytes == len(leader.replica.read(0, end, 1 << 30))
+    now = asyncio.get_running_loop().time()
+    hear = [node.replica.describe(now).hears_leader for node in world.nodes]
+    assert hear == [node is not leader for node in world.nodes]
+
+
+@simulated
 async def test_the_leader_dies_and_nothing_committed_is_lost() -> None:
     world = World()
     old = await world.leader()
