@@ -25,7 +25,7 @@ from typing import Any
 import structlog
 
 from controller.decider import Decider
-from controller.disk.snapshots import SnapshotLoad, Snapshots
+from controller.disk.snapshot_generator import SnapshotGenerator, SnapshotLoad
 from controller.disk.space import FINE, SpaceWatch
 from controller.service.answers import Answers
 from controller.service.broker_probes import BrokerProbes
@@ -102,7 +102,7 @@ class ControllerService:
             wall_clock_ms=wall_clock_ms,
             tracer=tracer,
         )
-        self.snapshots = Snapshots(
+        self.snapshots = SnapshotGenerator(
             settings,
             self.replica,
             cluster_id=quorum.cluster_id,

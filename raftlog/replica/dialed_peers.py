@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from raftlog.quorum import events as ev
-from raftlog.replica.peers import Peer, PeerObserver
+from raftlog.replica.peers import Peer, PeerListener
 from raftlog.transport.api import Transport
 from raftlog.voter import Voter
 
@@ -16,13 +16,13 @@ class DialedPeers:
     """Links to each of them, by id."""
 
     def __init__(
-        self, node_id: int, transport: Transport, observer: PeerObserver, answer_s: float
+        self, node_id: int, transport: Transport, listener: PeerListener, answer_s: float
     ) -> None:
         """``node_id``: this node's own. ``answer_s``: how long an answer may take."""
         self._node_id, self._transport, self._observer, self._answer_s = (
             node_id,
             transport,
-            observer,
+            listener,
             answer_s,
         )
         self._loop = asyncio.get_running_loop()

@@ -8,9 +8,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits import check as check_limits
 from raftlog.logger import get_logger
+from raftlog.replica.peer_acceptor import FIELD_OF, within_limits
 from raftlog.replica.silence import Silence
 from raftlog.replica.snapshot_link import SnapshotLink
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Probe, Transport
@@ -25,18 +24,8 @@ PROBES_MAX = 50
 not the last word.
 """
 
-_REQUESTS = frozenset(("vote_request", "begin_quorum_epoch_request", "end_quorum_epoch_request"))
-FIELD_OF: dict[type[Any], str] = {
-    pb.VoteRequest: "vote_request",
-    pb.VoteResponse: "vote_response",
-    pb.BeginQuorumEpochRequest: "begin_quorum_epoch_request",
-    pb.BeginQuorumEpochResponse: "begin_quorum_epoch_response",
-    pb.EndQuorumEpochRequest: "end_quorum_epoch_request",
-    pb.EndQuorumEpochResponse: "end_quorum_epoch_response",
-}
 
-
-class PeerObserver:
+class PeerListener:
     """What happens on the links to one peer. The replica implements it."""
 
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
@@ -50,15 +39,6 @@ class PeerObserver:
 
     def gone(self, peer_id: int) -> None:
         """A link broke and a raw connect was refused: no process listens there."""
-
-
-_RESPONSE_OF: dict[type[Any], type[Any]] = {
-    pb.VoteRequest: pb.VoteResponse,
-    pb.BeginQuorumEpochRequest: pb.BeginQuorumEpochResponse,
-    pb.EndQuorumEpochRequest: pb.EndQuorumEpochResponse,
-    pb.FetchRequest: pb.FetchResponse,
-    pb.FetchSnapshotRequest: pb.FetchSnapshotResponse,
-}
 
 
 class PeerLink:
@@ -97,7 +77,7 @@ class PeerLink:
             except LinkClosedError:
                 link = None
         if link is None:
-            self._peer.observer.unanswered(self._peer.node_id, correlation_id)
+            self._peer.listener.unanswered(self._peer.node_id, correlation_id)
         else:
             self._in_flight.add(correlation_id)
             self._silence.asked()
@@ -114,7 +94,7 @@ class PeerLink:
             silent.close()
             self._give_up()
         if self._control and not self._peer.hung_up:
-            self._peer.observer.connected(self._peer.node_id)
+            self._peer.listener.connected(self._peer.node_id)
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Answers to what was sent on this link; anything else is dropped."""
@@ -128,9 +108,9 @@ class PeerLink:
                 kind = message.WhichOneof("body") if self._control else None
                 body = message if kind is None else getattr(message, kind)
                 if within_limits(link, body) and not (self._control and kind is None):
-                    self._peer.observer.answered(self._peer.node_id, message.correlation_id, body)
+                    self._peer.listener.answered(self._peer.node_id, message.correlation_id, body)
                 else:
-                    self._peer.observer.unanswered(self._peer.node_id, message.correlation_id)
+                    self._peer.listener.unanswered(self._peer.node_id, message.correlation_id)
 
     def closed(self, link: Link, reason: str) -> None:
         """No answer comes any more.
@@ -162,7 +142,7 @@ class PeerLink:
         self._silence.over()
         in_flight, self._in_flight = sorted(self._in_flight), set()
         for correlation_id in in_flight:
-            self._peer.observer.unanswered(self._peer.node_id, correlation_id)
+            self._peer.listener.unanswered(self._peer.node_id, correlation_id)
 
 
 class Peer:
@@ -175,24 +155,24 @@ class Peer:
         node_id: int,
         endpoint: str,
         transport: Transport,
-        observer: PeerObserver,
+        listener: PeerListener,
         spawn: Callable[[Any], asyncio.Task[None]],
         answer_s: float,
     ) -> None:
         """``answer_s``: how long an answer may take."""
         self.answer_s = answer_s
-        self.node_id, self.endpoint, self.transport, self.observer = (
+        self.node_id, self.endpoint, self.transport, self.listener = (
             node_id,
             endpoint,
             transport,
-            observer,
+            listener,
         )
         self._spawn = spawn
         self._probe: asyncio.Task[None] | None = None
         self.hung_up = False
         self._control = PeerLink(self, Conversation.QUORUM)
         self._replication = PeerLink(self, Conversation.REPLICATION)
-        self._snapshots = SnapshotLink(node_id, endpoint, transport, observer, answer_s)
+        self._snapshots = SnapshotLink(node_id, endpoint, transport, listener, answer_s)
 
     def send(self, correlation_id: int, request: Any) -> None:
         """Send a control request."""
@@ -222,7 +202,7 @@ class Peer:
     async def _find_out(self) -> None:
         for _ in range(PROBES_MAX):
             if await self.transport.probe(self.endpoint, PROBE_TIMEOUT_S) is Probe.REFUSED:
-                self.observer.gone(self.node_id)
+                self.listener.gone(self.node_id)
                 return
             await asyncio.sleep(PROBE_AGAIN_S)
             if self._control.is_up and self._replication.is_up:
@@ -236,77 +216,3 @@ class Peer:
         self._control.close()
         self._replication.close()
         self._snapshots.close()
-
-
-class PeerAcceptor:
-    """The serving side of one link: requests in, with a handle to answer them by."""
-
-    def __init__(
-        self, conversation: Conversation, on_request: Callable[[Any, ReplyTo], None]
-    ) -> None:
-        self._control = conversation is Conversation.QUORUM
-        self._on_request = on_request
-
-    def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Requests of a peer; a message that is none is counted and dropped."""
-        for message in messages:
-            if self._control:
-                field = message.WhichOneof("body")
-                if field in _REQUESTS:
-                    self._request(getattr(message, field), ReplyTo(link, message.correlation_id))
-                else:
-                    link.unknown_kind(f"{field or 'no body'} as a request of the quorum")
-            else:
-                self._request(message, ReplyTo(link, message.correlation_id))
-
-    def _request(self, request: Any, reply_to: ReplyTo) -> None:
-        """What is beyond its limits never reaches the core."""
-        if within_limits(reply_to, request):
-            self._on_request(request, reply_to)
-        else:
-            reply_to.send(
-                _RESPONSE_OF[type(request)](error_code=ErrorCode.INVALID_REQUEST, leader_id=-1)
-            )
-
-    def closed(self, link: Link, reason: str) -> None:
-        """Nothing to do: a reply to a dead link is dropped."""
-
-
-def within_limits(sender: Link | ReplyTo, message: Any) -> bool:
-    """Whether every text and list of a message is within its limit; a complaint about its sender if
-    not.
-    """
-    try:
-        check_limits(message)
-    except ApiError as error:
-        sender.malformed(f"{type(message).__name__}: {error}")
-        return False
-    return True
-
-
-class ReplyTo:
-    """Where an answer goes: the link its request came on."""
-
-    __slots__ = ("_correlation_id", "_link")
-
-    def __init__(self, link: Link, correlation_id: int) -> None:
-        self._link = link
-        self._correlation_id = correlation_id
-
-    def malformed(self, what: str) -> None:
-        """The request is beyond a limit."""
-        self._link.malformed(what)
-
-    def send(self, response: Any) -> None:
-        """Answer; a link that has closed meanwhile swallows it."""
-        if isinstance(response, (pb.FetchResponse, pb.FetchSnapshotResponse)):
-            response.correlation_id = self._correlation_id
-            message: Any = response
-        else:
-            message = pb.QuorumMessage(
-                correlation_id=self._correlation_id, **{FIELD_OF[type(response)]: response}
-            )
-        try:
-            self._link.send(message)
-        except LinkClosedError:
-            return

@@ -37,7 +37,8 @@ from raftlog.replica.backlog import ReplicaBacklog
 from raftlog.replica.dialed_peers import DialedPeers
 from raftlog.replica.listener import ReplicaListener
 from raftlog.replica.local_log import LocalLog
-from raftlog.replica.peers import PeerAcceptor, PeerObserver, ReplyTo
+from raftlog.replica.peer_acceptor import PeerAcceptor, ReplyTo
+from raftlog.replica.peers import PeerListener
 from raftlog.replica.refusals import Refusals
 from raftlog.replica.snapshots import ReplicaSnapshots
 from raftlog.step_tracer import StepTracer, traced
@@ -53,7 +54,7 @@ _SENDS = (ev.Send, ev.SendFetch, ev.SendFetchSnapshot, ev.Reply)
 """The core's ``SENDS`` once ``_carry_out`` has made a Reply of ReplyFetch and ReplySnapshot."""
 
 
-class Replica(PeerObserver):
+class Replica(PeerListener):
     """See the module. Call ``start`` once; everything else only after it, or after ``recover``."""
 
     def __init__(

@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from controller.disk.snapshots import (
+from controller.disk.snapshot_generator import (
     ASK_AGAIN_S,
     RETENTION_EVERY_S,
     SMALL_BYTES,
+    SnapshotGenerator,
     SnapshotLoad,
-    Snapshots,
     Trigger,
 )
 from controller.settings import ControllerSettings
@@ -126,7 +126,7 @@ class Stage:
         self.replica = FakeReplica()
         self.now_ms = 0
         self.images = 0
-        self.snapshots = Snapshots(
+        self.snapshots = SnapshotGenerator(
             SETTINGS,
             cast(Any, self.replica),
             cluster_id="c",

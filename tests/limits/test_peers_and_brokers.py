@@ -13,7 +13,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check
 from raftlog.limits.fields import FIELDS
 from raftlog.limits.rules import ByHandler, Octets
-from raftlog.replica.peers import PeerAcceptor
+from raftlog.replica.peer_acceptor import PeerAcceptor
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2

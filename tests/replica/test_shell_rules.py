@@ -15,7 +15,7 @@ from simulated import simulated
 from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
-from raftlog.replica.peers import PeerAcceptor
+from raftlog.replica.peer_acceptor import PeerAcceptor
 from raftlog.replica.replica import Replica
 from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.transport.api import Conversation, Probe

@@ -9,7 +9,7 @@ import pytest
 from simulated import simulated
 from test_shell_rules import FakeDialer, FakeLink
 
-from raftlog.replica.peers import Peer, PeerObserver
+from raftlog.replica.peers import Peer, PeerListener
 from raftlog.replica.silence import LONGEST, Silence
 from raftlog.transport.api import Conversation, Probe
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -46,7 +46,7 @@ class DialTransport:
         return [dialer for kind, dialer in self.dialers if kind is conversation]
 
 
-class Observed(PeerObserver):
+class Observed(PeerListener):
     def __init__(self) -> None:
         self.said: list[tuple[str, int]] = []
 

@@ -2,7 +2,7 @@
 begins with one (KIP-630).
 
 Each node does so by itself, leader or not, from a reference to its committed image, in slices off
-the hot path. The policies are pure; ``Snapshots`` carries them out.
+the hot path. The policies are pure; ``SnapshotGenerator`` carries them out.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -99,7 +99,7 @@ class SnapshotLoad:
         return image
 
 
-class Snapshots:
+class SnapshotGenerator:
     """A node's snapshots: when one is due it is taken, and the oldest goes when it is too much."""
 
     def __init__(
