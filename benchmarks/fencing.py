@@ -23,7 +23,7 @@ from benchmarks.propagation import FIRST_BROKER, observed
 from benchmarks.stats import percentile
 from controller.rules.fencing import fence, unfence
 from controller.rules.placement import place
-from controller.service.chunk import ChunkBuilder
+from controller.state.epoch_log import EpochLog
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.session import Session
 from raftlog.metadata.causes import Cause
@@ -54,18 +54,18 @@ def alone(total: int) -> dict[str, Any]:
     taken: dict[str, list[float]] = {"decide": [], "fold": [], "encode_and_fold": [], "unfence": []}
     changed: set[int] = set()
     for broker_id in brokers[:RUNS]:
-        pending = ImageBuilder(base)
+        log = EpochLog(1, base.offset + 1, base)
         begun = time.process_time()
-        records = fence(pending, base.brokers[broker_id], Cause.SESSION_TIMED_OUT)
+        records = fence(log.pending, base.brokers[broker_id], Cause.SESSION_TIMED_OUT)
         decided = time.process_time()
-        ChunkBuilder(pending, 1).add(records, None, 0)
+        log.add(records, None, 0)
         added = time.process_time()
-        fenced = pending.snapshot()
+        fenced = log.pending.snapshot()
         again = ImageBuilder(base)
         folding = time.process_time()
         again.apply_batch(records, base_offset=base.offset + 1, epoch=1, timestamp_ms=0)
         folded = time.process_time()
-        unfence(pending, fenced.brokers[broker_id])
+        unfence(log.pending, fenced.brokers[broker_id])
         joined = time.process_time()
         changed.add(len(records))
         for name, seconds in zip(

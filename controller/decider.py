@@ -2,15 +2,14 @@
 
 No I/O, no clock, no randomness.
 
-The shell folds what is decided into the pending image at once, so each decision sees the one before
-it, and requests pipeline. Nothing here outlives the epoch: a controller that loses its leadership
-is dropped whole.
+The shell adds what is decided to the epoch's log at once, so each decision sees the one before it,
+and requests pipeline. Nothing here outlives the epoch: a controller that loses its leadership is
+dropped whole.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -57,25 +56,14 @@ from controller.decisions.quorum.membership import Look, Membership, controller_
 from controller.decisions.quorum.transfer import decide_transfer
 from controller.effects import Fenced, ProgressRecorded
 from controller.rules.fencing import fence
-from controller.settings import ControllerSettings
-from controller.state.absent_ids import AbsentIds
 from controller.state.apply import apply
-from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off
-from controller.state.epoch_floor import EpochFloor
-from controller.state.gone import Gone
-from controller.state.lag_watch import LagWatch
-from controller.state.sessions import SessionTracker
+from controller.state.double_roll import LEGACY_REGISTRATION, ask_for_the_silent, heartbeats_off
 from controller.state.state import ControllerState
-from controller.visibility.lao import LaoTracker
-from controller.visibility.progress import ProgressPolicy
-from controller.visibility.read_leases import ReadLeases
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
 from raftlog.metadata import versions
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker
-from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -101,101 +89,26 @@ _WITH_EFFECTS = (Write, Reply, Defer)
 
 
 class Decider:
-    """Decides for one epoch.
+    """Decides for one epoch, by ``state``, and changes nothing but the soft state in it.
 
-    ``pending`` is shared with the shell, which folds every decision's records into it (and into
-    ``lao``) before it asks for the next one, and then calls ``proposed``. The whole local log is in
-    it before this is made; ``lao`` has seen it too. ``sessions`` comes empty. ``quorum`` shows the
-    replicas' progress; without it the voter set cannot change.
+    The shell adds every decision's records to ``state.log``, and then calls ``proposed``, before it
+    asks for the next decision. ``quorum`` shows the replicas' progress; without it the voter set
+    cannot change.
     """
 
-    def __init__(
-        self,
-        *,
-        node_id: int,
-        cluster_id: str,
-        epoch: int,
-        epoch_start_offset: int,
-        settings: ControllerSettings,
-        pending: ImageBuilder,
-        committed: Image,
-        lao: LaoTracker,
-        sessions: SessionTracker,
-        rng: random.Random,
-        now: float,
-        quorum: Look | None = None,
-        generation: int = 0,
-    ) -> None:
-        self.node_id = node_id
-        self.lao = lao
-        self.sessions = sessions
-        self.settings = settings
-        self.pending = pending
-        self._cluster_id = cluster_id
-        lag_watch = LagWatch(
-            lag_max_s=settings.broker_metadata_lag_max_ms / 1000,
-            probation_s=settings.broker_metadata_lag_probation_ms / 1000,
-            probation_max_s=settings.broker_metadata_lag_probation_max_ms / 1000,
-            now=now,
-        )
-        absent_ids = AbsentIds(
-            settings.broker_id_adopt_after_ms / 1000, settings.broker_session_timeout_ms / 1000, now
-        )
-        read_leases = ReadLeases(settings.broker_session_timeout_ms / 1000, now)
-        self.state = ControllerState(
-            cluster_id,
-            epoch,
-            settings,
-            pending,
-            committed,
-            lao,
-            sessions,
-            lag_watch,
-            read_leases,
-            rng,
-            absent_ids,
-            Gone(settings.broker_session_timeout_ms / 1000),
-            # The first record of the epoch stands for the inherited tail below it: LAO passes both
-            # or neither.
-            ProgressPolicy(settings.progress_interval_ms / 1000, epoch_start_offset),
-            generation,
-            EpochFloor(generation),
-            began_at=now,
-            controller_ids=lambda now: (
-                frozenset() if quorum is None else controller_ids(quorum(now))
-            ),
-        )
-        brokers = pending.snapshot().brokers
-        self.state.isr_removals.resume(pending.snapshot())
-        # A fenced broker holds no lease and says soon enough that it lives; one that died long ago
-        # must not look alive.
-        sessions.start(
-            [
-                (broker_id, brokers[broker_id].epoch)
-                for broker_id in sorted(brokers)
-                if not brokers[broker_id].fenced
-            ],
-            now,
-        )
-        if heartbeats_off(self.state):
-            # They never say anything more: what an earlier controller had to do for them is done
-            # now.
-            for broker_id in sorted(brokers):
-                broker = brokers[broker_id]
-                if (
-                    broker.registration_version == LEGACY_REGISTRATION
-                    and broker.fenced
-                    and not broker.has_left
-                ):
-                    self.state.ask_unfence(broker_id)
-        self.membership = Membership(self.state, node_id, epoch_start_offset, quorum)
+    def __init__(self, state: ControllerState, node_id: int, quorum: Look | None = None) -> None:
+        self.state = state
+        if quorum is not None:
+            state.controller_ids = lambda now: controller_ids(quorum(now))
+        ask_for_the_silent(state)
+        self.membership = Membership(state, node_id, quorum)
         self._checked_principal = ""
-        self._look_at_all = now
-        self._unparked = lao.unparked
-        self._expiry = ClientExpiry(settings, now)
-        self._balance = LeaderBalance(settings, now)
+        self._look_at_all = now = state.began_at
+        self._unparked = state.log.lao.unparked
+        self._expiry = ClientExpiry(state.settings, now)
+        self._balance = LeaderBalance(state.settings, now)
         self._hostnames = HostnameCollector(now)
-        state, members = self.state, self.membership
+        log, members = state.log, self.membership
         self._handlers: dict[str | None, Callable[[Any, float], Decision]] = {
             "register_broker": lambda request, now: register_broker(state, request, now),
             "unregister_broker": lambda request, now: unregister_broker(state, request, now),
@@ -204,7 +117,7 @@ class Decider:
             "create_topics": lambda request, now: create_topics(state, request),
             "delete_topics": lambda request, now: delete_topics(state, request),
             "incremental_alter_configs": lambda request, now: alter_configs(
-                pending, settings, request
+                log.pending, state.settings, request
             ),
             "describe_brokers": lambda request, now: describe_brokers(state, now),
             "add_raft_voter": members.add,
@@ -218,11 +131,11 @@ class Decider:
                 state, request
             ),
             "list_partition_reassignments": lambda request, now: list_reassignments(
-                state.committed, request
+                state.log.committed, request
             ),
             "elect_leaders": lambda request, now: elect_leaders(state, request),
-            "open_client": lambda request, now: open_client(pending, request, self.next_offset),
-            "close_client": lambda request, now: close_client(pending, request),
+            "open_client": lambda request, now: open_client(log.pending, request, log.end_offset),
+            "close_client": lambda request, now: close_client(log.pending, request),
             "list_hostnames": lambda request, now: list_hostnames(state, now),
             "alter_hostnames": lambda request, now: alter_hostnames(state, request),
             "list_export_cursors": lambda request, now: list_export_cursors(state, quorum, now),
@@ -234,11 +147,6 @@ class Decider:
             ),
         }
 
-    @property
-    def next_offset(self) -> int:
-        """The offset that the first record of the next decision will get."""
-        return self.pending.offset + 1
-
     # --- requests --------------------------------------------------------------------------------
 
     def decide(self, request: rpc.ControllerRequest, now: float, kind: str = "") -> Decision:
@@ -249,15 +157,15 @@ class Decider:
 
         ``kind``: its body's name, if it is known already.
         """
-        cluster_id = request.cluster_id
+        state, cluster_id = self.state, request.cluster_id
         if not kind:
             kind = request.WhichOneof("body") or ""
         handler = self._handlers.get(kind)
         try:
-            if cluster_id and cluster_id != self._cluster_id:
+            if cluster_id and cluster_id != state.cluster_id:
                 raise refuse(
                     ErrorCode.INCONSISTENT_CLUSTER_ID,
-                    f"this is cluster {self._cluster_id!r}, the request is for {cluster_id[:80]!r}",
+                    f"this is cluster {state.cluster_id!r}, the request is for {cluster_id[:80]!r}",
                     "cluster_id",
                 )
             if handler is None:
@@ -280,7 +188,7 @@ class Decider:
                     check_limits(client, "client")
                     self._checked_principal = client.principal
                 if client.sequence or client.client_id:
-                    result = find_result(self.pending, client, self.state.generation)
+                    result = find_result(state.log.pending, client, state.generation)
                     if result is not None:
                         return Duplicate(result)
             decision = handler(body, now)
@@ -306,7 +214,7 @@ class Decider:
 
     def _alter_partition(self, request: rpc.AlterPartitionRequest, now: float) -> Decision:
         self.state.check_broker_epoch(request.broker_id, request.broker_epoch)
-        return alter_partitions(self.pending, self.settings, request)
+        return alter_partitions(self.state.log.pending, self.state.settings, request)
 
     # --- reports ---------------------------------------------------------------------------------
 
@@ -320,10 +228,17 @@ class Decider:
         """
         if self._registration(broker_id, broker_epoch) is None:
             return False
-        self.sessions.touch(broker_id, broker_epoch, now)
+        self.state.sessions.touch(broker_id, broker_epoch, now)
         self.state.absent_ids.present(broker_id)
         self.state.gone.heard(broker_id)
         return True
+
+    def was_away(self, gap_s: float, now: float) -> None:
+        """The shell was paused: heartbeats that were sent meanwhile still wait in sockets. Nothing
+        ends before they are read.
+        """
+        self.state.sessions.extend_all(gap_s, now)
+        self.state.absent_ids.extend_all(gap_s)
 
     def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
         """There is evidence that the process of a registration has ended: see
@@ -356,7 +271,7 @@ class Decider:
             self._count_as_active(broker_id, broker_epoch)
         elif self._registration(broker_id, broker_epoch) is not None:
             self.state.absent_ids.present(broker_id)
-        self.lao.report(broker_id, broker_epoch, controller_epoch, applied, known_lao)
+        self.state.log.lao.report(broker_id, broker_epoch, controller_epoch, applied, known_lao)
         if broker_id in self.state.wants_unfence:
             self.state.to_look_at[broker_id] = None
 
@@ -370,7 +285,7 @@ class Decider:
         """The registration of this epoch, unless it is not the present one or has taken its
         leave.
         """
-        broker = self.pending.brokers.get(broker_id)
+        broker = self.state.log.pending.brokers.get(broker_id)
         return (
             broker
             if broker is not None and broker.epoch == broker_epoch and not broker.has_left
@@ -383,10 +298,6 @@ class Decider:
             for effect in decision.effects:
                 apply(self.state, effect, now)
 
-    def committed_advanced(self, image: Image) -> None:
-        """The high watermark has passed the records of ``image``."""
-        self.state.committed = image
-
     # --- time ------------------------------------------------------------------------------------
 
     def has_urgent_work(self) -> bool:
@@ -398,7 +309,7 @@ class Decider:
         state = self.state
         return (
             self._needs_bootstrap()
-            or state.epoch_floor.is_due(self.pending)
+            or state.epoch_floor.is_due(state.log.pending)
             or bool(state.isr_removals)
             or self._next_admitted() is not None
         )
@@ -410,15 +321,16 @@ class Decider:
 
         ``fencing_only``: the disks are full; what is needed for the truth alone, which is bounded.
         """
+        state, pending = self.state, self.state.log.pending
         self._observe_proposed()
-        if now >= self.state.absent_ids.next_check:
-            self.state.absent_ids.look(self.pending.snapshot(), self.sessions.is_alive, now)
+        if now >= state.absent_ids.next_check:
+            state.absent_ids.look(pending.snapshot(), state.sessions.is_alive, now)
         if fencing_only:
             return (
                 self.begin_generation()
                 or self._fence_silent(now)
                 or self._fence_gone(now)
-                or self.state.isr_removals.due(self.pending)
+                or state.isr_removals.due(pending)
                 or self._fence_stuck(now)
             )
         return (
@@ -426,35 +338,36 @@ class Decider:
             or self.begin_generation()
             or self._fence_silent(now)
             or self._fence_gone(now)
-            or self.state.isr_removals.due(self.pending)
+            or state.isr_removals.due(pending)
             or self.unfence_ready(now)
             or self._fence_stuck(now)
             or self.membership.first_set(now)
             or self._write_progress(now)
-            or self._expiry.due(self.pending, now)
-            or self._balance.due(self.pending, self.state.committed, now)
-            or self._hostnames.due(self.pending, now)
+            or self._expiry.due(pending, now)
+            or self._balance.due(pending, state.log.committed, now)
+            or self._hostnames.due(pending, now)
         )
 
     def next_deadline(self) -> float:
         """When to call ``next_due`` at the latest, if nothing happens before."""
+        state = self.state
         if (
             self._needs_bootstrap()
-            or self.state.isr_removals
-            or self.state.epoch_floor.is_due(self.pending)
+            or state.isr_removals
+            or state.epoch_floor.is_due(state.log.pending)
         ):
             return -math.inf
-        expiry = self.sessions.next_expiry()
-        progress = self.state.progress.next_due(self.lao.lao)
+        expiry = state.sessions.next_expiry()
+        progress = state.progress.next_due(state.log.lao.lao)
         return min(
-            self.state.lag_watch.next_check,
-            self.state.gone.next_check,
+            state.lag_watch.next_check,
+            state.gone.next_check,
             self.membership.next_deadline() if self.membership.is_static else math.inf,
             self._expiry.next_check,
             self._balance.next_deadline(),
             self._hostnames.next_check,
-            self._look_at_all if self.state.wants_unfence else math.inf,
-            self.state.absent_ids.next_check,
+            self._look_at_all if state.wants_unfence else math.inf,
+            state.absent_ids.next_check,
             math.inf if expiry is None else expiry[0],
             math.inf if progress is None else progress,
         )
@@ -466,7 +379,7 @@ class Decider:
         """
         if not self._needs_bootstrap():
             return None
-        level = self.settings.bootstrap_metadata_version or versions.LATEST_METADATA_VERSION
+        level = self.state.settings.bootstrap_metadata_version or versions.LATEST_METADATA_VERSION
         levels = {versions.METADATA_VERSION: level, versions.LAO_VERSION: 1}
         if versions.supports_heartbeat_levels(levels):
             levels[versions.BROKER_HEARTBEAT_VERSION] = 1
@@ -495,27 +408,28 @@ class Decider:
         return None
 
     def _needs_bootstrap(self) -> bool:
-        return versions.METADATA_VERSION not in self.pending.features
+        return versions.METADATA_VERSION not in self.state.log.pending.features
 
     def _next_admitted(self) -> Broker | None:
         """A fenced broker that asked to be unfenced and has applied enough, among those that have
         said something new.
         """
-        to_look_at = self.state.to_look_at
-        if self.lao.unparked != self._unparked:
-            self._unparked = self.lao.unparked
-            to_look_at.update(dict.fromkeys(sorted(self.state.wants_unfence)))
+        state = self.state
+        to_look_at = state.to_look_at
+        if state.log.lao.unparked != self._unparked:
+            self._unparked = state.log.lao.unparked
+            to_look_at.update(dict.fromkeys(sorted(state.wants_unfence)))
         while to_look_at:
             broker_id = next(iter(to_look_at))
-            broker = self.pending.brokers[broker_id]
-            if may_unfence(self.state, broker):
+            broker = state.log.pending.brokers[broker_id]
+            if may_unfence(state, broker):
                 return broker
             del to_look_at[broker_id]
         return None
 
     def _fence_silent(self, now: float) -> Write | None:
-        while (broker_id := self.sessions.expired(now)) is not None:
-            broker = self.pending.brokers.get(broker_id)
+        while (broker_id := self.state.sessions.expired(now)) is not None:
+            broker = self.state.log.pending.brokers.get(broker_id)
             if broker is not None and not broker.fenced and not heartbeats_off(self.state):
                 return self._fence(broker, Cause.SESSION_TIMED_OUT)
             # Nothing to write: it is fenced already, or counts as active without heartbeats.
@@ -523,9 +437,10 @@ class Decider:
         return None
 
     def _fence_gone(self, now: float) -> Write | None:
-        if now < self.state.gone.next_check or heartbeats_off(self.state):
+        state = self.state
+        if now < state.gone.next_check or heartbeats_off(state):
             return None
-        broker = self.state.gone.due(self.pending.snapshot(), self.state.read_leases, now)
+        broker = state.gone.due(state.log.pending.snapshot(), state.read_leases, now)
         if broker is None:
             return None
         return self._fence(broker, Cause.PROCESS_GONE)
@@ -536,9 +451,9 @@ class Decider:
             return None
         stuck = None
         if not heartbeats_off(self.state):
-            stuck = watch.stuck(now, self._unfenced_reporting(), self.lao.applied_of)
+            stuck = watch.stuck(now, self._unfenced_reporting(), self.state.log.lao.applied_of)
         if stuck is None:
-            watch.mark(now, self.state.committed.offset)
+            watch.mark(now, self.state.log.committed.offset)
             return None
         leases = self.state.read_leases
         if leases.ends_at(stuck) > now:
@@ -547,15 +462,17 @@ class Decider:
             leases.stop(stuck)
             watch.look_again(now, leases.ends_at(stuck))
             return None
-        return self._fence(self.pending.brokers[stuck], Cause.METADATA_LAG)
+        return self._fence(self.state.log.pending.brokers[stuck], Cause.METADATA_LAG)
 
     def _fence(self, broker: Broker, cause: Cause) -> Write:
-        records = fence(self.pending, broker, cause)
+        records = fence(self.state.log.pending, broker, cause)
         return Write(records, effects=(Fenced(broker.id, cause, len(records)),))
 
     def _unfenced_reporting(self) -> list[int]:
-        brokers = self.pending.brokers
-        found = ((broker_id, brokers.get(broker_id)) for broker_id in self.state.committed.brokers)
+        brokers = self.state.log.pending.brokers
+        found = (
+            (broker_id, brokers.get(broker_id)) for broker_id in self.state.log.committed.brokers
+        )
         return [
             broker_id
             for broker_id, broker in found
@@ -567,9 +484,9 @@ class Decider:
     def _write_progress(self, now: float) -> Write | None:
         # Images are made chunk by chunk: brokers may have applied, and LAO may be at, what is
         # committed of the next one.
-        high_watermark = max(self.state.committed.offset + 1, self.lao.high_watermark)
+        high_watermark = max(self.state.log.committed.offset + 1, self.state.log.lao.high_watermark)
         message = self.state.progress.decide(
-            self.lao.lao, high_watermark, self.lao.applied_offsets(), now
+            self.state.log.lao.lao, high_watermark, self.state.log.lao.applied_offsets(), now
         )
         if message is None:
             return None
@@ -580,7 +497,7 @@ class Decider:
         to it.
         """
         progress = self.state.progress
-        count = self.next_offset - progress.observed_end
+        count = self.state.log.end_offset - progress.observed_end
         if count > 0:
             progress.observe_proposed([_NEWS] * count, progress.observed_end)
-            progress.observed_end = self.next_offset
+            progress.observed_end = self.state.log.end_offset

@@ -106,7 +106,7 @@ class BrokerProbes:
 
     def _registered(self, broker_id: int) -> Broker | None:
         decider = self._active()
-        broker = decider.pending.brokers.get(broker_id) if decider is not None else None
+        broker = decider.state.log.pending.brokers.get(broker_id) if decider is not None else None
         return broker
 
     async def _try_first(self, broker_id: int, epoch: int) -> None:
@@ -125,7 +125,7 @@ class BrokerProbes:
             decider = self._active()
             if broker is None or decider is None or broker.epoch != epoch or broker.fenced:
                 return
-            if not decider.sessions.is_alive(broker_id, asyncio.get_running_loop().time()):
+            if not decider.state.sessions.is_alive(broker_id, asyncio.get_running_loop().time()):
                 return
             refusals = refusals + 1 if await self._probe(broker) is Probe.REFUSED else 0
             if refusals == REFUSALS and broker_id not in self._newest:

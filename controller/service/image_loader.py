@@ -4,51 +4,17 @@ that never block long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from raftlog import batch
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.records import Record, decoded
 from raftlog.replica.replica import Replica
 
 SLICE_BYTES = 64 << 10
 """About a millisecond of folding: what it may take of the loop at a time, from fetches and
 votes.
 """
-
-BatchObserver = Callable[[Sequence[Record], int], None]
-
-
-def fold_slice(
-    builder: ImageBuilder,
-    replica: Replica,
-    until: int,
-    *,
-    count: Callable[[int], None],
-    observe: BatchObserver | None = None,
-) -> bool:
-    """Fold the next slice of the log below ``until`` (exclusive).
-
-    True when the builder has arrived there.
-
-    ``count`` is called with how many bytes that takes, ``observe`` with the records and the base
-    offset of each batch folded.
-    """
-    offset = builder.offset + 1
-    if offset >= until:
-        return True
-    chunk = replica.read(offset, until, SLICE_BYTES)
-    count(len(chunk))
-    if observe is None:
-        builder.apply_chunk(chunk)
-        return builder.offset + 1 >= until
-    for header in batch.headers(chunk, verify=False):
-        records = [decoded(data) for data in batch.records(chunk, header)]
-        builder.apply_decoded(header, records)
-        observe(records, header.base_offset)
-    return builder.offset + 1 >= until
 
 
 class CommittedImage:
@@ -100,4 +66,10 @@ class CommittedImage:
 
     def advance(self, replica: Replica, high_watermark: int) -> bool:
         """Fold one slice towards the high watermark. True when the image is there."""
-        return fold_slice(self._builder, replica, high_watermark, count=self._applied)
+        builder = self._builder
+        offset = builder.offset + 1
+        if offset < high_watermark:
+            chunk = replica.read(offset, high_watermark, SLICE_BYTES)
+            self._applied(len(chunk))
+            builder.apply_chunk(chunk)
+        return builder.offset + 1 >= high_watermark

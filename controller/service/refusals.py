@@ -86,7 +86,7 @@ class Refusals:
         while self._lost:
             lost, why, left = self._lost[0]
             for parked, is_committed in left:
-                answers.give_up(parked, lost.lao, is_committed, ErrorCode.NOT_CONTROLLER, why)
+                answers.give_up(parked, lost.log.lao, is_committed, ErrorCode.NOT_CONTROLLER, why)
                 yield True
             self._lost.popleft()
         error = node.not_controller()
@@ -101,7 +101,7 @@ class Refusals:
         for parked, is_committed in leadership.parking.expired(now):
             answers.give_up(
                 parked,
-                leadership.lao,
+                leadership.log.lao,
                 is_committed,
                 ErrorCode.REQUEST_TIMED_OUT,
                 "not committed in time",

@@ -2,10 +2,10 @@
 answers once the answer is true.
 
 Theory of operation. A handler only appends to the intake. One *turn* of the event loop decides the
-waiting requests, up to a bound, folds each decision into the pending image, and proposes all
-batches as one chunk. The next turn waits for the commit of that chunk, so load makes chunks larger,
-not more numerous; only when many bytes wait, up to three chunks are uncommitted at a time. Replies
-are parked until what they say is true (``parking``).
+waiting requests, up to a bound, adds each decision to the log of the epoch, and proposes all as one
+chunk. The next turn waits for the commit of that chunk, so load makes chunks larger, not more
+numerous; only when many bytes wait, up to three chunks are uncommitted at a time. Replies are
+parked until what they say is true (``parking``).
 
 Claiming: a new leader folds the whole local log, the inherited uncommitted tail included, before it
 decides anything. A node that loses the leadership drops the pending image. Writes in the log that
@@ -249,13 +249,11 @@ class ControllerService:
     @property
     def lowest_acknowledged_offset(self) -> int:
         """LAO, inclusive; -1 unknown, also on every node that is not the active controller."""
-        return self.leadership.lao.lao if self.leadership is not None else -1
+        return self.leadership.log.lao.lao if self.leadership is not None else -1
 
     @property
     def decider(self) -> Decider | None:
-        """The state machine that decides requests; None unless this node leads and has finished
-        claiming.
-        """
+        """Who decides requests; None unless this node leads and has finished claiming."""
         return self.leadership.decider if self.leadership is not None else None
 
     @property
@@ -406,13 +404,10 @@ class ControllerService:
         leadership = self.leadership
         if self._answers.closed or leadership is None or leadership.decider is None:
             return
-        news = leadership.committed(self._high_watermark)
-        if news is not None:
-            image, applied_bytes = news
-            self._committed.replace(image)
-            self.snapshots.applied(applied_bytes)
-            leadership.decider.committed_advanced(image)
-        leadership.lao.committed(self._high_watermark)
+        advanced_bytes = leadership.log.commit(self._high_watermark)
+        if advanced_bytes is not None:
+            self._committed.replace(leadership.log.committed)
+            self.snapshots.applied(advanced_bytes)
         self._observers.release()
         self._visibility_moved(leadership)
         if self._intake or leadership.decider.has_urgent_work():
@@ -501,7 +496,8 @@ class ControllerService:
             self.wake()
 
     def _visibility_moved(self, leadership: Leadership) -> None:
-        seen = (leadership.lao.lao, leadership.lao.min_known_lao)
+        lao = leadership.log.lao
+        seen = (lao.lao, lao.min_known_lao)
         if seen == leadership.visibility_seen:
             return
         if seen[0] != leadership.visibility_seen[0] and not self._observers_due:
@@ -558,7 +554,7 @@ class ControllerService:
             log.info("snapshot loaded", offset=image.offset, state_hash=f"{image.state_hash:032x}")
             if self.leadership is not None:
                 # This node was elected while it loaded: begin to claim from this image.
-                stale = self.leadership
+                stale = self.leadership.log
                 self.leadership = Leadership(
                     stale.epoch, stale.epoch_start_offset, image, self._answers.send
                 )
@@ -568,7 +564,9 @@ class ControllerService:
         if leadership.claim(
             self.replica, self.quorum, self.settings, self._rng, self._loop.time(), self.generation
         ):
-            log.info("active controller", epoch=leadership.epoch, offset=leadership.pending.offset)
+            log.info(
+                "active controller", epoch=leadership.epoch, offset=leadership.log.pending.offset
+            )
             self.committed(self._high_watermark)
         self.wake()
 
@@ -606,10 +604,7 @@ class ControllerService:
             return
         log_stall(decider, now)
         if gap_s > GAP_S:
-            # Heartbeats that were sent meanwhile still wait in sockets: read them before any
-            # session ends.
-            decider.sessions.extend_all(gap_s, now)
-            decider.state.absent_ids.extend_all(gap_s)
+            decider.was_away(gap_s, now)
         elif self._intake.wake(now) or decider.next_deadline() <= now:
             self.wake()
 

@@ -11,11 +11,11 @@ log = structlog.get_logger(__name__)
 
 def log_stall(decider: Decider, now: float) -> None:
     """Say who holds LAO back, and when it goes on."""
-    lao = decider.lao
+    lao = decider.state.log.lao
     # Without members nobody waits.
     reason = lao.unknown_reason if lao.lao < 0 and lao.members else ""
     news = decider.state.lao_stall.look(
-        now, lao.lao, decider.state.committed.offset, lao.held_back_by(), reason
+        now, lao.lao, decider.state.log.committed.offset, lao.held_back_by(), reason
     )
     if news is None:
         return
@@ -27,7 +27,7 @@ def log_stall(decider: Decider, now: float) -> None:
         log.warning(
             "the lowest acknowledged offset is held back",
             lowest_acknowledged_offset=lao.lao,
-            high_watermark=decider.state.committed.offset + 1,
+            high_watermark=decider.state.log.committed.offset + 1,
             applied=applied,
             for_ms=for_ms,
         )

@@ -36,7 +36,7 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
         voters=[_voter(voter, known.get(voter.node_id), low=low) for voter in seen.voter_set],
         observers=[_replica(replica, "", low=replica.low_on_space) for replica in seen.observers],
         lowest_acknowledged_offset=service.lowest_acknowledged_offset,
-        lao_unknown_reason=leadership.lao.unknown_reason
+        lao_unknown_reason=leadership.log.lao.unknown_reason
         if leadership is not None
         else "this node is not the leader",
         generation=service.generation,
@@ -97,7 +97,7 @@ def ready(service: ControllerService) -> tuple[bool, str]:
             )
         return (
             False,
-            f"claiming epoch {epoch}: folding the log, at offset {leadership.pending.offset}",
+            f"claiming epoch {epoch}: folding the log, at offset {leadership.log.pending.offset}",
         )
     role = service.replica.core.role
     if leader < 0 or role != "follower":

@@ -1,5 +1,5 @@
-"""One turn of the active controller: decides the waiting requests, folds each decision, and
-proposes them all as one chunk.
+"""One turn of the active controller: decides the waiting requests, adds each decision to the log of
+the epoch, and proposes them all as one chunk.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -108,7 +108,7 @@ class Turns:
         allowed = (
             1 if self._intake.waiting_bytes < TURN_MAX_REQUEST_BYTES else MAX_UNCOMMITTED_CHUNKS
         )
-        if leadership.uncommitted_chunks >= allowed or not leadership.parking.is_confirmed(
+        if leadership.log.uncommitted_chunks >= allowed or not leadership.parking.is_confirmed(
             leadership.long_round
         ):
             return
@@ -156,7 +156,7 @@ class Turns:
             # Compared by type, not isinstance, which would be asked for each request.
             if type(decision) is Write:
                 written += len(decision.records)
-                leadership.add(decision.records, waiting.request.client, timestamp_ms)
+                leadership.log.add(decision.records, waiting.request.client, timestamp_ms)
             elif type(decision) is TransferLeadership:
                 self._begin_transfer(leadership, decision, waiting)
                 return
@@ -165,20 +165,19 @@ class Turns:
                 parking.give_back_place(waiting.peer)
                 self._intake.defer(waiting, decision.at)
             else:
-                self._settle(turn, leadership, decider, decision, waiting)
+                self._settle(turn, leadership, decision, waiting)
 
     def _settle(
         self,
         turn: _Turn,
         leadership: Leadership,
-        decider: Decider,
         decision: Answerable,
         waiting: Waiting,
     ) -> None:
         """Park the reply, which has a place, until what it says is true."""
-        parking = leadership.parking
+        parking, epoch_log = leadership.parking, leadership.log
         parked = self._answers.parked(
-            decision, waiting, leadership.epoch, self._node.generation, decider.pending.offset
+            decision, waiting, epoch_log.epoch, self._node.generation, epoch_log.pending.offset
         )
         parked.charged = True
         if type(decision) is Write:
@@ -220,7 +219,7 @@ class Turns:
         without_space = bool(self._node.space.verdict.refusal)
         while (due := decider.next_due(now, fencing_only=without_space)) is not None:
             written += len(due.records)
-            leadership.add(due.records, None, timestamp_ms)
+            leadership.log.add(due.records, None, timestamp_ms)
             decider.proposed(due, now)
             if written >= MAX_TURN_RECORDS:
                 # Many brokers are due at once, or one with many partitions: the rest follows after

@@ -28,7 +28,7 @@ from raftlog.metadata.causes import Cause
 
 
 def apply(state: ControllerState, effect: Effect, now: float) -> None:
-    """Apply one effect. The records of its decision must be in ``state.pending`` already."""
+    """Apply one effect. The records of its decision must be in ``state.log.pending`` already."""
     match effect:
         case LeaseGranted(broker_id):
             state.read_leases.granted(broker_id, now)
@@ -67,7 +67,7 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
             state.epoch_floor.raised(partition_count)
         case ProgressRecorded(message):
             state.progress.proposed(message, now)
-            state.progress.observed_end = state.next_offset
+            state.progress.observed_end = state.log.end_offset
 
 
 def _registered(state: ControllerState, broker_id: int, broker_epoch: int, now: float) -> None:

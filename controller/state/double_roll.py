@@ -37,7 +37,7 @@ KNOWS_HEARTBEATS = 1
 
 def heartbeats_off(state: ControllerState) -> bool:
     """Whether brokers count as active without heartbeats."""
-    return not heartbeats_in_force(state.pending.features)
+    return not heartbeats_in_force(state.log.pending.features)
 
 
 def why_without_heartbeats(
@@ -90,9 +90,24 @@ def begin_heartbeats(state: ControllerState, now: float) -> None:
     if heartbeats_off(state):
         return
     state.sessions_given_at = now
-    for broker_id, broker in sorted(state.pending.snapshot().brokers.items()):
+    for broker_id, broker in sorted(state.log.pending.snapshot().brokers.items()):
         if not broker.fenced:
             state.sessions.touch(broker_id, broker.epoch, now)
+
+
+def ask_for_the_silent(state: ControllerState) -> None:
+    """At the claim without heartbeats in force: the fenced brokers that never say anything more are
+    to be unfenced, as an earlier controller had to.
+    """
+    if not heartbeats_off(state):
+        return
+    for broker_id, broker in sorted(state.log.pending.snapshot().brokers.items()):
+        if (
+            broker.registration_version == LEGACY_REGISTRATION
+            and broker.fenced
+            and not broker.has_left
+        ):
+            state.ask_unfence(broker_id)
 
 
 def _dependencies(

@@ -30,8 +30,7 @@ from controller.effects import Fenced, LeaderEpochsRaised
 from controller.rules.fencing import registration_change
 from controller.rules.partition_change import NO_LEADER
 from raftlog.metadata.causes import Cause
-from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.image import PartitionKey
+from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.leader_epochs import first_leader_epoch
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import supports_leader_epoch_ranges
@@ -55,7 +54,7 @@ class EpochFloor:
         self.first = first_leader_epoch(generation)
         self._below: deque[PartitionKey] | None = None
 
-    def is_due(self, view: ImageBuilder) -> bool:
+    def is_due(self, view: ImageView) -> bool:
         """Whether there may be partitions below the range, and their epochs may be raised."""
         return bool(
             self.first
@@ -74,7 +73,7 @@ class EpochFloor:
 
         Looks through all partitions once, in a new generation only.
         """
-        view = state.pending
+        view = state.log.pending
         if not self.is_due(view):
             return None
         if self._below is None:
@@ -90,7 +89,7 @@ class EpochFloor:
         return self._fence_all(state) or self._raise_some(view, self._below)
 
     def _fence_all(self, state: ControllerState) -> Write | None:
-        brokers = state.pending.snapshot().brokers
+        brokers = state.log.pending.snapshot().brokers
         unfenced = [
             brokers[broker_id] for broker_id in sorted(brokers) if not brokers[broker_id].fenced
         ]
@@ -98,7 +97,7 @@ class EpochFloor:
             return None
         changes = [
             registration_change(
-                state.pending,
+                state.log.pending,
                 broker,
                 Cause.LOG_TAKEN_BACK,
                 fenced=True,
@@ -110,7 +109,7 @@ class EpochFloor:
             changes, effects=tuple(Fenced(broker.id, Cause.LOG_TAKEN_BACK) for broker in unfenced)
         )
 
-    def _raise_some(self, view: ImageBuilder, below: deque[PartitionKey]) -> Write:
+    def _raise_some(self, view: ImageView, below: deque[PartitionKey]) -> Write:
         keys = list(islice(below, MAX_RAISED))
         records: list[Record] = [
             record(
@@ -123,7 +122,7 @@ class EpochFloor:
         ]
         return Write(records, effects=(LeaderEpochsRaised(len(keys)),))
 
-    def _is_below(self, view: ImageBuilder, key: PartitionKey) -> bool:
+    def _is_below(self, view: ImageView, key: PartitionKey) -> bool:
         """Not deleted since, nor raised."""
         partition = view.partitions.get(key)
         return partition is not None and partition.leader_epoch < self.first

@@ -1,6 +1,4 @@
-"""What decisions look at: the pending and the committed image, and the soft state that dies with
-the controller's epoch.
-"""
+"""What decisions look at: the log of the epoch, and the soft state that dies with the epoch."""
 
 from __future__ import annotations
 
@@ -11,79 +9,102 @@ from dataclasses import dataclass, field
 from controller.settings import ControllerSettings
 from controller.state.absent_ids import AbsentIds
 from controller.state.epoch_floor import EpochFloor
+from controller.state.epoch_log import EpochLog
 from controller.state.gone import Gone
 from controller.state.id_waits import IdWaits
 from controller.state.isr_removals import IsrRemovals
 from controller.state.lag_watch import LagWatch
 from controller.state.sessions import SessionTracker
-from controller.visibility.lao import LaoTracker
 from controller.visibility.progress import ProgressPolicy
 from controller.visibility.read_leases import ReadLeases
 from controller.visibility.stall import LaoStall
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker
-from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.image import Image
 
 
 @dataclass(slots=True)
 class ControllerState:
-    """The state of the active controller of one epoch.
+    """What the active controller of one epoch knows.
 
-    ``pending`` holds the whole local log and everything proposed: decisions validate against it.
-    ``committed`` is what may be shown. Facts that brokers report change soft state at once; the
-    effects of decisions change it only once they are proposed.
+    Facts that brokers report change soft state at once; the effects of decisions change it only
+    once they are proposed (``apply``). Nothing here changes ``log``: the shell adds to it.
     """
 
-    cluster_id: str
-    epoch: int
+    log: EpochLog
+    """Claimed: the whole local log is in it."""
     settings: ControllerSettings
-    pending: ImageBuilder
-    committed: Image
-    lao: LaoTracker
-    sessions: SessionTracker
-    lag_watch: LagWatch
-    read_leases: ReadLeases
+    cluster_id: str
     rng: random.Random
-    absent_ids: AbsentIds
-    gone: Gone
-    progress: ProgressPolicy
+    began_at: float
+    """When this controller took over."""
     generation: int = 0
     """Of the log: how often it was taken back to an older state."""
-    epoch_floor: EpochFloor = field(default_factory=lambda: EpochFloor(0))
-    wants_unfence: set[int] = field(default_factory=set)
-    """The fenced brokers that asked to be unfenced as soon as they are ready."""
-    to_look_at: dict[int, None] = field(default_factory=dict)
-    """Those of them that have said something since they were last looked at: nobody becomes ready
-    by what others say.
-    """
-    began_at: float = 0.0
-    """When this controller took over."""
-    sessions_given_at: float = 0.0
-    """When unheard brokers were last given a session: at the claim, or when heartbeats came into
-    force. No contact of theirs.
-    """
-    changed_at: dict[int, float] = field(default_factory=dict)
-    """Broker id -> when its state last changed, if that was in this epoch."""
-    lao_stall: LaoStall = field(default_factory=LaoStall)
-    id_waits: IdWaits = field(default_factory=IdWaits)
-    shutdown_offsets: dict[int, int] = field(default_factory=dict)
-    """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
-
-    without_space: bool = False
-    """No majority of the voters' disks has its reserve: brokers are fenced still, and leave, but
-    nobody is unfenced.
-    """
-    isr_removals: IsrRemovals = field(default_factory=IsrRemovals)
     controller_ids: Callable[[float], frozenset[int]] = lambda now: frozenset()
     """Node ids of the voters in force and of the observers that fetch from this controller, at a
     time.
     """
 
-    @property
-    def next_offset(self) -> int:
-        """The offset of the first record of the next decision."""
-        return self.pending.offset + 1
+    sessions: SessionTracker = field(init=False)
+    sessions_given_at: float = field(init=False, default=0.0)
+    """When unheard brokers were last given a session: at the claim, or when heartbeats came into
+    force. No contact of theirs.
+    """
+    lag_watch: LagWatch = field(init=False)
+    read_leases: ReadLeases = field(init=False)
+    absent_ids: AbsentIds = field(init=False)
+    gone: Gone = field(init=False)
+    progress: ProgressPolicy = field(init=False)
+    epoch_floor: EpochFloor = field(init=False)
+    lao_stall: LaoStall = field(init=False, default_factory=LaoStall)
+    id_waits: IdWaits = field(init=False, default_factory=IdWaits)
+    isr_removals: IsrRemovals = field(init=False, default_factory=IsrRemovals)
+    wants_unfence: set[int] = field(init=False, default_factory=set)
+    """The fenced brokers that asked to be unfenced as soon as they are ready."""
+    to_look_at: dict[int, None] = field(init=False, default_factory=dict)
+    """Those of them that have said something since they were last looked at: nobody becomes ready
+    by what others say.
+    """
+    changed_at: dict[int, float] = field(init=False, default_factory=dict)
+    """Broker id -> when its state last changed, if that was in this epoch."""
+    shutdown_offsets: dict[int, int] = field(init=False, default_factory=dict)
+    """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
+    without_space: bool = field(init=False, default=False)
+    """No majority of the voters' disks has its reserve: brokers are fenced still, and leave, but
+    nobody is unfenced.
+    """
+
+    def __post_init__(self) -> None:
+        settings, now, image = self.settings, self.began_at, self.log.pending.snapshot()
+        session_timeout_s = settings.broker_session_timeout_ms / 1000
+        self.lag_watch = LagWatch(
+            lag_max_s=settings.broker_metadata_lag_max_ms / 1000,
+            probation_s=settings.broker_metadata_lag_probation_ms / 1000,
+            probation_max_s=settings.broker_metadata_lag_probation_max_ms / 1000,
+            now=now,
+        )
+        self.read_leases = ReadLeases(session_timeout_s, now)
+        self.absent_ids = AbsentIds(
+            settings.broker_id_adopt_after_ms / 1000, session_timeout_s, now
+        )
+        self.gone = Gone(session_timeout_s)
+        # The first record of the epoch stands for the inherited tail below it: LAO passes both or
+        # neither.
+        self.progress = ProgressPolicy(
+            settings.progress_interval_ms / 1000, self.log.epoch_start_offset
+        )
+        self.epoch_floor = EpochFloor(self.generation)
+        self.isr_removals.resume(image)
+        self.sessions = SessionTracker(session_timeout_s)
+        # A fenced broker holds no lease and says soon enough that it lives; one that died long ago
+        # must not look alive.
+        self.sessions.start(
+            [
+                (broker_id, image.brokers[broker_id].epoch)
+                for broker_id in sorted(image.brokers)
+                if not image.brokers[broker_id].fenced
+            ],
+            now,
+        )
 
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> Broker:
         """The broker of a request that says whom it is from.
@@ -96,14 +117,14 @@ class ControllerState:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"broker id {broker_id} is negative", field="broker_id"
             )
-        if broker_epoch > self.pending.offset:
+        if broker_epoch > self.log.pending.offset:
             raise ApiError(
                 ErrorCode.NOT_CONTROLLER,
-                f"broker epoch {broker_epoch} is beyond the end of this log, {self.next_offset}: a"
-                " newer controller gave it",
+                f"broker epoch {broker_epoch} is beyond the end of this log,"
+                f" {self.log.end_offset}: a newer controller gave it",
                 field="broker_epoch",
             )
-        broker = self.pending.brokers.get(broker_id)
+        broker = self.log.pending.brokers.get(broker_id)
         if broker is None or broker.epoch != broker_epoch:
             known = (
                 "is not registered"

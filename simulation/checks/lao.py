@@ -67,7 +67,7 @@ class Lao(Checker):
             leadership = host.service.leadership if host.service is not None else None
             if leadership is None:
                 continue
-            lao, key = leadership.lao.lao, (host.name, leadership.epoch)
+            lao, key = leadership.log.lao.lao, (host.name, leadership.epoch)
             if -1 < lao < self._known.get(key, -1):
                 raise CheckFailedError(
                     f"LAO of {host.name} goes back from {self._known[key]} to {lao} in epoch"

@@ -61,7 +61,7 @@ class Queues(Checker):
             self._at_most(
                 host.name,
                 "uncommitted chunks",
-                leadership.uncommitted_chunks,
+                leadership.log.uncommitted_chunks,
                 MAX_UNCOMMITTED_CHUNKS + 1,
             )
 

@@ -86,7 +86,7 @@ MUTANTS = (
                 "leadership, self.leadership = self.leadership, None",
                 "leadership, self.leadership = self.leadership, None\n"
                 "        if leadership is not None and leadership.decider is not None:\n"
-                "            self._committed.replace(leadership.pending.snapshot())",
+                "            self._committed.replace(leadership.log.pending.snapshot())",
             ),
         ),
         ELECTIONS,
@@ -97,9 +97,9 @@ MUTANTS = (
         "a new leader decides without the changes in the inherited tail",
         (
             Edit(
-                "controller.service.image_loader:fold_slice",
-                "builder.apply_decoded(header, records)",
-                "builder.offset, builder.epoch = header.last_offset, header.epoch",
+                "controller.state.epoch_log:EpochLog.inherit",
+                "pending.apply_decoded(header, records)",
+                "pending.offset, pending.epoch = header.last_offset, header.epoch",
             ),
         ),
         ELECTIONS,
@@ -110,9 +110,9 @@ MUTANTS = (
         "the committed image is the newest proposed image",
         (
             Edit(
-                "controller.service.leadership:Leadership.committed",
-                "while self._images and self._images[0][0] <= high_watermark:",
-                "while self._images:",
+                "controller.state.epoch_log:EpochLog.commit",
+                "while proposed and proposed[0][0] <= high_watermark:",
+                "while proposed:",
             ),
         ),
         ELECTIONS,
@@ -157,7 +157,7 @@ MUTANTS = (
             Edit(
                 "controller.decider:Decider.decide",
                 "if result is not None:",
-                "if result is not None and result.epoch == self.state.epoch:",
+                "if result is not None and result.epoch == state.log.epoch:",
             ),
         ),
         replace(ELECTIONS, numbered_share=1.0, timeout_s=3.0),
@@ -196,7 +196,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.quorum.membership:Membership._changeable",
-                "state.committed.offset < self._epoch_start_offset",
+                "state.log.committed.offset < state.log.epoch_start_offset",
                 "False",
             ),
             Edit(

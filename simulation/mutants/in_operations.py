@@ -15,7 +15,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.brokers.registration:unregister_broker",
-                "records = removals(state.pending, broker.id)",
+                "records = removals(state.log.pending, broker.id)",
                 "records = []",
             ),
         ),

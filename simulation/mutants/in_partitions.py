@@ -60,8 +60,8 @@ MUTANTS = (
         (
             Edit(
                 "controller.decider:Decider._alter_partition",
-                "alter_partitions(self.pending,",
-                "alter_partitions(self.state.committed,",
+                "alter_partitions(self.state.log.pending,",
+                "alter_partitions(self.state.log.committed,",
             ),
         ),
         replace(REPLICAS, isr_changes_per_s=100.0, disk_max_ms=50.0),
@@ -74,7 +74,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.brokers.registration:register_broker",
-                "records.extend(removals(state.pending, old.id, on_purpose=True,"
+                "records.extend(removals(state.log.pending, old.id, on_purpose=True,"
                 " same_disk=same_disk))",
                 "pass",
             ),
@@ -115,7 +115,7 @@ MUTANTS = (
             Edit(
                 "controller.decider:Decider._heartbeat",
                 "broker = self.state.check_broker_epoch(request.broker_id, request.broker_epoch)",
-                "broker = self.pending.brokers.get(request.broker_id) or "
+                "broker = self.state.log.pending.brokers.get(request.broker_id) or "
                 "self.state.check_broker_epoch(request.broker_id, request.broker_epoch)",
             ),
         ),

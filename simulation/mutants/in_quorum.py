@@ -248,8 +248,8 @@ MUTANTS = (
             ),
             Edit(
                 "controller.service.leadership:Leadership.claim",
-                "not arrived or end <= self.epoch_start_offset",
-                "not arrived",
+                "log.end_offset < end or end <= log.epoch_start_offset",
+                "log.end_offset < end",
             ),
         ),
         ELECTIONS,
@@ -315,7 +315,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.quorum.membership:Membership._changeable",
-                "if named is not None and named.offset > state.committed.offset:",
+                "if named is not None and named.offset > state.log.committed.offset:",
                 "if False:",
             ),
             Edit(

@@ -36,7 +36,7 @@ MUTANTS = (
                 "controller.service.service:ControllerService._tick",
                 "lambda: self._committed.image",
                 "lambda: self._committed.image if self.leadership is None or"
-                " self.leadership.decider is None else self.leadership.pending.snapshot()",
+                " self.leadership.decider is None else self.leadership.log.pending.snapshot()",
             ),
         ),
         SNAPSHOTS,

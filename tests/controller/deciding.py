@@ -20,12 +20,11 @@ from controller.decision import (
 )
 from controller.decisions.quorum.membership import Look
 from controller.settings import ControllerSettings
-from controller.state.sessions import SessionTracker
-from controller.visibility.lao import LaoTracker
+from controller.state.epoch_log import EpochLog
+from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
 from raftlog.metadata.entities import HASH_MASK, Broker, Partition
-from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -105,25 +104,13 @@ class Cell:
         self.settings = settings or ControllerSettings()
         self.hold_commits = False
         base = image or Image()
-        self.pending = ImageBuilder(base)
-        self.lao = LaoTracker(epoch, base.offset + 1)
-        self.lao.seed(base)
+        self.log = EpochLog(epoch, base.offset + 1, base)
+        self.pending, self.lao = self.log.pending, self.log.lao
         self._fold([record(pb.LeaderChangeRecord(leader_id=1, voters=[1], granting_voters=[1]))])
-        self.decider = Decider(
-            node_id=1,
-            cluster_id=CLUSTER_ID,
-            epoch=epoch,
-            epoch_start_offset=base.offset + 1,
-            settings=self.settings,
-            pending=self.pending,
-            committed=base,
-            lao=self.lao,
-            sessions=SessionTracker(self.settings.broker_session_timeout_ms / 1000),
-            rng=random.Random(epoch),
-            now=now,
-            quorum=quorum,
-            generation=generation,
+        state = ControllerState(
+            self.log, self.settings, CLUSTER_ID, random.Random(epoch), now, generation
         )
+        self.decider = Decider(state, 1, quorum)
         if shared_node_ids:
             self.decider.state.controller_ids = lambda now: frozenset()
         self.commit()
@@ -135,9 +122,7 @@ class Cell:
     # --- the shell's part ------------------------------------------------------------------------
 
     def _fold(self, records: list[Record]) -> None:
-        base_offset = self.pending.offset + 1
-        self.pending.apply_batch(records, base_offset=base_offset, epoch=self.epoch, timestamp_ms=0)
-        self.lao.proposed(records, base_offset)
+        self.log.add(records, None, 0)
 
     def propose(self, outcome: Decided | Decision) -> Decided:
         decision = outcome if isinstance(outcome, Decided) else Decided(outcome)
@@ -149,9 +134,8 @@ class Cell:
         return decision
 
     def commit(self) -> None:
-        image = self.pending.snapshot()
-        self.lao.committed(image.offset + 1)
-        self.decider.committed_advanced(image)
+        self.log.cut()
+        self.log.commit(self.log.end_offset)
 
     def decide(self, message: Any) -> Decided:
         return self.decide_request(envelope(message))
@@ -195,7 +179,7 @@ class Cell:
         content: dict[str, Any] = {
             "broker_id": broker_id,
             "broker_epoch": -1 if broker is None else broker.epoch,
-            "current_metadata_offset": self.decider.state.committed.offset,
+            "current_metadata_offset": self.decider.state.log.committed.offset,
             "told_lowest_acknowledged_offset": self.lao.lao,
             "controller_epoch": self.epoch,
         }
@@ -246,8 +230,8 @@ class Cell:
 
     def soft_state(self) -> tuple[Any, ...]:
         """Everything that a decision must not change by being made."""
-        state, sessions = self.decider.state, self.decider.sessions
-        brokers = sorted(state.committed.brokers)
+        state, sessions = self.decider.state, self.decider.state.sessions
+        brokers = sorted(state.log.committed.brokers)
         return (
             set(state.wants_unfence),
             dict(state.shutdown_offsets),

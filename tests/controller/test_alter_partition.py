@@ -128,7 +128,7 @@ def test_rule_0_a_stale_or_unknown_proposer_is_refused_whole(stage: Stage) -> No
     cell.refused(
         stage.propose(broker_id=-1, broker_epoch=1), ErrorCode.INVALID_REQUEST, "broker_id"
     )
-    beyond = cell.decider.next_offset
+    beyond = cell.log.end_offset
     cell.refused(stage.propose(broker_epoch=beyond), ErrorCode.NOT_CONTROLLER, "broker_epoch")
 
 
@@ -188,7 +188,7 @@ def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_knows_epochs(sta
     result = stage.result(proposal)
     assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
     assert "not -1" in result.error_message
-    stage.cell.pending.features["metadata.version"] = 2
+    stage.cell._fold([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=2))])
     assert stage.result(proposal).error_code == 0
 
 

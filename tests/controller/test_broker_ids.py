@@ -515,7 +515,7 @@ def test_a_fenced_broker_that_heartbeats_is_not_missing(cell: Ids) -> None:
         cell.due()
     assert cell.broker(2).fenced
     cell.decider.state.absent_ids.look(
-        cell.pending.snapshot(), cell.decider.sessions.is_alive, cell.now
+        cell.pending.snapshot(), cell.decider.state.sessions.is_alive, cell.now
     )
     assert not cell.send(rpc.ListHostnamesRequest()).absent_ids
     assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
@@ -540,7 +540,7 @@ def test_time_in_which_the_controller_slept_does_not_count(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(30)
     cell.now += ADOPT_S
-    cell.decider.sessions.extend_all(ADOPT_S, cell.now)
+    cell.decider.state.sessions.extend_all(ADOPT_S, cell.now)
     cell.decider.state.absent_ids.extend_all(ADOPT_S)
     assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 60
 

@@ -11,6 +11,7 @@ from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import WINDOW
 from raftlog.metadata.records import RecordType, record
+from raftlog.wire.common.v1.common_pb2 import ClientIdentity
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -43,16 +44,8 @@ class Writer:
         decision = self.decide(sequence, done, body)
         assert decision.error is None, decision.error
         assert decision.duplicate is None
-        self.cell.lao.proposed(decision.records, self.cell.pending.offset + 1)
-        self.cell.pending.apply_batch(
-            decision.records,
-            base_offset=self.cell.pending.offset + 1,
-            epoch=self.cell.epoch,
-            timestamp_ms=timestamp_ms,
-            client_id=self.id,
-            sequence=sequence,
-            all_below_done=done,
-        )
+        client = ClientIdentity(client_id=self.id, sequence=sequence, all_below_done=done)
+        self.cell.log.add(decision.records, client, timestamp_ms)
         return self.cell.pending.offset
 
     def error(self, *args: Any, **kwargs: Any) -> tuple[ErrorCode, str]:
@@ -205,6 +198,4 @@ def test_idle_clients_are_closed_in_log_time() -> None:
 
 
 def advance(cell: Cell, timestamp_ms: int) -> None:
-    records, base_offset = [record(pb.NoOpRecord())], cell.pending.offset + 1
-    cell.lao.proposed(records, base_offset)
-    cell.pending.apply_batch(records, base_offset=base_offset, epoch=1, timestamp_ms=timestamp_ms)
+    cell.log.add([record(pb.NoOpRecord())], None, timestamp_ms)

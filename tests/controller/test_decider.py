@@ -68,7 +68,7 @@ def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
 
 def test_a_bootstrap_that_was_lost_with_its_leader_is_written_by_the_next() -> None:
     cell = Cell(brokers=0, bootstrap=False)
-    committed = cell.decider.state.committed
+    committed = cell.decider.state.log.committed
     cell.hold_commits = True
     cell.due()
     later = Cell(brokers=0, image=committed, epoch=2, bootstrap=False)
@@ -112,7 +112,7 @@ def test_a_wish_ends_with_its_registration_and_with_its_session() -> None:
     cell.decider.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
     assert not cell.decider.has_urgent_work(), "a report of the epoch before"
     cell.now += 9.1
-    cell.decider.lao.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao)
+    cell.lao.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao)
     cell.due()
     assert cell.broker(2).fenced
 
@@ -140,7 +140,7 @@ def test_heartbeats_under_another_controller_epoch_prove_life_and_nothing_else()
     cell.now += 3
     cell.beat(1, controller_epoch=cell.epoch - 1)
     assert cell.lao.applied_of(1) == before
-    assert cell.decider.sessions.last_contact(1) == cell.now
+    assert cell.decider.state.sessions.last_contact(1) == cell.now
 
 
 def test_the_next_deadline_is_the_session_that_runs_out_first() -> None:
@@ -181,13 +181,16 @@ def test_progress_is_written_when_lao_has_passed_news_at_most_once_an_interval()
         cell.create(f"t{cell.pending.offset}", replication_factor=1)
         cell.beat(1)
         cell.due()
-    assert cell.pending.progress is not None
-    first = cell.pending.progress.lowest_acknowledged_offset
+    recorded = cell.pending.snapshot().progress
+    assert recorded is not None
+    first = recorded.lowest_acknowledged_offset
     assert first < cell.lao.lao, "the interval holds the next one back"
     assert cell.decider.next_deadline() <= cell.now + 1
     cell.now += 1.1
     cell.due()
-    assert cell.pending.progress.lowest_acknowledged_offset == cell.lao.lao > first
+    recorded = cell.pending.snapshot().progress
+    assert recorded is not None
+    assert recorded.lowest_acknowledged_offset == cell.lao.lao > first
 
 
 def test_lao_is_below_the_high_watermark_that_is_recorded_with_it() -> None:

@@ -120,7 +120,7 @@ class World:
         if known >= 0:
             assert known >= self.lao
             self.lao = known
-        committed = self.cell.decider.state.committed
+        committed = self.cell.decider.state.log.committed
         assert known <= committed.offset
         for broker_id, broker in committed.brokers.items():
             if known >= 0 and not broker.fenced and broker.registration_version:
@@ -243,7 +243,7 @@ class World:
     def failover(self, inherits: bool) -> None:
         """The next controller has the whole log of this one, or only what was committed."""
         old = self.cell
-        image: Image = old.pending.snapshot() if inherits else old.decider.state.committed
+        image: Image = old.pending.snapshot() if inherits else old.decider.state.log.committed
         if not inherits:
             self.partition_epochs.clear()
             self.broker_epochs.clear()

@@ -116,7 +116,7 @@ def test_a_fenced_broker_that_falls_silent_just_loses_its_session() -> None:
     assert 1 in cell.decider.state.wants_unfence
     cell.now += 9.1
     assert cell.due() == []
-    assert cell.decider.sessions.last_contact(1) is None
+    assert cell.decider.state.sessions.last_contact(1) is None
     assert cell.decider.state.wants_unfence == set()
 
 
@@ -138,22 +138,22 @@ def test_a_heartbeat_of_another_epoch_is_no_sign_of_life(offset: int) -> None:
     true heartbeats do not renew]
     """
     cell = Cell(brokers=1)
-    epoch, contact = cell.broker(1).epoch, cell.decider.sessions.last_contact(1)
+    epoch, contact = cell.broker(1).epoch, cell.decider.state.sessions.last_contact(1)
     cell.now += 1
     assert not cell.decider.heard(1, epoch + offset, cell.now)
     assert not cell.decider.heard(9, epoch, cell.now)
-    assert cell.decider.sessions.last_contact(1) == contact
-    assert cell.decider.sessions.last_contact(9) is None
+    assert cell.decider.state.sessions.last_contact(1) == contact
+    assert cell.decider.state.sessions.last_contact(9) is None
     assert cell.decider.heard(1, epoch, cell.now)
-    assert cell.decider.sessions.last_contact(1) == cell.now
+    assert cell.decider.state.sessions.last_contact(1) == cell.now
 
 
 def test_a_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
     cell = Cell(brokers=2)
     cell.silence(2)
     later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now + 1000)
-    assert later.decider.sessions.is_alive(1, later.now)
-    assert not later.decider.sessions.is_alive(2, later.now), (
+    assert later.decider.state.sessions.is_alive(1, later.now)
+    assert not later.decider.state.sessions.is_alive(2, later.now), (
         "who died long ago must not look alive"
     )
     later.now += 8.9

@@ -44,7 +44,7 @@ def test_a_bad_heartbeat_is_refused(fields: dict[str, Any], code: ErrorCode, fie
 
 def test_an_epoch_at_or_beyond_the_log_end_means_that_the_controller_is_stale() -> None:
     cell = Cell(brokers=2)
-    end = cell.decider.next_offset
+    end = cell.log.end_offset
     for epoch in (end, end + 1000):
         cell.refused(
             cell.heartbeat(1, broker_epoch=epoch), ErrorCode.NOT_CONTROLLER, "broker_epoch"
@@ -63,10 +63,10 @@ def test_a_heartbeat_of_the_incarnation_before_neither_counts_nor_keeps_its_sess
     cell.now += 9.1
     cell.beat(2)
     cell.register(1, "another")
-    contact = cell.decider.sessions.last_contact(1)
+    contact = cell.decider.state.sessions.last_contact(1)
     cell.now += 1
     cell.refused(old, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
-    assert cell.decider.sessions.last_contact(1) == contact
+    assert cell.decider.state.sessions.last_contact(1) == contact
 
 
 def test_a_heartbeat_that_changes_nothing_writes_nothing_and_says_what_is() -> None:
@@ -80,12 +80,12 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing_and_says_what_is() -> N
     assert reply.controller_epoch == 1
     assert reply.lowest_acknowledged_offset == cell.lao.lao >= 0
     assert (reply.broker_id, reply.broker_epoch) == (1, cell.broker(1).epoch)
-    assert cell.decider.sessions.last_contact(1) == cell.now
+    assert cell.decider.state.sessions.last_contact(1) == cell.now
 
 
 def test_each_reply_has_the_ids_to_use_and_the_controllers_session_timeout() -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(broker_session_timeout_ms=7_000))
-    before = cell.decider.next_offset
+    before = cell.log.end_offset
     registered = cell.send(registration(2))
     assert (registered.broker_id, registered.broker_epoch) == (2, before)
     again = cell.send(registration(2))
@@ -167,7 +167,7 @@ def test_a_fenced_broker_that_shuts_down_may_go_at_once() -> None:
     cell = Cell(brokers=1)
     cell.register(2)
     assert _state(_stopping(cell, 2)) == (True, True, rpc.INACTIVE)
-    assert not cell.decider.sessions.is_alive(2, cell.now)
+    assert not cell.decider.state.sessions.is_alive(2, cell.now)
     assert cell.decide(cell.heartbeat(2, want_shut_down=True)).records == []
 
 
@@ -260,9 +260,11 @@ def test_what_a_leaving_broker_still_sends_neither_revives_its_session_nor_unfen
     assert late.records == []
     assert _state(late.body) == (True, True, rpc.INACTIVE)
     cell.decider.report(1, cell.broker(1).epoch, 1, cell.pending.offset, cell.lao.lao, cell.now)
-    assert not cell.decider.sessions.is_alive(1, cell.now)
+    assert not cell.decider.state.sessions.is_alive(1, cell.now)
     cell.register(1)
-    assert not cell.decider.sessions.is_alive(1, cell.now), "a registration that is repeated late"
+    assert not cell.decider.state.sessions.is_alive(1, cell.now), (
+        "a registration that is repeated late"
+    )
     cell.register(1, "successor")
 
 

@@ -374,7 +374,7 @@ def test_what_was_found_is_decided_on_the_newest_state() -> None:
 
     cell = Cell(brokers=3)
     topic = _moved(cell)
-    stale = cell.decider.state.committed
+    stale = cell.decider.state.log.committed
     made = LeaderBalance(ControllerSettings(leader_imbalance_check_interval_seconds=1), cell.now)
     decision = made.due(cell.pending, stale, cell.now + 2)
     assert decision is not None

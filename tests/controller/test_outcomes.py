@@ -73,6 +73,6 @@ def test_an_effect_is_dropped_with_a_decision_that_is_not_proposed() -> None:
     cell = Cell(brokers=0)
     decided = cell.decide(registration(7))
     assert isinstance(decided.outcome, Write)
-    assert cell.decider.sessions.last_contact(7) is None
+    assert cell.decider.state.sessions.last_contact(7) is None
     cell.propose(decided)
-    assert cell.decider.sessions.last_contact(7) == cell.now
+    assert cell.decider.state.sessions.last_contact(7) == cell.now

@@ -105,7 +105,7 @@ def test_a_fenced_broker_and_one_about_to_be_unfenced_get_none() -> None:
 def test_below_its_level_there_are_none() -> None:
     cell = Cell(brokers=0, bootstrap=False)
     cell.settings = type(cell.settings)(bootstrap_metadata_version=2)
-    cell.decider.state.settings = cell.decider.settings = cell.settings
+    cell.decider.state.settings = cell.settings
     cell.due()
     cell.join(1)
     reply = ask(cell, 1)

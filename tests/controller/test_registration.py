@@ -26,7 +26,7 @@ def test_the_epoch_is_the_offset_of_the_record_and_the_broker_starts_fenced() ->
         RecordType.REGISTER_BROKER,
         RecordType.HOSTNAME,
     ]
-    expected = cell.decider.next_offset
+    expected = cell.log.end_offset
     cell.propose(decision)
     broker = cell.broker(4)
     assert decision.body.broker_epoch == broker.epoch == expected == cell.pending.offset - 1
@@ -209,9 +209,9 @@ def test_two_processes_that_prove_nothing_are_not_the_same() -> None:
 def test_the_session_of_a_new_registration_begins_when_it_is_proposed() -> None:
     cell = Cell(brokers=0)
     decision = cell.decide(registration(1))
-    assert not cell.decider.sessions.is_alive(1, cell.now)
+    assert not cell.decider.state.sessions.is_alive(1, cell.now)
     cell.propose(decision)
-    assert cell.decider.sessions.is_alive(1, cell.now)
+    assert cell.decider.state.sessions.is_alive(1, cell.now)
 
 
 def test_requests_pipeline_against_the_pending_image() -> None:
@@ -220,7 +220,7 @@ def test_requests_pipeline_against_the_pending_image() -> None:
     first = cell.register(1)
     assert cell.register(2) == first + 2
     cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
-    assert 1 not in cell.decider.state.committed.brokers
+    assert 1 not in cell.decider.state.log.committed.brokers
 
 
 def test_unregistering_takes_a_broker_out_of_isrs_and_ends_its_session() -> None:
@@ -232,7 +232,7 @@ def test_unregistering_takes_a_broker_out_of_isrs_and_ends_its_session() -> None
     assert [cell.partition(topic, index).isr for index in range(2)] == [(2, 3), (2, 3)]
     assert [cell.partition(topic, index).replicas for index in range(2)] == [(1, 2, 3), (2, 1, 3)]
     assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), -1)
-    assert not cell.decider.sessions.is_alive(1, cell.now)
+    assert not cell.decider.state.sessions.is_alive(1, cell.now)
     cell.check_invariants()
     cell.refused(
         rpc.UnregisterBrokerRequest(broker_id=1), ErrorCode.BROKER_ID_NOT_REGISTERED, "broker_id"

@@ -166,7 +166,7 @@ class QuorumWorld:
                 active = node.service.decider
                 if active is None:
                     continue
-                named = active.state.committed.voters
+                named = active.state.log.committed.voters
                 found = named.voters if named is not None else ()
                 if [one.id for one in found] == list(expected) or [
                     one.directory_id for one in found

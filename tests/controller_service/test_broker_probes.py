@@ -29,8 +29,10 @@ class Scene:
         self.alive = True
         self.broker = SimpleNamespace(id=7, epoch=3, fenced=False, endpoint="b:9092")
         active: Any = SimpleNamespace(
-            pending=SimpleNamespace(brokers={7: self.broker}),
-            sessions=SimpleNamespace(is_alive=lambda _id, _now: self.alive),
+            state=SimpleNamespace(
+                log=SimpleNamespace(pending=SimpleNamespace(brokers={7: self.broker})),
+                sessions=SimpleNamespace(is_alive=lambda _id, _now: self.alive),
+            ),
         )
         self.probes = BrokerProbes(self, lambda: active, lambda *what: self.gone.append(what))  # type: ignore[arg-type]
 

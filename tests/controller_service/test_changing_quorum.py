@@ -167,7 +167,7 @@ async def test_a_new_voter_is_told_when_the_set_is_in_force_not_when_it_is_commi
     assert 4 in leader.voter_set
     active = leader.service.decider
     assert active is not None
-    assert [voter.id for voter in active.state.committed.voters.voters] == [1, 2, 3]
+    assert [voter.id for voter in active.state.log.committed.voters.voters] == [1, 2, 3]
 
 
 @simulated

@@ -12,6 +12,7 @@ from test_sessions_in_service import unfenced_broker
 from controller.decision import Decision, Write
 from controller.service import turns as turns_module
 from controller.service.leadership import Leadership
+from controller.state.epoch_log import EpochLog
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -25,9 +26,9 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each turn decides, from here on."""
     monkeypatch.setattr(turns_module, "MAX_TURN_RECORDS", LIMIT)
     counts = [0]
-    add, propose = Leadership.add, Leadership.propose
+    add, propose = EpochLog.add, Leadership.propose
 
-    def counted(self: Leadership, records: list[Any], *rest: Any) -> None:
+    def counted(self: EpochLog, records: list[Any], *rest: Any) -> None:
         counts[-1] += len(records)
         add(self, records, *rest)
 
@@ -35,7 +36,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(0)
         propose(self, *rest, **named)
 
-    monkeypatch.setattr(Leadership, "add", counted)
+    monkeypatch.setattr(EpochLog, "add", counted)
     monkeypatch.setattr(Leadership, "propose", cut)
     return counts
 

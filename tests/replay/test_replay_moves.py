@@ -24,8 +24,8 @@ class Logged(Cell):
     """A cell that keeps its log."""
 
     def _fold(self, records: list[Record]) -> None:
-        before: bytes = getattr(self, "log", b"")
-        self.log = before + batch.encode(
+        before: bytes = getattr(self, "written", b"")
+        self.written = before + batch.encode(
             [each.data for each in records],
             base_offset=self.pending.offset + 1,
             epoch=self.epoch,
@@ -81,7 +81,7 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Logged, Path]:
         rpc.CreatePartitionsAssignment(broker_ids=[5, 1, 2]), rpc.CreatePartitionsAssignment(broker_ids=[2, 5, 1])])]))  # fmt: skip
     directory = tmp_path_factory.mktemp("moved")
     with ExportWriter(directory, "test-cluster", 0, max_segment_records=20) as writer:
-        writer.append_chunk(cell.log)
+        writer.append_chunk(cell.written)
         writer.commit(cell.pending.offset + 1)
     return cell, directory
 
@@ -129,7 +129,7 @@ def test_a_stale_epoch_in_a_change_that_completes_a_move_is_found(
     planted = again.pending.offset + 1
     again._fold([record(change)])
     with ExportWriter(tmp_path / "planted", "test-cluster", 0, max_segment_records=20) as writer:
-        writer.append_chunk(again.log)
+        writer.append_chunk(again.written)
         writer.commit(again.pending.offset + 1)
     result = replay("audit", tmp_path / "planted")
     assert [(one.offset, one.rule, one.broker_id) for one in result.findings] == [

@@ -91,7 +91,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("OP-23", "A downgrade does not warn", "controller.decisions.quorum.features:update_features",
            "warnings=warnings(image, request.updates)", "", _FEATURES),
     breaks("OP-24", "An unregistered broker stays in ISRs", "controller.decisions.brokers.registration:unregister_broker",
-           "records = removals(state.pending, broker.id)", "records = []", "controller/test_registration.py"),
+           "records = removals(state.log.pending, broker.id)", "records = []", "controller/test_registration.py"),
     breaks("OP-25", "Fenced brokers are not there when asked for", "broker.metadata.reads:describe_cluster",
            "request.include_fenced_brokers or ", "", _READS),
     breaks("OP-26", "A topic twice is taken", "controller.decisions.partitions.partitions:create_partitions",

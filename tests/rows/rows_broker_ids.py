@@ -49,7 +49,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("ID-13", "A form that is not known is taken", f"{_HOSTS}:_alteration",
            "if one.version != MAPPING_VERSION:", "if False:", _HOSTNAMES),
     breaks("ID-14", "A registration does not map its host", "controller.decisions.brokers.registration:register_broker",
-           "records.extend(mapping_of(state.pending, request.listeners[0].host, request.broker_id))", "pass", _HOSTNAMES),
+           "records.extend(mapping_of(state.log.pending, request.listeners[0].host, request.broker_id))", "pass", _HOSTNAMES),
     breaks("ID-15", "No compare before the set", f"{_HOSTS}:_check_expected",
            "if offset != one.expected_offset:", "if False:", _HOSTNAMES),
     breaks("ID-16", "Unregistered ids are not missing", "controller.state.absent_ids:_is_absent",

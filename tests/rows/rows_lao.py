@@ -21,9 +21,9 @@ _VERSIONS, _LEASES, _PARKING = (
 # fmt: off
 ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("LAO-1", "Heartbeats do not tell LAO", "controller.decisions.brokers.heartbeats:_reply",
-           "lowest_acknowledged_offset=state.lao.lao,", "", _HEARTBEATS),
+           "lowest_acknowledged_offset=state.log.lao.lao,", "", _HEARTBEATS),
     breaks("LAO-1", "Heartbeats do not say in which epoch", "controller.decisions.brokers.heartbeats:_reply",
-           "controller_epoch=state.epoch,", "", _HEARTBEATS),
+           "controller_epoch=state.log.epoch,", "", _HEARTBEATS),
     breaks("LAO-2", "A fetch's reply does not tell LAO", "controller.service.observers:Observers._answer",
            "lowest_acknowledged_offset=lao,", "", "controller_service/test_observers.py"),
     breaks("LAO-2", "A parked fetch waits when LAO moves", "controller.service.observers:Observers._answer",

@@ -62,7 +62,7 @@ class _Asking:
         self, state: ControllerState, request: rpc.RegisterBrokerRequest, now: float
     ) -> None:
         self.state, self.now = state, now
-        self.image: Image = state.pending.snapshot()
+        self.image: Image = state.log.pending.snapshot()
         self.host, self.port = hostname_key(request.listeners[0].host), request.listeners[0].port
         self.incarnation_id, self.directory_id = (
             request.incarnation_id,

@@ -18,7 +18,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 def describe_brokers(state: ControllerState, now: float) -> Reply:
     """All registered brokers by id, LAO, and who holds it back. O(brokers + partitions)."""
-    image, lao = state.committed, state.lao
+    image, lao = state.log.committed, state.log.lao
     leaders, partitions = _count(image)
     body = rpc.DescribeBrokersResponse(
         brokers=[

@@ -67,7 +67,7 @@ def decide_heartbeat(
             reply = _reply(state, broker, request, rpc.ACTIVE)
             return reply._replace(effects=(LeaseStopped(broker.id),))
         body = _reply(state, broker, request, rpc.INACTIVE).body
-        records = fence(state.pending, broker, Cause.ASKED_TO_BE_FENCED)
+        records = fence(state.log.pending, broker, Cause.ASKED_TO_BE_FENCED)
         return Write(records, body, (Fenced(broker.id, Cause.ASKED_TO_BE_FENCED, len(records)),))
     reply = _reply(state, broker, request, rpc.ACTIVE)
     return _with_lease(state, broker, reply, now) if request.want_read_lease else reply
@@ -87,12 +87,12 @@ def _with_lease(state: ControllerState, broker: Broker, reply: Reply, now: float
 
 
 def _no_lease(state: ControllerState, broker: Broker, now: float) -> str:
-    if not versions.supports_strict_reads(state.pending.features):
-        level = versions.metadata_version(state.pending.features)
+    if not versions.supports_strict_reads(state.log.pending.features):
+        level = versions.metadata_version(state.log.pending.features)
         return f"metadata.version is {level}: leases for strict reads need 3"
     if heartbeats_off(state):
         return "heartbeats are not in force: broker.heartbeat.version is 0"
-    if not state.lao.unfenced_throughout(broker.id):
+    if not state.log.lao.unfenced_throughout(broker.id):
         return "that this broker is unfenced is not committed yet"
     if state.read_leases.is_withheld(broker.id, now):
         return (
@@ -116,9 +116,10 @@ def may_unfence(state: ControllerState, broker: Broker) -> bool:
     """
     if broker.id in state.isr_removals:
         return False
+    lao = state.log.lao
     if heartbeats_off(state):
-        return state.lao.may_join(broker.id)
-    return is_caught_up(broker, state.lao.applied_of(broker.id)) and state.lao.may_join(broker.id)
+        return lao.may_join(broker.id)
+    return is_caught_up(broker, lao.applied_of(broker.id)) and lao.may_join(broker.id)
 
 
 def on_probation(state: ControllerState, broker: Broker, now: float) -> bool:
@@ -129,7 +130,7 @@ def on_probation(state: ControllerState, broker: Broker, now: float) -> bool:
 def unfence_decision(state: ControllerState, broker: Broker, body: object = None) -> Write:
     """Unfence a broker that is ready."""
     cause = Cause.ACTIVE_WITHOUT_HEARTBEATS if heartbeats_off(state) else Cause.CAUGHT_UP
-    return Write(unfence(state.pending, broker, cause), body, (Unfenced(broker.id),))
+    return Write(unfence(state.log.pending, broker, cause), body, (Unfenced(broker.id),))
 
 
 def lowest_active_offset(state: ControllerState) -> int | None:
@@ -139,8 +140,8 @@ def lowest_active_offset(state: ControllerState) -> int | None:
     """
     return min(
         (
-            state.lao.applied_of(broker_id)
-            for broker_id, broker in state.committed.brokers.items()
+            state.log.lao.applied_of(broker_id)
+            for broker_id, broker in state.log.committed.brokers.items()
             if broker.active and broker.registration_version != LEGACY_REGISTRATION
         ),
         default=None,
@@ -176,8 +177,8 @@ def _may_leave_at_once(state: ControllerState, broker: Broker, *, want_fence: bo
     """
     if broker.fenced:
         return True
-    return (want_fence or not leads_any(state.pending, broker.id)) and not holds_many(
-        state.pending, broker.id
+    return (want_fence or not leads_any(state.log.pending, broker.id)) and not holds_many(
+        state.log.pending, broker.id
     )
 
 
@@ -187,8 +188,8 @@ def _stop(
     """Move its leaderships away; it leaves once the others know, so that clients are not sent to a
     broker that is gone.
     """
-    records = begin_shutdown(state.pending, broker)
-    last_offset = state.next_offset + len(records) - 1
+    records = begin_shutdown(state.log.pending, broker)
+    last_offset = state.log.end_offset + len(records) - 1
     # All is moved; else the next heartbeat goes on.
     begun = ShutdownBegun(broker.id, last_offset if len(records) < MAX_REMOVALS else None)
     return write_or_reply(records, _reply(state, broker, request, rpc.STOPPING).body, begun)
@@ -212,7 +213,7 @@ def _leave(
 ) -> Decision:
     """The session ends with the leave, so that a successor can register at once."""
     body = _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True).body
-    return write_or_reply(take_leave(state.pending, broker), body, Left(broker.id))
+    return write_or_reply(take_leave(state.log.pending, broker), body, Left(broker.id))
 
 
 def _reply(
@@ -227,9 +228,9 @@ def _reply(
         is_caught_up=is_caught_up(broker, request.current_metadata_offset),
         is_fenced=next_state == rpc.INACTIVE,
         should_shut_down=should_shut_down,
-        lowest_acknowledged_offset=state.lao.lao,
+        lowest_acknowledged_offset=state.log.lao.lao,
         current_state=next_state,
-        controller_epoch=state.epoch,
+        controller_epoch=state.log.epoch,
         broker_id=broker.id,
         broker_epoch=broker.epoch,
         broker_session_timeout_ms=state.settings.broker_session_timeout_ms,

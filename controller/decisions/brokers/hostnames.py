@@ -16,7 +16,6 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.hosts import host_error
 from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.entities import Hostname
-from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.hostnames import MAPPING_VERSION, host_of, hostname_key
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.records import Record
@@ -56,8 +55,8 @@ def list_hostnames(state: ControllerState, now: float) -> Reply:
 
     Raises UNSUPPORTED_VERSION.
     """
-    check_supported(state.pending)
-    image = state.committed
+    check_supported(state.log.pending)
+    image = state.log.committed
     body = rpc.ListHostnamesResponse(
         hostnames=[
             rpc.MappedHostname(
@@ -102,7 +101,7 @@ def alter_hostnames(state: ControllerState, request: rpc.AlterHostnamesRequest) 
     Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its
     result.
     """
-    check_supported(state.pending)
+    check_supported(state.log.pending)
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
     records: list[Record] = []
     results: list[rpc.HostnameAlterationResult] = []
@@ -111,15 +110,15 @@ def alter_hostnames(state: ControllerState, request: rpc.AlterHostnamesRequest) 
         result = rpc.HostnameAlterationResult(hostname=one.hostname, offset=-1)
         results.append(result)
         try:
-            change = _alteration(state.pending, one, f"alterations[{index}]", seen)
+            change = _alteration(state.log.pending, one, f"alterations[{index}]", seen)
         except ApiError as error:
             result.error.CopyFrom(wire_error(error))
             continue
         if change is not None and not request.validate_only:
-            result.offset = state.next_offset + len(records) if one.HasField("broker_id") else -1
+            result.offset = state.log.end_offset + len(records) if one.HasField("broker_id") else -1
             records.append(change)
         else:
-            old = state.pending.hostnames.get(hostname_key(one.hostname))
+            old = state.log.pending.hostnames.get(hostname_key(one.hostname))
             result.offset = -1 if old is None else old.offset
     return write_or_reply(records, rpc.AlterHostnamesResponse(results=results))
 
@@ -134,7 +133,7 @@ class HostnameCollector:
     def __init__(self, now: float) -> None:
         self.next_check = now + COLLECT_INTERVAL_S
 
-    def due(self, pending: ImageBuilder, now: float) -> Write | None:
+    def due(self, pending: ImageView, now: float) -> Write | None:
         """The mappings to delete now, at most COLLECT_MAX; None: none."""
         if now < self.next_check:
             return None

@@ -42,21 +42,21 @@ def register_broker(
             "cluster_id",
         )
     _check_fields(request)
-    if state.epoch_floor.is_due(state.pending):
+    if state.epoch_floor.is_due(state.log.pending):
         # Whoever is registered may take roles from an image like this one.
         return Defer(now + RETRY_S)
     choice: Choice | None = None
     if request.HasField("id_wanted"):
-        check_supported(state.pending)
+        check_supported(state.log.pending)
         choice = choose_broker_id(state, request, now)
         request = _with_id(request, choice.broker_id)
-    old = state.pending.brokers.get(request.broker_id)
+    old = state.log.pending.brokers.get(request.broker_id)
     _check_not_a_controller(state, request.broker_id, old, now)
     _check_duplicate(state, request, old, now)
     _check_features(state, request)
     if old is not None and old.incarnation_id == request.incarnation_id:
         return _register_again(state, request, old, choice, now)
-    epoch = state.next_offset
+    epoch = state.log.end_offset
     records = [_registration(request, epoch, fenced=True, in_controlled_shutdown=False)]
     if old is not None:
         # It is about to be back, and leads again where it is the last member of an ISR: no reason
@@ -65,8 +65,8 @@ def register_broker(
             bool(old.process.directory_id)
             and old.process.directory_id == request.process.directory_id
         )
-        records.extend(removals(state.pending, old.id, on_purpose=True, same_disk=same_disk))
-    records.extend(mapping_of(state.pending, request.listeners[0].host, request.broker_id))
+        records.extend(removals(state.log.pending, old.id, on_purpose=True, same_disk=same_disk))
+    records.extend(mapping_of(state.log.pending, request.listeners[0].host, request.broker_id))
     return Write(
         records, _response(state, request, epoch, choice), (Registered(request.broker_id, epoch),)
     )
@@ -81,7 +81,7 @@ def unregister_broker(
     A broker that is not fenced goes when its lease for strict reads has ended: up to a session
     timeout later.
     """
-    broker = state.pending.brokers.get(request.broker_id)
+    broker = state.log.pending.brokers.get(request.broker_id)
     if broker is None:
         raise refuse(
             ErrorCode.BROKER_ID_NOT_REGISTERED,
@@ -93,7 +93,7 @@ def unregister_broker(
         # It may be answering strict reads until then.
         return Defer(leases.ends_at(broker.id), (LeaseStopped(broker.id),))
     # Out of the ISRs first, so that no record leaves an ISR with somebody who is not registered.
-    records = removals(state.pending, broker.id)
+    records = removals(state.log.pending, broker.id)
     records.append(
         record(pb.UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch))
     )
@@ -209,7 +209,7 @@ def _check_duplicate(
             "broker_id",
         )
     if (
-        holds_many(state.pending, old.id)
+        holds_many(state.log.pending, old.id)
         and not heartbeats_off(state)
         and (not old.fenced or old.id in state.isr_removals)
     ):
@@ -225,7 +225,7 @@ def _check_duplicate(
 
 def _check_features(state: ControllerState, request: rpc.RegisterBrokerRequest) -> None:
     supported = {feature.name: feature for feature in request.features}
-    for name, level in sorted(state.pending.snapshot().features.items()):
+    for name, level in sorted(state.log.pending.snapshot().features.items()):
         if name == LAO_VERSION and request.registration_version == LEGACY_REGISTRATION:
             # A legacy broker may join: LAO is unknown meanwhile, and says because of whom.
             continue
@@ -284,10 +284,10 @@ def _register_again(
     )
     records = [] if amended.data.body == _as_registered(old).data.body else [amended]
     if records:
-        records.extend(mapping_of(state.pending, request.listeners[0].host, request.broker_id))
+        records.extend(mapping_of(state.log.pending, request.listeners[0].host, request.broker_id))
     if records and old.cause in UNVOUCHED:
         # What the amendment would make forgotten: LAO has not vouched for it.
-        records.append(registration_change(state.pending, old, old.cause))
+        records.append(registration_change(state.log.pending, old, old.cause))
     effects = () if old.has_left else (RegisteredAgain(old.id, old.epoch, old.fenced),)
     return write_or_reply(records, _response(state, request, old.epoch, choice), *effects)
 
@@ -352,6 +352,6 @@ def _response(
         heartbeats_off=heartbeats_off(state),
         id_source=rpc.BROKER_ID_GIVEN if choice is None else choice.source,
         id_reason="" if choice is None else choice.why,
-        metadata_offset=max(epoch, state.pending.offset),
+        metadata_offset=max(epoch, state.log.pending.offset),
         generation=state.generation,
     )

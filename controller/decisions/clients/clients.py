@@ -15,10 +15,10 @@ from collections.abc import Iterable
 
 from controller.decision import Write, refuse
 from controller.settings import ControllerSettings
+from controller.state.epoch_log import PendingImage
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
 from raftlog.metadata.entities import ClientResult
-from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import supports_clients
@@ -122,7 +122,7 @@ class ClientExpiry:
         self.next_check = now + CHECK_INTERVAL_S
         """Seconds of the loop's clock."""
 
-    def due(self, pending: ImageBuilder, now: float) -> Write | None:
+    def due(self, pending: PendingImage, now: float) -> Write | None:
         """The clients to close now; None: none.
 
         Log time is that of the newest batch: an idle log evicts nobody.

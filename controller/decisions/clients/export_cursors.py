@@ -33,8 +33,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 def list_export_cursors(state: ControllerState, look: Look | None, now: float) -> Reply:
     """All cursors by name. Raises UNSUPPORTED_VERSION."""
-    _check_supported(state.pending)
-    image = state.committed
+    _check_supported(state.log.pending)
+    image = state.log.committed
     cursors = [
         rpc.ExportCursor(
             name=one.name,
@@ -61,7 +61,7 @@ def alter_export_cursors(
     Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its
     result.
     """
-    _check_supported(state.pending)
+    _check_supported(state.log.pending)
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
     altering = _Altering(state, _log_start(look, now))
     results: list[rpc.ExportCursorAlterationResult] = []
@@ -75,10 +75,12 @@ def alter_export_cursors(
             result.error.CopyFrom(wire_error(error))
             continue
         if change is not None and not request.validate_only:
-            result.offset = state.next_offset + len(records) if one.HasField("end_offset") else -1
+            result.offset = (
+                state.log.end_offset + len(records) if one.HasField("end_offset") else -1
+            )
             records.append(change)
         else:
-            result.offset = _offset_of(state.pending.export_cursors.get(one.name))
+            result.offset = _offset_of(state.log.pending.export_cursors.get(one.name))
     return write_or_reply(records, rpc.AlterExportCursorsResponse(results=results))
 
 
@@ -86,8 +88,8 @@ class _Altering:
     """The alterations of one request, one after the other."""
 
     def __init__(self, state: ControllerState, log_start_offset: int) -> None:
-        self._view = state.pending
-        self._log_start_offset, self._log_end_offset = log_start_offset, state.next_offset
+        self._view = state.log.pending
+        self._log_start_offset, self._log_end_offset = log_start_offset, state.log.end_offset
         self._count = len(self._view.export_cursors)
         self._seen: set[str] = set()
 

@@ -56,7 +56,7 @@ def elect_leaders(state: ControllerState, request: rpc.ElectLeadersRequest) -> W
 
 
 def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Write | Reply:
-    view, brokers = state.pending, Brokers(state.pending)
+    view, brokers = state.log.pending, Brokers(state.log.pending)
     limit = state.settings.max_records_per_request
     # No further than that: a topic of many partitions that is named many times has no end.
     named = list(islice(_named(state, request), limit + 1))
@@ -85,7 +85,7 @@ def _named(
     state: ControllerState, request: rpc.ElectLeadersRequest
 ) -> Iterator[tuple[str, int, str]]:
     """(topic, partition, field) of all that are meant."""
-    view = state.pending
+    view = state.log.pending
     for index, topic in enumerate(request.topics):
         field = f"topics[{index}]"
         if topic.partition_indexes:
@@ -132,7 +132,7 @@ def _elect_all(state: ControllerState, request: rpc.ElectLeadersRequest) -> Writ
 
     O(partitions).
     """
-    image = state.pending.snapshot()
+    image = state.log.pending.snapshot()
     brokers, limit = Brokers(image), state.settings.max_records_per_request
     keys = sorted(_wanting(image, brokers, request.election_type))
     records: list[Record] = []

@@ -35,7 +35,7 @@ def create_partitions(
     topic.
     """
     check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
-    live = active_brokers(state.pending)
+    live = active_brokers(state.log.pending)
     names = Counter(topic.name for topic in request.topics)
     records: list[Record] = []
     results = []
@@ -81,7 +81,7 @@ def _add(
         )
     # Counted before anything is made of them: a request must not cost more than its answer may.
     check_record_count(len(records) + added, state.settings.max_records_per_request)
-    width = len(assignment_of(state.pending.partitions[topic.id, 0]).target)
+    width = len(assignment_of(state.log.pending.partitions[topic.id, 0]).target)
     active = frozenset(live)
     if wanted.assignments:
         placed = _manual(state, active, wanted, added, width, f"{field}.assignments")
@@ -92,7 +92,7 @@ def _add(
             field,
         )
     else:
-        placed = spread(state.pending, live, added, width, state.rng)
+        placed = spread(state.log.pending, live, added, width, state.rng)
     records.extend(
         new_partition(
             topic.id, topic.partition_count + index, replicas, active, state.epoch_floor.first
@@ -102,14 +102,14 @@ def _add(
 
 
 def _topic(state: ControllerState, wanted: rpc.CreatePartitionsTopic, field: str) -> Topic:
-    topic_id = state.pending.topic_ids.get(wanted.name)
+    topic_id = state.log.pending.topic_ids.get(wanted.name)
     if topic_id is None:
         raise refuse(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"there is no topic {wanted.name!r}",
             f"{field}.name",
         )
-    topic = state.pending.topics[topic_id]
+    topic = state.log.pending.topics[topic_id]
     return topic
 
 
@@ -128,7 +128,7 @@ def _manual(
             field,
         )
     for position, entry in enumerate(wanted.assignments):
-        wrong = wrong_new_replicas(state.pending, entry.broker_ids, live, width)
+        wrong = wrong_new_replicas(state.log.pending, entry.broker_ids, live, width)
         if wrong:
             raise refuse(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong, f"{field}[{position}].broker_ids"

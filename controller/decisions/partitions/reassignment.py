@@ -67,8 +67,10 @@ def alter_reassignments(
             try:
                 if named[topic.name, wanted.partition_index] > 1:
                     raise refuse(ErrorCode.INVALID_REQUEST, "this partition is named twice", field)
-                partition = find_partition(state.pending, topic.name, wanted.partition_index, field)
-                change = _decide(state.pending, partition, wanted, field, may_resize=may_resize)
+                partition = find_partition(
+                    state.log.pending, topic.name, wanted.partition_index, field
+                )
+                change = _decide(state.log.pending, partition, wanted, field, may_resize=may_resize)
                 if change is not None:
                     records.append(record(change))
             except ApiError as error:

@@ -39,7 +39,7 @@ def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> W
     topic.
     """
     check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
-    live = active_brokers(state.pending)
+    live = active_brokers(state.log.pending)
     names = Counter(topic.name for topic in request.topics)
     records: list[Record] = []
     results = []
@@ -66,7 +66,7 @@ def delete_topics(state: ControllerState, request: rpc.DeleteTopicsRequest) -> W
     gone.
     """
     check_item_count(len(request.names), state.settings.max_records_per_request, "names")
-    view = state.pending
+    view = state.log.pending
     names = Counter(request.names)
     records: list[Record] = []
     results = []
@@ -103,7 +103,7 @@ def _create(
     records: list[Record],
 ) -> rpc.CreatableTopicResult:
     """Append the records of one topic, all or none."""
-    _check_name(state.pending, topic.name, f"{field}.name")
+    _check_name(state.log.pending, topic.name, f"{field}.name")
     configs = _configs(state, topic, f"{field}.configs")
     if topic.assignments:
         # Counted before anything is made of them: a request must not cost more than its answer may.
@@ -111,7 +111,7 @@ def _create(
             len(records) + 1 + len(configs) + len(topic.assignments),
             state.settings.max_records_per_request,
         )
-        assignments = _manual(state.pending, frozenset(live), topic, field)
+        assignments = _manual(state.log.pending, frozenset(live), topic, field)
     else:
         partitions = _partition_count(state, topic, f"{field}.num_partitions")
         replication_factor = _replication_factor(
@@ -120,7 +120,7 @@ def _create(
         check_record_count(
             len(records) + 1 + len(configs) + partitions, state.settings.max_records_per_request
         )
-        assignments = spread(state.pending, live, partitions, replication_factor, state.rng)
+        assignments = spread(state.log.pending, live, partitions, replication_factor, state.rng)
     topic_id = _new_topic_id(state)
     records.append(record(pb.TopicRecord(name=topic.name, topic_id=topic_id)))
     records.extend(configs)
@@ -232,5 +232,5 @@ def _manual(
 def _new_topic_id(state: ControllerState) -> bytes:
     while True:
         topic_id = state.rng.randbytes(16)
-        if topic_id != NO_TOPIC_ID and topic_id not in state.pending.topics:
+        if topic_id != NO_TOPIC_ID and topic_id not in state.log.pending.topics:
             return topic_id

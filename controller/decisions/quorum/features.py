@@ -60,7 +60,7 @@ def update_features(
     The end of strict reads is decided when every lease for them has ended: up to a session timeout
     later.
     """
-    image = state.pending.snapshot()
+    image = state.log.pending.snapshot()
     records: list[Record] = []
     seen: set[str] = set()
     for index, update in enumerate(request.updates):

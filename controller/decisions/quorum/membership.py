@@ -43,12 +43,9 @@ class Membership:
     ``look`` shows what the quorum's core knows of the replicas.
     """
 
-    def __init__(
-        self, state: ControllerState, node_id: int, epoch_start_offset: int, look: Look | None
-    ) -> None:
+    def __init__(self, state: ControllerState, node_id: int, look: Look | None) -> None:
         self._state = state
         self._node_id = node_id
-        self._epoch_start_offset = epoch_start_offset
         self._look = look
         self._next_look = 0.0
 
@@ -70,7 +67,7 @@ class Membership:
                     ),
                     "voter_id",
                 )
-        if request.voter_id in self._state.pending.brokers:
+        if request.voter_id in self._state.log.pending.brokers:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
                 f"node {request.voter_id} is registered as a broker: controllers and brokers have"
@@ -97,7 +94,7 @@ class Membership:
         _check_endpoint(request.endpoint)
         known, finalized = (
             max(1, observer.max_metadata_version),
-            metadata_version(self._state.pending.features),
+            metadata_version(self._state.log.pending.features),
         )
         if known < finalized:
             raise refuse(
@@ -140,19 +137,19 @@ class Membership:
     def _changeable(self, now: float) -> tuple[QuorumDescription, tuple[VoterEntry, ...]]:
         """The quorum and its voters, if the set may be changed now."""
         state = self._state
-        named: Voters | None = state.pending.voters
-        if named is not None and named.offset > state.committed.offset:
+        named: Voters | None = state.log.pending.voters
+        if named is not None and named.offset > state.log.committed.offset:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"the change of the voter set at {named.offset} is not committed yet",
             )
-        if self._look is None or state.committed.offset < self._epoch_start_offset:
+        if self._look is None or state.log.committed.offset < state.log.epoch_start_offset:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
                 "this controller has committed nothing of its own epoch yet",
             )
-        if not supports_voters(state.pending.features):
-            level = metadata_version(state.pending.features)
+        if not supports_voters(state.log.pending.features):
+            level = metadata_version(state.log.pending.features)
             raise refuse(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"the voter set is static at metadata.version {level}: raise that first",
@@ -201,8 +198,8 @@ class Membership:
         """Whether the log names no voters although it may."""
         return (
             self._look is not None
-            and self._state.pending.voters is None
-            and supports_voters(self._state.pending.features)
+            and self._state.log.pending.voters is None
+            and supports_voters(self._state.log.pending.features)
         )
 
     def next_deadline(self) -> float:
@@ -215,7 +212,7 @@ class Membership:
             return None
         self._next_look = now + FIRST_SET_EVERY_S
         assert self._look is not None
-        if self._state.committed.offset < self._epoch_start_offset:
+        if self._state.log.committed.offset < self._state.log.epoch_start_offset:
             return None
         voters = _with_directories(self._look(now))
         if not voters or not all(voter.directory_id and voter.endpoint for voter in voters):

@@ -2,7 +2,8 @@
 ends.
 """
 
-from controller.service.chunk import MAX_SHARED_RECORDS, ChunkBuilder
+from controller.state.chunk import MAX_SHARED_RECORDS
+from controller.state.epoch_log import EpochLog
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -23,17 +24,17 @@ def topic(name: str) -> Record:
 def build(
     *decisions: tuple[list[Record], ClientIdentity | None],
 ) -> tuple[list[batch.BatchHeader], bytes, Image]:
-    pending = ImageBuilder(Image())
-    chunks = ChunkBuilder(pending, epoch=3)
+    log = EpochLog(3, 0, Image())
     for records, client in decisions:
-        chunks.add(records, client, 50)
-    cut = chunks.cut()
+        log.add(records, client, 50)
+    cut = log.cut()
     assert cut is not None
     chunk, base_offset, voters = cut
     assert base_offset == 0
+    assert log.end_offset == sum(len(records) for records, _ in decisions)
     assert voters == voters_in(chunk, batch.scan(chunk, expect_offset=0).control_at)
-    assert chunks.cut() is None
-    return list(batch.headers(chunk, expect_offset=0)), chunk, pending.snapshot()
+    assert log.cut() is None
+    return list(batch.headers(chunk, expect_offset=0)), chunk, log.pending.snapshot()
 
 
 def test_the_chunk_folds_to_the_image_it_was_cut_from() -> None:

@@ -1,20 +1,28 @@
-"""One turn's decisions on their way into the log: folded into the pending image at once, encoded
-once, proposed as one chunk.
+"""One turn's decisions on their way into the log: encoded once, proposed as one chunk.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from raftlog import batch
-from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.voters_log import from_entries
 from raftlog.voter import VotersAt
 from raftlog.wire.common.v1 import common_pb2
 
 MAX_SHARED_RECORDS = 512
-_NOBODY = common_pb2.ClientIdentity()
+
+
+class Chunk(NamedTuple):
+    """Whole batches back to back."""
+
+    data: bytes
+    base_offset: int
+    voters: tuple[VotersAt, ...]
+    """The voter sets in it."""
 
 
 class ChunkBuilder:
@@ -28,8 +36,7 @@ class ChunkBuilder:
     batch.
     """
 
-    def __init__(self, pending: ImageBuilder, epoch: int) -> None:
-        self._pending = pending
+    def __init__(self, epoch: int) -> None:
         self._epoch = epoch
         self._frames: list[bytes] = []
         self._base_offset = -1
@@ -40,31 +47,17 @@ class ChunkBuilder:
         self._voters: list[VotersAt] = []
 
     def add(
-        self, records: list[Record], client: common_pb2.ClientIdentity | None, timestamp_ms: int
+        self,
+        records: list[Record],
+        base_offset: int,
+        client: common_pb2.ClientIdentity,
+        timestamp_ms: int,
     ) -> None:
-        """Fold a decision into the pending image and take its records. Raises FoldError."""
-        pending = self._pending
-        base_offset = pending.offset + 1
-        if client is None:
-            client = _NOBODY
-        sequence = client.sequence
-        if sequence:
-            pending.apply_batch(
-                records,
-                base_offset=base_offset,
-                epoch=self._epoch,
-                timestamp_ms=timestamp_ms,
-                client_id=client.client_id,
-                sequence=sequence,
-                all_below_done=client.all_below_done,
-            )
-        else:
-            pending.apply_batch(
-                records, base_offset=base_offset, epoch=self._epoch, timestamp_ms=timestamp_ms
-            )
+        """Take the records of a decision; they follow those taken before."""
         if self._base_offset < 0:
             self._base_offset = base_offset
         self._timestamp_ms = timestamp_ms
+        sequence = client.sequence
         if len(records) == 1 and records[0].type == RecordType.CONFIG and not sequence:
             principal = client.principal
             if principal != self._shared_principal or len(self._shared) >= MAX_SHARED_RECORDS:
@@ -104,14 +97,11 @@ class ChunkBuilder:
                 )
             )
 
-    def cut(self) -> tuple[bytes, int, tuple[VotersAt, ...]] | None:
-        """The chunk, its base offset and the voter sets in it; it ends where the pending image
-        does. None if nothing was added.
-        """
+    def cut(self) -> Chunk | None:
+        """All that was added since the last cut; None: nothing."""
         self._end_shared()
         if not self._frames:
             return None
-        chunk, base_offset = b"".join(self._frames), self._base_offset
-        voters = tuple(self._voters)
+        chunk = Chunk(b"".join(self._frames), self._base_offset, tuple(self._voters))
         self._frames, self._base_offset, self._voters = [], -1, []
-        return chunk, base_offset, voters
+        return chunk

@@ -1,0 +1,152 @@
+"""The log of one controller epoch as its leader builds it: what is committed, what is proposed, and
+the chunk under construction. Nothing else changes any of them.
+
+An epoch has three stages. *Claim*: ``inherit`` takes the log that the leader found, the inherited
+tail included; ``claimed`` ends it. *Active*: ``add`` takes each decision, ``cut`` ends a chunk,
+``commit`` follows the high watermark. *Over*: the whole object is dropped.
+
+Why: docs/decisions/008-one-turn-one-chunk.md
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from controller.state.chunk import Chunk, ChunkBuilder
+from controller.visibility.lao import LaoTracker
+from raftlog import batch
+from raftlog.metadata.entities import Voters
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image, ImageView
+from raftlog.metadata.records import Record, decoded
+from raftlog.wire.common.v1 import common_pb2
+
+_NOBODY = common_pb2.ClientIdentity()
+
+
+class PendingImage(ImageView, Protocol):
+    """The pending image as decisions see it: they look things up, and cannot fold."""
+
+    @property
+    def offset(self) -> int:
+        """Of the last record proposed (inclusive)."""
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Of the last batch."""
+
+    @property
+    def state_hash(self) -> int:
+        """Of all entities, not reduced to its width."""
+
+    @property
+    def voters(self) -> Voters | None:
+        """The voter set that the log names last."""
+
+
+class EpochLog:
+    """Owns the pending image, the committed image and LAO of one epoch.
+
+    Others hold this object and read through it: an alias of ``pending`` lives in a function at
+    most.
+    """
+
+    def __init__(self, epoch: int, epoch_start_offset: int, committed: Image) -> None:
+        """``committed``: the node's image; the log above it is to be inherited."""
+        self.epoch = epoch
+        self.epoch_start_offset = epoch_start_offset
+        self.committed = committed
+        """The newest image that is known to be committed: what may be shown."""
+        self._pending = ImageBuilder(committed)
+        self.pending: PendingImage = self._pending
+        """The whole local log and everything added: decisions validate against it."""
+        self.lao = LaoTracker(epoch, epoch_start_offset)
+        self.lao.seed(committed)
+        self._chunk = ChunkBuilder(epoch)
+        self._proposed: deque[tuple[int, Image, int]] = deque()
+        """The end of each chunk, the image there, and the chunk's bytes: it becomes the committed
+        one without being folded again.
+        """
+        self._inherited_bytes = 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset of the next record."""
+        return self._pending.offset + 1
+
+    @property
+    def uncommitted_chunks(self) -> int:
+        """How many proposed chunks are not committed yet; the inherited tail counts as one."""
+        return len(self._proposed)
+
+    # --- claim -----------------------------------------------------------------------------------
+
+    def inherit(self, chunk: bytes) -> None:
+        """Fold the next part of the log that the leader found. Raises FoldError,
+        UnknownRecordError.
+        """
+        pending = self._pending
+        self._inherited_bytes += len(chunk)
+        for header in batch.headers(chunk, verify=False):
+            records = [decoded(data) for data in batch.records(chunk, header)]
+            pending.apply_decoded(header, records)
+            self.lao.proposed(records, header.base_offset)
+
+    def claimed(self) -> None:
+        """The whole log is inherited, this epoch's first record included."""
+        self._keep_image(self._inherited_bytes)
+
+    # --- active ----------------------------------------------------------------------------------
+
+    def add(
+        self, records: list[Record], client: common_pb2.ClientIdentity | None, timestamp_ms: int
+    ) -> None:
+        """Take what was decided: the next decision sees it. Raises FoldError."""
+        pending = self._pending
+        base_offset = pending.offset + 1
+        if client is None:
+            client = _NOBODY
+        sequence = client.sequence
+        if sequence:
+            pending.apply_batch(
+                records,
+                base_offset=base_offset,
+                epoch=self.epoch,
+                timestamp_ms=timestamp_ms,
+                client_id=client.client_id,
+                sequence=sequence,
+                all_below_done=client.all_below_done,
+            )
+        else:
+            pending.apply_batch(
+                records, base_offset=base_offset, epoch=self.epoch, timestamp_ms=timestamp_ms
+            )
+        self._chunk.add(records, base_offset, client, timestamp_ms)
+        self.lao.proposed(records, base_offset)
+
+    def cut(self) -> Chunk | None:
+        """What was added since the last cut, to be proposed now; it ends at ``end_offset``. None:
+        nothing was added.
+        """
+        chunk = self._chunk.cut()
+        if chunk is not None:
+            self._keep_image(len(chunk.data))
+        return chunk
+
+    def commit(self, high_watermark: int) -> int | None:
+        """Everything below ``high_watermark`` is committed.
+
+        How many bytes of the log lie between the committed image before and the new one; None: it
+        is still the same.
+        """
+        proposed, total_bytes = self._proposed, None
+        while proposed and proposed[0][0] <= high_watermark:
+            _, self.committed, size = proposed.popleft()
+            total_bytes = (total_bytes or 0) + size
+        self.lao.committed(high_watermark)
+        return total_bytes
+
+    def _keep_image(self, size: int) -> None:
+        image = self._pending.snapshot()
+        self._proposed.append((image.offset + 1, image, size))
