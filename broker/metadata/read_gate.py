@@ -1,15 +1,15 @@
 """Which image answers a read, and how long a read may wait for it. Pure.
 
-*repeatable*: the image at the LAO told. *latest*: the tip. With a token T: for *repeatable* the
-oldest kept image at max(T, told) or later, for *latest* the tip once it has reached T. A read that
-cannot be answered yet is parked until the view moves or its deadline comes.
+*repeatable*: the image at the known LAO. *latest*: the tip. With a token T: for *repeatable* the
+oldest kept image at max(T, known LAO) or later, for *latest* the tip once it has reached T. A read
+that cannot be answered yet is parked until the view moves or its deadline comes.
 
-*strict*: the image at the LAO told, once that has reached T and all that was applied here at some
+*strict*: the image at the known LAO, once that has reached T and all that was applied here at some
 moment of the read at which this broker held its lease. While a broker holds a lease it counts, so
 every LAO there ever was is applied here: with it every write that was answered ``acknowledged``,
 and every image that a strict read showed, since that was at a LAO. And what is shown is at a LAO,
-so whoever reads strictly after this one has applied it. [Without the wait: A has been told 10 and
-shows it, then B, told 8, shows 8 to the next who asks.]
+so whoever reads strictly after this one has applied it. [Without the wait: A knows 10 and
+shows it, then B, which knows 8, shows 8 to the next who asks.]
 
 Why: docs/decisions/011-read-leases.md
 """

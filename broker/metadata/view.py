@@ -82,14 +82,14 @@ class View:
         self._chunks: list[_Chunk] = []
         self._between: list[_Between] = []
         self._bytes = 0
-        self._told = self._told_epoch = self._announced = UNKNOWN
-        self._announced_epoch = UNKNOWN
+        self._known_lao = self._known_lao_epoch = self._received_lao = UNKNOWN
+        self._received_lao_epoch = UNKNOWN
         self._unfenced_epoch: int | None = None
         self.heartbeats = True
         """Whether the newest image says that brokers heartbeat (KIP-343)."""
         self._heartbeats_from = UNKNOWN
-        """Where it began to say so again, after it had not; a LAO told before may be below what
-        others were told.
+        """Where it began to say so again, after it had not; a LAO received before may be below what
+        others know.
         """
 
     # --- what is known ---------------------------------------------------------------------------
@@ -106,23 +106,23 @@ class View:
 
     @property
     def known_lao(self) -> int:
-        """The highest LAO told, of those that this broker's readers have: what it reports.
+        """The highest LAO that this broker received and its readers have: what it reports.
 
         Never goes back within a generation.
         """
-        return self._told
+        return self._known_lao
 
     @property
     def known_lao_epoch(self) -> int:
         """The epoch of the controller that told it."""
-        return self._told_epoch
+        return self._known_lao_epoch
 
     @property
-    def ahead(self) -> bool:
-        """A LAO above what is applied here was told: the controller does not count this broker,
-        which must not pretend.
+    def lao_above_applied(self) -> bool:
+        """This broker received a LAO above what it has applied: the controller does not count it,
+        and it serves no reads as if it did.
         """
-        return self._announced > self._tip.offset
+        return self._received_lao > self._tip.offset
 
     @property
     def registration(self) -> Broker | None:
@@ -133,16 +133,20 @@ class View:
     def repeatable(self) -> Image | None:
         """The image at LAO; None if LAO is unknown.
 
-        Only a LAO told by the controller epoch that unfenced this broker, or a later one, counts:
-        after a failover, one told before may be below what was answered ``visible`` while this
-        broker was fenced. The same goes for one told before heartbeats came into force: without
-        them LAO is unknown, and brokers are unfenced whatever they have been told.
+        Only a LAO from the controller epoch that unfenced this broker, or a later one, counts:
+        after a failover, an earlier one may be below what was answered ``visible`` while this
+        broker was fenced. The same goes for one from before heartbeats came into force: without
+        them LAO is unknown, and brokers are unfenced whatever LAO they know.
         """
-        if self._unfenced_epoch is None or self._told_epoch < self._unfenced_epoch or self.ahead:
+        if (
+            self._unfenced_epoch is None
+            or self._known_lao_epoch < self._unfenced_epoch
+            or self.lao_above_applied
+        ):
             return None
-        if not self.heartbeats or self._told < self._heartbeats_from:
+        if not self.heartbeats or self._known_lao < self._heartbeats_from:
             return None
-        return self._oldest if self._oldest.offset <= self._told else None
+        return self._oldest if self._oldest.offset <= self._known_lao else None
 
     @property
     def bytes_kept(self) -> int:
@@ -182,8 +186,11 @@ class View:
             return False
         self.controller_epoch = controller_epoch
         self.high_watermark = max(self.high_watermark, high_watermark)
-        if lowest_acknowledged_offset >= max(self._announced, 0):
-            self._announced, self._announced_epoch = lowest_acknowledged_offset, controller_epoch
+        if lowest_acknowledged_offset >= max(self._received_lao, 0):
+            self._received_lao, self._received_lao_epoch = (
+                lowest_acknowledged_offset,
+                controller_epoch,
+            )
             self._adopt()
         self._moved()
         return True
@@ -272,11 +279,11 @@ class View:
         """Move the oldest image up to the LAO announced, which counts as told once it is applied
         here.
         """
-        if self._announced == UNKNOWN:
+        if self._received_lao == UNKNOWN:
             return
-        if not self.ahead:
-            self._told, self._told_epoch = self._announced, self._announced_epoch
-        self._raise_oldest(self._announced)
+        if not self.lao_above_applied:
+            self._known_lao, self._known_lao_epoch = self._received_lao, self._received_lao_epoch
+        self._raise_oldest(self._received_lao)
 
     def _raise_oldest(self, offset: int) -> None:
         """Make the image at ``offset``, or the newest below it, the oldest; drop what it makes

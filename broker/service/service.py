@@ -269,7 +269,7 @@ class BrokerService:
         """Why this broker takes nothing new; empty if it does. For readiness too."""
         if why := self._lifecycle.why_fenced(self._loop.time()):
             return why
-        if self._view.ahead:
+        if self._view.lao_above_applied:
             return (
                 "a lowest acknowledged offset above what is applied here was told: this broker is"
                 " not counted"
@@ -339,7 +339,7 @@ class BrokerService:
             applied_offset=view.applied,
             lowest_acknowledged_offset=view.known_lao,
             state_hash=format_hash(view.tip.state_hash),
-            self_fenced=lifecycle.self_fenced(self._loop.time()) or view.ahead,
+            self_fenced=lifecycle.self_fenced(self._loop.time()) or view.lao_above_applied,
             image_bytes_kept=view.bytes_kept,
             read_lease_ms=self._lease.remaining_ms(self._loop.time()),
         )

@@ -81,7 +81,7 @@ class _Registration:
     applied: int = -1
     known_lao: int = -1
     parked: tuple[int, int] | None = None
-    """(applied, told) of a report above what is known as committed."""
+    """(applied, known LAO) of a report above what is known as committed."""
 
 
 _Position = tuple[int, int, int]
@@ -103,8 +103,8 @@ class LaoTracker:
         It does not move while the minimum cannot rise, or while there is no member.
         """
         self._known_lao_floor = -1
-        """The highest minimum of ``told`` in this epoch: writes up to there may have been answered
-        ``visible``.
+        """The highest minimum of ``known_lao`` in this epoch: writes up to there may have been
+        answered ``visible``.
         """
         self._features: dict[str, int] = {}
         self._off = False
@@ -126,7 +126,7 @@ class LaoTracker:
         self._by_applied: SortedList[_Position] = SortedList()
         """(applied, broker id, broker epoch) of the members."""
         self._by_known_lao: SortedList[_Position] = SortedList()
-        """(told, broker id, broker epoch) of the members."""
+        """(known LAO, broker id, broker epoch) of the members."""
         self.unparked = 0
         """How many parked reports have counted since: they may make a broker that waits to be
         unfenced ready.

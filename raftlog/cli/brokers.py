@@ -30,7 +30,7 @@ COLUMNS = (
     "ENDPOINT",
     "RACK",
     "APPLIED",
-    "TOLD",
+    "LAO",
     "LAG",
     "HEARD MS",
     "LEADS",
@@ -64,7 +64,7 @@ def list_(
     """List the registered brokers: state, epoch, applied and told offsets, lag, and which of them
     hold LAO back.
 
-    APPLIED is the offset a broker shows to readers of "latest", TOLD the lowest acknowledged offset
+    APPLIED is the offset a broker shows to readers of "latest", LAO the lowest acknowledged offset
     (LAO) it has heard of, LAG the committed records it has not applied. A * marks the brokers that
     hold LAO back. EPOCH is the broker epoch (KIP-343's incarnation id), FOR how long it has been in
     its STATE (>: longer than this controller leads), REASON what brought it there.
@@ -110,7 +110,7 @@ def list_(
     print_table(
         COLUMNS,
         map(_cells, rows),
-        right=("EPOCH", "APPLIED", "TOLD", "LAG", "HEARD MS", "LEADS", "REPLICAS", "FOR"),
+        right=("EPOCH", "APPLIED", "LAO", "LAG", "HEARD MS", "LEADS", "REPLICAS", "FOR"),
     )
     print_line(f"high watermark {answer.high_watermark}; lowest acknowledged offset {_lao(answer)}")
     print_line(_partitions(answer.partitions))

@@ -57,6 +57,9 @@ DATA_PARTITIONS = Items(DATA_REQUEST_MAX_PARTITIONS)
 """Of one read, which is answered in one go: its answer is many times larger than its question."""
 BROKER_FEATURES, BROKER_LISTENERS, BROKER_LOG_DIRS = Items(100), Items(100), Items(100, Text(4096))
 CHUNK = ByHandler(MESSAGE_MAX_BYTES, "batches with checksums: the log's reader checks them")
+PART = ByHandler(
+    MESSAGE_MAX_BYTES, "of a snapshot: checked whole, by its footer, when it is complete"
+)
 
 FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     common.ClientIdentity: {"principal": Text(PRINCIPAL_MAX_CHARS)},
@@ -190,6 +193,6 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     quorum.FetchRequest: {"cluster_id": CLUSTER_ID, "replica_directory_id": DIRECTORY_ID},
     quorum.FetchResponse: {"records": CHUNK, "leader_endpoint": OPTIONAL_ENDPOINT},
     quorum.FetchSnapshotRequest: {"cluster_id": CLUSTER_ID, "replica_directory_id": DIRECTORY_ID},
-    quorum.FetchSnapshotResponse: {"bytes": CHUNK},
+    quorum.FetchSnapshotResponse: {"bytes": PART},
     quorum.DescribeQuorumRequest: {"cluster_id": CLUSTER_ID},
 }

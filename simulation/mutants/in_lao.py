@@ -158,7 +158,7 @@ MUTANTS = (
         (
             Edit(
                 "broker.metadata.view:View.repeatable",
-                "self._told_epoch < self._unfenced_epoch or ",
+                "self._known_lao_epoch < self._unfenced_epoch or ",
                 "",
             ),
         ),

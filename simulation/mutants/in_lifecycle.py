@@ -113,7 +113,7 @@ MUTANTS = (
         (
             Edit(
                 "broker.metadata.view:View.repeatable",
-                "if not self.heartbeats or self._told < self._heartbeats_from:",
+                "if not self.heartbeats or self._known_lao < self._heartbeats_from:",
                 "if False:",
             ),
         ),

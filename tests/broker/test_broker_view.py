@@ -90,11 +90,11 @@ def test_a_lao_above_what_is_applied_is_not_exposed_nor_reported() -> None:
     for n in range(3):
         log.config(str(n))
     view.hear(1, log.last, log.end)
-    assert bool(view.ahead)
+    assert bool(view.lao_above_applied)
     assert repeatable(view) is None
     assert view.known_lao == known_lao
     apply(view, log)
-    assert not view.ahead
+    assert not view.lao_above_applied
     assert (view.known_lao, value(view.repeatable)) == (log.last, "2")
 
 
@@ -377,9 +377,9 @@ def test_a_lao_ahead_is_taken_over_once_the_snapshot_covers_it() -> None:
     view, log, _ = member()
     at = [set_to(log, str(n)) for n in range(4)]
     view.hear(1, at[3], log.end)
-    assert view.ahead
+    assert view.lao_above_applied
     assert view.install(log.image(at[3]))
-    assert (view.ahead, view.known_lao, value(view.repeatable)) == (False, at[3], "3")
+    assert (view.lao_above_applied, view.known_lao, value(view.repeatable)) == (False, at[3], "3")
 
 
 def test_a_lao_of_an_epoch_before_the_snapshots_does_not_count() -> None:

@@ -84,7 +84,7 @@ ROWS: tuple[RowEdit, ...] = (
     breaks("LAO-17", "A report above what is committed counts", "controller.visibility.lao:LaoTracker.report",
            "if max(applied, known_lao) < self._high_watermark:", "if True:", _LAO),
     breaks("LAO-21", "It is not counted, and shows the image", "broker.metadata.view:View.repeatable",
-           " or self.ahead:", ":", "broker/test_broker_view.py"),
+           "or self.lao_above_applied", "", "broker/test_broker_view.py"),
     breaks("LAO-22", "No probation", "controller.state.lag_watch:LagWatch.on_probation",
            "and now < probation.until", "and False", "controller/test_lag_watch.py"),
     breaks("LAO-23", "One line alone, ever", "controller.visibility.stall:LaoStall.look",
