@@ -24,6 +24,7 @@ from sortedcontainers import SortedDict
 
 from broker.metadata.view import UNKNOWN, View
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits.timeouts import bounded_timeout_ms
 from raftlog.metadata import versions
 from raftlog.metadata.image import Image
 from raftlog.resource_limits import RETRY_AFTER_MS
@@ -123,6 +124,12 @@ class ReadGate(Generic[R]):
         """
         if why_fenced:
             raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why_fenced}")
+        timeout_ms = bounded_timeout_ms(
+            options.timeout_ms,
+            "read.timeout_ms",
+            default_ms=self._default_timeout_ms,
+            max_ms=self._max_timeout_ms,
+        )
         queue, offset = self._wanted(options)
         if queue == _STRICT:
             self._lease.reader(now)
@@ -132,7 +139,6 @@ class ReadGate(Generic[R]):
                 queue = _LEASELESS
         image = self._find(queue, offset)
         if image is None:
-            timeout_ms = min(options.timeout_ms or self._default_timeout_ms, self._max_timeout_ms)
             self._park(_Parked(request, queue, offset, now + timeout_ms / 1000, reader))
         return image
 
@@ -183,10 +189,6 @@ class ReadGate(Generic[R]):
             self._keep(replace(parked, queue=_STRICT, offset=max(parked.offset, applied)), key[1])
 
     def _wanted(self, options: broker_pb2.ReadOptions) -> tuple[int, int]:
-        if options.timeout_ms < 0:
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="read.timeout_ms"
-            )
         if options.mode not in (_REPEATABLE, _LATEST, _STRICT):
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"unknown mode {options.mode}", field="read.mode"

@@ -12,6 +12,7 @@ from broker.partition.events import AnswerProduce, Client, ProduceReceived
 from broker.partition.host import Host
 from broker.partition.leader import Leader
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits.timeouts import bounded_timeout_ms
 from raftlog.resource_limits import PRODUCE_MAX_RECORDS, RETRY_AFTER_MS
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -34,7 +35,17 @@ class Produces:
         """Append what can be appended, and answer at once or when it is done."""
         request = event.request
         produce = _Produce(self, request, event)
-        refusal = self._refusal(request, event.client)
+        refusal, timeout_ms = None, 0
+        try:
+            self._check(request, event.client)
+            timeout_ms = bounded_timeout_ms(
+                request.timeout_ms,
+                "timeout_ms",
+                default_ms=0,
+                max_ms=self.host.settings.request_timeout_max_ms,
+            )
+        except ApiError as error:
+            refusal = error
         for index, data in enumerate(request.partitions):
             try:
                 if refusal is not None:
@@ -45,37 +56,32 @@ class Produces:
                 self._append(produce, index, leader, data, event)
             except ApiError as error:
                 produce.refused(index, error)
-        produce.begin(request.timeout_ms)
+        produce.begin(timeout_ms)
 
     def client_closed(self, client: Client) -> None:
         """Nobody waits for its answers any more; what is appended stays."""
         for produce in self.waiting.of(client):
             produce.abandon()
 
-    def _refusal(self, request: pb.ProduceRequest, client: Client | None) -> ApiError | None:
-        """What is wrong with all of it."""
+    def _check(self, request: pb.ProduceRequest, client: Client | None) -> None:
+        """Raise what is wrong with all of it."""
         if not self.host.serves:
-            return ApiError(ErrorCode.BROKER_FENCED, self.host.why_not_serving())
+            raise ApiError(ErrorCode.BROKER_FENCED, self.host.why_not_serving())
         if request.acks not in (ALL, LEADER, NOBODY):
-            return ApiError(
+            raise ApiError(
                 ErrorCode.INVALID_REQUIRED_ACKS,
                 f"acks {request.acks} is none of -1, 0, 1",
                 field="acks",
             )
-        if request.timeout_ms < 0:
-            return ApiError(
-                ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="timeout_ms"
-            )
         count = sum(len(data.records) for data in request.partitions)
         if count > PRODUCE_MAX_RECORDS:
             message = f"{count} records are more than the {PRODUCE_MAX_RECORDS} of one request"
-            return ApiError(ErrorCode.MESSAGE_TOO_LARGE, message, field="partitions")
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, message, field="partitions")
         if not self.waiting.has_room(client):
             message = f"{self.waiting.count} produce requests are waiting already"
-            return ApiError(
+            raise ApiError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS
             )
-        return None
 
     def _append(
         self,
@@ -215,7 +221,6 @@ class _Produce:
             return
         self._produces.waiting.add(self._client, self)
         host = self._produces.host
-        timeout_ms = min(timeout_ms, host.settings.request_timeout_max_ms)
         self._timer = host.deadlines.at(host.now + timeout_ms / 1000, self._timed_out)
 
     def abandon(self) -> None:

@@ -25,6 +25,7 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
+from raftlog.limits.timeouts import bounded_timeout_ms
 from raftlog.metadata.image import Image
 from raftlog.resource_limits import TURN_MAX_S
 from raftlog.transport.api import Link, LinkClosedError
@@ -260,17 +261,17 @@ class RequestServer:
     def _forward(self, link: ReplyTo, request: broker_pb2.BrokerRequest) -> None:
         if why := self._why_fenced():
             raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
-        if request.write.timeout_ms < 0:
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="write.timeout_ms"
-            )
+        timeout_ms = bounded_timeout_ms(
+            request.write.timeout_ms,
+            "write.timeout_ms",
+            default_ms=self._request_timeout_ms,
+            max_ms=self._request_timeout_max_ms,
+        )
         # A copy: the message may still be the sender's, and the client numbers what it sends.
         write = controller_pb2.ControllerRequest()
         write.CopyFrom(request.write)
-        write.timeout_ms = min(
-            write.timeout_ms or self._request_timeout_ms, self._request_timeout_max_ms
-        )
-        future = self._writes.send(write, write.timeout_ms / 1000)
+        write.timeout_ms = timeout_ms
+        future = self._writes.send(write, timeout_ms / 1000)
         future.add_done_callback(partial(self._forwarded, (link, request)))
 
     def _forwarded(

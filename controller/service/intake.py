@@ -18,6 +18,7 @@ from controller.service.deadlines import SLACK, Deadlines
 from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.fair_queue import FairQueue
+from raftlog.limits.timeouts import bounded_timeout_ms
 from raftlog.shares import Shares
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -56,12 +57,12 @@ class Waiting:
 class Intake:
     """The queue in front of the controller."""
 
-    def __init__(self, default_timeout_s: float, max_timeout_s: float = math.inf) -> None:
-        """``default_timeout_s``: of a request that names none; ``max_timeout_s``: the longest that
-        one may name.
+    def __init__(self, default_timeout_ms: int, max_timeout_ms: int = 2**31 - 1) -> None:
+        """``default_timeout_ms``: of a request that names none; ``max_timeout_ms``: of one that
+        names a longer one.
         """
-        self._default_timeout_s = default_timeout_s
-        self._max_timeout_s = max_timeout_s
+        self._default_timeout_ms = default_timeout_ms
+        self._max_timeout_ms = max_timeout_ms
         self._queue: FairQueue[Waiting] = FairQueue()
         self._heartbeats: FairQueue[Waiting] = FairQueue()
         self._deferred: list[tuple[float, int, Waiting]] = []
@@ -88,7 +89,8 @@ class Intake:
     ) -> None:
         """Queue a request.
 
-        Raises MESSAGE_TOO_LARGE, and THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
+        Raises MESSAGE_TOO_LARGE, INVALID_REQUEST for a negative timeout, and
+        THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
 
         ``link`` None: this node's own, which shares with nobody. ``kind``: the name of its body, if
         it is known.
@@ -109,14 +111,19 @@ class Intake:
         queue = self._heartbeats if heartbeat else self._queue
         if queue.length - self._dead[heartbeat] + len(self._deferred) >= MAX_WAITING:
             raise _throttled(f"{MAX_WAITING} requests wait already")
-        timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else self._default_timeout_s
+        timeout_ms = bounded_timeout_ms(
+            request.timeout_ms,
+            "timeout_ms",
+            default_ms=self._default_timeout_ms,
+            max_ms=self._max_timeout_ms,
+        )
         charged = peer is not None
         if charged and not self._shares.take(peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES):
             raise _throttled("this connection's share of the requests that may wait is used up")
         waiting = Waiting(
             link,
             request,
-            now + min(timeout_s, self._max_timeout_s),
+            now + timeout_ms / 1000,
             size,
             peer,
             charged,

@@ -115,9 +115,7 @@ class ControllerService:
         self._high_watermark = -1
         self.leadership: Leadership | None = None
         self._stopwatch = stopwatch or self._loop.time
-        self._intake = Intake(
-            settings.request_timeout_ms / 1000, settings.request_timeout_max_ms / 1000
-        )
+        self._intake = Intake(settings.request_timeout_ms, settings.request_timeout_max_ms)
         self._gone_links: set[Any] = set()
         self.refusals = Refusals(self._answers, self._intake, self, self._stopwatch)
         self._turn_due = False

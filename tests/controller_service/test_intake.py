@@ -24,7 +24,7 @@ def taken(queue: Intake) -> Waiting:
 
 
 def test_in_order_with_its_bytes() -> None:
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     for name in ("a", "bb"):
         queue.add(None, request(name), 0.0)
     assert queue.waiting_bytes == request("a").ByteSize() + request("bb").ByteSize()
@@ -37,7 +37,7 @@ def test_too_large_and_too_many_are_refused_and_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 2)
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     too_large = request()
     too_large.delete_topics.names.append("t" * intake.MAX_REQUEST_BYTES)
     with pytest.raises(ApiError) as refused:
@@ -64,7 +64,7 @@ def test_too_large_and_too_many_are_refused_and_change_nothing(
 
 
 def test_those_whose_time_is_up_come_out_and_the_others_stay() -> None:
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     queue.add(None, request("long", 5000), 10.0)
     queue.add(None, request("short", 100), 10.0)
     queue.add(None, request("default"), 10.0)
@@ -76,7 +76,7 @@ def test_those_whose_time_is_up_come_out_and_the_others_stay() -> None:
 
 def test_heartbeats_go_first_and_are_bounded_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 2)
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     for name in ("a", "b"):
         queue.add(None, request(name), 0.0)
     for name in ("beat 1", "beat 2"):
@@ -94,7 +94,7 @@ def test_heartbeats_go_first_and_are_bounded_by_themselves(monkeypatch: pytest.M
 
 
 def test_what_is_deferred_comes_again_at_its_time_and_still_has_its_deadline() -> None:
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     for name in ("a", "b", "c"):
         queue.add(None, request(name, 5000), 0.0)
     for until in (2.0, 3.0, 9.0):
@@ -109,7 +109,7 @@ def test_what_is_deferred_comes_again_at_its_time_and_still_has_its_deadline() -
 
 
 def test_draining_leaves_nothing_deferred() -> None:
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     queue.add(None, request("a"), 0.0)
     queue.defer(taken(queue), 7.0)
     assert [w.request.cluster_id for w in queue.drain()] == ["a"]
@@ -122,7 +122,7 @@ class Peer:
 
 
 def test_connections_take_turns_and_each_keeps_its_order() -> None:
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     for number in range(1000):
         queue.add(Peer("greedy"), request(f"g{number}"), 0.0)
     queue.add(Peer("other"), request("o1"), 0.0)
@@ -136,7 +136,7 @@ def test_no_connection_has_more_than_it_leaves_for_others(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         limits, "CONTROLLER_MAX_WAITING_BYTES", 100 * (limits.CONTROLLER_WAITING_REQUEST_BYTES + 3)
     )
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     counts = {"a": 0, "b": 0}
     for name in counts:
         with pytest.raises(ApiError) as refused:  # noqa: PT012
@@ -160,7 +160,7 @@ def test_no_connection_has_more_than_it_leaves_for_others(monkeypatch: pytest.Mo
 
 
 def test_very_many_heartbeats_of_one_connection_wait_with_all_others() -> None:
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     queue.add(Peer("client"), request("write"), 0.0)
     for number in range(limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER + 10):
         queue.add(Peer("greedy"), request(f"beat {number}"), 0.0, heartbeat=True)
@@ -174,14 +174,25 @@ def test_very_many_heartbeats_of_one_connection_wait_with_all_others() -> None:
 
 
 def test_a_timeout_is_capped() -> None:
-    queue = Intake(30.0, 300.0)
+    queue = Intake(30_000, 300_000)
     queue.add(None, request("for 24 days", 2**31 - 1), 0.0)
     assert list(queue.expired(299.9)) == []
     assert len(list(queue.expired(300.0))) == 1
 
 
+def test_a_timeout_is_the_default_if_none_is_named_and_never_negative() -> None:
+    queue = Intake(30_000, 300_000)
+    queue.add(None, request("patient", 0), 0.0)
+    with pytest.raises(ApiError) as error:
+        queue.add(None, request("before it came", -1), 0.0)
+    assert (error.value.code, error.value.field) == (ErrorCode.INVALID_REQUEST, "timeout_ms")
+    assert queue.waiting_bytes == request("patient", 0).ByteSize()
+    assert list(queue.expired(29.9)) == []
+    assert len(list(queue.expired(30.0))) == 1
+
+
 def test_what_is_put_off_goes_with_its_link() -> None:
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     gone, there = Peer("gone"), Peer("there")
     for link in (gone, there):
         queue.add(link, request(), 0.0)
@@ -194,7 +205,7 @@ def test_what_is_put_off_goes_with_its_link() -> None:
 
 
 def test_those_whose_time_is_up_are_taken_out_in_slices_and_each_gives_its_share_back() -> None:
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     here = Peer("a")
     for number in range(10):
         queue.add(here, request(str(number), 100), 0.0)
@@ -212,7 +223,7 @@ def test_those_whose_time_is_up_are_taken_out_in_slices_and_each_gives_its_share
 
 
 def test_what_was_given_up_does_not_pile_up_behind_what_waits() -> None:
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     queue.add(Peer("a"), request("first", 100_000), 0.0)
     for turn in range(20):
         for _ in range(1_000):
@@ -224,7 +235,7 @@ def test_what_was_given_up_does_not_pile_up_behind_what_waits() -> None:
 
 def test_what_was_given_up_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 10)
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     for heartbeat in (False, True):
         for _ in range(10):
             queue.add(Peer("a"), request("x", 100), 0.0, heartbeat=heartbeat)
@@ -239,7 +250,7 @@ def test_what_was_given_up_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_request_that_is_put_off_again_and_again_is_late_once() -> None:
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     queue.add(None, request("a", 5_000), 0.0)
     for at in range(4):
         waiting = queue.take()
@@ -256,7 +267,7 @@ def test_a_newcomer_has_a_place_beside_ten_connections_that_took_all_they_may() 
     """[160,000 listings on ten links: there was room for bytes, but none for one request more, and
     everybody was refused]
     """
-    queue = Intake(30.0)
+    queue = Intake(30_000)
     listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
     refused: set[int] = set()
     while len(refused) < 10:
