@@ -182,6 +182,7 @@ def metrics_registry(service: ControllerService, transport: GrpcServerTransport)
         active=lambda: service.decider is not None,
         image=lambda: service.image,
         describe_brokers=lambda: known_brokers(service),
+        lowest_known_lao=lambda: service.lowest_known_lao,
     )
     add_space_metrics(registry, lambda: (service.space.free_bytes, service.space.low))
     add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.now()))

@@ -250,6 +250,13 @@ class ControllerService:
         return self.leadership.log.lao.lao if self.leadership is not None else -1
 
     @property
+    def lowest_known_lao(self) -> int:
+        """The lowest LAO that an LAO member knows, which ``visible`` waits for; -1 unknown, also on
+        every node that is not the active controller.
+        """
+        return self.leadership.log.lao.min_known_lao if self.leadership is not None else -1
+
+    @property
     def decider(self) -> Decider | None:
         """Who decides requests; None unless this node leads and has finished claiming."""
         return self.leadership.decider if self.leadership is not None else None

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
@@ -44,46 +43,46 @@ def add_refusal_metrics(
     metrics.collect(collect)
 
 
-def _quorum(now: Any) -> Iterator[Metric]:
-    states = (((role,), float(role == now.role)) for role in ROLES)
+def _quorum(response: quorum_pb2.DescribeQuorumResponse) -> Iterator[Metric]:
+    states = (((role,), float(role == response.role)) for role in ROLES)
     yield gauge(
         "raft_metrics_current_state", "1 for the role this node is in.", *states, labels=("state",)
     )
-    yield gauge("raft_metrics_current_epoch", "The epoch of the quorum.", now.leader_epoch)
+    yield gauge("raft_metrics_current_epoch", "The epoch of the quorum.", response.leader_epoch)
     yield gauge(
-        "raft_metrics_current_leader", "The leader's id, -1 if none is known.", now.leader_id
+        "raft_metrics_current_leader", "The leader's id, -1 if none is known.", response.leader_id
     )
     yield gauge(
         "raft_metrics_current_vote",
         "Whom this node voted for in this epoch, -1: nobody.",
-        now.voted_id,
+        response.voted_id,
     )
     yield gauge(
         "raft_metrics_high_watermark",
         "The first offset not committed, -1 if unknown.",
-        now.high_watermark,
+        response.high_watermark,
     )
     yield gauge(
-        "raft_metrics_log_end_offset", "The offset after the last record.", now.log_end_offset
+        "raft_metrics_log_end_offset", "The offset after the last record.", response.log_end_offset
     )
     yield gauge(
-        "raft_metrics_log_start_offset", "The first offset in the log.", now.log_start_offset
+        "raft_metrics_log_start_offset", "The first offset in the log.", response.log_start_offset
     )
     yield gauge(
         "raftlog_durable_end_offset",
         "The offset after the last record that is on disk.",
-        now.durable_end_offset,
+        response.durable_end_offset,
     )
-    yield gauge("raft_metrics_number_of_voters", "How many voters there are.", len(now.voters))
+    yield gauge("raft_metrics_number_of_voters", "How many voters there are.", len(response.voters))
     yield gauge(
         "raft_metrics_number_of_observers",
         "How many observers replicate from here.",
-        len(now.observers),
+        len(response.observers),
     )
-    if now.role == "leader":
-        followers = [state for state in now.voters if state.replica_id != now.node_id]
+    if response.role == "leader":
+        followers = [state for state in response.voters if state.replica_id != response.node_id]
         lags = (
-            ((str(state.replica_id),), now.log_end_offset - state.log_end_offset)
+            ((str(state.replica_id),), response.log_end_offset - state.log_end_offset)
             for state in followers
             if state.log_end_offset >= 0
         )
@@ -101,10 +100,12 @@ def add_controller_metrics(
     active: Callable[[], bool],
     image: Callable[[], Image],
     describe_brokers: Callable[[], controller_pb2.DescribeBrokersResponse],
+    lowest_known_lao: Callable[[], int],
 ) -> None:
     """Kafka's ``KafkaController`` metrics and the brokers' acknowledged offsets.
 
-    ``image``: the committed one. ``describe_brokers`` is asked of the active controller only.
+    ``image``: the committed one. ``describe_brokers`` and ``lowest_known_lao`` are asked of the
+    active controller only.
     """
 
     def collect() -> Iterable[Metric]:
@@ -117,6 +118,12 @@ def add_controller_metrics(
         yield from _controller_image(image())
         if leads:
             yield from _brokers(describe_brokers())
+            yield gauge(
+                "raftlog_lowest_known_lao",
+                "The lowest LAO that an unfenced broker knows, -1 if unknown: up to there, plain"
+                " reads show every write on every unfenced broker.",
+                lowest_known_lao(),
+            )
 
     metrics.collect(collect)
 
@@ -161,14 +168,14 @@ def _controller_image(now: Image) -> Iterator[Metric]:
     )
 
 
-def _brokers(now: Any) -> Iterator[Metric]:
+def _brokers(response: controller_pb2.DescribeBrokersResponse) -> Iterator[Metric]:
     label = ("broker",)
-    newest = now.high_watermark - 1
-    reported = [broker for broker in now.brokers if broker.applied_offset >= 0]
+    newest = response.high_watermark - 1
+    reported = [broker for broker in response.brokers if broker.applied_offset >= 0]
     yield gauge(
         "raftlog_lowest_acknowledged_offset",
         "The highest offset that every unfenced broker has applied, -1 if unknown.",
-        now.lowest_acknowledged_offset,
+        response.lowest_acknowledged_offset,
     )
     yield gauge(
         "raftlog_broker_acknowledged_offset_lag",
@@ -184,7 +191,7 @@ def _brokers(now: Any) -> Iterator[Metric]:
         "Milliseconds since a broker was last heard of.",
         *(
             ((str(b.broker_id),), b.last_contact_age_ms)
-            for b in now.brokers
+            for b in response.brokers
             if b.last_contact_age_ms >= 0
         ),
         labels=label,
@@ -193,9 +200,9 @@ def _brokers(now: Any) -> Iterator[Metric]:
         "raftlog_lowest_acknowledged_offset_held_back_ms",
         "Milliseconds that the lowest acknowledged offset has stood still behind the high"
         " watermark, or been unknown.",
-        now.held_back_ms,
+        response.held_back_ms,
     )
-    counts = now.partitions
+    counts = response.partitions
     yield gauge(
         "kafka_controller_offline_partitions_count", "Partitions without a leader.", counts.offline
     )
@@ -210,13 +217,13 @@ def _brokers(now: Any) -> Iterator[Metric]:
         "Partitions whose unclean leader has not recovered yet.",
         counts.recovering,
     )
-    held_back = set(now.held_back_by)
+    held_back = set(response.held_back_by)
     yield gauge(
         "raftlog_broker_holds_lowest_acknowledged_offset",
         "1 for the brokers that hold the lowest acknowledged offset back.",
         *(
             ((str(broker.broker_id),), float(broker.broker_id in held_back))
-            for broker in now.brokers
+            for broker in response.brokers
         ),
         labels=label,
     )
@@ -231,10 +238,11 @@ def add_broker_metrics(
     metrics.collect(lambda: _broker(describe()))
 
 
-def _broker(now: Any) -> Iterator[Metric]:
+def _broker(response: broker_pb2.DescribeBrokerResponse) -> Iterator[Metric]:
     names = controller_pb2.BrokerLifecycleState
     states = (
-        ((name.lower(),), float(names.Value(name) == now.state)) for name in map(str, names.keys())
+        ((name.lower(),), float(names.Value(name) == response.state))
+        for name in map(str, names.keys())
     )
     yield gauge(
         "kafka_server_broker_state",
@@ -245,38 +253,40 @@ def _broker(now: Any) -> Iterator[Metric]:
     yield gauge(
         "raftlog_broker_epoch",
         "The offset of this broker's registration, -1 if it has none.",
-        now.broker_epoch,
+        response.broker_epoch,
     )
     yield gauge(
         "broker_metadata_metrics_last_applied_record_offset",
         "The last offset applied and readable.",
-        now.applied_offset,
+        response.applied_offset,
     )
     yield gauge(
         "raft_metrics_current_leader",
         "The active controller's id, -1 if unknown.",
-        now.controller_id,
+        response.controller_id,
     )
     yield gauge(
-        "raft_metrics_current_epoch", "The active controller's epoch.", now.controller_epoch
+        "raft_metrics_current_epoch", "The active controller's epoch.", response.controller_epoch
     )
     yield gauge(
         "raft_metrics_high_watermark",
         "The first offset not committed, as last told.",
-        now.high_watermark,
+        response.high_watermark,
     )
     yield gauge(
         "raftlog_lowest_acknowledged_offset",
         "The lowest acknowledged offset this broker was told, -1 if unknown.",
-        now.lowest_acknowledged_offset,
+        response.lowest_acknowledged_offset,
     )
     yield gauge(
-        "raftlog_broker_self_fenced", "1 if this broker has fenced itself.", float(now.self_fenced)
+        "raftlog_broker_self_fenced",
+        "1 if this broker has fenced itself.",
+        float(response.self_fenced),
     )
     yield gauge(
         "raftlog_image_kept_bytes",
         "Bytes kept so that reads at the lowest acknowledged offset work.",
-        now.image_bytes_kept,
+        response.image_bytes_kept,
     )
 
 

@@ -450,7 +450,11 @@ QUORUM_METRICS = {
     "kafka_controller_global_topic_count",
     "raftlog_low_on_space",
 }
-ACTIVE_METRICS = {"raftlog_lowest_acknowledged_offset", "raftlog_broker_acknowledged_offset_lag"}
+ACTIVE_METRICS = {
+    "raftlog_lowest_acknowledged_offset",
+    "raftlog_lowest_known_lao",
+    "raftlog_broker_acknowledged_offset_lag",
+}
 BROKER_METRICS = {
     "kafka_server_broker_state",
     "raftlog_broker_epoch",
@@ -485,6 +489,7 @@ def test_metrics_are_what_prometheus_reads(cluster: LocalCluster) -> None:
     assert leader["kafka_controller_fenced_broker_count"].samples[0].value == 0
     lao = leader["raftlog_lowest_acknowledged_offset"].samples[0].value
     assert 0 < lao < leader["raft_metrics_high_watermark"].samples[0].value
+    assert leader["raftlog_lowest_known_lao"].samples[0].value <= lao
     every = {name for families in shown.values() for name in families}
     assert not metrics_of_alerts() - every, "an alert on a metric that no node has never fires"
     assert (

@@ -124,18 +124,23 @@ def test_controller_metrics_active_and_not(metrics: MetricsRegistry) -> None:
     brokers.brokers.add(broker_id=5, applied_offset=8, last_contact_age_ms=30)
     active = False
     add_controller_metrics(
-        metrics, active=lambda: active, image=lambda: image, describe_brokers=lambda: brokers
+        metrics,
+        active=lambda: active,
+        image=lambda: image,
+        describe_brokers=lambda: brokers,
+        lowest_known_lao=lambda: 7,
     )
     lines = page(metrics)
     assert "kafka_controller_active_controller_count 0.0" in lines
     assert "kafka_controller_fenced_broker_count 1.0" in lines
     assert "kafka_controller_active_broker_count 1.0" in lines
     assert "kafka_controller_last_applied_record_offset 1.0" in lines
-    assert not any("lowest_acknowledged" in line for line in lines)
+    assert not any("lowest_acknowledged" in line or "known_lao" in line for line in lines)
     active = True
     lines = page(metrics)
     assert "kafka_controller_active_controller_count 1.0" in lines
     assert "raftlog_lowest_acknowledged_offset 8.0" in lines
+    assert "raftlog_lowest_known_lao 7.0" in lines
     assert 'raftlog_broker_acknowledged_offset_lag{broker="5"} 3.0' in lines
     assert not any(
         line.startswith('raftlog_broker_acknowledged_offset_lag{broker="4"}') for line in lines
