@@ -19,6 +19,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from replay.entities import config_key, result_key, to_json
 from replay.fold import apply_row, by_group
+from replay.workers import set_aside_what_is_loaded
 
 _COLUMNS = (
     "group_kind", "group_id", "offset", "epoch", "type", "version", "body",
@@ -116,6 +117,7 @@ def changes(
 
 
 def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    set_aside_what_is_loaded()
     current: tuple[str, str] | None = None
     draft = ChangeRecorder(Image())
     for batch in batches:

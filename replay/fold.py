@@ -25,6 +25,7 @@ from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import parse_body
 from raftlog.metadata.snapshot import content_hash
 from replay.entities import count_entities, entities, to_json
+from replay.workers import set_aside_what_is_loaded
 
 FOLD_COLUMNS = (
     "group_kind",
@@ -245,6 +246,7 @@ class _GroupFold:
 
 def _folder(*, with_entities: bool) -> Folder:
     def fold_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        set_aside_what_is_loaded()
         groups = _GroupFold(with_entities=with_entities)
         current = ("", "")
         draft: ImageBuilder = _Unaccounted(Image())

@@ -21,6 +21,7 @@ from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from replay.fold import FOLD_COLUMNS, apply_row, by_group
+from replay.workers import set_aside_what_is_loaded
 
 _COLUMNS = ("batch_last_offset", *FOLD_COLUMNS)
 _SHARES = pa.schema([("stretch", pa.int64()), ("hash", pa.binary())])
@@ -53,6 +54,7 @@ def state_hashes(
 
 def _sharer(ascending: list[int]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def share(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        set_aside_what_is_loaded()
         shares: dict[int, int] = {}
         current: tuple[str, str] | None = None
         draft = ImageBuilder(Image())

@@ -24,6 +24,7 @@ from raftlog.segments.verify import check_segment
 from replay.errors import ReplayError
 from replay.remote import hadoop_uri, read_through_fsspec
 from replay.request import JobRequest, format_time
+from replay.workers import set_aside_what_is_loaded
 
 _FAULTS_SCHEMA = "fault string"
 _GLOB = re.compile(r"([\[\]{}*?\\])")
@@ -136,6 +137,7 @@ def _checker(export: Export) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
     cluster_id, generation = export.manifest.cluster_id, export.manifest.generation
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        set_aside_what_is_loaded()
         for batch in batches:
             faults: list[str] = []
             for index in batch.column(0).to_pylist():

@@ -18,6 +18,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import BATCH_BYTES
 from replay.fold import FOLD_COLUMNS, apply_row, by_group
+from replay.workers import set_aside_what_is_loaded
 
 _TIMESTAMP = FOLD_COLUMNS.index("timestamp_ms") - 2
 """Where a row has it, behind its group."""
@@ -75,6 +76,7 @@ def state_growth(records: DataFrame, period_ms: int, *, partitions: int | None =
 
 def _sizer(period_ms: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def size_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        set_aside_what_is_loaded()
         current: tuple[str, str] | None = None
         draft = SizeRecorder(Image())
         sums: dict[tuple[int, str], list[int]] = {}

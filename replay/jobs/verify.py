@@ -37,6 +37,7 @@ from replay.jobs.state import Point, find_point
 from replay.points import state_hashes
 from replay.request import JobRequest
 from replay.source import Export, records
+from replay.workers import set_aside_what_is_loaded
 
 CHECKS_FILES = True
 """The runner leaves the files to this job, which goes on after a fault."""
@@ -188,6 +189,7 @@ def _checker(
     owner = export.manifest.cluster_id, export.manifest.generation
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        set_aside_what_is_loaded()
         place = open_place(target)
         for batch in batches:
             found = [
