@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from rich.console import Console
 from spark_runs import Replay
+from tiers import nightly
 
 from raftlog import batch
 from raftlog.metadata.entities import format_hash
@@ -118,13 +119,21 @@ def only_fault(result: verify.VerifyResult) -> verify.Fault:
     return fault
 
 
-def test_a_good_export(replay: Replay, history: LogHistory, good: Path) -> None:
+@pytest.mark.parametrize("tasks", [(1, 7, 20), nightly(verify.TASKS)], ids=str)
+def test_a_good_export(
+    replay: Replay,
+    history: LogHistory,
+    good: Path,
+    tasks: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verify, "TASKS", tasks)
     result = replay("verify", good)
     assert result.passed
     assert (result.files, result.records, result.batches) == (
         len(read_manifest(good).segments), history.end_offset, len(history.batches),
     )  # fmt: skip
-    assert result.tasks == [1, 7, 200]
+    assert result.tasks == [*tasks]
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
     assert result.end_said_by == ["node 1", "node 2"]
     assert [(state.said_by, state.agrees) for state in result.states] == [
@@ -132,10 +141,15 @@ def test_a_good_export(replay: Replay, history: LogHistory, good: Path) -> None:
     ]  # fmt: skip
     out = StringIO()
     verify.render(result, Console(file=out, width=200))
+    numbers = ", ".join(map(str, tasks))
     assert (
-        "2 recorded states agree with the fold; made in 1, 7, 200 tasks, it is the same"
+        f"2 recorded states agree with the fold; made in {numbers} tasks, it is the same"
         in out.getvalue()
     )
+
+
+def test_numbers_of_tasks_are_one_some_and_more_than_groups() -> None:
+    assert verify.TASKS == (1, 7, 200)
 
 
 def test_a_state_that_a_node_did_not_have(replay: Replay, history: LogHistory, copy: Path) -> None:
