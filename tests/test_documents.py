@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from replay.audit.rules import RULES
+
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
@@ -54,6 +56,18 @@ def test_every_test_that_the_table_of_proposals_names_exists() -> None:
     assert not [
         word for word, pattern in patterns.items() if not any(map(pattern.fullmatch, defined))
     ]
+
+
+def test_the_audit_has_as_many_rules_as_documents_say() -> None:
+    """But for benchmarks: those were measured with the rules of their day."""
+    said = {
+        (document.name, int(number))
+        for document in DOCUMENTS
+        if document.name != "benchmarks.md"
+        for number in re.findall(r"\b(\d+) rules\b", document.read_text())
+    }
+    assert said
+    assert [one for one in sorted(said) if one[1] != len(RULES)] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
