@@ -262,7 +262,7 @@ MUTANTS = (
             Edit(
                 "raftlog.quorum.requests:_grants",
                 "return up_to_date and node.role.grants_pre_vote()",
-                "return complete",
+                "return up_to_date",
             ),
         ),
         FLAPPING,

@@ -305,7 +305,7 @@ async def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapsho
         lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset
     )
     await world.until(
-        lambda: broker.service._view.repeatable is not None, what="repeatable reads are back"
+        lambda: broker.service.view.repeatable is not None, what="repeatable reads are back"
     )
     assert not watching.done(), watching.exception()
     watching.cancel()
