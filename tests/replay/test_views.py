@@ -53,9 +53,14 @@ def exported(log: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ask(spark: SparkSession, exported: Path) -> Callable[[str], list[tuple[Any, ...]]]:
+def prefix(spark: SparkSession, exported: Path) -> str:
+    """Of the names of all views of the export: to make them takes seconds."""
     views.register(spark, str(exported), prefix="v_")
+    return "v_"
 
+
+@pytest.fixture(scope="module")
+def ask(spark: SparkSession, prefix: str) -> Callable[[str], list[tuple[Any, ...]]]:
     def answer(query: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in spark.sql(query).collect()]
 
@@ -96,8 +101,7 @@ def test_each_view_answers_in_sql(
     assert ask("SELECT count(*), min(lag_offsets) >= 0 FROM v_lao") == [(1, True)]
 
 
-def test_the_document_names_the_columns_that_there_are(spark: SparkSession, exported: Path) -> None:
-    views.register(spark, str(exported), prefix="d_", verify=False)
+def test_the_document_names_the_columns_that_there_are(spark: SparkSession, prefix: str) -> None:
     sections = dict(
         re.findall(r"^### `(\w+)`\n(.*?)(?=^#|\Z)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     )
@@ -108,12 +112,12 @@ def test_the_document_names_the_columns_that_there_are(spark: SparkSession, expo
         found = {word: kind for words, kind in documented for word in re.findall(r"`(\w+)`", words)}
         assert found == {
             field.name: field.dataType.simpleString()
-            for field in spark.table(f"d_{name}").schema.fields
+            for field in spark.table(f"{prefix}{name}").schema.fields
         }, name
 
 
 def test_views_reach_as_far_as_asked(spark: SparkSession, exported: Path) -> None:
-    reached = views.register(spark, str(exported), prefix="early_", at_offset=1)
+    reached = views.register(spark, str(exported), prefix="early_", at_offset=1, verify=False)
     assert reached.manifest.cluster_id
     assert spark.table("early_records").count() == 2
 
