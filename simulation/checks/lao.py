@@ -64,10 +64,10 @@ class Lao(Checker):
     @override
     def sample(self) -> None:
         for host in self._ledger.world.controllers:
-            leadership = host.service.leadership if host.service is not None else None
-            if leadership is None:
+            service = host.service
+            if service is None or service.leadership is None:
                 continue
-            lao, key = leadership.log.lao.lao, (host.name, leadership.epoch)
+            lao, key = service.lowest_acknowledged_offset, (host.name, service.leadership.epoch)
             if -1 < lao < self._known.get(key, -1):
                 raise CheckFailedError(
                     f"LAO of {host.name} goes back from {self._known[key]} to {lao} in epoch"

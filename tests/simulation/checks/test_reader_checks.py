@@ -318,12 +318,12 @@ def test_lao_that_is_not_committed_is_refused() -> None:
 
 def test_a_tracker_that_goes_back_is_refused() -> None:
     trace = _serving(Lao)
-    tracker = SimpleNamespace(lao=2)
-    trace.host("c1").service.leadership = SimpleNamespace(lao=tracker, epoch=1)
+    service = trace.host("c1").service
+    service.leadership, service.lowest_acknowledged_offset = SimpleNamespace(epoch=1), 2
     trace.tell("sample")
-    tracker.lao = -1
+    service.lowest_acknowledged_offset = -1
     trace.tell("sample")
-    tracker.lao = 1
+    service.lowest_acknowledged_offset = 1
     with refused("goes back from 2 to 1"):
         trace.tell("sample")
 
