@@ -1,6 +1,6 @@
-"""Decides for the active controller of one epoch: requests, reports and time in, decisions out.
+"""Decides for the active controller of one epoch: requests and reports in, decisions out.
 
-No I/O, no clock, no randomness.
+No I/O, no clock, no randomness. ``due_work`` decides what is due without a request.
 
 The shell adds what is decided to the epoch's log at once, so each decision sees the one before it,
 and requests pipeline. Nothing here outlives the epoch: a controller that loses its leadership is
@@ -9,7 +9,6 @@ dropped whole.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,29 +23,13 @@ from controller.decision import (
     refuse,
 )
 from controller.decisions.brokers.describe import describe_brokers
-from controller.decisions.brokers.heartbeats import (
-    check_heartbeat,
-    decide_heartbeat,
-    may_unfence,
-    on_probation,
-    unfence_decision,
-)
-from controller.decisions.brokers.hostnames import (
-    HostnameCollector,
-    alter_hostnames,
-    list_hostnames,
-)
+from controller.decisions.brokers.heartbeats import check_heartbeat, decide_heartbeat
+from controller.decisions.brokers.hostnames import alter_hostnames, list_hostnames
 from controller.decisions.brokers.registration import register_broker, unregister_broker
-from controller.decisions.clients.clients import (
-    ClientExpiry,
-    close_client,
-    find_result,
-    open_client,
-)
+from controller.decisions.clients.clients import close_client, find_result, open_client
 from controller.decisions.clients.export_cursors import alter_export_cursors, list_export_cursors
 from controller.decisions.configs import alter_configs
 from controller.decisions.partitions.alter_partition import alter_partitions
-from controller.decisions.partitions.balance import LeaderBalance
 from controller.decisions.partitions.leader_elections import elect_leaders
 from controller.decisions.partitions.partitions import create_partitions
 from controller.decisions.partitions.reassignment import alter_reassignments, list_reassignments
@@ -54,25 +37,15 @@ from controller.decisions.partitions.topics import create_topics, delete_topics
 from controller.decisions.quorum.features import update_features
 from controller.decisions.quorum.membership import Look, Membership, controller_ids
 from controller.decisions.quorum.transfer import decide_transfer
-from controller.effects import Fenced, ProgressRecorded
-from controller.rules.fencing import fence
+from controller.due_work import DueWork
 from controller.state.apply import apply
-from controller.state.double_roll import LEGACY_REGISTRATION, ask_for_the_silent, heartbeats_off
+from controller.state.double_roll import ask_for_the_silent, heartbeats_off
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
-from raftlog.metadata import versions
-from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker
-from raftlog.metadata.records import Record, RecordType, record
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
-_NEWS = Record(RecordType.CONFIG, 0, b"", None)
-"""Stands for any record but progress and no-op: that is all that the progress policy asks of a
-record.
-"""
 
 WHOLE = frozenset({"register_broker", "unregister_broker", "broker_heartbeat"})
 """Requests whose effect on partitions is never refused for its size: it is bounded by what the
@@ -80,11 +53,6 @@ broker holds.
 """
 
 _ACKS_MAX = max(common_pb2.Acks.values())
-LOOK_AT_ALL_S = 0.1
-"""How often all brokers that wait to be unfenced are looked at, for what no report of theirs tells:
-a probation that ends.
-"""
-
 _WITH_EFFECTS = (Write, Reply, Defer)
 
 
@@ -101,14 +69,11 @@ class Decider:
         if quorum is not None:
             state.controller_ids = lambda now: controller_ids(quorum(now))
         ask_for_the_silent(state)
-        self.membership = Membership(state, node_id, quorum)
+        members = Membership(state, node_id, quorum)
+        self.due = DueWork(state, members)
+        """What is due without a request."""
         self._checked_principal = ""
-        self._look_at_all = now = state.began_at
-        self._unparked = state.log.lao.unparked
-        self._expiry = ClientExpiry(state.settings, now)
-        self._balance = LeaderBalance(state.settings, now)
-        self._hostnames = HostnameCollector(now)
-        log, members = state.log, self.membership
+        log = state.log
         self._handlers: dict[str | None, Callable[[Any, float], Decision]] = {
             "register_broker": lambda request, now: register_broker(state, request, now),
             "unregister_broker": lambda request, now: unregister_broker(state, request, now),
@@ -297,207 +262,3 @@ class Decider:
         if isinstance(decision, _WITH_EFFECTS):
             for effect in decision.effects:
                 apply(self.state, effect, now)
-
-    # --- time ------------------------------------------------------------------------------------
-
-    def has_urgent_work(self) -> bool:
-        """Whether ``next_due`` may have what must not wait for a timer.
-
-        The bootstrap, leader epochs of a generation before, a broker ready to be unfenced, or half
-        fenced.
-        """
-        state = self.state
-        return (
-            self._needs_bootstrap()
-            or state.epoch_floor.is_due(state.log.pending)
-            or bool(state.isr_removals)
-            or self._next_admitted() is not None
-        )
-
-    def next_due(self, now: float, *, fencing_only: bool = False) -> Write | None:
-        """The next thing to do by itself, always with records; None: nothing now.
-
-        Call it until then, proposing each.
-
-        ``fencing_only``: the disks are full; what is needed for the truth alone, which is bounded.
-        """
-        state, pending = self.state, self.state.log.pending
-        self._observe_proposed()
-        if now >= state.absent_ids.next_check:
-            state.absent_ids.look(pending.snapshot(), state.sessions.is_alive, now)
-        if fencing_only:
-            return (
-                self.begin_generation()
-                or self._fence_silent(now)
-                or self._fence_gone(now)
-                or state.isr_removals.due(pending)
-                or self._fence_stuck(now)
-            )
-        return (
-            self.bootstrap()
-            or self.begin_generation()
-            or self._fence_silent(now)
-            or self._fence_gone(now)
-            or state.isr_removals.due(pending)
-            or self.unfence_ready(now)
-            or self._fence_stuck(now)
-            or self.membership.first_set(now)
-            or self._write_progress(now)
-            or self._expiry.due(pending, now)
-            or self._balance.due(pending, state.log.committed, now)
-            or self._hostnames.due(pending, now)
-        )
-
-    def next_deadline(self) -> float:
-        """When to call ``next_due`` at the latest, if nothing happens before."""
-        state = self.state
-        if (
-            self._needs_bootstrap()
-            or state.isr_removals
-            or state.epoch_floor.is_due(state.log.pending)
-        ):
-            return -math.inf
-        expiry = state.sessions.next_expiry()
-        progress = state.progress.next_due(state.log.lao.lao)
-        return min(
-            state.lag_watch.next_check,
-            state.gone.next_check,
-            self.membership.next_deadline() if self.membership.is_static else math.inf,
-            self._expiry.next_check,
-            self._balance.next_deadline(),
-            self._hostnames.next_check,
-            self._look_at_all if state.wants_unfence else math.inf,
-            state.absent_ids.next_check,
-            math.inf if expiry is None else expiry[0],
-            math.inf if progress is None else progress,
-        )
-
-    def bootstrap(self) -> Write | None:
-        """The feature levels that a new cluster starts with.
-
-        Asked of the log itself: a flag would outlive a lost epoch.
-        """
-        if not self._needs_bootstrap():
-            return None
-        level = self.state.settings.bootstrap_metadata_version or versions.LATEST_METADATA_VERSION
-        levels = {versions.METADATA_VERSION: level, versions.LAO_VERSION: 1}
-        if versions.supports_heartbeat_levels(levels):
-            levels[versions.BROKER_HEARTBEAT_VERSION] = 1
-        return Write(
-            [
-                record(pb.FeatureLevelRecord(name=name, feature_level=level))
-                for name, level in levels.items()
-            ]
-        )
-
-    def begin_generation(self) -> Write | None:
-        """In a log that was taken back: all brokers fenced, and leader epochs above whatever was
-        led before, batch by batch.
-        """
-        return self.state.epoch_floor.due(self.state)
-
-    def unfence_ready(self, now: float) -> Write | None:
-        """Unfence a broker that asked for it and has become ready."""
-        if self.state.wants_unfence and now >= self._look_at_all:
-            self._look_at_all = now + LOOK_AT_ALL_S
-            self.state.to_look_at.update(dict.fromkeys(sorted(self.state.wants_unfence)))
-        while (broker := self._next_admitted()) is not None:
-            if not on_probation(self.state, broker, now):
-                return unfence_decision(self.state, broker)
-            del self.state.to_look_at[broker.id]
-        return None
-
-    def _needs_bootstrap(self) -> bool:
-        return versions.METADATA_VERSION not in self.state.log.pending.features
-
-    def _next_admitted(self) -> Broker | None:
-        """A fenced broker that asked to be unfenced and has applied enough, among those that have
-        said something new.
-        """
-        state = self.state
-        to_look_at = state.to_look_at
-        if state.log.lao.unparked != self._unparked:
-            self._unparked = state.log.lao.unparked
-            to_look_at.update(dict.fromkeys(sorted(state.wants_unfence)))
-        while to_look_at:
-            broker_id = next(iter(to_look_at))
-            broker = state.log.pending.brokers[broker_id]
-            if may_unfence(state, broker):
-                return broker
-            del to_look_at[broker_id]
-        return None
-
-    def _fence_silent(self, now: float) -> Write | None:
-        while (broker_id := self.state.sessions.expired(now)) is not None:
-            broker = self.state.log.pending.brokers.get(broker_id)
-            if broker is not None and not broker.fenced and not heartbeats_off(self.state):
-                return self._fence(broker, Cause.SESSION_TIMED_OUT)
-            # Nothing to write: it is fenced already, or counts as active without heartbeats.
-            self.state.forget(broker_id)
-        return None
-
-    def _fence_gone(self, now: float) -> Write | None:
-        state = self.state
-        if now < state.gone.next_check or heartbeats_off(state):
-            return None
-        broker = state.gone.due(state.log.pending.snapshot(), state.read_leases, now)
-        if broker is None:
-            return None
-        return self._fence(broker, Cause.PROCESS_GONE)
-
-    def _fence_stuck(self, now: float) -> Write | None:
-        watch = self.state.lag_watch
-        if now < watch.next_check:
-            return None
-        stuck = None
-        if not heartbeats_off(self.state):
-            stuck = watch.stuck(now, self._unfenced_reporting(), self.state.log.lao.applied_of)
-        if stuck is None:
-            watch.mark(now, self.state.log.committed.offset)
-            return None
-        leases = self.state.read_leases
-        if leases.ends_at(stuck) > now:
-            # Not while it may be answering strict reads: no renewals, and then. A broker that
-            # catches up meanwhile is let off.
-            leases.stop(stuck)
-            watch.look_again(now, leases.ends_at(stuck))
-            return None
-        return self._fence(self.state.log.pending.brokers[stuck], Cause.METADATA_LAG)
-
-    def _fence(self, broker: Broker, cause: Cause) -> Write:
-        records = fence(self.state.log.pending, broker, cause)
-        return Write(records, effects=(Fenced(broker.id, cause, len(records)),))
-
-    def _unfenced_reporting(self) -> list[int]:
-        brokers = self.state.log.pending.brokers
-        found = (
-            (broker_id, brokers.get(broker_id)) for broker_id in self.state.log.committed.brokers
-        )
-        return [
-            broker_id
-            for broker_id, broker in found
-            if broker is not None
-            and not broker.fenced
-            and broker.registration_version != LEGACY_REGISTRATION
-        ]
-
-    def _write_progress(self, now: float) -> Write | None:
-        # Images are made chunk by chunk: brokers may have applied, and LAO may be at, what is
-        # committed of the next one.
-        high_watermark = max(self.state.log.committed.offset + 1, self.state.log.lao.high_watermark)
-        message = self.state.progress.decide(
-            self.state.log.lao.lao, high_watermark, self.state.log.lao.applied_offsets(), now
-        )
-        if message is None:
-            return None
-        return Write([record(message)], effects=(ProgressRecorded(message),))
-
-    def _observe_proposed(self) -> None:
-        """Tell the progress policy what was proposed since: everything but its own records is news
-        to it.
-        """
-        progress = self.state.progress
-        count = self.state.log.end_offset - progress.observed_end
-        if count > 0:
-            progress.observe_proposed([_NEWS] * count, progress.observed_end)
-            progress.observed_end = self.state.log.end_offset

@@ -415,7 +415,7 @@ class ControllerService:
             self.snapshots.applied(advanced_bytes)
         self._observers.release()
         self._visibility_moved(leadership)
-        if self._intake or leadership.decider.has_urgent_work():
+        if self._intake or leadership.decider.due.is_urgent():
             self.wake()
 
     # --- requests in -----------------------------------------------------------------------------
@@ -497,7 +497,7 @@ class ControllerService:
             self._loop.time(),
         )
         self._visibility_moved(leadership)
-        if leadership.decider.has_urgent_work():
+        if leadership.decider.due.is_urgent():
             self.wake()
 
     def _visibility_moved(self, leadership: Leadership) -> None:
@@ -610,7 +610,7 @@ class ControllerService:
         log_stall(decider, now)
         if gap_s > GAP_S:
             decider.was_away(gap_s, now)
-        elif self._intake.wake(now) or decider.next_deadline() <= now:
+        elif self._intake.wake(now) or decider.due.next_deadline() <= now:
             self.wake()
 
     def _look_at_space(self, now: float) -> None:

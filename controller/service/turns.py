@@ -217,7 +217,7 @@ class Turns:
         """
         written = 0
         without_space = bool(self._node.space.verdict.refusal)
-        while (due := decider.next_due(now, fencing_only=without_space)) is not None:
+        while (due := decider.due.next(now, fencing_only=without_space)) is not None:
             written += len(due.records)
             leadership.log.add(due.records, None, timestamp_ms)
             decider.proposed(due, now)

@@ -99,8 +99,8 @@ MUTANTS = (
         "silence fences a broker also where heartbeats are not in force",
         (
             Edit(
-                "controller.decider:Decider._fence_silent",
-                " and not heartbeats_off(self.state)",
+                "controller.decisions.brokers.fencing_by_time:fence_silent",
+                " and not heartbeats_off(state)",
                 "",
             ),
         ),

@@ -40,7 +40,7 @@ MUTANTS = (
         "a broker that lags is fenced even if it holds a lease",
         (
             Edit(
-                "controller.decider:Decider._fence_stuck",
+                "controller.decisions.brokers.fencing_by_time:fence_stuck",
                 "if leases.ends_at(stuck) > now:",
                 "if False:",
             ),

@@ -158,7 +158,7 @@ class Cell:
         demand.
         """
         decisions = []
-        while (due := self.decider.next_due(self.now)) is not None:
+        while (due := self.decider.due.next(self.now)) is not None:
             assert due.records
             decision = Decided(due)
             self.propose(decision)

@@ -191,7 +191,7 @@ def test_idle_clients_are_closed_in_log_time() -> None:
     advance(cell, 1001)
     assert closed(cell) == []  # not looked for all the time
     cell.now += CHECK_INTERVAL_S
-    assert cell.decider.next_deadline() <= cell.now
+    assert cell.decider.due.next_deadline() <= cell.now
     assert closed(cell) == [(idle.id, IDLE)]
     assert busy.decide(1).duplicate is not None
     assert idle.error(1)[0] == ErrorCode.UNKNOWN_PRODUCER_ID

@@ -47,8 +47,8 @@ def test_every_body_has_its_decision() -> None:
 
 def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
     cell = Cell(brokers=0, bootstrap=False)
-    assert cell.decider.has_urgent_work()
-    assert cell.decider.next_deadline() == -math.inf
+    assert cell.decider.due.is_urgent()
+    assert cell.decider.due.next_deadline() == -math.inf
     decisions = cell.due()
     assert [[record.type for record in decision.records] for decision in decisions] == [
         [RecordType.FEATURE_LEVEL] * 3
@@ -61,8 +61,8 @@ def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
         "lao.version": 1,
         "broker.heartbeat.version": 1,
     }
-    assert not cell.decider.has_urgent_work()
-    assert cell.decider.next_deadline() > cell.now
+    assert not cell.decider.due.is_urgent()
+    assert cell.decider.due.next_deadline() > cell.now
     assert cell.due() == []
 
 
@@ -82,21 +82,21 @@ def test_a_broker_is_unfenced_at_the_report_that_makes_it_ready() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     assert cell.beat(2, current_metadata_offset=epoch - 1).is_fenced
-    assert not cell.decider.has_urgent_work()
+    assert not cell.decider.due.is_urgent()
     cell.decider.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
-    assert cell.decider.has_urgent_work()
-    decision = cell.decider.next_due(cell.now)
+    assert cell.decider.due.is_urgent()
+    decision = cell.decider.due.next(cell.now)
     assert decision is not None
     cell.propose(decision)
     assert not cell.broker(2).fenced
-    assert not cell.decider.has_urgent_work()
+    assert not cell.decider.due.is_urgent()
 
 
 def test_who_did_not_ask_is_not_unfenced_by_a_report() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     cell.decider.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
-    assert not cell.decider.has_urgent_work()
+    assert not cell.decider.due.is_urgent()
     assert cell.due() == []
 
 
@@ -110,7 +110,7 @@ def test_a_wish_ends_with_its_registration_and_with_its_session() -> None:
     assert cell.decider.state.wants_unfence == set()
     cell.beat(2, current_metadata_offset=0)
     cell.decider.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
-    assert not cell.decider.has_urgent_work(), "a report of the epoch before"
+    assert not cell.decider.due.is_urgent(), "a report of the epoch before"
     cell.now += 9.1
     cell.lao.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao)
     cell.due()
@@ -127,9 +127,9 @@ def test_a_broker_that_is_ahead_of_a_new_controller_joins_once_that_has_committe
     cell.propose(cell.decide(registration(2)))
     cell.propose(cell.decide(registration(3)))
     assert cell.beat(1, current_metadata_offset=epoch + 2).is_fenced
-    assert not cell.decider.has_urgent_work()
+    assert not cell.decider.due.is_urgent()
     cell.commit()
-    assert cell.decider.has_urgent_work()
+    assert cell.decider.due.is_urgent()
     assert [decision.records[0].message.broker_id for decision in cell.due()] == [1]
 
 
@@ -151,7 +151,7 @@ def test_the_next_deadline_is_the_session_that_runs_out_first() -> None:
     cell.beat(2)
     cell.due()
     cell.due()
-    assert cell.decider.next_deadline() <= cell.now + 7
+    assert cell.decider.due.next_deadline() <= cell.now + 7
     cell.now += 6.9
     assert cell.due() == []
     cell.now += 0.2
@@ -185,7 +185,7 @@ def test_progress_is_written_when_lao_has_passed_news_at_most_once_an_interval()
     assert recorded is not None
     first = recorded.lowest_acknowledged_offset
     assert first < cell.lao.lao, "the interval holds the next one back"
-    assert cell.decider.next_deadline() <= cell.now + 1
+    assert cell.decider.due.next_deadline() <= cell.now + 1
     cell.now += 1.1
     cell.due()
     recorded = cell.pending.snapshot().progress
@@ -213,8 +213,8 @@ def test_a_progress_record_that_was_not_proposed_is_written_later() -> None:
     cell = Cell(brokers=1)
     cell.now += 1
     cell.beat(1)
-    first = cell.decider.next_due(cell.now)
-    second = cell.decider.next_due(cell.now)
+    first = cell.decider.due.next(cell.now)
+    second = cell.decider.due.next(cell.now)
     assert first is not None
     assert second is not None
     assert first.records[0].data == second.records[0].data

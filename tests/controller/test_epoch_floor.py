@@ -195,10 +195,10 @@ def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_wa
     again = cell.decide(registration(1))
     assert (again.records, again.body, again.decide_again_at) == ([], None, cell.now + 0.02)
     batches = []
-    while (due := cell.decider.begin_generation()) is not None:
+    while (due := cell.decider.due.begin_generation()) is not None:
         assert cell.decide(registration(1)).decide_again_at is not None
-        assert cell.decider.has_urgent_work()
-        assert cell.decider.next_deadline() == float("-inf")
+        assert cell.decider.due.is_urgent()
+        assert cell.decider.due.next_deadline() == float("-inf")
         batches.append(len(cell.propose(due).records))
     assert batches == [3, MAX_RAISED, MAX_RAISED, 1]
     raised_at = cell.pending.offset
@@ -216,11 +216,11 @@ def test_what_is_gone_or_was_raised_meanwhile_is_passed_over() -> None:
         brokers=0, image=taken_back(MAX_RAISED + 2), epoch=1000, generation=1, bootstrap=False
     )
     for _ in range(2):
-        first = cell.decider.begin_generation()
+        first = cell.decider.due.begin_generation()
         assert first is not None
         cell.propose(first)
     cell.send(rpc.DeleteTopicsRequest(names=["t"]))
-    assert cell.decider.begin_generation() is None
+    assert cell.decider.due.begin_generation() is None
     assert cell.send(registration(1)).broker_epoch >= 0
 
 

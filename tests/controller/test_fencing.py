@@ -18,7 +18,7 @@ def test_a_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() ->
     cell.beat(2)
     cell.beat(3)
     cell.now += 4.1
-    decision = cell.decider.next_due(cell.now)
+    decision = cell.decider.due.next(cell.now)
     assert decision is not None
     types = [record.type for record in decision.records]
     assert types == [RecordType.BROKER_REGISTRATION_CHANGE] + [RecordType.PARTITION_CHANGE] * 3
@@ -102,8 +102,8 @@ def test_timers_decide_on_pending_so_that_nobody_is_fenced_twice() -> None:
 def test_a_fencing_that_could_not_be_proposed_is_decided_again() -> None:
     cell = Cell(brokers=1)
     cell.now += 9.1
-    first = cell.decider.next_due(cell.now)
-    second = cell.decider.next_due(cell.now)
+    first = cell.decider.due.next(cell.now)
+    second = cell.decider.due.next(cell.now)
     assert first is not None
     assert second is not None
     assert [record.data for record in first.records] == [record.data for record in second.records]
@@ -212,15 +212,15 @@ def test_without_disk_space_brokers_are_fenced_and_nothing_else_is_written() -> 
     cell.register(4)
     cell.decider.state.wants_unfence.add(4)
     cell.now += 3600
-    decision = cell.decider.next_due(cell.now, fencing_only=True)
+    decision = cell.decider.due.next(cell.now, fencing_only=True)
     seen = []
     while decision is not None:
         seen.append(decision.records[0].type)
         cell.propose(decision)
-        decision = cell.decider.next_due(cell.now, fencing_only=True)
+        decision = cell.decider.due.next(cell.now, fencing_only=True)
     assert seen == [RecordType.BROKER_REGISTRATION_CHANGE] * 3
     assert all(cell.broker(broker_id).fenced for broker_id in (1, 2, 3, 4))
-    assert cell.decider.next_due(cell.now) is not None
+    assert cell.decider.due.next(cell.now) is not None
 
 
 def test_a_report_costs_the_same_however_many_wait_to_be_unfenced(
@@ -238,14 +238,14 @@ def test_a_report_costs_the_same_however_many_wait_to_be_unfenced(
         looked.append(broker.id)
         return False
 
-    monkeypatch.setattr("controller.decider.may_unfence", may_unfence)
+    monkeypatch.setattr("controller.due_work.may_unfence", may_unfence)
     assert len(cell.decider.state.wants_unfence) == 200
     cell.decider.report(7, cell.broker(7).epoch, 1, 0, -1, cell.now)
-    assert not cell.decider.has_urgent_work()
+    assert not cell.decider.due.is_urgent()
     assert cell.due() == []
     assert looked == [7]
     # What no report tells is seen by looking at all, now and then.
     cell.now += 0.2
-    assert cell.decider.next_deadline() <= cell.now
+    assert cell.decider.due.next_deadline() <= cell.now
     cell.due()
     assert len(looked) == 201

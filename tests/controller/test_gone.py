@@ -32,12 +32,12 @@ def test_it_is_fenced_at_once_with_its_partitions() -> None:
     cell = steady()
     topic = cell.create_on((1, 2), (2, 3))
     found_gone(cell, 1)
-    assert cell.decider.next_deadline() <= cell.now
+    assert cell.decider.due.next_deadline() <= cell.now
     cell.due()
     assert (cell.broker(1).fenced, cell.broker(1).reason) == (True, GONE)
     assert (cell.partition(topic).leader, cell.partition(topic).isr) == (2, (2,))
     assert not cell.broker(2).fenced
-    assert cell.decider.next_deadline() > cell.now
+    assert cell.decider.due.next_deadline() > cell.now
     cell.check_invariants()
 
 

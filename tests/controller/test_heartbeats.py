@@ -129,7 +129,7 @@ def test_want_fence_keeps_a_broker_fenced_and_fences_it() -> None:
     topic = cell.create_on((1, 2))
     cell.register(3)
     assert cell.beat(3, want_fence=True).is_fenced
-    assert not cell.decider.has_urgent_work()
+    assert not cell.decider.due.is_urgent()
     # It may hold a lease of a controller before: not at once.
     assert _state(cell.beat(1, target_state=rpc.INACTIVE)) == (False, False, rpc.ACTIVE)
     cell.now += 9.0

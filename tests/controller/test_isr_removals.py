@@ -59,7 +59,7 @@ def silence_broker_1(at: Cell) -> None:
         at.now += 3.0
         at.beat(2)
         at.beat(3)
-    first = at.decider.next_due(at.now)
+    first = at.decider.due.next(at.now)
     assert first is not None
     at.propose(first)
 
@@ -94,7 +94,7 @@ def test_it_is_not_unfenced_before_it_is_out_of_all() -> None:
     assert at.beat(1).is_fenced
     while isrs_with(at, 1):
         assert at.broker(1).fenced
-        decision = at.decider.next_due(at.now)
+        decision = at.decider.due.next(at.now)
         assert decision is not None
         at.propose(decision)
     at.now += 1.0
@@ -111,16 +111,16 @@ def test_the_next_controller_goes_on_where_this_one_stopped() -> None:
 
 def test_what_is_left_is_urgent() -> None:
     at = half_fenced()
-    assert at.decider.has_urgent_work()
-    assert at.decider.next_deadline() <= at.now
+    assert at.decider.due.is_urgent()
+    assert at.decider.due.next_deadline() <= at.now
     at.due()
-    assert not at.decider.has_urgent_work()
-    assert at.decider.next_deadline() > at.now
+    assert not at.decider.due.is_urgent()
+    assert at.decider.due.next_deadline() > at.now
 
 
 def test_full_disks_do_not_stop_it() -> None:
     at = half_fenced()
-    while (decision := at.decider.next_due(at.now, fencing_only=True)) is not None:
+    while (decision := at.decider.due.next(at.now, fencing_only=True)) is not None:
         at.propose(decision)
     assert isrs_with(at, 1) == 0
 

@@ -319,7 +319,7 @@ def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(
         _take_in(cell, topic, [1, 2, 3], index)
     steps: list[Any] = []
     while cell.now < 200:
-        cell.now = max(cell.now, cell.decider.next_deadline())
+        cell.now = max(cell.now, cell.decider.due.next_deadline())
         for broker_id in (1, 2, 3):
             cell.beat(broker_id)
         decisions = [

@@ -115,7 +115,7 @@ def test_a_static_set_becomes_a_logged_one_when_all_directories_are_known() -> N
     cell = Members(static=True)
     cell.quorum.voters[2] = replace(cell.quorum.voters[2], directory_id="", last_fetch_age_ms=NEVER)
     assert cell.due() == []
-    assert cell.decider.next_deadline() <= cell.now + 0.1
+    assert cell.decider.due.next_deadline() <= cell.now + 0.1
     for request in ALL:
         cell.refused(request, ErrorCode.UNSUPPORTED_VERSION, "")
     decision = cell.decide(add())
@@ -129,7 +129,7 @@ def test_a_static_set_becomes_a_logged_one_when_all_directories_are_known() -> N
     assert [voter.endpoint for voter in first.records[0].message.voters] == ["c1:1", "c2:1", "c3:1"]
     cell.now += 10
     assert cell.due() == []
-    assert cell.decider.next_deadline() > cell.now
+    assert cell.decider.due.next_deadline() > cell.now
 
 
 def test_a_set_that_names_its_directories_waits_for_nobody() -> None:

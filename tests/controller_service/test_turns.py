@@ -68,7 +68,7 @@ async def test_what_time_brings_does_not_either_and_none_of_it_is_forgotten(
     assert active is not None
     turns[:] = [0]
     left = [Write([record(records_pb2.NoOpRecord())] * 2) for _ in range(10)]
-    monkeypatch.setattr(active, "next_due", lambda now, **_: left.pop() if left else None)
+    monkeypatch.setattr(active.due, "next", lambda now, **_: left.pop() if left else None)
     await asyncio.wait_for(broker.heartbeat(node), 5.0)
     for _ in range(20):
         await asyncio.wait_for(broker.heartbeat(node), 5.0)

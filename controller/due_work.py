@@ -1,0 +1,195 @@
+"""What the active controller of one epoch does by itself, without a request: what time, a report or
+the log itself makes due.
+
+No I/O, no clock, no randomness.
+"""
+
+from __future__ import annotations
+
+import math
+
+from controller.decision import Write
+from controller.decisions.brokers.fencing_by_time import fence_gone, fence_silent, fence_stuck
+from controller.decisions.brokers.heartbeats import may_unfence, on_probation, unfence_decision
+from controller.decisions.brokers.hostnames import HostnameCollector
+from controller.decisions.clients.clients import ClientExpiry
+from controller.decisions.partitions.balance import LeaderBalance
+from controller.decisions.quorum.membership import Membership
+from controller.effects import ProgressRecorded
+from controller.state.state import ControllerState
+from raftlog.metadata import versions
+from raftlog.metadata.entities import Broker
+from raftlog.metadata.records import Record, RecordType, record
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+_NEWS = Record(RecordType.CONFIG, 0, b"", None)
+"""Stands for any record but progress and no-op: that is all that the progress policy asks of a
+record.
+"""
+
+LOOK_AT_ALL_S = 0.1
+"""How often all brokers that wait to be unfenced are looked at, for what no report of theirs tells:
+a probation that ends.
+"""
+
+
+class DueWork:
+    """Decides what is due, by ``state``; the shell adds the records and says so to the decider."""
+
+    def __init__(self, state: ControllerState, membership: Membership) -> None:
+        self._state = state
+        self._membership = membership
+        self._look_at_all = now = state.began_at
+        self._unparked = state.log.lao.unparked
+        self._expiry = ClientExpiry(state.settings, now)
+        self._balance = LeaderBalance(state.settings, now)
+        self._hostnames = HostnameCollector(now)
+
+    def is_urgent(self) -> bool:
+        """Whether ``next`` may have what must not wait for a timer.
+
+        The bootstrap, leader epochs of a generation before, a broker ready to be unfenced, or half
+        fenced.
+        """
+        state = self._state
+        return (
+            self._needs_bootstrap()
+            or state.epoch_floor.is_due(state.log.pending)
+            or bool(state.isr_removals)
+            or self._next_admitted() is not None
+        )
+
+    def next(self, now: float, *, fencing_only: bool = False) -> Write | None:
+        """The next thing to do by itself, always with records; None: nothing now.
+
+        Call it until then, proposing each.
+
+        ``fencing_only``: the disks are full; what is needed for the truth alone, which is bounded.
+        """
+        state, pending = self._state, self._state.log.pending
+        self._observe_proposed()
+        if now >= state.absent_ids.next_check:
+            state.absent_ids.look(pending.snapshot(), state.sessions.is_alive, now)
+        if fencing_only:
+            return (
+                self.begin_generation()
+                or fence_silent(state, now)
+                or fence_gone(state, now)
+                or state.isr_removals.due(pending)
+                or fence_stuck(state, now)
+            )
+        return (
+            self.bootstrap()
+            or self.begin_generation()
+            or fence_silent(state, now)
+            or fence_gone(state, now)
+            or state.isr_removals.due(pending)
+            or self.unfence_ready(now)
+            or fence_stuck(state, now)
+            or self._membership.first_set(now)
+            or self._write_progress(now)
+            or self._expiry.due(pending, now)
+            or self._balance.due(pending, state.log.committed, now)
+            or self._hostnames.due(pending, now)
+        )
+
+    def next_deadline(self) -> float:
+        """When to call ``next`` at the latest, if nothing happens before."""
+        state = self._state
+        if (
+            self._needs_bootstrap()
+            or state.isr_removals
+            or state.epoch_floor.is_due(state.log.pending)
+        ):
+            return -math.inf
+        expiry = state.sessions.next_expiry()
+        progress = state.progress.next_due(state.log.lao.lao)
+        return min(
+            state.lag_watch.next_check,
+            state.gone.next_check,
+            self._membership.next_deadline() if self._membership.is_static else math.inf,
+            self._expiry.next_check,
+            self._balance.next_deadline(),
+            self._hostnames.next_check,
+            self._look_at_all if state.wants_unfence else math.inf,
+            state.absent_ids.next_check,
+            math.inf if expiry is None else expiry[0],
+            math.inf if progress is None else progress,
+        )
+
+    def bootstrap(self) -> Write | None:
+        """The feature levels that a new cluster starts with.
+
+        Asked of the log itself: a flag would outlive a lost epoch.
+        """
+        if not self._needs_bootstrap():
+            return None
+        level = self._state.settings.bootstrap_metadata_version or versions.LATEST_METADATA_VERSION
+        levels = {versions.METADATA_VERSION: level, versions.LAO_VERSION: 1}
+        if versions.supports_heartbeat_levels(levels):
+            levels[versions.BROKER_HEARTBEAT_VERSION] = 1
+        return Write(
+            [
+                record(pb.FeatureLevelRecord(name=name, feature_level=level))
+                for name, level in levels.items()
+            ]
+        )
+
+    def begin_generation(self) -> Write | None:
+        """In a log that was taken back: all brokers fenced, and leader epochs above whatever was
+        led before, batch by batch.
+        """
+        return self._state.epoch_floor.due(self._state)
+
+    def unfence_ready(self, now: float) -> Write | None:
+        """Unfence a broker that asked for it and has become ready."""
+        if self._state.wants_unfence and now >= self._look_at_all:
+            self._look_at_all = now + LOOK_AT_ALL_S
+            self._state.to_look_at.update(dict.fromkeys(sorted(self._state.wants_unfence)))
+        while (broker := self._next_admitted()) is not None:
+            if not on_probation(self._state, broker, now):
+                return unfence_decision(self._state, broker)
+            del self._state.to_look_at[broker.id]
+        return None
+
+    def _needs_bootstrap(self) -> bool:
+        return versions.METADATA_VERSION not in self._state.log.pending.features
+
+    def _next_admitted(self) -> Broker | None:
+        """A fenced broker that asked to be unfenced and has applied enough, among those that have
+        said something new.
+        """
+        state = self._state
+        to_look_at = state.to_look_at
+        if state.log.lao.unparked != self._unparked:
+            self._unparked = state.log.lao.unparked
+            to_look_at.update(dict.fromkeys(sorted(state.wants_unfence)))
+        while to_look_at:
+            broker_id = next(iter(to_look_at))
+            broker = state.log.pending.brokers[broker_id]
+            if may_unfence(state, broker):
+                return broker
+            del to_look_at[broker_id]
+        return None
+
+    def _write_progress(self, now: float) -> Write | None:
+        log = self._state.log
+        # Images are made chunk by chunk: brokers may have applied, and LAO may be at, what is
+        # committed of the next one.
+        high_watermark = max(log.committed.offset + 1, log.lao.high_watermark)
+        message = self._state.progress.decide(
+            log.lao.lao, high_watermark, log.lao.applied_offsets(), now
+        )
+        if message is None:
+            return None
+        return Write([record(message)], effects=(ProgressRecorded(message),))
+
+    def _observe_proposed(self) -> None:
+        """Tell the progress policy what was proposed since: everything but its own records is news
+        to it.
+        """
+        progress = self._state.progress
+        count = self._state.log.end_offset - progress.observed_end
+        if count > 0:
+            progress.observe_proposed([_NEWS] * count, progress.observed_end)
+            progress.observed_end = self._state.log.end_offset
