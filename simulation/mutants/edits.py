@@ -9,6 +9,8 @@ an error, never a mutant that does nothing.
 from __future__ import annotations
 import __future__
 
+import builtins
+import dis
 import importlib
 import inspect
 import sys
@@ -86,8 +88,17 @@ def _compiled(function: FunctionType, source: str, target: str) -> CodeType:
         raise StaleMutantError(
             f"{target} cannot be edited: it does not compile to a function with the names {free}"
         )
+    if unknown := sorted(_globals_of(code) - function.__globals__.keys() - vars(builtins).keys()):
+        raise StaleMutantError(f"{target}, edited, uses names that its module has not: {unknown}")
     # Tracebacks and filters go by the qualified name.
     return code.replace(co_qualname=function.__code__.co_qualname)
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """A mutant that dies of a NameError is killed by that, and shows nothing."""
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    own = (one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL")
+    return set(own).union(*map(_globals_of, inner))
 
 
 def _replaced(source: str, target: str, old: str, new: str) -> str:
