@@ -125,7 +125,10 @@ def test_a_method_that_calls_its_base_class_can_be_edited() -> None:
         (MAJORITY._replace(target="raftlog.quorum.gone:Progress"), "there is no"),
         (MAJORITY._replace(target="raftlog.quorum.follower:Follower.grants_vote"), "there is no"),
         (MAJORITY._replace(target="raftlog.quorum.progress:Progress"), "no function"),
-        (MAJORITY._replace(new="nobody_knows_this"), "has not: \\['nobody_knows_this'\\]"),
+        (
+            MAJORITY._replace(old="offsets.sort()", new="nobody_knows_this()"),
+            "has not: \\['nobody_knows_this'\\]",
+        ),
     ],
 )
 def test_an_edit_that_does_not_fit_is_an_error_and_changes_nothing(edit: Edit, why: str) -> None:
