@@ -56,12 +56,9 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:24]
 
 
-_build = cli.build
-
-
 @cache
 def _application() -> Any:
-    return typer.main.get_command(_build())
+    return typer.main.get_command(cli.build())
 
 
 def _command(*arguments: str) -> Said:
@@ -298,7 +295,7 @@ def serve() -> None:
     """
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     answers = sys.stdout
-    cli.build = _application
+    cli.build_for = lambda _: _application()  # type: ignore[assignment]
     cli.setup_logging = lambda *_, **__: None  # type: ignore[attr-defined]
     log = io.StringIO()
     structlog.configure(
