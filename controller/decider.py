@@ -40,6 +40,7 @@ from controller.decisions.quorum.transfer import decide_transfer
 from controller.due_work import DueWork
 from controller.state.apply import apply
 from controller.state.double_roll import ask_for_the_silent, heartbeats_off
+from controller.state.epoch_log import LaoReport
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
@@ -64,8 +65,16 @@ class Decider:
     cannot change.
     """
 
-    def __init__(self, state: ControllerState, node_id: int, quorum: Look | None = None) -> None:
+    def __init__(
+        self,
+        state: ControllerState,
+        report_lao: LaoReport,
+        node_id: int,
+        quorum: Look | None = None,
+    ) -> None:
+        """``report_lao``: what a broker reports moves LAO at once."""
         self.state = state
+        self._report_lao = report_lao
         if quorum is not None:
             state.controller_ids = lambda now: controller_ids(quorum(now))
         ask_for_the_silent(state)
@@ -236,7 +245,7 @@ class Decider:
             self._count_as_active(broker_id, broker_epoch)
         elif self._registration(broker_id, broker_epoch) is not None:
             self.state.absent_ids.present(broker_id)
-        self.state.log.lao.report(broker_id, broker_epoch, controller_epoch, applied, known_lao)
+        self._report_lao(broker_id, broker_epoch, controller_epoch, applied, known_lao)
         if broker_id in self.state.wants_unfence:
             self.state.to_look_at[broker_id] = None
 

@@ -11,7 +11,7 @@ from controller.service.directory import Directory
 from controller.service.intake import Waiting
 from controller.service.parking import Parked
 from controller.service.responses import duplicate_of, fill_error, say_how_far, send_quietly
-from controller.visibility.lao import LaoTracker
+from controller.visibility.lao_view import LaoView
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -43,7 +43,7 @@ class Answers:
         send_quietly(link, self._directory.failure(correlation_id, error))
 
     def give_up(
-        self, parked: Parked, lao: LaoTracker, is_committed: bool, code: ErrorCode, why: str
+        self, parked: Parked, lao: LaoView, is_committed: bool, code: ErrorCode, why: str
     ) -> None:
         """Answer a request that can wait no longer.
 

@@ -62,7 +62,7 @@ class Leadership:
             return False
         log.claimed()
         state = ControllerState(log, settings, quorum.cluster_id, rng, now, generation)
-        self.decider = Decider(state, quorum.node_id, replica.describe)
+        self.decider = Decider(state, log.report, quorum.node_id, replica.describe)
         return True
 
     def propose(self, replica: Replica, *, idle: bool) -> None:

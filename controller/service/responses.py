@@ -9,7 +9,7 @@ from typing import Any
 from controller.service.intake import Waiting
 from controller.service.parking import COMMITTED, Parked
 from controller.state.id_waits import AwaitedIdError
-from controller.visibility.lao import LaoTracker
+from controller.visibility.lao_view import LaoView
 from raftlog.errors import ApiError
 from raftlog.metadata.entities import ClientResult
 from raftlog.transport.api import LinkClosedError
@@ -62,7 +62,7 @@ def failure(
     return response
 
 
-def say_how_far(parked: Parked, lao: LaoTracker) -> None:
+def say_how_far(parked: Parked, lao: LaoView) -> None:
     """Complete the answer of a write that is committed: how visible it is by now, and whom the
     asked level still waits for.
     """

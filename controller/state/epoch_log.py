@@ -11,10 +11,12 @@ Why: docs/decisions/008-one-turn-one-chunk.md
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from controller.state.chunk import Chunk, ChunkBuilder
 from controller.visibility.lao import LaoTracker
+from controller.visibility.lao_view import LaoView
 from raftlog import batch
 from raftlog.metadata.entities import Voters
 from raftlog.metadata.fold import ImageBuilder
@@ -23,6 +25,9 @@ from raftlog.metadata.records import Record, decoded
 from raftlog.wire.common.v1 import common_pb2
 
 _NOBODY = common_pb2.ClientIdentity()
+
+LaoReport = Callable[[int, int, int, int, int], None]
+"""``LaoTracker.report``: broker id, broker epoch, controller epoch, applied offset, known LAO."""
 
 
 class PendingImage(ImageView, Protocol):
@@ -45,6 +50,34 @@ class PendingImage(ImageView, Protocol):
         """The voter set that the log names last."""
 
 
+class LogView(Protocol):
+    """The log of the epoch as decisions see it: they look at all of it, and change nothing."""
+
+    @property
+    def epoch(self) -> int:
+        """The controller epoch."""
+
+    @property
+    def epoch_start_offset(self) -> int:
+        """Of this epoch's first record (inclusive)."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset of the next record."""
+
+    @property
+    def committed(self) -> Image:
+        """The newest image that is known to be committed: what may be shown."""
+
+    @property
+    def pending(self) -> PendingImage:
+        """The whole local log and everything added: decisions validate against it."""
+
+    @property
+    def lao(self) -> LaoView:
+        """What every member has applied."""
+
+
 class EpochLog:
     """Owns the pending image, the committed image and LAO of one epoch.
 
@@ -61,8 +94,12 @@ class EpochLog:
         self._pending = ImageBuilder(committed)
         self.pending: PendingImage = self._pending
         """The whole local log and everything added: decisions validate against it."""
-        self.lao = LaoTracker(epoch, epoch_start_offset)
-        self.lao.seed(committed)
+        self._lao = LaoTracker(epoch, epoch_start_offset)
+        self._lao.seed(committed)
+        self.lao: LaoView = self._lao
+        """What every member has applied."""
+        self.report: LaoReport = self._lao.report
+        """Takes how far a broker is."""
         self._chunk = ChunkBuilder(epoch)
         self._proposed: deque[tuple[int, Image, int]] = deque()
         """The end of each chunk, the image there, and the chunk's bytes: it becomes the committed
@@ -91,7 +128,7 @@ class EpochLog:
         for header in batch.headers(chunk, verify=False):
             records = [decoded(data) for data in batch.records(chunk, header)]
             pending.apply_decoded(header, records)
-            self.lao.proposed(records, header.base_offset)
+            self._lao.proposed(records, header.base_offset)
 
     def claimed(self) -> None:
         """The whole log is inherited, this epoch's first record included."""
@@ -123,7 +160,7 @@ class EpochLog:
                 records, base_offset=base_offset, epoch=self.epoch, timestamp_ms=timestamp_ms
             )
         self._chunk.add(records, base_offset, client, timestamp_ms)
-        self.lao.proposed(records, base_offset)
+        self._lao.proposed(records, base_offset)
 
     def cut(self) -> Chunk | None:
         """What was added since the last cut, to be proposed now; it ends at ``end_offset``. None:
@@ -144,7 +181,7 @@ class EpochLog:
         while proposed and proposed[0][0] <= high_watermark:
             _, self.committed, size = proposed.popleft()
             total_bytes = (total_bytes or 0) + size
-        self.lao.committed(high_watermark)
+        self._lao.committed(high_watermark)
         return total_bytes
 
     def _keep_image(self, size: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from controller.settings import ControllerSettings
 from controller.state.absent_ids import AbsentIds
 from controller.state.epoch_floor import EpochFloor
-from controller.state.epoch_log import EpochLog
+from controller.state.epoch_log import LogView
 from controller.state.gone import Gone
 from controller.state.id_waits import IdWaits
 from controller.state.isr_removals import IsrRemovals
@@ -27,10 +27,11 @@ class ControllerState:
     """What the active controller of one epoch knows.
 
     Facts that brokers report change soft state at once; the effects of decisions change it only
-    once they are proposed (``apply``). Nothing here changes ``log``: the shell adds to it.
+    once they are proposed (``apply``). Nothing that has this state can change ``log``: the
+    shell adds to it.
     """
 
-    log: EpochLog
+    log: LogView
     """Claimed: the whole local log is in it."""
     settings: ControllerSettings
     cluster_id: str

@@ -143,8 +143,8 @@ MUTANTS = (
             ),
             Edit(
                 "controller.visibility.lao:LaoTracker.report",
-                "self._registrations.get((broker_id, broker_epoch))",
-                "self._current.get(broker_id)",
+                "self._registrations.by_id_and_epoch.get((broker_id, broker_epoch))",
+                "self._registrations.current.get(broker_id)",
             ),
         ),
         TWINS,

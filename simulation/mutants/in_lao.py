@@ -9,13 +9,17 @@ from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
 ADVANCE = "controller.visibility.lao:LaoTracker._advance"
-LOWEST = "self._by_applied[0][0]"
+LOWEST = "members.by_applied[0][0]"
+MAY_JOIN = "controller.visibility.lao_view:LaoView.may_join"
+LAO = "controller.visibility.lao_view:LaoView.lao"
+SET_FENCED = "controller.visibility.registrations:Registrations.set_fenced"
+UNKNOWN = "unknown = self._heartbeats_off or silent or self._level_is_zero"
 
 MUTANTS = (
     Mutant(
         "lao-ignores-slowest",
         "the broker with the lowest applied offset does not count",
-        (Edit(ADVANCE, LOWEST, "self._by_applied[min(1, len(self._by_applied) - 1)][0]"),),
+        (Edit(ADVANCE, LOWEST, "members.by_applied[min(1, len(members.by_applied) - 1)][0]"),),
         BROKERS,
         "slow links to brokers",
     ),
@@ -51,14 +55,13 @@ MUTANTS = (
         (
             Edit(
                 ADVANCE,
-                "self._floor = max(self._floor, self._by_applied[0][0])",
-                "self._floor = max(self._floor, next((a for a, _, _ in self._by_applied if a >= 0),"
-                " -1))",
+                LOWEST,
+                "next((a for a, _, _ in members.by_applied if a >= 0), -1)",
             ),
             Edit(
-                "controller.visibility.lao:LaoTracker.lao",
-                "return -1 if self._off or silent or self._level_is_zero else self._floor",
-                "return self._floor",
+                LAO,
+                UNKNOWN,
+                "unknown = False",
             ),
         ),
         BROKERS,
@@ -83,12 +86,12 @@ MUTANTS = (
         "a broker stops counting as soon as its fencing is proposed",
         (
             Edit(
-                "controller.visibility.lao:LaoTracker._set_fenced",
+                SET_FENCED,
                 "            broker.leaves_at = batch_end\n           "
                 " self._leaving.append((batch_end, broker))",
                 "            broker.member = False\n           "
-                " self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))\n      "
-                "      self._by_known_lao.remove((broker.known_lao, broker.broker_id,"
+                " self.by_applied.remove((broker.applied, broker.broker_id, broker.epoch))\n      "
+                "      self.by_known_lao.remove((broker.known_lao, broker.broker_id,"
                 " broker.epoch))",
             ),
         ),
@@ -107,8 +110,8 @@ MUTANTS = (
         "a broker is unfenced with any applied offset above its own registration",
         (
             Edit(
-                "controller.visibility.lao:LaoTracker.may_join",
-                "if broker.applied < max(self._floor, self.epoch_start_offset):",
+                MAY_JOIN,
+                "if broker.applied < max(self._highest_lao, self._epoch_start_offset):",
                 "if False:",
             ),
         ),
@@ -120,9 +123,9 @@ MUTANTS = (
         "a broker is unfenced as soon as it has applied the first record of the epoch",
         (
             Edit(
-                "controller.visibility.lao:LaoTracker.may_join",
-                "max(self._floor, self.epoch_start_offset)",
-                "self.epoch_start_offset",
+                MAY_JOIN,
+                "max(self._highest_lao, self._epoch_start_offset)",
+                "self._epoch_start_offset",
             ),
         ),
         replace(
@@ -144,9 +147,9 @@ MUTANTS = (
         "a broker is unfenced below the first record of the epoch, while LAO is not known",
         (
             Edit(
-                "controller.visibility.lao:LaoTracker.may_join",
-                "max(self._floor, self.epoch_start_offset)",
-                "self._floor",
+                MAY_JOIN,
+                "max(self._highest_lao, self._epoch_start_offset)",
+                "self._highest_lao",
             ),
         ),
         UNFENCING,
@@ -170,10 +173,9 @@ MUTANTS = (
         "a broker that is unfenced in the inherited tail does not count",
         (
             Edit(
-                "controller.visibility.lao:LaoTracker._set_fenced",
-                "        if not fenced:\n",
-                "        if 0 <= batch_end <= self.epoch_start_offset:\n            return\n       "
-                " if not fenced:\n",
+                "controller.visibility.lao:LaoTracker._membership_changed",
+                'if message.HasField("fenced"):',
+                'if message.HasField("fenced") and batch_end > self._epoch_start_offset:',
             ),
         ),
         UNFENCING,
@@ -184,10 +186,10 @@ MUTANTS = (
         "with no broker to wait for, LAO covers everything committed",
         (
             Edit(
-                "controller.visibility.lao:LaoTracker.lao",
-                "return -1 if self._off or silent or self._level_is_zero else self._floor",
-                "return self._high_watermark - 1 if not self._by_applied else -1 if"
-                " self._by_applied[0][0] < 0 else self._floor",
+                LAO,
+                UNKNOWN,
+                "if not by_applied:\n            return self._high_watermark - 1\n"
+                "        unknown = silent",
             ),
         ),
         replace(UNFENCING, brokers=1),
@@ -200,9 +202,9 @@ MUTANTS = (
             Edit(
                 "controller.visibility.lao:LaoTracker._membership_changed",
                 '            if message.HasField("fenced"):\n'
-                "                self._set_fenced(broker, message.fenced, batch_end)",
+                "                registrations.set_fenced(broker, message.fenced, batch_end)",
                 '            if message.HasField("fenced") or message.in_controlled_shutdown:\n    '
-                "            self._set_fenced(broker, message.fenced or"
+                "            registrations.set_fenced(broker, message.fenced or"
                 " message.in_controlled_shutdown, batch_end)",
             ),
         ),

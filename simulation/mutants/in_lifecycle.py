@@ -125,8 +125,8 @@ MUTANTS = (
         "without heartbeats, a broker counts again although it does not know that it was fenced",
         (
             Edit(
-                "controller.visibility.lao:LaoTracker.may_join",
-                "return broker.epoch > self._off_from or broker.applied >= self._off_from",
+                "controller.visibility.lao_view:LaoView.may_join",
+                "return broker.epoch > since or broker.applied >= since",
                 "return True",
             ),
         ),

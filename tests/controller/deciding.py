@@ -110,7 +110,7 @@ class Cell:
         state = ControllerState(
             self.log, self.settings, CLUSTER_ID, random.Random(epoch), now, generation
         )
-        self.decider = Decider(state, 1, quorum)
+        self.decider = Decider(state, self.log.report, 1, quorum)
         if shared_node_ids:
             self.decider.state.controller_ids = lambda now: frozenset()
         self.commit()

@@ -112,7 +112,7 @@ def test_a_wish_ends_with_its_registration_and_with_its_session() -> None:
     cell.decider.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
     assert not cell.decider.due.is_urgent(), "a report of the epoch before"
     cell.now += 9.1
-    cell.lao.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao)
+    cell.log.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao)
     cell.due()
     assert cell.broker(2).fenced
 
@@ -202,7 +202,7 @@ def test_lao_is_below_the_high_watermark_that_is_recorded_with_it() -> None:
     cell.hold_commits = True
     cell.create("t", replication_factor=1)
     end = cell.pending.offset + 1
-    cell.lao.committed(end)
+    cell.log.commit(end)
     cell.beat(1, current_metadata_offset=end - 1)
     (written,) = cell.due(progress=True)
     message = written.records[0].message

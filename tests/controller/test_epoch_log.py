@@ -2,8 +2,13 @@
 ends.
 """
 
+from typing import get_type_hints
+
 from controller.state.chunk import MAX_SHARED_RECORDS
-from controller.state.epoch_log import EpochLog
+from controller.state.epoch_log import EpochLog, LogView
+from controller.state.state import ControllerState
+from controller.visibility.lao import LaoTracker
+from controller.visibility.lao_view import LaoView
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -95,3 +100,18 @@ def test_a_voter_set_comes_alone_in_a_control_batch_and_is_named_to_the_quorum()
         1,
         [(1, "d1", "a:1")],
     )
+
+
+def test_decisions_can_ask_the_log_and_lao_and_change_neither() -> None:
+    """The type checker holds them to these types."""
+    assert get_type_hints(ControllerState)["log"] is LogView
+    assert get_type_hints(vars(LogView)["lao"].fget)["return"] is LaoView
+    asked, all_ = public(LaoView), public(LaoTracker)
+    assert all_ - asked == {"seed", "proposed", "committed", "report"}
+    assert public(EpochLog) - public(LogView) == {
+        *("inherit", "claimed", "add", "cut", "commit", "uncommitted_chunks")
+    }
+
+
+def public(type_: type) -> set[str]:
+    return {name for name in dir(type_) if not name.startswith("_")}

@@ -4,69 +4,95 @@ from __future__ import annotations
 
 from lao_model import Answer, Entry, ModelBroker, Report
 
-from controller.visibility.lao import LaoTracker, _Registration
-
-
-def drop(tracker: LaoTracker, broker: _Registration) -> None:
-    """End a membership at once."""
-    broker.member, broker.leaves_at = False, -1
-    tracker._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
-    tracker._by_known_lao.remove((broker.known_lao, broker.broker_id, broker.epoch))
+from controller.visibility.lao import LaoTracker
+from controller.visibility.registrations import Registration, Registrations
 
 
 class IgnoresTail(LaoTracker):
     """Who is unfenced is taken from the committed image and its own proposals."""
 
-    def _set_fenced(self, broker: _Registration, fenced: bool, batch_end: int) -> None:
-        if batch_end < 0 or batch_end > self.epoch_start_offset:
-            super()._set_fenced(broker, fenced, batch_end)
+    def __init__(self, epoch: int, epoch_start_offset: int) -> None:
+        super().__init__(epoch, epoch_start_offset)
+
+        class Proposed(Registrations):
+            def set_fenced(self, broker: Registration, fenced: bool, batch_end: int) -> None:
+                if batch_end < 0 or batch_end > epoch_start_offset:
+                    super().set_fenced(broker, fenced, batch_end)
+
+        self._registrations = Proposed()
+
+
+class _EndAtOnce(Registrations):
+    def set_fenced(self, broker: Registration, fenced: bool, batch_end: int) -> None:
+        super().set_fenced(broker, fenced, batch_end)
+        if fenced and broker.member:
+            broker.member, broker.leaves_at = False, -1
+            self.by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
+            self.by_known_lao.remove((broker.known_lao, broker.broker_id, broker.epoch))
 
 
 class FencesWhenProposed(LaoTracker):
-    def _set_fenced(self, broker: _Registration, fenced: bool, batch_end: int) -> None:
-        super()._set_fenced(broker, fenced, batch_end)
-        if fenced and broker.member:
-            drop(self, broker)
+    def __init__(self, epoch: int, epoch_start_offset: int) -> None:
+        super().__init__(epoch, epoch_start_offset)
+        self._registrations = _EndAtOnce()
+
+
+class _Endless(Registrations):
+    def _end_membership(self, broker: Registration) -> None:
+        broker.leaves_at = -1
 
 
 class NeverEndsMembership(LaoTracker):
-    def _end_membership(self, broker: _Registration) -> None:
-        broker.leaves_at = -1
+    def __init__(self, epoch: int, epoch_start_offset: int) -> None:
+        super().__init__(epoch, epoch_start_offset)
+        self._registrations = _Endless()
 
 
 class FenceOutlivesUnfence(LaoTracker):
     """fence, unfence: the commit of the fence ends the membership all the same."""
 
     def committed(self, high_watermark: int) -> None:
-        for leaves_at, broker in self._leaving:
+        for leaves_at, broker in self._registrations._leaving:
             if broker.member and leaves_at <= high_watermark:
                 broker.leaves_at = leaves_at
         super().committed(high_watermark)
 
 
-class UnfencesWhenCommitted(LaoTracker):
-    def __init__(self, epoch: int, epoch_start_offset: int) -> None:
-        super().__init__(epoch, epoch_start_offset)
-        self.later: list[tuple[int, _Registration]] = []
+class _UnfencedLater(Registrations):
+    def __init__(self) -> None:
+        super().__init__()
+        self.later: list[tuple[int, Registration]] = []
 
-    def _set_fenced(self, broker: _Registration, fenced: bool, batch_end: int) -> None:
+    def set_fenced(self, broker: Registration, fenced: bool, batch_end: int) -> None:
         if fenced or batch_end < 0:
-            super()._set_fenced(broker, fenced, batch_end)
+            super().set_fenced(broker, fenced, batch_end)
             self.later = [(at, other) for at, other in self.later if other is not broker]
         else:
             self.later.append((batch_end, broker))
 
+    def unfence(self, high_watermark: int) -> None:
+        while self.later and self.later[0][0] <= high_watermark:
+            _, broker = self.later.pop(0)
+            super().set_fenced(broker, False, 0)
+
+
+class UnfencesWhenCommitted(LaoTracker):
+    def __init__(self, epoch: int, epoch_start_offset: int) -> None:
+        super().__init__(epoch, epoch_start_offset)
+        self._registrations = self.later = _UnfencedLater()
+
     def committed(self, high_watermark: int) -> None:
         super().committed(high_watermark)
-        while self.later and self.later[0][0] <= self._high_watermark:
-            _, broker = self.later.pop(0)
-            super()._set_fenced(broker, False, 0)
+        self.later.unfence(self._high_watermark)
 
 
 class NeverParks(LaoTracker):
-    def _park(self, broker: _Registration, applied: int, known_lao: int) -> None:
-        self._count(broker, applied, known_lao)
-        self._advance()
+    def report(
+        self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int
+    ) -> None:
+        high_watermark, self._high_watermark = self._high_watermark, self._log_end
+        super().report(broker_id, broker_epoch, controller_epoch, applied, known_lao)
+        self._high_watermark = high_watermark
 
 
 class FollowersHighWatermarkCounts(LaoTracker):
@@ -75,9 +101,9 @@ class FollowersHighWatermarkCounts(LaoTracker):
     """
 
     def committed(self, high_watermark: int) -> None:
-        start, self.epoch_start_offset = self.epoch_start_offset, -1
+        start, self._epoch_start_offset = self._epoch_start_offset, -1
         super().committed(high_watermark)
-        self.epoch_start_offset = start
+        self._epoch_start_offset = start
 
 
 class TakesReportsOfOlderEpochs(LaoTracker):
@@ -102,7 +128,7 @@ class TakesReportsOfOtherBrokerEpochs(LaoTracker):
     def report(
         self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int
     ) -> None:
-        broker = self._current.get(broker_id)
+        broker = self._registrations.current.get(broker_id)
         super().report(
             broker_id, broker.epoch if broker else -1, controller_epoch, applied, known_lao
         )
@@ -110,40 +136,40 @@ class TakesReportsOfOtherBrokerEpochs(LaoTracker):
 
 class KnowsBeforeAllReported(LaoTracker):
     def _advance(self) -> None:
-        heard = [key[0] for key in self._by_applied if key[0] >= 0]
-        self._floor = max(self._floor, min(heard, default=-1))
-        self._known_lao_floor = max(self._known_lao_floor, self.min_known_lao)
+        heard = [key[0] for key in self._registrations.by_applied if key[0] >= 0]
+        self._highest_lao = max(self._highest_lao, min(heard, default=-1))
+        self._highest_min_known_lao = max(self._highest_min_known_lao, self.min_known_lao)
 
     @property
     def lao(self) -> int:
-        return self._floor
+        return self._highest_lao
 
 
 class FallsWithItsMembers(LaoTracker):
     """LAO is the minimum of the last reports, whatever was said before."""
 
-    def _count(self, broker: _Registration, applied: int, known_lao: int) -> None:
+    def _count(self, broker: Registration, applied: int, known_lao: int) -> None:
         if applied < broker.applied and broker.member:
-            self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
-            self._by_applied.add((applied, broker.broker_id, broker.epoch))
+            self._registrations.by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
+            self._registrations.by_applied.add((applied, broker.broker_id, broker.epoch))
             broker.applied = applied
         super()._count(broker, applied, known_lao)
 
     def _advance(self) -> None:
         super()._advance()
-        if self._by_applied:
-            self._floor = self._by_applied[0][0]
+        if self._registrations.by_applied:
+            self._highest_lao = self._registrations.by_applied[0][0]
 
 
 class EmptySetIsInfinite(LaoTracker):
     @property
     def lao(self) -> int:
-        return super().lao if self._by_applied else 2**63 - 1
+        return super().lao if self._registrations.by_applied else 2**63 - 1
 
 
 class JoinsWithoutApplied(LaoTracker):
     def may_join(self, broker_id: int) -> bool:
-        broker = self._current.get(broker_id)
+        broker = self._registrations.current.get(broker_id)
         if broker is None:
             return False
         applied, broker.applied = broker.applied, 1 << 62
@@ -156,30 +182,36 @@ class JoinsBelowLao(LaoTracker):
     """The first record of the epoch is enough."""
 
     def may_join(self, broker_id: int) -> bool:
-        broker = self._current.get(broker_id)
+        broker = self._registrations.current.get(broker_id)
         return (
             broker is not None
-            and broker.applied >= self.epoch_start_offset
+            and broker.applied >= self._epoch_start_offset
             and (
-                self._floor < 0
+                self._highest_lao < 0
                 or broker.known_lao
-                >= (self._known_lao_floor if self._by_known_lao else self._floor)
+                >= (
+                    self._highest_min_known_lao
+                    if self._registrations.by_known_lao
+                    else self._highest_lao
+                )
             )
         )
 
 
 class JoinsBelowEpochStart(LaoTracker):
     def may_join(self, broker_id: int) -> bool:
-        start, self.epoch_start_offset = self.epoch_start_offset, -1
+        start, self._epoch_start_offset = self._epoch_start_offset, -1
         answer = super().may_join(broker_id)
-        self.epoch_start_offset = start
+        self._epoch_start_offset = start
         return answer and self.applied_of(broker_id) >= 0
 
 
 class JoinsUntold(LaoTracker):
     def may_join(self, broker_id: int) -> bool:
-        broker = self._current.get(broker_id)
-        return broker is not None and broker.applied >= max(self._floor, self.epoch_start_offset)
+        broker = self._registrations.current.get(broker_id)
+        return broker is not None and broker.applied >= max(
+            self._highest_lao, self._epoch_start_offset
+        )
 
 
 class ListensToDeposed(ModelBroker):

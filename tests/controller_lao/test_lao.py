@@ -153,7 +153,7 @@ def test_before_the_own_epoch_commit_nothing_is_known_as_committed() -> None:
     image before it.
     """
     tracker = claim(three(A, B), [NO_OP], [change(B, 1, fenced=True)], [NO_OP] * 3)
-    assert tracker.epoch_start_offset == 8
+    assert tracker._epoch_start_offset == 8
     tracker.committed(3)
     said(tracker, A, 2)
     said(tracker, B, 2)

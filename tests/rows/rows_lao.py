@@ -5,6 +5,8 @@ from __future__ import annotations
 from row_data import NoEdit, RowEdit, breaks
 
 _TRACKER = "controller.visibility.lao:LaoTracker"
+_LAO_VIEW = "controller.visibility.lao_view:LaoView"
+_REGISTRATIONS = "controller.visibility.registrations:Registrations"
 _VIEW = "broker.metadata.view:View"
 _LAO, _HEARTBEATS = "controller_lao/test_lao.py", "controller/test_heartbeats.py"
 _SERVICE, _BROKER_VIEW, _GATE = (
@@ -29,7 +31,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("LAO-2", "A parked fetch waits when LAO moves", "controller.service.observers:Observers._answer",
            "lao != stream.sent_lao or", "", "controller_service/test_observers.py"),
     breaks("LAO-3", "The fastest decides", f"{_TRACKER}._advance",
-           "self._by_applied[0][0]", "self._by_applied[-1][0]", _LAO),
+           "members.by_applied[0][0]", "members.by_applied[-1][0]", _LAO),
     breaks("LAO-4", "A fetch reports what is committed", "broker.metadata.follower:MetadataFollower._fetch",
            "applied_offset=view.applied,", "applied_offset=view.high_watermark - 1,", _SERVICE),
     breaks("LAO-5", "The client's identity is left out", "broker.service.requests:RequestServer._forward",
@@ -56,29 +58,29 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("LAO-11", "The image at LAO is the tip", f"{_VIEW}.repeatable",
            "return self._oldest if", "return self._tip if", _VERSIONS),
     NoEdit("LAO-12", "a remark: no code waits for a moment"),
-    breaks("LAO-13", "Legacy members are not named", f"{_TRACKER}.unknown_reason", "if legacy:", "if False:", _LAO),
-    breaks("LAO-13", "Known below lao.version 1", f"{_TRACKER}.lao", " or self._level_is_zero", "", _LAO),
-    breaks("LAO-14", "A broker stops counting when its fencing is proposed", f"{_TRACKER}._set_fenced",
+    breaks("LAO-13", "Legacy members are not named", f"{_LAO_VIEW}.unknown_reason", "if legacy:", "if False:", _LAO),
+    breaks("LAO-13", "Known below lao.version 1", f"{_LAO_VIEW}.lao", " or self._level_is_zero", "", _LAO),
+    breaks("LAO-14", "A broker stops counting when its fencing is proposed", f"{_REGISTRATIONS}.set_fenced",
            "self._leaving.append((batch_end, broker))", "self._end_membership(broker)", _LAO),
     breaks("LAO-15", "A stopping broker does not count", f"{_TRACKER}._membership_changed",
-           'if message.HasField("fenced"):\n                self._set_fenced(broker, message.fenced, batch_end)',
+           'if message.HasField("fenced"):\n                registrations.set_fenced(broker, message.fenced, batch_end)',
            'if message.HasField("fenced") or message.in_controlled_shutdown:\n'
-           "                self._set_fenced(broker, message.fenced or message.in_controlled_shutdown, batch_end)", _LAO),
+           "                registrations.set_fenced(broker, message.fenced or message.in_controlled_shutdown, batch_end)", _LAO),
     breaks("LAO-16", "Of nobody it is everything", f"{_TRACKER}._advance",
-           "if self._by_applied:", "if not self._by_applied:\n            self._floor = self._high_watermark - 1\n        else:", _LAO),
-    breaks("LAO-17", "Known before every member has reported", f"{_TRACKER}.lao", "silent or ", "", _LAO),
+           "if members.by_applied:", "if not members.by_applied:\n            self._highest_lao = self._high_watermark - 1\n        else:", _LAO),
+    breaks("LAO-17", "Known before every member has reported", f"{_LAO_VIEW}.lao", "silent or ", "", _LAO),
     breaks("LAO-17", "Reports under other controller epochs count", f"{_TRACKER}.report",
            "controller_epoch != self.epoch or ", "", _LAO),
     breaks("LAO-18", "A deposed controller is heard", f"{_VIEW}.hear",
            "if controller_epoch < self.controller_epoch:", "if False:", _BROKER_VIEW),
-    breaks("LAO-19", "Unfenced below LAO", f"{_TRACKER}.may_join",
-           "if broker.applied < max(self._floor, self.epoch_start_offset):", "if False:", _LAO),
-    breaks("LAO-19", "Unfenced without being told", f"{_TRACKER}.may_join",
-           "return self._floor < 0 or", "return True or", _LAO),
+    breaks("LAO-19", "Unfenced below LAO", f"{_LAO_VIEW}.may_join",
+           "if broker.applied < max(self._highest_lao, self._epoch_start_offset):", "if False:", _LAO),
+    breaks("LAO-19", "Unfenced without being told", f"{_LAO_VIEW}.may_join",
+           "return self._highest_lao < 0 or", "return True or", _LAO),
     breaks("LAO-19", "Reads at a LAO of an epoch before", f"{_VIEW}.repeatable",
            "self._known_lao_epoch < self._unfenced_epoch or ", "", _BROKER_VIEW),
     breaks("LAO-20", "Reports of the former registration count", f"{_TRACKER}.report",
-           "self._registrations.get((broker_id, broker_epoch))", "self._current.get(broker_id)", _LAO),
+           "self._registrations.by_id_and_epoch.get((broker_id, broker_epoch))", "self._registrations.current.get(broker_id)", _LAO),
     breaks("LAO-21", "Told more than is applied, it serves on", "broker.service.service:BrokerService.why_fenced",
            "if self._view.lao_above_applied:", "if False:", _SERVICE),
     breaks("LAO-22", "Most brokers are fenced for lag", "controller.state.lag_watch:LagWatch.stuck",
@@ -97,7 +99,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "reads[0].round <= self._confirmed_round and ", "", _PARKING, "controller_service/test_lease_waits.py"),
     breaks("SR-3", "A lease is as long as a session", "controller.visibility.read_leases:ReadLeases.length_ms",
            "LEASE_SHARE", "1.0", _LEASES),
-    breaks("SR-4", "A lease before the unfencing is committed", f"{_TRACKER}.unfenced_throughout",
+    breaks("SR-4", "A lease before the unfencing is committed", f"{_LAO_VIEW}.unfenced_throughout",
            "and broker.unfenced_from <= self._high_watermark", "", _LAO),
     breaks("SR-5", "Fenced as it asked, under a lease", "controller.decisions.brokers.heartbeats:decide_heartbeat",
            "if state.read_leases.ends_at(broker.id) > now:", "if False:", _LEASES),

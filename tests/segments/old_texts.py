@@ -233,7 +233,7 @@ def counting(batches: list[bytes]) -> list[list[Any]]:
 
 def _counting(tracker: LaoTracker) -> tuple[list[int], list[int]]:
     return sorted(tracker.members), sorted(
-        id_ for id_, each in tracker._current.items() if each.unvouched
+        id_ for id_, each in tracker._registrations.current.items() if each.unvouched
     )
 
 

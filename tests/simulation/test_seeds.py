@@ -12,7 +12,7 @@ import pytest
 import structlog
 from tiers import nightly
 
-from controller.visibility.lao import LaoTracker
+from controller.visibility.lao_view import LaoView
 from raftlog.quorum import events
 from raftlog.replica import replica
 from raftlog.replica.replica import Replica
@@ -108,9 +108,9 @@ def test_a_config_printed_and_parsed_replays_the_run() -> None:
 def test_an_lao_above_what_some_broker_has_applied_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    honest = vars(LaoTracker)["lao"].fget
+    honest = vars(LaoView)["lao"].fget
     monkeypatch.setattr(
-        LaoTracker, "lao", property(lambda self: honest(self) + 1 if honest(self) >= 0 else -1)
+        LaoView, "lao", property(lambda self: honest(self) + 1 if honest(self) >= 0 else -1)
     )
     assert "LAO" in str(run_swarm(1, SwarmConfig()).failure)
 
