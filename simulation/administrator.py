@@ -45,7 +45,7 @@ class Administrator:
         if world.config.admin_per_s and world.members:
             self._client = ControllerClient(
                 world.network.transport_for(self.name),
-                world.endpoints,
+                world.fleet.endpoints,
                 rng=world.rng(f"{self.name} router"),
             )
             self._tasks.append(world.spawn(self._live(), self.name, self.name))

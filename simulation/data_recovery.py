@@ -47,7 +47,7 @@ async def recover(world: World, within_s: float) -> None:
         (names[led.key[0]], led.key) for led in _led(world) if led.key[0] in names and _enough(led)
     ]
     if wanted:
-        brokers = [host.name for host in world.core_brokers()]
+        brokers = [host.name for host in world.healed.brokers()]
         refused = await data.last_records(brokers, wanted)
         # Leaders are still moved to where they belong, and that may be a broker that was not
         # healed: nothing is asked of it.
@@ -80,7 +80,7 @@ async def _read_all(world: World, within_s: float) -> None:
                 f"within {within_s:g} s it did not happen: records are given: {sorted(wanted)}:"
                 f" {why}"
             )
-        brokers = [host.name for host in world.core_brokers()]
+        brokers = [host.name for host in world.healed.brokers()]
         read, why = await world.workload.data.last_reads(brokers, wanted, READ_FOR_S)
         counts = world.outcome.operations
         counts["partitions read"] = counts.get("partitions read", 0) + len(read)
@@ -116,7 +116,7 @@ def _enough(led: _Led) -> bool:
 def _led(world: World) -> list[_Led]:
     """What is led by brokers of the healed part."""
     image = world.active_image()
-    core = {host.id: host for host in world.core_brokers()}
+    core = {host.id: host for host in world.healed.brokers()}
     found = []
     for key in sorted(image.partitions):
         partition = image.partitions[key]
@@ -137,7 +137,7 @@ def _led(world: World) -> list[_Led]:
 def _missing(world: World) -> str:
     """What is not as it must be; empty if nothing."""
     image = world.active_image()
-    core = {host.id for host in world.core_brokers()}
+    core = {host.id for host in world.healed.brokers()}
     for key in sorted(image.partitions):
         partition = image.partitions[key]
         if partition.leader < 0 and not core.isdisjoint(partition.isr):

@@ -89,7 +89,7 @@ class DataWorkload:
         world, rng = self._world, self._rng
         client = ControllerClient(
             world.network.transport_for("data-admin"),
-            world.endpoints,
+            world.fleet.endpoints,
             rng=world.rng("data-admin router"),
         )
         brokers = len(world.members)

@@ -49,7 +49,7 @@ class Exporters:
         world = self._world
         rng = world.rng(HOST)
         transport = world.network.transport_for(HOST)
-        client = ControllerClient(transport, world.endpoints, rng=world.rng(f"{HOST} router"))
+        client = ControllerClient(transport, world.fleet.endpoints, rng=world.rng(f"{HOST} router"))
         while True:
             await asyncio.sleep(rng.expovariate(world.config.exports_per_s))
             name, draw, share = rng.choice(NAMES), rng.random(), rng.random()

@@ -66,7 +66,7 @@ def replace(world: World, host: BrokerHost) -> None:
     assert host.disk is not None
     collect(host, world.outcome.faults)
     old = host.disk.directory_id
-    host.disk.replace(f"{host.name}-disk-{world.next_disk()}")
+    host.disk.replace(f"{host.name}-disk-{world.fleet.next_disk()}")
     world.note(host.name, f"its disk {old} is replaced")
     world.watch.tell("broker_disk_lost", host, old)
 

@@ -136,7 +136,7 @@ async def bit_flip(world: World, rng: random.Random) -> None:
     """One durable bit of a voter changes, and sooner or later the node meets it: it must stop, or
     do without that copy.
     """
-    hosts = [host for host in world.voters() if host.name not in world.damaged]
+    hosts = [host for host in world.fleet.voters() if host.name not in world.damaged]
     if not world.may_damage() or not hosts or world.voters_change:
         return
     host = rng.choice(hosts)

@@ -27,7 +27,7 @@ async def stranded(world: World, rng: random.Random) -> None:
     if service is None or not world.members:
         return
     inside = (f"c{service.quorum.node_id}", rng.choice(world.members).name)
-    outside = [host.name for host in world.hosts() if host.name not in inside]
+    outside = [host.name for host in world.fleet.hosts() if host.name not in inside]
     seconds = (world.config.fetch_timeout_ms * 2 + world.config.session_timeout_ms * 2) / 1000
     pairs = [pair for one in inside for other in outside for pair in both(one, other)]
     if rng.random() < 0.7:

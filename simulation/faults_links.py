@@ -53,7 +53,7 @@ async def cut_for(world: World, name: str, pairs: Pairs, seconds: float) -> None
 
 
 def _names(world: World) -> list[str]:
-    return [host.name for host in world.hosts()]
+    return [host.name for host in world.fleet.hosts()]
 
 
 def _two(world: World, rng: random.Random) -> tuple[str, str] | None:
@@ -122,7 +122,7 @@ async def split(world: World, rng: random.Random) -> None:
 
 async def ring(world: World, rng: random.Random) -> None:
     """Each voter reaches only its two neighbours; of three, two do not reach each other."""
-    names = [host.name for host in world.voters()]
+    names = [host.name for host in world.fleet.voters()]
     rng.shuffle(names)
     count = len(names)
     far = 2 if count > 3 else count - 1
@@ -139,7 +139,7 @@ async def ring(world: World, rng: random.Random) -> None:
 
 async def bridge(world: World, rng: random.Random) -> None:
     """The voters fall into two parts, and one voter reaches both."""
-    names = [host.name for host in world.voters()]
+    names = [host.name for host in world.fleet.voters()]
     if len(names) < 3:
         return
     rng.shuffle(names)

@@ -114,7 +114,7 @@ async def kill_between_steps(world: World, rng: random.Random) -> None:
 
 
 async def _paused(world: World, rng: random.Random, seconds: float, what: str) -> None:
-    name = rng.choice(world.hosts()).name
+    name = rng.choice(world.fleet.hosts()).name
     if world.network.is_paused(name):
         return
     world.note(name, f"{what} for {seconds:.3f} s")
@@ -246,7 +246,7 @@ async def newcomer(world: World, rng: random.Random) -> None:
     active = world.active()
     if active is None or not supports_hostnames(active.image.features):
         return
-    host = world.make_newcomer()
+    host = world.fleet.make_newcomer()
     world.brokers.append(host)
     world.note(host.name, "started without an id")
     host.start()

@@ -82,8 +82,8 @@ async def change_build(world: World, rng: random.Random) -> None:
     service, old = world.active(), world.config.old_build
     if service is None or not old:
         return
-    behind = [host for host in world.hosts() if host.highest_level == old]
-    host = rng.choice(behind if behind and rng.random() < UPGRADED_SHARE else world.hosts())
+    behind = [host for host in world.fleet.hosts() if host.highest_level == old]
+    host = rng.choice(behind if behind and rng.random() < UPGRADED_SHARE else world.fleet.hosts())
     if host.service is None:
         return
     newer = host.highest_level == old
@@ -105,7 +105,7 @@ async def whole_roll(world: World, lasts_s: float) -> None:
     each, and then the level is raised.
     """
     latest = versions.LATEST_METADATA_VERSION
-    for host in [host for host in world.hosts() if host.highest_level < latest]:
+    for host in [host for host in world.fleet.hosts() if host.highest_level < latest]:
         world.note(host.name, "is restarted as the newer build")
         host.kill()
         host.be_of_build(latest)
@@ -141,7 +141,7 @@ async def alter_hostnames(world: World, rng: random.Random) -> None:
     if service is None or not versions.supports_hostnames(service.image.features):
         return
     mapped = service.image.hostnames
-    host = rng.choice((world.next_newcomer, world.next_newcomer, "nowhere"))
+    host = rng.choice((world.fleet.next_newcomer, world.fleet.next_newcomer, "nowhere"))
     change = pb.HostnameAlteration(hostname=host)
     if host not in mapped or rng.random() < 0.7:
         change.broker_id = rng.choice(

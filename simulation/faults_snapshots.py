@@ -98,7 +98,7 @@ async def slow_fetch(world: World, lasts_s: float) -> None:
 async def _kill(world: World, rng: random.Random, giver: str, taker: str) -> None:
     """One of the two dies, and comes back."""
     name = rng.choice((giver, taker))
-    host = next((host for host in world.hosts() if host.name == name), None)
+    host = next((host for host in world.fleet.hosts() if host.name == name), None)
     if host is None or host.service is None:
         return
     world.note(name, f"killed between parts of a snapshot that {giver} gives {taker}")

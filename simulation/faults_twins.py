@@ -22,7 +22,9 @@ TAKES_OVER_WITHIN_S = 4.0
 
 
 def _start(world: World, model: BrokerHost) -> BrokerHost:
-    twin = world.make_broker(model.id, world.new_name(f"{model.name}twin{len(world.brokers)}"))
+    twin = world.fleet.make_broker(
+        model.id, world.fleet.new_name(f"{model.name}twin{len(world.brokers)}")
+    )
     world.brokers.append(twin)
     world.note(twin.name, "started")
     twin.start()

@@ -128,7 +128,7 @@ async def lose_disk(world: World, rng: random.Random) -> None:
         world.happened("lose_disk")
         world.damaged[host.name] = None
         host.kill()
-        world.replace_disk(host, f"{old}x")
+        world.fleet.replace_disk(host, f"{old}x")
         await asyncio.sleep(rng.uniform(0.1, 1.0))
         if host.service is None:
             host.start()
@@ -142,7 +142,7 @@ async def lose_disk(world: World, rng: random.Random) -> None:
 
 async def transfer(world: World, rng: random.Random) -> None:
     """The leadership is handed to a voter that is named, or to whoever is most complete."""
-    target_id = rng.choice([-1, *(host.id for host in world.voters())])
+    target_id = rng.choice([-1, *(host.id for host in world.fleet.voters())])
     if await world.operator.ask(pb.TransferLeadershipRequest(target_id=target_id)) is None:
         world.happened("transfer")
 

@@ -25,9 +25,10 @@ from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.hosts import ControllerHost
+from simulation.outcome import Outcome
 from simulation.swarm.config import SwarmConfig, draw_freely
 from simulation.twins.loop import run
-from simulation.world import Outcome, World
+from simulation.world import World
 
 SETTLE_S = 20.0
 """Within this everyone hears the leader again after a spell: a connect that nobody answers is given
@@ -94,9 +95,9 @@ class FlappingWorld(World):
         while not self.lasting:
             await self.until(self._settled, SETTLE_S, "everyone hears the leader")
             leader = self._leader()
-            followers = [host for host in self.voters() if host is not leader]
+            followers = [host for host in self.fleet.voters() if host is not leader]
             rng.shuffle(followers)
-            outside = followers[: rng.randint(0, (len(self.voter_ids) - 1) // 2)]
+            outside = followers[: rng.randint(0, (len(self.fleet.voter_ids) - 1) // 2)]
             held = [leader, *(host for host in followers if host not in outside)]
             self._needless.held = (
                 f"{' '.join(host.name for host in held)} were held, led by {leader.name}"
@@ -119,7 +120,7 @@ class FlappingWorld(World):
     def _settled(self) -> bool:
         """Whether every voter follows the leader and has heard from it since."""
         leader = self._leader()
-        for host in self.voters():
+        for host in self.fleet.voters():
             core = host.core
             if core is None or core.leader_id != leader.id:
                 return False

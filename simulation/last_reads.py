@@ -34,7 +34,7 @@ async def read_everywhere(world: World, written: Operation, within_s: float) -> 
 
     Raises CheckFailedError.
     """
-    names = [host.name for host in world.core_brokers()]
+    names = [host.name for host in world.healed.brokers()]
     await asyncio.gather(
         *(_read(world, written, name, mode, within_s) for name in names for mode in MODES)
     )
@@ -46,7 +46,7 @@ async def _read(world: World, written: Operation, broker: str, name: str, within
         client.see(common_pb2.MetadataToken(offset=written.offset, generation=written.generation))
     deadline, why = world.now() + within_s, ""
     try:
-        while broker in (host.name for host in world.core_brokers()):
+        while broker in (host.name for host in world.healed.brokers()):
             served, why = await _once(world, client, written, name)
             if served:
                 counts = world.outcome.operations

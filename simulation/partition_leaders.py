@@ -69,7 +69,7 @@ class PartitionLeader:
         self._rng = world.rng(self.name)
         self._client = ControllerClient(
             world.network.transport_for(self.name),
-            world.endpoints,
+            world.fleet.endpoints,
             rng=world.rng(f"{self.name} router"),
         )
         self._under_way = 0

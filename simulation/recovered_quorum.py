@@ -58,7 +58,7 @@ async def lose_majority(world: World) -> Lost | None:
     rng = world.rng("recovery")
     service = world.active()
     named = service.image.voters if service is not None else None
-    ids = [voter.id for voter in named.voters] if named is not None else list(world.voter_ids)
+    ids = [voter.id for voter in named.voters] if named is not None else list(world.fleet.voter_ids)
     voters = [host for host in world.controllers if host.id in ids]
     if len(voters) < 2:
         return None
@@ -112,7 +112,7 @@ async def lose_majority(world: World) -> Lost | None:
     for other in world.controllers:
         other.held_down = False
         if other is not host:
-            world.replace_disk(other, f"dir-{other.id}-r{world.next_disk()}")
+            world.fleet.replace_disk(other, f"dir-{other.id}-r{world.fleet.next_disk()}")
     world.damaged.clear()
     return Lost(done.generation, host, [other for other in voters if other is not host])
 
@@ -226,7 +226,7 @@ async def go_on(world: World, lost: Lost, within_s: float) -> None:
     adding = world.spawn(_add_voters(world, lost.voters), "operator", "operator")
     await world.until(adding.done, within_s, "the others are voters again")
     await world.until(
-        lambda: all(generation_of(host) >= lost.generation for host in world.core_brokers()),
+        lambda: all(generation_of(host) >= lost.generation for host in world.healed.brokers()),
         within_s,
         f"brokers have come to generation {lost.generation}",
     )
@@ -257,7 +257,7 @@ async def _show_old_tokens(world: World, lost: Lost) -> None:
 
     Raises CheckFailedError.
     """
-    for host in world.core_brokers():
+    for host in world.healed.brokers():
         reader = world.workload.reader(f"last, old token at {host.name}", host.name)
         reader.see(common_pb2.MetadataToken(generation=lost.generation - 1, epoch=1, offset=0))
         read = await reader.read_config("again-0", broker_pb2.LATEST)

@@ -30,10 +30,12 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation import faults_data
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.hosts import BrokerHost
+from simulation.outcome import Outcome
+from simulation.sampling import keep_sampling
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.loop import run
 from simulation.twins.network_faults import LinkFaults
-from simulation.world import Outcome, World
+from simulation.world import World
 
 CONFIG = SwarmConfig(
     voters=3, brokers=2, clients=1, data_per_s=1.0, session_timeout_ms=1500, replica_lag_ms=1000
@@ -118,10 +120,10 @@ class RaceWorld(World):
     @override
     async def _live(self) -> None:
         self.network.faults = self._late
-        for host in self.hosts():
+        for host in self.fleet.hosts():
             host.start()
-        self.spawn(self._sampling(), "sampling")
-        await self.until(self._is_up, WITHIN_S, "the cluster comes up")
+        self.spawn(keep_sampling(self, self._restarts), "sampling")
+        await self.until(self.is_up, WITHIN_S, "the cluster comes up")
         one, two = self.members
         await self._create()
         await self._until_isr({one.id, two.id})
@@ -150,7 +152,7 @@ class RaceWorld(World):
     async def _create(self) -> None:
         one, two = self.members
         client = ControllerClient(
-            self.network.transport_for("data-admin"), self.endpoints, rng=self.rng("race")
+            self.network.transport_for("data-admin"), self.fleet.endpoints, rng=self.rng("race")
         )
         assignment = pb.CreatableReplicaAssignment(partition_index=0, broker_ids=[one.id, two.id])
         topic = pb.CreatableTopic(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from simulation.outcome import Outcome
 from simulation.swarm.config import SwarmConfig
-from simulation.world import Outcome
 
 
 def command(seed: int, config: SwarmConfig | None = None) -> str:

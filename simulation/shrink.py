@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from simulation.outcome import Outcome
 from simulation.swarm.config import SwarmConfig
-from simulation.world import Outcome, run_swarm
+from simulation.world import run_swarm
 
 Run = Callable[[int, SwarmConfig], Outcome]
 

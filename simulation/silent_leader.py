@@ -19,8 +19,8 @@ from typing_extensions import override
 from simulation.checks.api import CheckFailedError
 from simulation.flapping import SETTLE_S, FlappingWorld, Needless, live
 from simulation.hosts import ControllerHost
+from simulation.outcome import Outcome
 from simulation.swarm.config import SwarmConfig, draw_freely
-from simulation.world import Outcome
 
 TIMEOUT_MS = 1000
 FAR_S = 0.2
@@ -50,7 +50,7 @@ class SilentLeaderWorld(FlappingWorld):
         super().__init__(seed, config, needless, outcome)
         self._replaced = replaced
         rng = self.rng("distances")
-        names = [host.name for host in self.voters()]
+        names = [host.name for host in self.fleet.voters()]
         far = rng.sample(names, rng.choice((0, 1, 1, 2)))
         for one, other in ((a, b) for a in names for b in names if a != b):
             is_far = one in far or other in far
@@ -70,7 +70,7 @@ class SilentLeaderWorld(FlappingWorld):
                 await self._silence(leader, rng)
 
     async def _silence(self, leader: ControllerHost, rng: random.Random) -> None:
-        others = [host for host in self.voters() if host is not leader]
+        others = [host for host in self.fleet.voters() if host is not leader]
         silent = [leader, *rng.sample(others, int(len(others) == 4 and rng.random() < 0.5))]
         live = [host.name for host in others if host not in silent]
         far_s = self.network.far_s

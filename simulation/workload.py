@@ -164,7 +164,7 @@ class Workload:
         attempt = 0
         while world.now() < deadline:
             attempt += 1
-            brokers = [host.name for host in world.core_brokers()]
+            brokers = [host.name for host in world.healed.brokers()]
             client = Client(
                 self,
                 world,

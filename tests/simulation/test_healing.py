@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from raftlog.storage.api import NO_NODE_ID
-from simulation.world import World
+from simulation import healing
 
 
 def host(name: str, broker_id: int) -> Any:
@@ -26,7 +26,7 @@ def controller(offset: int, **registered: int) -> Any:
 
 
 def lost_its_id(one: Any, *others: Any, controllers: list[Any]) -> bool:
-    return World._lost_its_id(SimpleNamespace(members=[one, *others], controllers=controllers), one)  # type: ignore[arg-type]
+    return healing.lost_its_id(one, [one, *others], controllers)
 
 
 def test_a_broker_whose_id_another_member_has_got_cannot_be_healed() -> None:

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from simulation.outcome import Outcome
 from simulation.report import failure_report
 from simulation.shrink import kind_of, shrink
 from simulation.swarm.config import SwarmConfig
-from simulation.world import Outcome
 
 
 def _run(seed: int, config: SwarmConfig) -> Outcome:

@@ -28,9 +28,10 @@ from simulation.checks.suite import all_checkers
 from simulation.cli import silence
 from simulation.hosts import BrokerHost
 from simulation.mutants.edits import Edit, edited
+from simulation.outcome import Outcome
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.loop import run
-from simulation.world import Outcome, World
+from simulation.world import World
 
 BEHIND_S = 3.0
 CONFIG = SwarmConfig(voters=1, brokers=2, clients=0, release_version=2, session_timeout_ms=9000)
@@ -62,7 +63,9 @@ class Cluster:
         self.new, self.old = self.world.members
         self.build(self.old, highest=2)
         transport = self.world.network.transport_for("client")
-        self.operator = ControllerClient(transport, self.world.endpoints, rng=random.Random(1))
+        self.operator = ControllerClient(
+            transport, self.world.fleet.endpoints, rng=random.Random(1)
+        )
         self.client = BrokerClient(
             transport,
             [host.endpoint for host in self.world.members],
@@ -76,9 +79,9 @@ class Cluster:
         host._settings = replace(host._settings, features=((METADATA_VERSION, 1, highest), *others))
 
     async def begin(self) -> None:
-        for host in self.world.hosts():
+        for host in self.world.fleet.hosts():
             host.start()
-        await self.until(self.world._is_up)
+        await self.until(self.world.is_up)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         await self.world.until(condition, 30.0, "the test goes on")
