@@ -32,6 +32,7 @@ from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import add_broker_metrics, add_space_metrics
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
+from raftlog.security.node_guard import guarded
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.partition_opening import open_partition_store
@@ -42,6 +43,7 @@ from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
 from raftlog.transport.unary import unary_handler
+from raftlog.transport.unary_link import Caller
 from raftlog.wire.broker.v1 import broker_pb2
 
 log = structlog.get_logger(__name__)
@@ -206,7 +208,10 @@ async def _live(
     try:
         # The ports first: a broker that is about to give up must not begin to register.
         http = await _start_http(config, settings.broker_id, service, transport)
-        await service.start(extra_handlers=[_unary_handler(service)])
+        await service.start(
+            extra_handlers=[_unary_handler(service)],
+            guard=lambda acceptors: guarded(acceptors, config.node_rule),
+        )
         log.info(
             "broker started",
             node=settings.broker_id,
@@ -231,8 +236,8 @@ async def _ended(service: BrokerService) -> Exit | FatalError:
 
 
 def _unary_handler(service: BrokerService) -> object:
-    async def ask(request: broker_pb2.BrokerRequest, peer: str) -> broker_pb2.BrokerResponse:
-        return await answer(service.requests, request, peer)
+    async def ask(request: broker_pb2.BrokerRequest, caller: Caller) -> broker_pb2.BrokerResponse:
+        return await answer(service.requests, request, caller)
 
     return unary_handler(
         broker_pb2.DESCRIPTOR.services_by_name["Broker"], broker_pb2.BrokerRequest, ask

@@ -19,6 +19,7 @@ from raftlog.cli.nodes import remedy
 from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
 from raftlog.errors import FatalError
+from raftlog.identity import NodeRule
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import (
     add_controller_metrics,
@@ -29,15 +30,18 @@ from raftlog.observability.node_metrics import (
 )
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
+from raftlog.security.node_guard import guarded, guarded_handler
 from raftlog.storage.bootstrap_file import read_bootstrap
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
+from raftlog.transport.api import Conversation
 from raftlog.transport.configured import transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
 from raftlog.transport.unary import unary_handler
+from raftlog.transport.unary_link import Caller
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
@@ -99,7 +103,9 @@ async def run_controller(config: NodeConfig) -> int:
         # and one that can't be reached, or is about to give up, must not begin to ask for votes.
         service.recover()
         listener = await transport.listen(
-            config.listener.address, service.acceptors(), extra_handlers=_unary_handlers(service)
+            config.listener.address,
+            guarded(service.acceptors(), config.node_rule),
+            extra_handlers=_unary_handlers(service, config.node_rule),
         )
         http = await start_http(config, service, transport)
         service.start()
@@ -141,11 +147,13 @@ async def _hand_over(service: ControllerService) -> None:
             await service.successor.wait()
 
 
-def _unary_handlers(service: ControllerService) -> list[object]:
+def _unary_handlers(service: ControllerService, rule: NodeRule | None) -> list[object]:
+    handler = guarded_handler(service, Conversation.CONTROLLER, rule)
+
     async def ask(
-        request: controller_pb2.ControllerRequest, peer: str
+        request: controller_pb2.ControllerRequest, caller: Caller
     ) -> controller_pb2.ControllerResponse:
-        return await answer(service, request, peer)
+        return await answer(handler, request, caller)
 
     async def describe(_: quorum_pb2.DescribeQuorumRequest) -> quorum_pb2.DescribeQuorumResponse:
         return describe_quorum(service)

@@ -56,6 +56,8 @@ class ErrorCode(IntEnum):
     """Produce: the ISR became too small after the leader appended. The outcome is unknown."""
     INVALID_REQUIRED_ACKS = 21
     """Produce: `acks` is not -1, 0 or 1."""
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    """The certificate of the sender is not that of the node it claims to be. Nothing was done."""
     UNSUPPORTED_VERSION = 35
     """A feature level that the request needs, or that the broker must support, is missing."""
     TOPIC_ALREADY_EXISTS = 36

@@ -69,6 +69,7 @@ UNKNOWN_GENERATION = -1
 # operator sees it.
 HOPELESS = frozenset(
     {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.INCONSISTENT_CLUSTER_ID,
         ErrorCode.INVALID_REGISTRATION,
         ErrorCode.INVALID_REQUEST,

@@ -35,7 +35,7 @@ from raftlog.metadata.entities import Process, format_hash
 from raftlog.metadata.image import Image
 from raftlog.plural import counted
 from raftlog.storage.partition_api import PartitionStore
-from raftlog.transport.api import Acceptor, Conversation, Listener, ServerTransport
+from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -200,19 +200,23 @@ class BrokerService:
         """Why this broker has ended; None while it has not."""
         return self._lifecycle.exit
 
-    async def start(self, *, extra_handlers: Sequence[Any] = ()) -> None:
+    async def start(
+        self, *, extra_handlers: Sequence[Any] = (), guard: Callable[[Acceptors], Acceptors] = dict
+    ) -> None:
         """Recover, listen, then begin to follow and to register.
+
+        ``guard`` is put in front of the conversations.
 
         Raises ConfigError if the address can't be bound, CorruptLogError and StorageError for what
         the store holds.
         """
-        acceptors: dict[Conversation, Acceptor] = {Conversation.BROKER: self.requests.accept}
+        acceptors: Acceptors = {Conversation.BROKER: self.requests.accept}
         if self.data is not None:
             # Before anybody can reach it: a broker whose replicas are damaged must not be heard of.
             recovered = self.data.recover()
             acceptors[Conversation.REPLICA_FETCH] = self.data.accept
         self._listener = await self._transport.listen(
-            self._settings.listen, acceptors, extra_handlers=extra_handlers
+            self._settings.listen, guard(acceptors), extra_handlers=extra_handlers
         )
         if self.data is not None:
             # Said once it is certain that there will be a broker: one that cannot listen says that

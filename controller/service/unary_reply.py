@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from controller.service.service import ControllerService
 from raftlog.transport import unary_link
+from raftlog.transport.api import LinkHandler
+from raftlog.transport.unary_link import Caller
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 async def answer(
-    service: ControllerService, request: pb.ControllerRequest, peer: str
+    handler: LinkHandler, request: pb.ControllerRequest, caller: Caller
 ) -> pb.ControllerResponse:
     """Have one request decided. Ends by the request's timeout."""
-    response: pb.ControllerResponse = await unary_link.answer(service, request, peer)
+    response: pb.ControllerResponse = await unary_link.answer(handler, request, caller)
     return response

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from raftlog.config.settings import Settings, key_of
 from raftlog.endpoint import WILDCARD_HOSTS, Endpoint
+from raftlog.identity import NodeRule
 from raftlog.limits.rules import CLUSTER_ID, RACK
 
 Check = Callable[[Settings], "str | None"]
@@ -270,6 +271,20 @@ def _replica_fetch_fits_message(settings: Settings) -> str | None:
     )
 
 
+def _node_rule(settings: Settings) -> str | None:
+    if not settings.node_principal_rule:
+        return None
+    try:
+        NodeRule.parse(settings.node_principal_rule)
+    except ValueError as error:
+        return str(error)
+    if not settings.tls_certificate_file:
+        return "needs TLS: without certificates no node could say who it is"
+    if settings.node_id is None:
+        return "needs node.id: the certificate is that of one node"
+    return None
+
+
 def _tls_complete(settings: Settings) -> str | None:
     files = (settings.tls_certificate_file, settings.tls_key_file, settings.tls_ca_file)
     if all(files) or not any(files):
@@ -334,4 +349,5 @@ RULES: tuple[Rule, ...] = (
         _replica_fetch_fits_message,
     ),
     Rule(("tls_certificate_file", "tls_key_file", "tls_ca_file"), _tls_complete),
+    Rule(("node_principal_rule",), _node_rule),
 )

@@ -453,6 +453,14 @@ class Settings:
     tls_ca_file: str = _key(
         "", "The certificate authorities that sign the certificates of the other nodes, PEM."
     )
+    node_principal_rule: str = _key(
+        "",
+        "How a node's certificate says which node it is, for instance CN=node-{id},"
+        " DNS:node-{id}.example.org or URI:spiffe://example.org/raftlog/{id}. With it, what is sent"
+        " under a node id is taken only from that node's own certificate: votes, fetches,"
+        " registrations, heartbeats, reports. Empty: any certificate of the authority may send"
+        " anything. The same on every node; needs TLS, and a node.id on every broker.",
+    )
 
     # --- logs ------------------------------------------------------------------------------------
     log_level: Literal["debug", "info", "warning", "error"] = _key(

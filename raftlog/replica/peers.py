@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from raftlog.errors import ErrorCode
 from raftlog.logger import get_logger
 from raftlog.replica.peer_acceptor import FIELD_OF, within_limits
 from raftlog.replica.silence import Silence
@@ -58,6 +59,7 @@ class PeerLink:
         self._in_flight: set[int] = set()
         self._silence = Silence(peer.answer_s, self._dial_another)
         self._other: Dialer | None = None
+        self._said_forbidden = False
         self._dialer = self._dial()
 
     def _dial(self) -> Dialer:
@@ -107,6 +109,8 @@ class PeerLink:
                 self._in_flight.discard(message.correlation_id)
                 kind = message.WhichOneof("body") if self._control else None
                 body = message if kind is None else getattr(message, kind)
+                if getattr(body, "error_code", 0) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                    self._forbidden()
                 if within_limits(link, body) and not (self._control and kind is None):
                     self._peer.listener.answered(self._peer.node_id, message.correlation_id, body)
                 else:
@@ -121,6 +125,18 @@ class PeerLink:
             self._drop_other()
             self._peer.suspect()
             self._give_up()
+
+    def _forbidden(self) -> None:
+        """Said once for each link: each answer to come will be the same."""
+        if not self._said_forbidden:
+            self._said_forbidden = True
+            log.error(
+                "a node does not take this node's certificate for its own: compare"
+                " node.principal.rule there with tls.certificate.file here",
+                peer=self._peer.node_id,
+                endpoint=self._peer.endpoint,
+                link=self._conversation.name,
+            )
 
     def close(self) -> None:
         """Stop for good."""

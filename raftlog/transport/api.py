@@ -18,10 +18,12 @@ from enum import Enum
 from typing import Any, Protocol
 
 from raftlog.errors import RaftlogError
+from raftlog.identity import PeerIdentity
 from raftlog.resource_limits import TransportLimits
 
 __all__ = [
     "Acceptor",
+    "Acceptors",
     "Conversation",
     "DialHandler",
     "Dialer",
@@ -62,6 +64,10 @@ class Link(Protocol):
     def peer(self) -> str:
         """The other side's address, for logs."""
 
+    @property
+    def identity(self) -> PeerIdentity:
+        """What the other side has proved about itself. Only the serving side knows."""
+
     def send(self, message: Any) -> None:
         """Queue a message; it leaves in order, sharing an envelope with what else waits.
 
@@ -79,6 +85,9 @@ class Link(Protocol):
 
     def malformed(self, what: str) -> None:
         """The peer sent what is beyond a limit: counted and logged, nothing else."""
+
+    def forbidden(self, what: str) -> None:
+        """The peer sent what it may not: counted and logged, nothing else."""
 
 
 class LinkHandler(Protocol):
@@ -124,6 +133,8 @@ class Probe(Enum):
 
 
 Acceptor = Callable[[Link], LinkHandler]
+Acceptors = dict[Conversation, Acceptor]
+"""What serves each conversation of a listener."""
 
 
 class Listener(Protocol):
@@ -158,7 +169,7 @@ class ServerTransport(Transport, Protocol):
     async def listen(
         self,
         address: str,
-        acceptors: dict[Conversation, Acceptor],
+        acceptors: Acceptors,
         *,
         extra_handlers: Sequence[Any] = (),
     ) -> Listener:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from raftlog.identity import ANONYMOUS
 from raftlog.logger import get_logger
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.complaints import Complaint, Complaints
@@ -26,6 +27,8 @@ class BaseLink(ABC):
         self._loop = loop
         self.peer = peer
         """The other side's address, for logs, and to know which links are of one connection."""
+        self.identity = ANONYMOUS
+        """What the other side has proved about itself; the serving side sets it."""
         self._complaints: Complaints | None = None
         self._reason: str | None = None
         self._received: Callable[[Link, Sequence[Any]], None] | None = None
@@ -77,6 +80,11 @@ class BaseLink(ABC):
         """The peer sent what is beyond a limit."""
         if self._complaints is not None:
             self._complaints.add(Complaint.MALFORMED, self.peer, what)
+
+    def forbidden(self, what: str) -> None:
+        """The peer sent what it may not."""
+        if self._complaints is not None:
+            self._complaints.add(Complaint.FORBIDDEN, self.peer, what)
 
     def guard(self, callback: Callable[..., None], *args: Any) -> None:
         """Call a handler.

@@ -29,6 +29,7 @@ class Complaint(StrEnum):
     TOO_MUCH_WAITING = "too_much_waiting"
     UNKNOWN_KIND = "unknown_kind"
     SLOW_READER = "slow_reader"
+    FORBIDDEN = "forbidden"
 
 
 _EVENT = {
@@ -39,6 +40,7 @@ _EVENT = {
     Complaint.TOO_MUCH_WAITING: "too many bytes wait",
     Complaint.UNKNOWN_KIND: "message of an unknown kind",
     Complaint.SLOW_READER: "a peer does not read",
+    Complaint.FORBIDDEN: "a peer may not do this",
 }
 
 

@@ -21,6 +21,7 @@ from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
 from raftlog.transport.grpc_dialer import LINK_METADATA_KEY
 from raftlog.transport.grpc_link import GrpcLink
+from raftlog.transport.peer_identity import identity_of
 from raftlog.transport.probe import split_address
 from raftlog.transport.statuses import abort, peer_address, refusal_metadata
 
@@ -130,6 +131,7 @@ class GrpcListener:
     ) -> None:
         await context.send_initial_metadata(((LINK_METADATA_KEY, "1"),))
         link = GrpcLink(context, peer, conversation, self._bounds, serves=True)
+        link.identity = identity_of(context)
         try:
             handler = acceptor(link)
         except Exception:

@@ -18,6 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.logger import get_logger
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.peer_identity import identity_of
 from raftlog.transport.statuses import (
     ERROR_METADATA_KEY,
     LEADER_METADATA_KEY,
@@ -25,6 +26,7 @@ from raftlog.transport.statuses import (
     abort,
     peer_address,
 )
+from raftlog.transport.unary_link import Caller
 from raftlog.transport.wire_errors import error_from_wire
 
 import grpc  # isort: skip
@@ -33,8 +35,9 @@ __all__ = ["ERROR_METADATA_KEY", "LEADER_METADATA_KEY", "STATUS", "Answer", "una
 
 log = get_logger(__name__)
 
-Answer = Callable[[Any, str], Awaitable[Any]]
-"""Answers one request of a peer, which is named by its address."""
+
+Answer = Callable[[Any, Caller], Awaitable[Any]]
+"""Answers one request of a caller."""
 Explicit = Callable[[Any], Awaitable[Any]]
 
 
@@ -108,7 +111,7 @@ def _body_call(
                 # At least 1: 0 would mean the server's default, which is longer than what the
                 # client has left.
                 item.timeout_ms = max(1, math.floor(min(remaining_s, 2**31 / 1000 - 1) * 1000))
-            response = await answer(item, peer_address(context))
+            response = await answer(item, Caller(peer_address(context), identity_of(context)))
         except Exception as error:
             return await _abort(context, error)
         if response.error.error_code != ErrorCode.NONE:

@@ -5,16 +5,25 @@ method's response.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
+from raftlog.identity import ANONYMOUS, PeerIdentity
 from raftlog.transport.api import LinkHandler
+
+
+class Caller(NamedTuple):
+    """Who makes a unary call."""
+
+    address: str
+    identity: PeerIdentity = ANONYMOUS
 
 
 class UnaryLink:
     """Takes the one response."""
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, identity: PeerIdentity = ANONYMOUS) -> None:
         self._peer = peer
+        self.identity = identity
         self.response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     @property
@@ -36,10 +45,13 @@ class UnaryLink:
     def malformed(self, what: str) -> None:
         """The caller is told."""
 
+    def forbidden(self, what: str) -> None:
+        """The caller is told."""
 
-async def answer(handler: LinkHandler, request: Any, peer: str) -> Any:
+
+async def answer(handler: LinkHandler, request: Any, caller: Caller) -> Any:
     """Have a handler of streams answer one request. The response, whatever it says."""
-    link = UnaryLink(peer)
+    link = UnaryLink(caller.address, caller.identity)
     handler.received(link, [request])
     try:
         return await link.response

@@ -12,6 +12,7 @@ from broker.metadata.follower import FollowerEvents, MetadataFollower
 from broker.metadata.view import View
 from broker.settings import FollowerSettings
 from raftlog.errors import ErrorCode, FatalError
+from raftlog.identity import ANONYMOUS
 from raftlog.transport.api import Conversation, LinkClosedError
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -24,6 +25,8 @@ CLUSTER = "c-1"
 
 class HandLink:
     """A link whose other end is the test."""
+
+    identity = ANONYMOUS
 
     def __init__(self, transport: HandTransport, address: str) -> None:
         self.transport, self.peer, self.open = transport, address, True
@@ -43,6 +46,7 @@ class HandLink:
         raise NotImplementedError
 
     malformed = unknown_kind
+    forbidden = unknown_kind
 
 
 class HandDialer:

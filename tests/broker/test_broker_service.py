@@ -16,6 +16,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.image import Image
 from raftlog.transport.api import Conversation, Link
+from raftlog.transport.unary_link import Caller
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -643,7 +644,7 @@ def test_bad_requests_name_the_field() -> None:
                 "read.timeout_ms",
             ),
         ]:
-            response = await answer(broker.requests, request, "somebody:1")
+            response = await answer(broker.requests, request, Caller("somebody:1"))
             assert (response.error.error_code, response.error.field) == (code, field)
         assert cluster.quorum.writes == []
 
@@ -655,14 +656,16 @@ def test_unary_calls_are_answered_like_those_of_a_stream() -> None:
         (broker,) = await cluster.active(1)
         request = controller_request(create("t"), cluster_id=CLUSTER)
         asked = pb.BrokerRequest(write=request)
-        response = await answer(broker.requests, asked, "somebody:1")
+        response = await answer(broker.requests, asked, Caller("somebody:1"))
         assert response.write.write.token.offset == cluster.quorum.log.last
         assert asked == pb.BrokerRequest(write=request), (
             "a message is not changed after it was sent"
         )
         cluster.quorum.leader = None
         request.timeout_ms = 300
-        failed = await answer(broker.requests, pb.BrokerRequest(write=request), "somebody:1")
+        failed = await answer(
+            broker.requests, pb.BrokerRequest(write=request), Caller("somebody:1")
+        )
         assert failed.error.error_code == ErrorCode.NOT_CONTROLLER
 
     on_cluster(test)
@@ -676,14 +679,16 @@ def test_closing_answers_what_is_parked() -> None:
             answer(
                 broker.requests,
                 pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(at_least=token)),
-                "a:1",
+                Caller("a:1"),
             )
         )
         await asyncio.sleep(0.1)
         await broker.close()
         await broker.close()
         assert (await waiting).error.error_code == ErrorCode.BROKER_NOT_AVAILABLE
-        late = await answer(broker.requests, pb.BrokerRequest(metadata=topics()), "somebody:1")
+        late = await answer(
+            broker.requests, pb.BrokerRequest(metadata=topics()), Caller("somebody:1")
+        )
         assert late.error.error_code == ErrorCode.BROKER_NOT_AVAILABLE
 
     on_cluster(test)

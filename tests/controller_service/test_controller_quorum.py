@@ -19,6 +19,7 @@ from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.storage.api import NodeIdentity
 from raftlog.transport.api import Conversation, Link
+from raftlog.transport.unary_link import Caller
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 from simulation.twins.disk import SimDisk
@@ -234,7 +235,7 @@ async def test_who_is_the_stale_one_does_not_name_itself() -> None:
     node = await world.active()
     beat = pb.BrokerHeartbeatRequest(broker_id=7, broker_epoch=10**9)
     response = await asyncio.ensure_future(
-        answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1")
+        answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), Caller("a:1"))
     )
     assert (response.error.error_code, response.error.field) == (
         ErrorCode.NOT_CONTROLLER,
@@ -243,7 +244,7 @@ async def test_who_is_the_stale_one_does_not_name_itself() -> None:
     assert (response.leader_id, response.leader_endpoint) == (-1, "")
     beat.broker_epoch = 1
     response = await asyncio.ensure_future(
-        answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1")
+        answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), Caller("a:1"))
     )
     assert (response.error.error_code, response.leader_id) == (
         ErrorCode.STALE_BROKER_EPOCH,

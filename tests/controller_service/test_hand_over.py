@@ -19,6 +19,7 @@ from controller.service.farewell import BOUND_S, QUIET_S, Farewell
 from controller.service.hand_over import HOLD_S
 from controller.service.status import ready
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import ANONYMOUS
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
@@ -137,6 +138,7 @@ async def test_a_transfer_that_cannot_be_finished_in_time_changes_nothing() -> N
 class Told:
     """A link that keeps what it is sent."""
 
+    identity = ANONYMOUS
     peer = "somebody:1"
 
     def __init__(self) -> None:
@@ -152,6 +154,7 @@ class Told:
         raise NotImplementedError
 
     malformed = unknown_kind
+    forbidden = unknown_kind
 
 
 @simulated

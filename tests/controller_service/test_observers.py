@@ -11,12 +11,14 @@ import pytest
 
 from controller.service.observers import Observers
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
+from raftlog.identity import ANONYMOUS
 from raftlog.resource_limits import OBSERVER_ANSWER_MAX_BYTES, OBSERVERS_TURN_MAX_BYTES, TURN_MAX_MS
 from raftlog.storage.api import SnapshotId
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class FakeLink:
+    identity = ANONYMOUS
     peer = "somebody:1"
 
     def __init__(self) -> None:
@@ -33,6 +35,7 @@ class FakeLink:
         raise NotImplementedError
 
     malformed = unknown_kind
+    forbidden = unknown_kind
 
 
 @dataclass

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 from simulated import simulated
 
+from raftlog.identity import ANONYMOUS
 from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
@@ -27,6 +28,7 @@ VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
 
 
 class FakeLink:
+    identity = ANONYMOUS
     peer = "test"
 
     def __init__(self) -> None:
@@ -35,6 +37,9 @@ class FakeLink:
 
     def unknown_kind(self, what: str) -> None:
         self.unknown.append(what)
+
+    def forbidden(self, what: str) -> None:
+        raise NotImplementedError
 
     def malformed(self, what: str) -> None:
         self.unknown.append(what)

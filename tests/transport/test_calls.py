@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import ANONYMOUS
 from raftlog.transport.api import Conversation, LinkClosedError
 from raftlog.transport.rpc_client import DEADLINE_GRAIN_S, RpcClient
 from raftlog.wire.controller.v1 import controller_pb2
@@ -16,6 +17,7 @@ from simulation.twins.loop import run
 
 
 class ScriptedLink:
+    identity = ANONYMOUS
     peer = "scripted"
 
     def __init__(self) -> None:
@@ -34,6 +36,7 @@ class ScriptedLink:
         raise NotImplementedError
 
     malformed = unknown_kind
+    forbidden = unknown_kind
 
 
 class ScriptedTransport:

@@ -21,6 +21,7 @@ from raftlog.transport.api import Acceptor, Conversation, Link
 from raftlog.transport.complaints import LOGGED_A_PERIOD, Complaint
 from raftlog.transport.statuses import ERROR_METADATA_KEY, PUSHBACK_KEY, RICH_STATUS_KEY
 from raftlog.transport.unary import unary_handler
+from raftlog.transport.unary_link import Caller
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -175,7 +176,7 @@ def test_unary_calls_are_begun_one_in_a_turn() -> None:
     async def scenario(world: World) -> None:
         worked = 0
 
-        async def costly(item: Any, peer: str) -> Any:
+        async def costly(item: Any, caller: Caller) -> Any:
             nonlocal worked
             worked += 1
             peers.add(peer)
@@ -274,8 +275,8 @@ def test_calls_of_one_connection_do_not_wait_behind_those_of_another() -> None:
     cost_s, count = 0.01, 100
 
     async def scenario(world: World) -> None:
-        async def costly(item: Any, peer: str) -> Any:
-            order.append(peer)
+        async def costly(item: Any, caller: Caller) -> Any:
+            order.append(caller.address)
             begun = time.perf_counter()
             while time.perf_counter() - begun < cost_s:
                 pass
@@ -443,7 +444,7 @@ def test_malformed_messages_are_counted_and_logged_now_and_then_without_a_traceb
         assert all(entry["peer"].startswith("127.0.0.1:") for entry in logs[:-1])
         assert logs[-1]["malformed"] == 41 - LOGGED_A_PERIOD
 
-    async def never(item: Any, peer: str) -> Any:
+    async def never(item: Any, caller: Caller) -> Any:
         raise AssertionError
 
     run_real(scenario)

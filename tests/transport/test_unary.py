@@ -11,6 +11,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import Conversation
 from raftlog.transport.unary import ERROR_METADATA_KEY, LEADER_METADATA_KEY, STATUS, unary_handler
+from raftlog.transport.unary_link import Caller
 from raftlog.transport.wire_errors import error_from_wire, error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
 from raftlog.wire.common.v1 import common_pb2
@@ -26,7 +27,7 @@ QUORUM = quorum_pb2.DESCRIPTOR.services_by_name["Quorum"]
 
 
 def controller_test(
-    answer: Callable[[Any, str], Awaitable[Any]], test: Callable[[Any], Awaitable[None]]
+    answer: Callable[[Any, Caller], Awaitable[Any]], test: Callable[[Any], Awaitable[None]]
 ) -> None:
     async def scenario(world: World) -> None:
         handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, answer)
@@ -50,7 +51,7 @@ def test_each_method_goes_through_its_own_body() -> None:
     asked: list[str] = []
 
     async def answer(
-        item: controller_pb2.ControllerRequest, _: str
+        item: controller_pb2.ControllerRequest, _: Caller
     ) -> controller_pb2.ControllerResponse:
         body = item.WhichOneof("body")
         assert body is not None
@@ -96,7 +97,7 @@ def test_the_clients_deadline_becomes_the_requests_timeout() -> None:
     timeouts: list[int] = []
 
     async def answer(
-        item: controller_pb2.ControllerRequest, _: str
+        item: controller_pb2.ControllerRequest, _: Caller
     ) -> controller_pb2.ControllerResponse:
         timeouts.append(item.timeout_ms)
         return controller_pb2.ControllerResponse()
@@ -117,7 +118,7 @@ def test_an_error_is_a_status_with_the_whole_error_beside_it(raised: bool) -> No
         ErrorCode.INVALID_PARTITIONS, "must be positive", field="topics[0].num_partitions"
     )
 
-    async def answer(_: Any, __: str) -> controller_pb2.ControllerResponse:
+    async def answer(_: Any, __: Caller) -> controller_pb2.ControllerResponse:
         if raised:
             raise error
         return controller_pb2.ControllerResponse(error=error_to_wire(error))
@@ -134,7 +135,7 @@ def test_an_error_is_a_status_with_the_whole_error_beside_it(raised: bool) -> No
 
 
 def test_not_controller_names_the_leader() -> None:
-    async def answer(_: Any, __: str) -> controller_pb2.ControllerResponse:
+    async def answer(_: Any, __: Caller) -> controller_pb2.ControllerResponse:
         error = common_pb2.Error(error_code=ErrorCode.NOT_CONTROLLER, error_message="ask node 2")
         return controller_pb2.ControllerResponse(error=error, leader_id=2)
 
@@ -152,7 +153,7 @@ def test_not_controller_names_the_leader() -> None:
 
 
 def test_a_bug_is_logged_and_its_outcome_is_unknown() -> None:
-    async def answer(_: Any, __: str) -> Any:
+    async def answer(_: Any, __: Caller) -> Any:
         raise ZeroDivisionError("secret")
 
     async def test(stub: Any) -> None:
@@ -179,7 +180,7 @@ def test_explicit_handlers_serve_what_has_no_body() -> None:
     async def write(request: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
         return controller_pb2.ControllerResponse(correlation_id=request.correlation_id)
 
-    async def read(item: broker_pb2.BrokerRequest, _: str) -> broker_pb2.BrokerResponse:
+    async def read(item: broker_pb2.BrokerRequest, _: Caller) -> broker_pb2.BrokerResponse:
         return broker_pb2.BrokerResponse(
             describe_cluster=broker_pb2.DescribeClusterResponse(cluster_id="c1")
         )
@@ -212,7 +213,7 @@ def test_explicit_handlers_serve_what_has_no_body() -> None:
 
 
 def test_a_method_that_nothing_serves_is_a_mistake_of_the_programmer() -> None:
-    async def read(_: Any, __: str) -> Any:
+    async def read(_: Any, __: Caller) -> Any:
         raise AssertionError
 
     with pytest.raises(ValueError, match=r"nothing serves .*DescribeQuorum"):

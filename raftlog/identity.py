@@ -1,0 +1,57 @@
+"""Who the other side of a connection is: what its certificate says, and which node it makes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_PLACE = "{id}"
+_RULE = re.compile(r"(CN=|DNS:|URI:)[!-~]+")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """What a peer has proved in the TLS handshake.
+
+    ``subject``: the certificate's distinguished name (RFC 2253), empty without a certificate.
+    ``names``: the names that a :class:`NodeRule` looks at: ``CN=…`` of the subject, and ``DNS:…``
+    and ``URI:…`` of the alternative names.
+    """
+
+    subject: str = ""
+    names: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return self.subject or ", ".join(sorted(self.names)) or "no certificate"
+
+
+ANONYMOUS = PeerIdentity()
+"""A peer without a certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRule:
+    """How a node's certificate says which node it is (``node.principal.rule``).
+
+    ``pattern`` is one name of a certificate in which ``{id}`` stands for the node id.
+    """
+
+    pattern: str
+
+    @classmethod
+    def parse(cls, text: str) -> NodeRule:
+        """Raises ValueError."""
+        if text.count(_PLACE) != 1 or not _RULE.fullmatch(text):
+            raise ValueError(
+                f"{text!r} is no rule: it is CN=…, DNS:… or URI:… with {_PLACE} once, for instance"
+                f" CN=node-{_PLACE}"
+            )
+        return cls(text)
+
+    def name_of(self, node_id: int) -> str:
+        """What the certificate of this node has among its names."""
+        return self.pattern.replace(_PLACE, str(node_id))
+
+    def admits(self, identity: PeerIdentity, node_id: int) -> bool:
+        """Whether the peer is this node."""
+        return node_id >= 0 and self.name_of(node_id) in identity.names

@@ -1,0 +1,134 @@
+"""Which node each request claims to be from: one row for every kind of request.
+
+A row is the field that has the sender's node id, or None for a request of operators and clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raftlog.errors import ApiError
+from raftlog.transport.api import Conversation
+from raftlog.transport.wire_errors import error_to_wire
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+from raftlog.wire.data.v1 import data_pb2 as data
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+
+NOBODY = -1
+"""The id of one that fetches without being a node: its progress counts for nothing."""
+
+QUORUM_CLAIMS: Mapping[str, str | None] = {
+    "vote_request": "replica_id",
+    "begin_quorum_epoch_request": "leader_id",
+    "end_quorum_epoch_request": "leader_id",
+}
+"""Body of a QuorumMessage that is a request -> the field of the sender's id."""
+
+CONTROLLER_CLAIMS: Mapping[str, str | None] = {
+    "register_broker": "broker_id",
+    "broker_heartbeat": "broker_id",
+    "alter_partition": "broker_id",
+    "update_raft_voter": "voter_id",
+    "add_raft_voter": None,
+    "alter_export_cursors": None,
+    "alter_hostnames": None,
+    "alter_partition_reassignments": None,
+    "close_client": None,
+    "create_partitions": None,
+    "create_topics": None,
+    "delete_topics": None,
+    "describe_brokers": None,
+    "elect_leaders": None,
+    "incremental_alter_configs": None,
+    "list_export_cursors": None,
+    "list_hostnames": None,
+    "list_partition_reassignments": None,
+    "open_client": None,
+    "remove_raft_voter": None,
+    "transfer_leadership": None,
+    "unregister_broker": None,
+    "update_features": None,
+}
+"""Body of a ControllerRequest -> the field of the sender's id, None: of operators and clients."""
+
+
+class UnlistedError(Exception):
+    """A kind of request has no row: nothing is served until it has one."""
+
+
+def check_rows() -> None:
+    """Raises UnlistedError."""
+    bodies = controller.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
+    if unlisted := {field.name for field in bodies} - CONTROLLER_CLAIMS.keys():
+        raise UnlistedError(f"no row of CONTROLLER_CLAIMS says who may send {sorted(unlisted)}")
+
+
+def _claimed(message: Any, claims: Mapping[str, str | None]) -> int | None:
+    # No body at all, or a response, claims nothing: the handler refuses it.
+    body = message.WhichOneof("body")
+    field = claims.get(body)
+    return None if field is None else int(getattr(getattr(message, body), field))
+
+
+def _of_quorum(message: quorum.QuorumMessage) -> int | None:
+    return _claimed(message, QUORUM_CLAIMS)
+
+
+def _of_controller(message: controller.ControllerRequest) -> int | None:
+    return _claimed(message, CONTROLLER_CLAIMS)
+
+
+def _of_fetch(message: Any) -> int | None:
+    replica_id = int(message.replica_id)
+    return None if replica_id == NOBODY else replica_id
+
+
+def _of_replica_fetch(message: data.ReplicaFetchRequest) -> int | None:
+    return int(message.replica_state.replica_id)
+
+
+CLAIM_OF: Mapping[Conversation, Callable[[Any], int | None]] = {
+    Conversation.QUORUM: _of_quorum,
+    Conversation.REPLICATION: _of_fetch,
+    Conversation.SNAPSHOT: _of_fetch,
+    Conversation.CONTROLLER: _of_controller,
+    Conversation.OBSERVER: _of_fetch,
+    Conversation.REPLICA_FETCH: _of_replica_fetch,
+}
+"""The node id that a request claims, None: it claims none. BROKER is the clients' conversation."""
+
+_QUORUM_RESPONSES: Mapping[str, tuple[str, Any]] = {
+    "vote_request": ("vote_response", quorum.VoteResponse),
+    "begin_quorum_epoch_request": ("begin_quorum_epoch_response", quorum.BeginQuorumEpochResponse),
+    "end_quorum_epoch_request": ("end_quorum_epoch_response", quorum.EndQuorumEpochResponse),
+}
+
+
+def refusal_of(conversation: Conversation, message: Any, error: ApiError) -> Any:
+    """The response that refuses a request of a conversation; it names no leader."""
+    match conversation:
+        case Conversation.QUORUM:
+            field, kind = _QUORUM_RESPONSES[message.WhichOneof("body")]
+            return quorum.QuorumMessage(
+                correlation_id=message.correlation_id,
+                **{field: kind(error_code=error.code, leader_id=-1)},
+            )
+        case Conversation.REPLICATION | Conversation.SNAPSHOT:
+            fetch = conversation is Conversation.REPLICATION
+            kind = quorum.FetchResponse if fetch else quorum.FetchSnapshotResponse
+            return kind(correlation_id=message.correlation_id, error_code=error.code, leader_id=-1)
+        case Conversation.CONTROLLER:
+            return controller.ControllerResponse(
+                correlation_id=message.correlation_id, error=error_to_wire(error), leader_id=-1
+            )
+        case Conversation.OBSERVER:
+            return controller.MetadataFetchResponse(error=error_to_wire(error), leader_id=-1)
+        case Conversation.REPLICA_FETCH:
+            return data.ReplicaFetchResponse(
+                correlation_id=message.correlation_id,
+                error_code=error.code,
+                error_message=error.message,
+            )
+        case Conversation.BROKER:
+            raise UnlistedError(conversation.name)

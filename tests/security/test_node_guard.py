@@ -1,0 +1,216 @@
+"""What is sent under a node's id is taken from that node alone, whatever the conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from raftlog.errors import ErrorCode
+from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
+from raftlog.security.node_claims import CLAIM_OF, CONTROLLER_CLAIMS, QUORUM_CLAIMS, check_rows
+from raftlog.security.node_guard import guarded, guarded_handler
+from raftlog.transport.api import Acceptors, Conversation, Link, LinkClosedError
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+from raftlog.wire.data.v1 import data_pb2 as data
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+
+RULE = NodeRule.parse("CN=node-{id}")
+ME, OTHER = 3, 4
+C = Conversation
+
+
+class FakeLink:
+    peer = "somebody:1"
+
+    def __init__(self, identity: PeerIdentity) -> None:
+        self.identity = identity
+        self.open = True
+        self.sent: list[Any] = []
+        self.complaints: list[str] = []
+
+    def send(self, message: Any) -> None:
+        if not self.open:
+            raise LinkClosedError("closed")
+        self.sent.append(message)
+
+    def close(self, reason: str = "") -> None:
+        self.open = False
+
+    def unknown_kind(self, what: str) -> None:
+        raise NotImplementedError
+
+    malformed = unknown_kind
+
+    def forbidden(self, what: str) -> None:
+        self.complaints.append(what)
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+        self.ended = 0
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        self.got += messages
+
+    def closed(self, link: Link, reason: str) -> None:
+        self.ended += 1
+
+
+def of(node_id: int) -> PeerIdentity:
+    return PeerIdentity(f"CN=node-{node_id}", frozenset({f"CN=node-{node_id}"}))
+
+
+CLIENT = PeerIdentity("CN=client", frozenset({"CN=client"}))
+
+
+def in_body(kind: Any, body: str, field: str | None, node_id: int) -> Any:
+    message = kind(correlation_id=7)
+    part = getattr(message, body)
+    part.SetInParent()
+    if field is not None:
+        setattr(part, field, node_id)
+    return message
+
+
+def requests_of(node_id: int) -> list[tuple[Conversation, Any]]:
+    """One of each kind that claims to be of a node."""
+    state = data.ReplicaState(replica_id=node_id)
+    return [
+        *(
+            (C.QUORUM, in_body(quorum.QuorumMessage, *row, node_id))
+            for row in QUORUM_CLAIMS.items()
+        ),
+        *(
+            (C.CONTROLLER, in_body(controller.ControllerRequest, body, field, node_id))
+            for body, field in CONTROLLER_CLAIMS.items()
+            if field is not None
+        ),
+        (C.REPLICATION, quorum.FetchRequest(correlation_id=7, replica_id=node_id)),
+        (C.SNAPSHOT, quorum.FetchSnapshotRequest(correlation_id=7, replica_id=node_id)),
+        (C.OBSERVER, controller.MetadataFetchRequest(replica_id=node_id)),
+        (C.REPLICA_FETCH, data.ReplicaFetchRequest(correlation_id=7, replica_state=state)),
+    ]
+
+
+def error_of(response: Any) -> tuple[int, int]:
+    """(correlation id, error code) of any response."""
+    correlation_id = getattr(response, "correlation_id", 7)
+    if isinstance(response, quorum.QuorumMessage):
+        body = response.WhichOneof("body")
+        assert body is not None
+        response = getattr(response, body)
+        assert response.leader_id == -1
+    if hasattr(response, "error"):
+        return correlation_id, response.error.error_code
+    return correlation_id, response.error_code
+
+
+def deliver(
+    conversation: Conversation, message: Any, who: PeerIdentity
+) -> tuple[FakeLink, Recorder]:
+    link, recorder = FakeLink(who), Recorder()
+    acceptors = guarded({conversation: lambda _: recorder}, RULE)
+    handler = acceptors[conversation](link)
+    handler.received(link, [message])
+    handler.closed(link, "over")
+    assert recorder.ended == 1
+    return link, recorder
+
+
+@pytest.mark.parametrize("number", range(len(requests_of(ME))))
+@pytest.mark.parametrize("who", [of(OTHER), CLIENT, ANONYMOUS], ids=["other", "client", "nobody"])
+def test_another_certificate_is_refused_and_nothing_reaches_the_handler(
+    number: int, who: PeerIdentity
+) -> None:
+    conversation, message = requests_of(ME)[number]
+    link, recorder = deliver(conversation, message, who)
+    assert recorder.got == []
+    assert [error_of(one) for one in link.sent] == [(7, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]
+    (complaint,) = link.complaints
+    assert "node 3 shows a certificate with CN=node-3" in complaint
+    assert complaint.endswith(f"of {who}")
+
+
+@pytest.mark.parametrize("number", range(len(requests_of(ME))))
+def test_the_nodes_own_certificate_is_taken(number: int) -> None:
+    conversation, message = requests_of(ME)[number]
+    link, recorder = deliver(conversation, message, of(ME))
+    assert (recorder.got, link.sent, link.complaints) == ([message], [], [])
+
+
+@pytest.mark.parametrize(
+    ("conversation", "message"),
+    [
+        (C.CONTROLLER, in_body(controller.ControllerRequest, "create_topics", None, 0)),
+        (C.CONTROLLER, controller.ControllerRequest()),
+        (C.OBSERVER, controller.MetadataFetchRequest(replica_id=-1)),
+        (C.SNAPSHOT, quorum.FetchSnapshotRequest(replica_id=-1)),
+        (C.QUORUM, quorum.QuorumMessage(vote_response=quorum.VoteResponse())),
+    ],
+    ids=["create_topics", "no body", "export", "snapshot", "a response"],
+)
+def test_what_is_of_no_node_is_left_to_its_handler(
+    conversation: Conversation, message: Any
+) -> None:
+    link, recorder = deliver(conversation, message, CLIENT)
+    assert (recorder.got, link.sent) == ([message], [])
+
+
+@pytest.mark.parametrize("body", ["register_broker", "broker_heartbeat"])
+def test_a_broker_without_an_id_has_no_certificate_that_names_it(body: str) -> None:
+    message = in_body(controller.ControllerRequest, body, "broker_id", -1)
+    link, recorder = deliver(C.CONTROLLER, message, of(ME))
+    assert recorder.got == []
+    assert [error_of(one)[1] for one in link.sent] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+
+
+def test_of_one_envelope_the_honest_messages_are_taken() -> None:
+    link, recorder = FakeLink(of(ME)), Recorder()
+    handler = guarded_handler(recorder, C.CONTROLLER, RULE)
+    mine = in_body(controller.ControllerRequest, "broker_heartbeat", "broker_id", ME)
+    forged = in_body(controller.ControllerRequest, "broker_heartbeat", "broker_id", OTHER)
+    handler.received(link, [mine, forged, mine])
+    assert (recorder.got, len(link.sent)) == ([mine, mine], 1)
+
+
+def test_a_refusal_on_a_closed_link_is_dropped() -> None:
+    link, recorder = FakeLink(CLIENT), Recorder()
+    link.close()
+    guarded_handler(recorder, C.REPLICATION, RULE).received(
+        link, [quorum.FetchRequest(replica_id=ME)]
+    )
+    assert (recorder.got, link.sent, len(link.complaints)) == ([], [], 1)
+
+
+def test_without_a_rule_nothing_stands_in_between() -> None:
+    recorder = Recorder()
+    acceptors: Acceptors = {C.QUORUM: lambda _: recorder}
+    assert guarded(acceptors, None) == acceptors
+    assert guarded_handler(recorder, C.QUORUM, None) is recorder
+
+
+def test_every_kind_of_request_has_a_row() -> None:
+    """By reflection: a request that is added without a row fails here, and is not served."""
+    check_rows()
+    fields = controller.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
+    assert set(CONTROLLER_CLAIMS) == {field.name for field in fields}
+    bodies = quorum.QuorumMessage.DESCRIPTOR.oneofs_by_name["body"].fields
+    assert set(QUORUM_CLAIMS) == {one.name for one in bodies if one.name.endswith("_request")}
+    assert set(CLAIM_OF) == set(Conversation) - {C.BROKER}
+    for field in fields:
+        named = {one.name for one in field.message_type.fields}
+        # Who asks: a request about a broker or a voter of an operator's choice has no epoch.
+        if {"broker_id", "broker_epoch"} <= named:
+            assert CONTROLLER_CLAIMS[field.name] == "broker_id", field.name
+
+
+def test_nothing_is_served_while_a_kind_has_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    from raftlog.security import node_claims
+
+    rows = {body: row for body, row in CONTROLLER_CLAIMS.items() if body != "create_topics"}
+    monkeypatch.setattr(node_claims, "CONTROLLER_CLAIMS", rows)
+    with pytest.raises(node_claims.UnlistedError, match="create_topics"):
+        guarded({C.QUORUM: lambda _: Recorder()}, RULE)
