@@ -179,7 +179,7 @@ def test_unary_calls_are_begun_one_in_a_turn() -> None:
         async def costly(item: Any, caller: Caller) -> Any:
             nonlocal worked
             worked += 1
-            peers.add(peer)
+            peers.add(caller.address)
             begun = time.perf_counter()
             while time.perf_counter() - begun < cost_s:
                 pass
