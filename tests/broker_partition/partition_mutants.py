@@ -99,7 +99,7 @@ BREAKAGES = (
         "a broker that takes itself for fenced takes records",
         (
             Edit(
-                "broker.partition.produces:Produces._refusal",
+                "broker.partition.produces:Produces._check",
                 "if not self.host.serves:",
                 "if False:",
             ),

@@ -51,7 +51,7 @@ class RecoveredController(Controller):
         self.builder = ImageBuilder(self.image)
         self.generation += 1
         floor = EpochFloor(self.generation)
-        state: Any = SimpleNamespace(pending=self.builder)
+        state: Any = SimpleNamespace(log=SimpleNamespace(pending=self.builder))
         while (decision := floor.due(state)) is not None:
             self.commit(decision.records)
             for effect in decision.effects:

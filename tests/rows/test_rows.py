@@ -93,7 +93,7 @@ from row_runs import prepare, run_edit
 prepare()
 target, test = "broker.registration.identity:known_id", "broker/test_broker_identity.py::test_configured_then_stored"
 old = "return stored if configured == NO_NODE_ID else configured"
-for new in ("return configured if stored == NO_NODE_ID else stored", "return no_such_name"):
+for new in ("return configured if stored == NO_NODE_ID else stored", "return stored.no_such_name"):
     print(run_edit(breaks("X-1", "", target, old, new, test)).verdict)
 print(run_edit(breaks("X-1", "", target, old + "!", "", test)).verdict)
 print(run_edit(breaks("X-1", "", target, old, "return stored", "broker/no_such_test.py")).verdict)
