@@ -17,10 +17,13 @@ import random
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 
 import structlog
 import uvloop
 
+from broker.metadata.view import View
+from broker.partition.events import Effect, Event
 from broker.service.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.metadata.entities import Process
@@ -28,20 +31,36 @@ from raftlog.runtime import tune_memory
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 
 
-class Observer(BrokerService):
-    """A broker as it is shipped, with a notebook."""
+class Notebook:
+    """Follows a broker: when its view has moved, and to what."""
 
-    moves: list[tuple[float, int, int]]
+    def __init__(self) -> None:
+        self.moves: list[tuple[float, int, int]] = []
+        self.view: View | None = None
 
-    def _moved(self) -> None:
-        super()._moved()
-        self.moves.append((time.monotonic(), self._view.applied, self._view.known_lao))
+    def view_moved(self) -> None:
+        """Note it; a view that is not known yet has nothing to show."""
+        if self.view is not None:
+            self.moves.append((time.monotonic(), self.view.applied, self.view.known_lao))
+
+    def fencing_checked(self, why_fenced: str) -> None:
+        """Nobody asks."""
+
+    def replicas_recovered(self) -> None:
+        """There are none."""
+
+    def stepped(self, event: Event, effects: Sequence[Effect], now: float) -> None:
+        """There are no replicas."""
+
+    def step_failed(self, error: Exception) -> None:
+        """There are no replicas."""
 
 
 async def main(cluster_id: str, controllers: tuple[str, ...], first_id: int, count: int) -> None:
     """Run them."""
     transport = GrpcServerTransport()
-    observers: list[Observer] = []
+    observers: list[BrokerService] = []
+    notebooks: list[Notebook] = []
     for broker_id in range(first_id, first_id + count):
         settings = BrokerSettings(
             broker_id=broker_id,
@@ -51,21 +70,24 @@ async def main(cluster_id: str, controllers: tuple[str, ...], first_id: int, cou
             advertised_host="127.0.0.1",
             lifecycle=LifecycleSettings(),
         )
-        observer = Observer(
+        notebook = Notebook()
+        observer = BrokerService(
             settings,
             transport,
             process=Process("bench", str(broker_id), 0, broker_id),
             incarnation_id=str(uuid.uuid4()),
             rng=random.Random(),
+            tracer=notebook,
         )
-        observer.moves = []
+        notebook.view = observer.view
+        notebooks.append(notebook)
         observers.append(observer)
         await observer.start()
-    while not all(observer.describe().state == 2 for observer in observers):
+    while not all(observer.report.describe().state == 2 for observer in observers):
         await asyncio.sleep(0.02)
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-    print(json.dumps([observer.moves for observer in observers]), flush=True)
+    print(json.dumps([notebook.moves for notebook in notebooks]), flush=True)
     for observer in observers:
         await observer.close()
     await transport.close()

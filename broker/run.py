@@ -248,7 +248,7 @@ def metrics_registry(service: BrokerService, transport: GrpcServerTransport) -> 
     """What a broker shows at /metrics."""
     registry = MetricsRegistry()
     registry.collect(lambda: transport_metrics(transport.bounds))
-    add_broker_metrics(registry, service.describe)
+    add_broker_metrics(registry, service.report.describe)
     if service.data is not None:
         space = service.data.space
         add_data_metrics(registry, service.data)
@@ -267,9 +267,9 @@ async def _start_http(
         config.http_listener.host,
         config.http_listener.port,
         registry,
-        service.ready,
+        service.report.ready,
         title=f"raftlog broker {broker_id}",
-        status=service.status,
+        status=service.report.status,
     )
     await server.start()
     return server

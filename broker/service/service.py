@@ -15,37 +15,25 @@ from typing import Any
 import structlog
 
 from broker.metadata.follower import FollowerEvents, MetadataFollower
-from broker.metadata.read_gate import ReadGate
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
-from broker.partition.events import BrokerStatusChanged
-from broker.partition.unserved import LOG_AHEAD, LOW_SPACE, NO_HIGH_WATERMARK
 from broker.registration.lifecycle import Exit, Lifecycle
 from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane
-from broker.service.api_versions import ApiVersions
-from broker.service.requests import Pending, RequestServer
+from broker.service.fencing import Fencing
+from broker.service.news import News
+from broker.service.report import BrokerReport
 from broker.service.tracer import BrokerTracer
-from broker.service.wiring import make_data_plane
+from broker.service.wiring import make_data_plane, make_request_server
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
-from raftlog.deadline import NEVER
-from raftlog.errors import ApiError, ErrorCode, FatalError
-from raftlog.metadata.entities import Process, format_hash
+from raftlog.errors import FatalError
+from raftlog.metadata.entities import Process
 from raftlog.metadata.image import Image
-from raftlog.plural import counted
 from raftlog.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTransport
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.controller.v1 import controller_pb2
 
 log = structlog.get_logger(__name__)
-
-
-_ALSO = {
-    NO_HIGH_WATERMARK: "led partitions that wait for a member of their ISR before they can be read",
-    LOW_SPACE: "low on space, led partitions that refuse producers",
-}
 
 
 class BrokerService:
@@ -80,13 +68,11 @@ class BrokerService:
         self._listener: Listener | None = None
         self._closed = False
         self._done: asyncio.Future[Exit] = self._loop.create_future()
-        self._tracer = tracer
         self._view = View(
             settings.broker_id,
             max_bytes=settings.image_max_bytes,
             on_moved=tracer.view_moved if tracer is not None else None,
         )
-        self._shown: Image | None = None
         self._lifecycle = Lifecycle(
             settings.lifecycle,
             broker_id=settings.broker_id,
@@ -94,7 +80,9 @@ class BrokerService:
             rng=_split(rng),
             now=self._loop.time(),
         )
-        self._lease = ReadLease(lambda: self._lifecycle.epoch, self._lease_wanted)
+        self._fencing = Fencing(self._view, self._lifecycle, self.now, tracer)
+        self._news = news = News(self._view, self._lifecycle, self.now)
+        self._lease = ReadLease(lambda: self._lifecycle.epoch, news.lease_wanted)
         # Clients, and so links, of their own: a heartbeat never waits behind a client's write.
         self._registration_client = RegistrationClient(
             settings,
@@ -104,7 +92,7 @@ class BrokerService:
             ControllerClient(transport, settings.controllers, rng=_split(rng)),
             process=process,
             incarnation_id=incarnation_id,
-            on_heartbeat=self._heard,
+            on_heartbeat=news.heard,
             on_exit=self._ended,
         )
         self._writes = ControllerClient(transport, settings.controllers, rng=_split(rng))
@@ -112,9 +100,7 @@ class BrokerService:
             transport,
             settings.controllers,
             self._view,
-            FollowerEvents(
-                self._moved, self._generation_known, self._generation_changed, self.fail
-            ),
+            FollowerEvents(news.moved, news.generation_known, news.generation_changed, self.fail),
             cluster_id=settings.cluster_id,
             broker_id=settings.broker_id,
             broker_epoch=lambda: self._lifecycle.epoch,
@@ -128,31 +114,33 @@ class BrokerService:
                 transport,
                 store,
                 ControllerClient(transport, settings.controllers, rng=_split(rng)),
-                broker_status=self._broker_status,
+                broker_status=self._fencing.status,
                 wall_clock_ms=wall_clock_ms,
                 failed=self.fail,
                 tracer=tracer,
             )
-        gate: ReadGate[Pending] = ReadGate(
+        self.report = BrokerReport(
+            settings.broker_id,
+            self._view,
+            self._lifecycle,
+            self._lease,
+            self._fencing,
+            self._follower,
+            self._registration_client,
+            self.data,
+            now=self.now,
+        )
+        self.requests = make_request_server(
+            settings,
             self._view,
             self._lease,
-            max_parked=settings.max_parked_reads,
-            default_timeout_ms=settings.request_timeout_ms,
-            max_timeout_ms=settings.request_timeout_max_ms,
-        )
-        self.requests = RequestServer(
-            self._view,
-            gate,
             self._writes,
-            cluster_id=settings.cluster_id,
-            request_timeout_ms=settings.request_timeout_ms,
-            why_fenced=self.why_fenced if tracer is None else self._check_fencing,
-            describe=self.describe,
-            versions=ApiVersions(self._view, settings.features),
-            data=self.data,
-            request_timeout_max_ms=settings.request_timeout_max_ms,
+            self.data,
+            why_fenced=self._fencing.why_for_client,
+            describe=self.report.describe,
             stopwatch=stopwatch,
         )
+        news.connect(self._follower, self._registration_client, self.requests, self.data)
 
     # --- from outside ----------------------------------------------------------------------------
 
@@ -271,129 +259,7 @@ class BrokerService:
 
     def why_fenced(self) -> str:
         """Why this broker takes nothing new; empty if it does. For readiness too."""
-        if why := self._lifecycle.why_fenced(self._loop.time()):
-            return why
-        if self._view.lao_above_applied:
-            return (
-                "a lowest acknowledged offset above what is applied here was told: this broker is"
-                " not counted"
-            )
-        return ""
-
-    def _check_fencing(self) -> str:
-        """As ``why_fenced``, for the tracer."""
-        why = self.why_fenced()
-        if self._tracer is not None:
-            self._tracer.fencing_checked(why)
-        return why
-
-    def ready(self) -> tuple[bool, str]:
-        """Whether it serves, and what it is or why not; also what it cannot do of what the metadata
-        says that it does.
-
-        Not ready with partitions that it should lead and does not: who restarts brokers one by one
-        must not go on. What passes by itself, or leaves reads, is only said.
-        """
-        why = self.why_fenced()
-        if why or self.data is None or not self.data.recovered:
-            return not why, why or f"serving up to offset {self._view.applied}"
-        counts, example = self.data.unserved()
-        if counts[LOG_AHEAD]:
-            return (
-                False,
-                (
-                    f"{counted(counts[LOG_AHEAD], 'partition')} not led, though the metadata says"
-                    f" so: {example}"
-                ),
-            )
-        also = "".join(
-            f"; {text}: {counts[reason]}" for reason, text in _ALSO.items() if counts[reason]
-        )
-        return True, f"serving up to offset {self._view.applied}{also}"
-
-    def status(self) -> dict[str, object]:
-        """What a person looks at first."""
-        view, lifecycle = self._view, self._lifecycle
-        return {
-            "state": lifecycle.state.name.lower(),
-            "broker epoch": lifecycle.epoch,
-            "controller": self._follower.controller_id,
-            "controller epoch": view.controller_epoch,
-            "applied": view.applied,
-            "lowest acknowledged offset": view.known_lao,
-            "read lease ms": self._lease.remaining_ms(self._loop.time()),
-            "fenced because": self.why_fenced(),
-            "heartbeats": (
-                "in force" if lifecycle.heartbeats else "off (broker.heartbeat.version is 0)"
-            ),
-            "timeouts": self._registration_client.misfit or "fit the controllers'",
-        }
-
-    def describe(self) -> broker_pb2.DescribeBrokerResponse:
-        """This broker about itself."""
-        view, lifecycle = self._view, self._lifecycle
-        return broker_pb2.DescribeBrokerResponse(
-            broker_id=self._settings.broker_id,
-            broker_epoch=lifecycle.epoch,
-            state=controller_pb2.BrokerLifecycleState.Name(lifecycle.state),
-            controller_id=self._follower.controller_id,
-            controller_epoch=view.controller_epoch,
-            generation=view.generation,
-            high_watermark=view.high_watermark,
-            applied_offset=view.applied,
-            lowest_acknowledged_offset=view.known_lao,
-            state_hash=format_hash(view.tip.state_hash),
-            self_fenced=lifecycle.self_fenced(self._loop.time()) or view.lao_above_applied,
-            image_bytes_kept=view.bytes_kept,
-            read_lease_ms=self._lease.remaining_ms(self._loop.time()),
-        )
-
-    # --- what its parts report -------------------------------------------------------------------
-
-    def _moved(self) -> None:
-        view = self._view
-        self._lifecycle.metadata_applied(
-            view.applied, view.registration, self._loop.time(), heartbeats=view.heartbeats
-        )
-        self.requests.released()
-        self._registration_client.pump()
-        if self.data is not None and self._view.tip is not self._shown:
-            self._shown = self._view.tip
-            self.data.image_moved(self._shown, self._view.changes.take())
-
-    def _broker_status(self) -> BrokerStatusChanged:
-        """What this broker knows of itself: asked before each step of the data plane."""
-        why = self.why_fenced()
-        serve_until = self._lifecycle.serve_until if not why else -NEVER
-        return BrokerStatusChanged(
-            self._lifecycle.epoch, serve_until, why, self._lifecycle.shown_from
-        )
-
-    def _lease_wanted(self) -> None:
-        self._lifecycle.hasten(self._loop.time())
-        self._registration_client.pump()
-
-    def _heard(self) -> None:
-        """A heartbeat was answered: it may have told a new LAO, and so made room in the view, or
-        brought a lease.
-        """
-        self.requests.released()
-        self._follower.resume()
-
-    def _generation_known(self) -> None:
-        self._lifecycle.generation_seen(self._view.generation, self._loop.time())
-        self._registration_client.pump()
-
-    def _generation_changed(self) -> None:
-        self._lifecycle.generation_seen(self._view.generation, self._loop.time())
-        message = f"the log was replaced by generation {self._view.generation}"
-        self.requests.refuse_parked(ApiError(ErrorCode.INCONSISTENT_GENERATION, message))
-        if self.data is not None:
-            # Before it is registered again: the old log's image is as new as any, and says nothing
-            # about this one.
-            self._shown = self._view.tip
-            self.data.image_moved(self._shown, self._view.changes.take())
-        self._registration_client.pump()
+        return self._fencing.why()
 
     def _ended(self, reason: Exit) -> None:
         log.info("the broker ends", broker=self._settings.broker_id, reason=reason.reason)

@@ -1,20 +1,26 @@
-"""How a broker's data plane is put together."""
+"""How the parts of a broker are put together that have parts of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from broker.metadata.read_gate import ReadGate
+from broker.metadata.read_lease import ReadLease
+from broker.metadata.view import View
 from broker.partition.api import PartitionReplicas
 from broker.partition.events import BrokerStatusChanged
 from broker.partition.settings import PartitionSettings
 from broker.replication.data_plane import DataPlane
 from broker.replication.tracer import ReplicasTracer
+from broker.service.api_versions import ApiVersions
+from broker.service.requests import Pending, RequestServer
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
 from raftlog.storage.partition_api import PartitionStore, RecoveredPartition
 from raftlog.transport.api import Transport
+from raftlog.wire.broker.v1 import broker_pb2
 
 
 def make_data_plane(
@@ -52,4 +58,38 @@ def make_data_plane(
         wall_clock_ms=wall_clock_ms,
         failed=failed,
         tracer=tracer,
+    )
+
+
+def make_request_server(
+    settings: BrokerSettings,
+    view: View,
+    lease: ReadLease,
+    writes: ControllerClient,
+    data: DataPlane | None,
+    *,
+    why_fenced: Callable[[], str],
+    describe: Callable[[], broker_pb2.DescribeBrokerResponse],
+    stopwatch: Callable[[], float] | None,
+) -> RequestServer:
+    """What serves the clients of one broker, with a read gate of its own."""
+    gate: ReadGate[Pending] = ReadGate(
+        view,
+        lease,
+        max_parked=settings.max_parked_reads,
+        default_timeout_ms=settings.request_timeout_ms,
+        max_timeout_ms=settings.request_timeout_max_ms,
+    )
+    return RequestServer(
+        view,
+        gate,
+        writes,
+        cluster_id=settings.cluster_id,
+        request_timeout_ms=settings.request_timeout_ms,
+        why_fenced=why_fenced,
+        describe=describe,
+        versions=ApiVersions(view, settings.features),
+        data=data,
+        request_timeout_max_ms=settings.request_timeout_max_ms,
+        stopwatch=stopwatch,
     )

@@ -85,9 +85,8 @@ def _of_a_broker() -> Sequence[Metric]:
         figures=mock.MagicMock(produce=None, flush=None),
         space=SimpleNamespace(free_bytes=0, low=False),
     )
-    return _collected(
-        broker.run, SimpleNamespace(describe=broker_pb2.DescribeBrokerResponse, data=data)
-    )
+    report = SimpleNamespace(describe=broker_pb2.DescribeBrokerResponse)
+    return _collected(broker.run, SimpleNamespace(report=report, data=data))
 
 
 def _collected(run: Any, service: Any) -> Sequence[Metric]:

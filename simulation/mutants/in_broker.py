@@ -39,8 +39,8 @@ MUTANTS = (
         "a broker that is fenced, or must consider itself fenced, continues to serve",
         (
             Edit(
-                "broker.service.service:BrokerService.why_fenced",
-                "if why := self._lifecycle.why_fenced(self._loop.time()):",
+                "broker.service.fencing:Fencing.why",
+                "if why := self._lifecycle.why_fenced(self._now()):",
                 "if why := (not self._lifecycle.epoch >= 0 and 'not registered'):",
             ),
             Edit(

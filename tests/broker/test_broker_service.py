@@ -62,7 +62,7 @@ def test_a_broker_registers_catches_up_and_serves() -> None:
             cluster.quorum.log.epoch,
             False,
         )
-        assert broker.ready() == (True, f"serving up to offset {image.offset}")
+        assert broker.report.ready() == (True, f"serving up to offset {image.offset}")
 
     on_cluster(test)
 
@@ -237,9 +237,9 @@ def test_times_that_do_not_fit_the_controllers_are_said_loudly_and_once(reply: s
         assert [entry["log_level"] for entry in loud] == ["error"]
         assert "broker.fencing.timeout.ms (12000) is not above" in loud[0]["problem"]
         if reply == "heartbeat":
-            assert broker.status()["timeouts"] == loud[0]["problem"]
+            assert broker.report.status()["timeouts"] == loud[0]["problem"]
         quorum.heartbeats_say_ms = 9_000
-        await cluster.until(lambda: broker.status()["timeouts"] == "fit the controllers'")
+        await cluster.until(lambda: broker.report.status()["timeouts"] == "fit the controllers'")
 
     on_cluster(test)
 
@@ -252,7 +252,7 @@ def test_a_broker_that_was_told_a_lao_above_what_it_has_applied_takes_itself_for
         cluster.quorum.lao = cluster.quorum.log.last + 1
         await cluster.until(lambda: bool(broker.why_fenced()), within_s=3.0)
         assert "above what is applied here" in broker.why_fenced()
-        assert not broker.ready()[0]
+        assert not broker.report.ready()[0]
         assert (await describe(client)).self_fenced
         assert (await failure(client.read(topics(), timeout_s=0.5))).code is ErrorCode.BROKER_FENCED
         cluster.quorum.commit(rec.NoOpRecord())
@@ -315,7 +315,7 @@ def test_failover_of_the_controller() -> None:
         one, two = await cluster.active(1, 2)
         client = cluster.client(one)
         await client.write(create("before"))
-        old = cluster.brokers[1].describe().lowest_acknowledged_offset
+        old = cluster.brokers[1].report.describe().lowest_acknowledged_offset
         cluster.network.crash("c1")
         cluster.quorum.parked.clear()
         cluster.quorum.elect(None)
@@ -334,7 +334,7 @@ def test_failover_of_the_controller() -> None:
         )
         await cluster.until(lambda: cluster.quorum.lao >= result.write.token.offset)
         for broker in (one, two):
-            about = broker.describe()
+            about = broker.report.describe()
             assert about.controller_id == 3
             assert about.lowest_acknowledged_offset >= old
             assert not broker.why_fenced()
@@ -375,7 +375,7 @@ def test_a_broker_that_reaches_no_controller_fences_itself_and_recovers() -> Non
             await failure(client.write(create("u"), timeout_s=1))
         ).code is ErrorCode.BROKER_FENCED
         assert (await describe(client)).self_fenced
-        assert broker.ready()[0] is False
+        assert broker.report.ready()[0] is False
         cluster.network.heal_all()
         await cluster.until(lambda: not broker.why_fenced(), within_s=10)
         assert names(await client.read(topics())) == ["t"]
@@ -386,7 +386,7 @@ def test_a_broker_that_reaches_no_controller_fences_itself_and_recovers() -> Non
 def test_heartbeats_answered_by_a_deposed_controller_are_no_contact() -> None:
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
-        known_lao = broker.describe().lowest_acknowledged_offset
+        known_lao = broker.report.describe().lowest_acknowledged_offset
         cluster.quorum.heartbeat_epoch = cluster.quorum.log.epoch - 1
         cluster.quorum.hold_lao = True
         cluster.quorum.lao = known_lao
@@ -394,7 +394,7 @@ def test_heartbeats_answered_by_a_deposed_controller_are_no_contact() -> None:
         assert not broker.why_fenced()
         await asyncio.sleep(4)
         assert "deposed" in broker.why_fenced()
-        assert broker.describe().self_fenced
+        assert broker.report.describe().self_fenced
         cluster.quorum.heartbeat_epoch = None
         await cluster.until(lambda: not broker.why_fenced(), within_s=3)
 
@@ -412,15 +412,15 @@ def test_a_broker_whose_view_is_full_stops_reading_until_heartbeats_tell_a_new_l
                 rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(n) * 1000)
             )
             await asyncio.sleep(0.05)
-        behind = broker.describe()
+        behind = broker.report.describe()
         assert behind.applied_offset < cluster.quorum.log.last
         assert behind.image_bytes_kept < 5000 + 3000
         await asyncio.sleep(10)
-        assert broker.describe().applied_offset == behind.applied_offset
+        assert broker.report.describe().applied_offset == behind.applied_offset
         assert not broker.why_fenced()
         cluster.quorum.hold_lao = False
         await cluster.until(
-            lambda: broker.describe().applied_offset == cluster.quorum.log.last, within_s=30
+            lambda: broker.report.describe().applied_offset == cluster.quorum.log.last, within_s=30
         )
 
     on_cluster(test)
@@ -430,7 +430,7 @@ def test_a_fenced_broker_serves_nothing_but_itself() -> None:
     async def test(cluster: Cluster) -> None:
         cluster.quorum.stale.add(1)
         broker = await cluster.broker(1)
-        await cluster.until(lambda: broker.describe().state == controller_pb2.INACTIVE)
+        await cluster.until(lambda: broker.report.describe().state == controller_pb2.INACTIVE)
         client = cluster.client(broker)
         for mode in (pb.REPEATABLE, pb.LATEST):
             assert (await failure(client.read(topics(), mode=mode))).code is ErrorCode.BROKER_FENCED
@@ -488,7 +488,7 @@ def test_controlled_shutdown_leaves_and_serves_until_then() -> None:
         one, _ = await cluster.active(1, 2)
         begun = cluster.loop.time()
         one.stop()
-        assert one.describe().state == controller_pb2.STOPPING
+        assert one.report.describe().state == controller_pb2.STOPPING
         ended = await one.ended()
         assert (ended.clean, ended.reason) == (True, "controlled shutdown")
         assert cluster.loop.time() - begun < 0.5
@@ -600,14 +600,17 @@ def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_i
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
         images: Any = Images()
-        broker.data = images
+        parts = (broker._follower, broker._registration_client, broker.requests)
+        broker._news.connect(*parts, images)
         cluster.quorum.commit(rec.NoOpRecord())
         last = cluster.quorum.log.last
         await cluster.until(lambda: images.offsets[-1:] == [last])
         epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
         cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 1
         cluster.quorum.elect("c1")
-        await cluster.until(lambda: broker.describe().generation == 1 and not broker.why_fenced())
+        await cluster.until(
+            lambda: broker.report.describe().generation == 1 and not broker.why_fenced()
+        )
         assert images.offsets[images.offsets.index(last) + 1] == -1
 
     on_cluster(test)

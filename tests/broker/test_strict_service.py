@@ -53,7 +53,7 @@ def test_the_first_strict_read_gets_a_lease_at_once_and_the_next_need_no_heartbe
         for _ in range(50):
             await read(client)
         assert len(cluster.quorum.heartbeats) == beats
-        assert 5_000 < broker.describe().read_lease_ms <= 6_000
+        assert 5_000 < broker.report.describe().read_lease_ms <= 6_000
 
     on_cluster(test)
 
@@ -69,7 +69,7 @@ def test_heartbeats_are_as_close_as_the_lease_needs_and_only_while_there_are_rea
             while cluster.loop.time() < end:
                 if reading:
                     await read(client)
-                    assert broker.describe().read_lease_ms > 0, "never without one"
+                    assert broker.report.describe().read_lease_ms > 0, "never without one"
                 await asyncio.sleep(0.1)
             return len(cluster.quorum.heartbeats) - before
 
@@ -77,7 +77,7 @@ def test_heartbeats_are_as_close_as_the_lease_needs_and_only_while_there_are_rea
         await asyncio.sleep(WANTED_FOR_S)
         assert await beats_in(10.0, reading=False) <= 6
         assert not cluster.quorum.heartbeats[-1].want_read_lease
-        assert broker.describe().read_lease_ms == 0
+        assert broker.report.describe().read_lease_ms == 0
 
     on_cluster(test)
 
@@ -106,7 +106,7 @@ def test_a_lease_runs_from_when_the_heartbeat_left_however_late_its_answer_is() 
         (broker,) = await level_three(cluster, 1)
         cluster.quorum.heartbeat_delay_s = 1.0
         await read(cluster.client(broker))
-        assert 4_500 < broker.describe().read_lease_ms <= 5_000
+        assert 4_500 < broker.report.describe().read_lease_ms <= 5_000
 
     on_cluster(test)
 
@@ -133,7 +133,7 @@ def test_a_broker_that_stops_reads_strictly_no_more() -> None:
         client = cluster.client(broker)
         await read(client)
         broker.stop()
-        assert broker.describe().read_lease_ms == 0
+        assert broker.report.describe().read_lease_ms == 0
         assert (await refused(client)).code in (
             ErrorCode.NO_READ_LEASE,
             ErrorCode.BROKER_NOT_AVAILABLE,

@@ -81,7 +81,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "self._known_lao_epoch < self._unfenced_epoch or ", "", _BROKER_VIEW),
     breaks("LAO-20", "Reports of the former registration count", f"{_TRACKER}.report",
            "self._registrations.by_id_and_epoch.get((broker_id, broker_epoch))", "self._registrations.current.get(broker_id)", _LAO),
-    breaks("LAO-21", "Told more than is applied, it serves on", "broker.service.service:BrokerService.why_fenced",
+    breaks("LAO-21", "Told more than is applied, it serves on", "broker.service.fencing:Fencing.why",
            "if self._view.lao_above_applied:", "if False:", _SERVICE),
     breaks("LAO-22", "Most brokers are fenced for lag", "controller.state.lag_watch:LagWatch.stuck",
            "if not lagging or (len(lagging) + out) * 2 > len(brokers) + out:", "if not lagging:", "controller/test_lag_watch.py"),

@@ -279,7 +279,7 @@ async def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapsho
     async def watch() -> None:
         while True:
             for one in (broker, other):
-                about = one.service.describe()
+                about = one.service.report.describe()
                 assert about.lowest_acknowledged_offset >= told.get(one.name, -1)
                 assert about.applied_offset >= applied.get(one.name, -1)
                 told[one.name], applied[one.name] = (

@@ -1,0 +1,54 @@
+"""Whether a broker may take anything new, and until when it may serve partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.metadata.view import View
+from broker.partition.events import BrokerStatusChanged
+from broker.registration.lifecycle import Lifecycle
+from broker.service.tracer import BrokerTracer
+from raftlog.deadline import NEVER
+
+
+class Fencing:
+    """Judges by the registration, the session, and what was told of LAO.
+
+    ``now``: seconds of the loop's clock.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        lifecycle: Lifecycle,
+        now: Callable[[], float],
+        tracer: BrokerTracer | None = None,
+    ) -> None:
+        self._view, self._lifecycle = view, lifecycle
+        self._now, self._tracer = now, tracer
+
+    def why(self) -> str:
+        """Why this broker takes nothing new; empty if it does. For readiness too."""
+        if why := self._lifecycle.why_fenced(self._now()):
+            return why
+        if self._view.lao_above_applied:
+            return (
+                "a lowest acknowledged offset above what is applied here was told: this broker is"
+                " not counted"
+            )
+        return ""
+
+    def why_for_client(self) -> str:
+        """As ``why``, for what a client has asked; the tracer hears of it."""
+        why = self.why()
+        if self._tracer is not None:
+            self._tracer.fencing_checked(why)
+        return why
+
+    def status(self) -> BrokerStatusChanged:
+        """What this broker knows of itself: asked before each step of the data plane."""
+        why = self.why()
+        serve_until = self._lifecycle.serve_until if not why else -NEVER
+        return BrokerStatusChanged(
+            self._lifecycle.epoch, serve_until, why, self._lifecycle.shown_from
+        )

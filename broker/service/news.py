@@ -1,0 +1,86 @@
+"""What the news of one part of a broker means for its other parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.metadata.follower import MetadataFollower
+from broker.metadata.view import View
+from broker.registration.lifecycle import Lifecycle
+from broker.registration.registration_client import RegistrationClient
+from broker.replication.data_plane import DataPlane
+from broker.service.requests import RequestServer
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.image import Image
+
+
+class News:
+    """Carries it. The parts that are made with its methods as callbacks come with ``connect``,
+    before any of them starts.
+
+    ``now``: seconds of the loop's clock.
+    """
+
+    _follower: MetadataFollower
+    _registration: RegistrationClient
+    _requests: RequestServer
+    _data: DataPlane | None
+
+    def __init__(self, view: View, lifecycle: Lifecycle, now: Callable[[], float]) -> None:
+        self._view, self._lifecycle, self._now = view, lifecycle, now
+        self._shown: Image | None = None
+
+    def connect(
+        self,
+        follower: MetadataFollower,
+        registration: RegistrationClient,
+        requests: RequestServer,
+        data: DataPlane | None,
+    ) -> None:
+        """Once all parts are made."""
+        self._follower, self._registration = follower, registration
+        self._requests, self._data = requests, data
+
+    def moved(self) -> None:
+        """The view shows more, or LAO and the controller epoch were received."""
+        view = self._view
+        self._lifecycle.metadata_applied(
+            view.applied, view.registration, self._now(), heartbeats=view.heartbeats
+        )
+        self._requests.released()
+        self._registration.pump()
+        if view.tip is not self._shown:
+            self._show_image()
+
+    def lease_wanted(self) -> None:
+        """A strict read waits: the next heartbeat is sent at once."""
+        self._lifecycle.hasten(self._now())
+        self._registration.pump()
+
+    def heard(self) -> None:
+        """A heartbeat was answered: it may have told a new LAO, and so made room in the view, or
+        brought a lease.
+        """
+        self._requests.released()
+        self._follower.resume()
+
+    def generation_known(self) -> None:
+        """The generation of the log was learned for the first time."""
+        self._lifecycle.generation_seen(self._view.generation, self._now())
+        self._registration.pump()
+
+    def generation_changed(self) -> None:
+        """The log was replaced, and the view emptied."""
+        self._lifecycle.generation_seen(self._view.generation, self._now())
+        message = f"the log was replaced by generation {self._view.generation}"
+        self._requests.refuse_parked(ApiError(ErrorCode.INCONSISTENT_GENERATION, message))
+        # Before it is registered again: the old log's image is as new as any, and says nothing
+        # about this one.
+        self._show_image()
+        self._registration.pump()
+
+    def _show_image(self) -> None:
+        """Let partition replicas take their roles from the newest image."""
+        if self._data is not None:
+            self._shown = self._view.tip
+            self._data.image_moved(self._shown, self._view.changes.take())

@@ -1,0 +1,107 @@
+"""What a broker says about itself: to probes, to people, and to who asks by RPC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.metadata.follower import MetadataFollower
+from broker.metadata.read_lease import ReadLease
+from broker.metadata.view import View
+from broker.partition.unserved import LOG_AHEAD, LOW_SPACE, NO_HIGH_WATERMARK
+from broker.registration.lifecycle import Lifecycle
+from broker.registration.registration_client import RegistrationClient
+from broker.replication.data_plane import DataPlane
+from broker.service.fencing import Fencing
+from raftlog.metadata.entities import format_hash
+from raftlog.plural import counted
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+_ALSO = {
+    NO_HIGH_WATERMARK: "led partitions that wait for a member of their ISR before they can be read",
+    LOW_SPACE: "low on space, led partitions that refuse producers",
+}
+
+
+class BrokerReport:
+    """Looks at the parts of one broker, and moves none. ``now``: seconds of the loop's clock."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        view: View,
+        lifecycle: Lifecycle,
+        lease: ReadLease,
+        fencing: Fencing,
+        follower: MetadataFollower,
+        registration: RegistrationClient,
+        data: DataPlane | None,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        self._broker_id = broker_id
+        self._view, self._lifecycle = view, lifecycle
+        self._lease, self._fencing = lease, fencing
+        self._follower, self._registration = follower, registration
+        self._data, self._now = data, now
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether it serves, and what it is or why not; also what it cannot do of what the metadata
+        says that it does.
+
+        Not ready with partitions that it should lead and does not: who restarts brokers one by one
+        must not go on. What passes by itself, or leaves reads, is only said.
+        """
+        why = self._fencing.why()
+        if why or self._data is None or not self._data.recovered:
+            return not why, why or f"serving up to offset {self._view.applied}"
+        counts, example = self._data.unserved()
+        if counts[LOG_AHEAD]:
+            return (
+                False,
+                (
+                    f"{counted(counts[LOG_AHEAD], 'partition')} not led, though the metadata says"
+                    f" so: {example}"
+                ),
+            )
+        also = "".join(
+            f"; {text}: {counts[reason]}" for reason, text in _ALSO.items() if counts[reason]
+        )
+        return True, f"serving up to offset {self._view.applied}{also}"
+
+    def status(self) -> dict[str, object]:
+        """What a person looks at first."""
+        view, lifecycle = self._view, self._lifecycle
+        return {
+            "state": lifecycle.state.name.lower(),
+            "broker epoch": lifecycle.epoch,
+            "controller": self._follower.controller_id,
+            "controller epoch": view.controller_epoch,
+            "applied": view.applied,
+            "lowest acknowledged offset": view.known_lao,
+            "read lease ms": self._lease.remaining_ms(self._now()),
+            "fenced because": self._fencing.why(),
+            "heartbeats": (
+                "in force" if lifecycle.heartbeats else "off (broker.heartbeat.version is 0)"
+            ),
+            "timeouts": self._registration.misfit or "fit the controllers'",
+        }
+
+    def describe(self) -> broker_pb2.DescribeBrokerResponse:
+        """This broker about itself, by offsets and epochs."""
+        view, lifecycle = self._view, self._lifecycle
+        return broker_pb2.DescribeBrokerResponse(
+            broker_id=self._broker_id,
+            broker_epoch=lifecycle.epoch,
+            state=controller_pb2.BrokerLifecycleState.Name(lifecycle.state),
+            controller_id=self._follower.controller_id,
+            controller_epoch=view.controller_epoch,
+            generation=view.generation,
+            high_watermark=view.high_watermark,
+            applied_offset=view.applied,
+            lowest_acknowledged_offset=view.known_lao,
+            state_hash=format_hash(view.tip.state_hash),
+            self_fenced=lifecycle.self_fenced(self._now()) or view.lao_above_applied,
+            image_bytes_kept=view.bytes_kept,
+            read_lease_ms=self._lease.remaining_ms(self._now()),
+        )
