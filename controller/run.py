@@ -139,7 +139,7 @@ async def _hand_over(service: ControllerService) -> None:
     """Hand over, and stay until somebody else leads: so that nobody has to find out by a
     timeout.
     """
-    if service.leadership is None:
+    if service.node.leadership is None:
         return
     await service.leave("the node is shutting down")
     with contextlib.suppress(TimeoutError):
@@ -148,7 +148,7 @@ async def _hand_over(service: ControllerService) -> None:
 
 
 def _unary_handlers(service: ControllerService, rule: NodeRule | None) -> list[object]:
-    handler = guarded_handler(service, Conversation.CONTROLLER, rule)
+    handler = guarded_handler(service.reception, Conversation.CONTROLLER, rule)
 
     async def ask(
         request: controller_pb2.ControllerRequest, caller: Caller
@@ -187,13 +187,13 @@ def metrics_registry(service: ControllerService, transport: GrpcServerTransport)
     )
     add_controller_metrics(
         registry,
-        active=lambda: service.decider is not None,
+        active=lambda: service.node.decider is not None,
         image=lambda: service.image,
         describe_brokers=lambda: known_brokers(service),
-        lowest_known_lao=lambda: service.lowest_known_lao,
+        lowest_known_lao=lambda: service.node.lowest_known_lao,
     )
-    add_space_metrics(registry, lambda: (service.space.free_bytes, service.space.low))
-    add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.now()))
+    add_space_metrics(registry, lambda: (service.node.space.free_bytes, service.node.space.low))
+    add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.node.now()))
     return registry
 
 

@@ -222,8 +222,8 @@ async def lose_broker_disk(world: World, rng: random.Random) -> None:
     active = world.active()
     known = (
         active is not None
-        and supports_hostnames(active.image.features)
-        and host.name in active.image.hostnames
+        and supports_hostnames(active.node.image.features)
+        and host.name in active.node.image.hostnames
     )
     if host.service is None or host.disk is not None or not known:
         return
@@ -244,7 +244,7 @@ async def newcomer(world: World, rng: random.Random) -> None:
     if "roll_heartbeats" in world.config.faults:
         return
     active = world.active()
-    if active is None or not supports_hostnames(active.image.features):
+    if active is None or not supports_hostnames(active.node.image.features):
         return
     host = world.fleet.make_newcomer()
     world.brokers.append(host)

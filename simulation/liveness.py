@@ -55,7 +55,7 @@ def _are_at(world: World, offset: int) -> bool:
     service = world.active()
     if service is None or service.image.offset < offset:
         return False
-    if world.healed.brokers() and service.lowest_acknowledged_offset < offset:
+    if world.healed.brokers() and service.node.lowest_acknowledged_offset < offset:
         return False
     everyone: list[ControllerHost | BrokerHost] = [
         *world.healed.controllers(),

@@ -146,8 +146,10 @@ class Recovered(Checker):
     @override
     def end(self) -> None:
         for host in self.world.controllers:
-            if host.service is not None and host.service.generation != self._generation:
-                found = f"{host.name} says that the log has generation {host.service.generation}"
+            if host.service is not None and host.service.node.generation != self._generation:
+                found = (
+                    f"{host.name} says that the log has generation {host.service.node.generation}"
+                )
                 raise CheckFailedError(f"{found}, it is {self._generation} since the recovery")
         partitions = self._golden.image().partitions
         for key in sorted(partitions):

@@ -40,7 +40,7 @@ def _sample_controller(world: World, host: ControllerHost) -> None:
         host.name,
         f"{core.role} epoch={core.epoch} leader={core.leader_id} end={core.log_end_offset}"
         f" hw={core.high_watermark} image={service.image.offset}"
-        f" lao={service.lowest_acknowledged_offset}",
+        f" lao={service.node.lowest_acknowledged_offset}",
     )
 
 

@@ -85,9 +85,9 @@ class World:
         found = [
             host.service
             for host in self.controllers
-            if host.service is not None and host.service.decider
+            if host.service is not None and host.service.node.decider
         ]
-        return max(found, key=lambda service: service.controller_epoch, default=None)
+        return max(found, key=lambda service: service.node.controller_epoch, default=None)
 
     def active_image(self) -> Any:
         """The committed image of the active controller.

@@ -4,7 +4,7 @@ node has stopped.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from controller.decision import Duplicate, Refusal, Reply, TransferLeadership, Write
 from controller.service.directory import Directory
@@ -19,12 +19,18 @@ Answerable = Write | Reply | Refusal | Duplicate | TransferLeadership
 """Every outcome except Defer: a deferred request is decided again later, and answered then."""
 
 
+class Node(Protocol):
+    """What answers need from the node."""
+
+    directory: Directory
+    closed: bool
+
+
 class Answers:
     """Sends the answers of one node."""
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
-        self.closed = False
+    def __init__(self, node: Node) -> None:
+        self._node = node
 
     def send(self, parked: Parked) -> None:
         """Send a parked reply: what it says has become true."""
@@ -36,11 +42,11 @@ class Answers:
 
     def fail(self, link: Any, correlation_id: int, error: ApiError) -> None:
         """End a request with this error, which says whether the outcome is known."""
-        if self.closed:
+        if self._node.closed:
             # The node has stopped, perhaps because of its disk: send nothing more, not even an
             # error.
             return
-        send_quietly(link, self._directory.failure(correlation_id, error))
+        send_quietly(link, self._node.directory.failure(correlation_id, error))
 
     def give_up(
         self, parked: Parked, lao: LaoView, is_committed: bool, code: ErrorCode, why: str
@@ -66,7 +72,7 @@ class Answers:
         """
         response = pb.ControllerResponse(
             correlation_id=waiting.request.correlation_id,
-            leader_id=self._directory.leader_id,
+            leader_id=self._node.directory.leader_id,
             controller_epoch=epoch,
         )
         if type(decision) is Write:

@@ -22,4 +22,4 @@ class ControllerDescription:
     waiting_bytes: int
     """Of these requests."""
     next_tick_at: float
-    """By the clock of ``ControllerService.now``; long past: the event loop is held up."""
+    """By the clock of ``ControllerNode.now``; long past: the event loop is held up."""

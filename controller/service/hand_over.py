@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import structlog
 
 from controller.decisions.quorum.transfer import TRANSFER_TIMEOUT_S, Transfer, best_successor
+from controller.service.node import ControllerNode
 from raftlog.errors import ApiError, ErrorCode, InvariantError
-
-if TYPE_CHECKING:
-    from controller.service.service import ControllerService
 
 log = structlog.get_logger(__name__)
 
@@ -31,10 +28,16 @@ Answer = Callable[[ApiError | None], None]
 
 
 class HandOver:
-    """At most one transfer at a time. ``resign`` inside means the quorum's core."""
+    """At most one transfer at a time. ``resign`` inside means the quorum's core.
 
-    def __init__(self, service: ControllerService) -> None:
-        self._service = service
+    ``wake``: run a turn soon; ``refuse_waiting``: refuse the requests that wait, if this node does
+    not lead.
+    """
+
+    def __init__(
+        self, node: ControllerNode, wake: Callable[[], None], refuse_waiting: Callable[[], None]
+    ) -> None:
+        self._node, self._wake, self._refuse_waiting = node, wake, refuse_waiting
         self._loop = asyncio.get_running_loop()
         self._transfer: Transfer | None = None
         self._answers: list[Answer] = []
@@ -71,28 +74,28 @@ class HandOver:
 
         If there is nobody, only what was accepted is brought to its end.
         """
-        service = self._service
-        target_id = best_successor(service.replica.describe(service.now()), service.quorum.node_id)
+        node = self._node
+        target_id = best_successor(node.replica.describe(node.now()), node.quorum.node_id)
         self.begin(target_id, reason, answer)
 
     def _poll(self) -> None:
-        transfer, service = self._transfer, self._service
-        if transfer is None or service.leadership is None:
+        transfer, node = self._transfer, self._node
+        if transfer is None or node.leadership is None:
             return
         now = self._loop.time()
-        seen = service.replica.describe(now)
+        seen = node.replica.describe(now)
         if transfer.may_resign(seen):
             self._resigning = True
             self._held_until = now + HOLD_S
-            service.replica.resign(transfer.reason, transfer.target_id)
+            node.replica.resign(transfer.reason, transfer.target_id)
             self._resigning = False
-            if service.leadership is not None:
+            if node.leadership is not None:
                 raise InvariantError("a leader that is asked to resign leads on")
         elif now >= transfer.deadline:
             why = transfer.why_not(seen)
             log.warning("not handed over", to=transfer.target_id, why=why)
             self._end(ApiError(ErrorCode.REQUEST_TIMED_OUT, f"not handed over in time: {why}"))
-            service.wake()
+            self._wake()
         else:
             self._timer = self._loop.call_later(POLL_S, self._poll)
 
@@ -116,7 +119,7 @@ class HandOver:
     def _give_up_holding(self) -> None:
         self._held_until = -1.0
         self._cancel()
-        self._service.refuse_waiting()
+        self._refuse_waiting()
 
     def _end(self, error: ApiError | None) -> None:
         answers, self._answers, self._transfer = self._answers, [], None

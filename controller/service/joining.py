@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from controller.service.node import ControllerNode
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError
@@ -19,7 +21,6 @@ from raftlog.transport.unary_link import UnaryLink
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 if TYPE_CHECKING:
-    from controller.service.service import ControllerService
     from raftlog.transport.api import Transport
 
 log = structlog.get_logger(__name__)
@@ -61,21 +62,25 @@ def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> W
 class Joining:
     """Looks now and then, and asks: one question at a time, again after twice the fetch timeout (as
     Kafka does).
+
+    ``receive``: takes requests on a link, for a node that is the active controller itself.
     """
 
     def __init__(
         self,
-        service: ControllerService,
+        node: ControllerNode,
+        receive: Callable[[Any, list[Any]], None],
         transport: Transport,
         rng: random.Random,
         *,
         auto_join: bool,
     ) -> None:
-        self._service = service
+        self._node = node
+        self._receive = receive
         self._transport = transport
         self._rng = rng
         self._auto_join = auto_join
-        self._interval_s = 2 * service.quorum.fetch_timeout_ms / 1000
+        self._interval_s = 2 * node.quorum.fetch_timeout_ms / 1000
         self._next_look = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -84,9 +89,9 @@ class Joining:
         if now < self._next_look or self._task is not None:
             return
         self._next_look = now + self._interval_s
-        service = self._service
-        seen = service.replica.describe(now)
-        wanted = wish(seen, service.quorum, auto_join=self._auto_join)
+        node = self._node
+        seen = node.replica.describe(now)
+        wanted = wish(seen, node.quorum, auto_join=self._auto_join)
         if wanted is not None:
             self._task = asyncio.get_running_loop().create_task(
                 self._ask(wanted, seen), name="joining"
@@ -101,7 +106,7 @@ class Joining:
         try:
             await (
                 self._ask_here(wanted)
-                if self._service.decider is not None
+                if self._node.decider is not None
                 else self._ask_leader(wanted, seen)
             )
         except ApiError as error:
@@ -111,15 +116,13 @@ class Joining:
 
     async def _ask_here(self, wanted: Wish) -> None:
         link = UnaryLink("this node")
-        self._service.received(
-            link, [controller_request(wanted, cluster_id=self._service.cluster_id)]
-        )
+        self._receive(link, [controller_request(wanted, cluster_id=self._node.cluster_id)])
         async with asyncio.timeout(ASK_TIMEOUT_S):
             response = await link.response
         checked(response)
 
     async def _ask_leader(self, wanted: Wish, seen: QuorumDescription) -> None:
-        own = self._service.quorum
+        own = self._node.quorum
         known = [voter.endpoint for voter in seen.voter_set if voter.endpoint != own.endpoint]
         addresses = list(dict.fromkeys((*known, *own.bootstrap_servers)))
         if not addresses:

@@ -38,7 +38,7 @@ ANSWER_BYTES = 256
 
 
 class LogSource(Protocol):
-    """What observers are served from. The controller service implements it."""
+    """What observers are served from. The controller's node implements it."""
 
     @property
     def cluster_id(self) -> str:
@@ -72,7 +72,8 @@ class LogSource(Protocol):
     def newest_snapshot(self) -> SnapshotId | None:
         """Which snapshot to begin with; there is one if the log begins above 0."""
 
-    def now(self) -> float:
+    @property
+    def now(self) -> Callable[[], float]:
         """Seconds of the monotonic clock."""
 
     def not_controller(self) -> ApiError | None:
@@ -83,9 +84,6 @@ class LogSource(Protocol):
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
         """Whole batches of the log."""
-
-    def report(self, fetch: pb.MetadataFetchRequest) -> None:
-        """An observer that is a broker says how far it is."""
 
     def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether there is such a registration."""
@@ -112,13 +110,15 @@ class Observers:
     def __init__(
         self,
         source: LogSource,
+        report: Callable[[pb.MetadataFetchRequest], None],
         soon: Callable[[float, Callable[[], None]], object],
         stopwatch: Callable[[], float],
     ) -> None:
-        """``soon`` calls back in another turn of the loop, after so many seconds; ``stopwatch``:
-        seconds that go on within a turn.
+        """``report`` hears how far an observer is that is a broker; ``soon`` calls back in another
+        turn of the loop, after so many seconds; ``stopwatch``: seconds that go on within a turn.
         """
         self._source = source
+        self._report = report
         self._soon = soon
         self._stopwatch = stopwatch
         # Insertion-ordered, so that replies leave in the same order in every run of a simulation.
@@ -194,7 +194,7 @@ class Observers:
             return
         if fetch.replica_id >= 0:
             self._identify(stream, fetch)
-            self._source.report(fetch)
+            self._report(fetch)
         stream.fetch = fetch
         wait_ms = min(max(fetch.max_wait_ms, 0), MAX_WAIT_MS)
         stream.deadline = self._source.now() + wait_ms / 1000

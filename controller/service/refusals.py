@@ -27,13 +27,9 @@ class Node(Protocol):
     def not_controller(self) -> ApiError | None:
         """Why requests are refused here, None if they are not."""
 
-    def now(self) -> float:
+    @property
+    def now(self) -> Callable[[], float]:
         """Seconds of the loop's clock."""
-
-    def soon(self, pause_s: float, callback: Callable[[], None]) -> None:
-        """Call ``callback`` in a later turn of the event loop, unless this node has stopped by
-        then.
-        """
 
 
 class Refusals:
@@ -42,9 +38,18 @@ class Refusals:
     """
 
     def __init__(
-        self, answers: Answers, intake: Intake, node: Node, stopwatch: Callable[[], float]
+        self,
+        answers: Answers,
+        intake: Intake,
+        node: Node,
+        soon: Callable[[float, Callable[[], None]], None],
+        stopwatch: Callable[[], float],
     ) -> None:
-        self._answers, self._intake, self._node, self._stopwatch = answers, intake, node, stopwatch
+        """``soon`` calls back in a later turn of the event loop, unless this node has stopped by
+        then.
+        """
+        self._answers, self._intake, self._node = answers, intake, node
+        self._soon, self._stopwatch = soon, stopwatch
         # The leaderships that were lost, each with the parked replies that are still to be
         # answered.
         self._lost: deque[tuple[Leadership, str, Iterator[tuple[Parked, bool]]]] = deque()
@@ -74,7 +79,7 @@ class Refusals:
             if self._stopwatch() - begun >= limits.TURN_MAX_S:
                 break
         self._due = True
-        self._node.soon(self._stopwatch() - begun, self._next_turn)
+        self._soon(self._stopwatch() - begun, self._next_turn)
 
     def _next_turn(self) -> None:
         self._due = False

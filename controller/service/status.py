@@ -16,9 +16,9 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
     """The reply to DescribeQuorum: this node's view, with the others' progress if it leads."""
     quorum = service.quorum
-    seen = service.replica.core.describe(service.now())
-    low = {quorum.node_id: service.space.low}
-    leadership, image = service.leadership, service.image
+    seen = service.replica.core.describe(service.node.now())
+    low = {quorum.node_id: service.node.space.low}
+    leadership, image = service.node.leadership, service.image
     features = image.features
     known = {replica.node_id: replica for replica in seen.voters}
     return pb.DescribeQuorumResponse(
@@ -35,17 +35,17 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
         high_watermark=seen.high_watermark,
         voters=[_voter(voter, known.get(voter.node_id), low=low) for voter in seen.voter_set],
         observers=[_replica(replica, "", low=replica.low_on_space) for replica in seen.observers],
-        lowest_acknowledged_offset=service.lowest_acknowledged_offset,
+        lowest_acknowledged_offset=service.node.lowest_acknowledged_offset,
         lao_unknown_reason=leadership.log.lao.unknown_reason
         if leadership is not None
         else "this node is not the leader",
-        generation=service.generation,
+        generation=service.node.generation,
         snapshots=[
             pb.SnapshotId(end_offset=one.end_offset, epoch=one.epoch)
             for one in service.replica.snapshots.ids
         ],
         voters_offset=seen.voters_offset,
-        leader_endpoint=service.leader_endpoint(seen.leader_id),
+        leader_endpoint=service.node.leader_endpoint(seen.leader_id),
         features=[
             pb.FeatureState(
                 name=name,
@@ -86,12 +86,16 @@ def ready(service: ControllerService) -> tuple[bool, str]:
     """Whether this node takes part in serving: it leads and has claimed, or follows a leader it
     knows. And why.
     """
-    if service.loading:
+    if service.node.loading:
         return False, "loading the snapshot that its log begins with"
-    leadership, epoch, leader = service.leadership, service.controller_epoch, service.leader_id
+    leadership, epoch, leader = (
+        service.node.leadership,
+        service.node.controller_epoch,
+        service.node.leader_id,
+    )
     if leadership is not None:
         if leadership.decider is not None:
-            refusal = service.space.verdict.refusal
+            refusal = service.node.space.verdict.refusal
             return True, f"active controller of epoch {epoch}" + (
                 f"; writes are refused: {refusal}" if refusal else ""
             )
@@ -104,7 +108,7 @@ def ready(service: ControllerService) -> tuple[bool, str]:
         # A node that asks for votes still remembers who led.
         last = f"; the last leader was node {leader}" if leader >= 0 else ""
         return False, f"no leader is known in epoch {epoch}, this node is {role}{last}"
-    if service.committed_end < 0:
+    if service.node.committed_end < 0:
         return False, f"following node {leader}, but what is committed is not known yet"
     return True, f"following node {leader} in epoch {epoch}"
 
@@ -113,12 +117,12 @@ def status(service: ControllerService) -> dict[str, object]:
     """What a person looks at first."""
     return {
         "role": service.replica.core.role,
-        "leader": service.leader_id,
-        "epoch": service.controller_epoch,
+        "leader": service.node.leader_id,
+        "epoch": service.node.controller_epoch,
         "log start": service.replica.log_start_offset,
         "log end": service.replica.log_end_offset,
-        "high watermark": service.committed_end,
-        "lowest acknowledged offset": service.lowest_acknowledged_offset,
+        "high watermark": service.node.committed_end,
+        "lowest acknowledged offset": service.node.lowest_acknowledged_offset,
         "brokers": len(service.image.brokers),
         "topics": len(service.image.topics),
     }
@@ -128,10 +132,10 @@ def known_brokers(service: ControllerService) -> controller_pb2.DescribeBrokersR
     """What the active controller knows of the brokers, for its metrics; nothing on any other
     node.
     """
-    decider = service.decider
+    decider = service.node.decider
     if decider is None:
         return controller_pb2.DescribeBrokersResponse()
     found: controller_pb2.DescribeBrokersResponse = describe_brokers(
-        decider.state, service.now()
+        decider.state, service.node.now()
     ).body
     return found

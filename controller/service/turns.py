@@ -53,18 +53,15 @@ _SHARE_USED_UP = ApiError(
 class Node(Protocol):
     """What turns need from the node."""
 
-    hand_over: HandOver
     space: SpaceWatch
 
     @property
     def generation(self) -> int:
         """The generation of the log."""
 
-    def now(self) -> float:
+    @property
+    def now(self) -> Callable[[], float]:
         """Seconds of the loop's clock."""
-
-    def wake(self) -> None:
-        """Run another turn later: this one leaves work behind."""
 
 
 @dataclass(slots=True)
@@ -81,7 +78,8 @@ class _Turn:
 class Turns:
     """Runs the turns of a leadership.
 
-    ``stopwatch``: a clock in seconds that advances within a turn, too.
+    ``wake``: run another turn later, when this one leaves work behind; ``stopwatch``: a clock in
+    seconds that advances within a turn, too.
     """
 
     def __init__(
@@ -90,10 +88,13 @@ class Turns:
         replica: Replica,
         intake: Intake,
         answers: Answers,
+        hand_over: HandOver,
+        wake: Callable[[], None],
         stopwatch: Callable[[], float],
     ) -> None:
         self._node, self._replica, self._intake = node, replica, intake
-        self._answers, self._stopwatch = answers, stopwatch
+        self._answers, self._hand_over = answers, hand_over
+        self._wake, self._stopwatch = wake, stopwatch
         self._last: tuple[float, int] = (0.0, 0)
         """When the previous turn was, and how many requests it decided."""
 
@@ -124,7 +125,7 @@ class Turns:
         if turn.reads:
             self._park_reads(leadership, turn.reads, begun)
         if self._intake:
-            self._node.wake()
+            self._wake()
 
     def _decide_waiting(
         self,
@@ -224,7 +225,7 @@ class Turns:
             if written >= MAX_TURN_RECORDS:
                 # Many brokers are due at once, or one with many partitions: the rest follows after
                 # this commit.
-                self._node.wake()
+                self._wake()
                 return
 
     def _decide(self, decider: Decider, waiting: Waiting, now: float) -> Decision:
@@ -269,7 +270,7 @@ class Turns:
             else:
                 self._answers.refuse(waiting.link, waiting.request, error)
 
-        self._node.hand_over.begin(decision.target_id, "requested by an operator", answer)
+        self._hand_over.begin(decision.target_id, "requested by an operator", answer)
 
     def _is_idle(self, now: float, count: int) -> bool:
         """Whether requests arrive one at a time and far apart: then nothing waits for the event

@@ -59,13 +59,15 @@ def _row(family: Metric) -> tuple[str, str, str, str]:
 
 def _of_a_controller() -> Sequence[Metric]:
     service = SimpleNamespace(
-        decider=object(),
         image=Image(),
         replica=mock.Mock(refusals=mock.Mock(counts={}), commit_latency=None, sync_latency=None),
-        space=SimpleNamespace(free_bytes=0, low=False),
         snapshots=SimpleNamespace(figures=lambda _: SnapshotFigures(0, 0, 0, 0, 0)),
-        lowest_known_lao=-1,
-        now=lambda: 0.0,
+        node=SimpleNamespace(
+            decider=object(),
+            space=SimpleNamespace(free_bytes=0, low=False),
+            lowest_known_lao=-1,
+            now=lambda: 0.0,
+        ),
     )
     quorum = quorum_pb2.DescribeQuorumResponse(role="leader")
     brokers = controller_pb2.DescribeBrokersResponse()

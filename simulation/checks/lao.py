@@ -65,9 +65,12 @@ class Lao(Checker):
     def sample(self) -> None:
         for host in self._ledger.world.controllers:
             service = host.service
-            if service is None or service.leadership is None:
+            if service is None or service.node.leadership is None:
                 continue
-            lao, key = service.lowest_acknowledged_offset, (host.name, service.leadership.epoch)
+            lao, key = (
+                service.node.lowest_acknowledged_offset,
+                (host.name, service.node.leadership.epoch),
+            )
             if -1 < lao < self._known.get(key, -1):
                 raise CheckFailedError(
                     f"LAO of {host.name} goes back from {self._known[key]} to {lao} in epoch"

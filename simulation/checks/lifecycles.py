@@ -135,11 +135,11 @@ class Lifecycles(Checker):
         found = [
             host
             for host in self._ledger.world.controllers
-            if host.service is not None and host.service.decider
+            if host.service is not None and host.service.node.decider
         ]
         newest = max(
             found,
-            key=lambda host: host.service.controller_epoch if host.service else 0,
+            key=lambda host: host.service.node.controller_epoch if host.service else 0,
             default=None,
         )
         steady_since = self._look_at_controller(newest, now)
@@ -165,16 +165,23 @@ class Lifecycles(Checker):
             self._steady = ("", 0, now)
             return now
         service, (name, epoch, since) = host.service, self._steady
-        away_s = host_context(host.name).run(service.now) - service.describe().next_tick_at
+        away_s = host_context(host.name).run(service.node.now) - service.describe().next_tick_at
         uncommitted = (
             service.replica.log_end_offset - 1
-            if service.committed_end < service.replica.log_end_offset
+            if service.node.committed_end < service.replica.log_end_offset
             else -1
         )
-        stuck = uncommitted >= 0 and service.committed_end <= self._uncommitted
-        if (name, epoch) != (host.name, service.controller_epoch) or away_s > HELD_UP_S or stuck:
+        stuck = uncommitted >= 0 and service.node.committed_end <= self._uncommitted
+        if (
+            (name, epoch) != (host.name, service.node.controller_epoch)
+            or away_s > HELD_UP_S
+            or stuck
+        ):
             since = now
-        self._steady, self._uncommitted = (host.name, service.controller_epoch, since), uncommitted
+        self._steady, self._uncommitted = (
+            (host.name, service.node.controller_epoch, since),
+            uncommitted,
+        )
         return since
 
     @override

@@ -52,7 +52,7 @@ class Queues(Checker):
         self._at_most(host.name, "tail cache", backlog.tail_cache_bytes, TAIL_CACHE_BYTES)
         parked = core.describe(core.stepped_at).parked_fetches
         self._at_most(host.name, "parked fetches", parked, MAX_PARKED_FETCHES)
-        leadership = service.leadership
+        leadership = service.node.leadership
         if leadership is not None:
             self._at_most(
                 host.name, "parked replies", len(leadership.parking), MAX_PARKED + MAX_WAITING

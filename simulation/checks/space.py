@@ -42,10 +42,12 @@ class Space(Checker):
         if not reserve:
             return
         active = [
-            host for host in world.controllers if host.service is not None and host.service.decider
+            host
+            for host in world.controllers
+            if host.service is not None and host.service.node.decider
         ]
-        newest: Any = max(active, key=lambda host: host.service.controller_epoch, default=None)  # type: ignore[union-attr]
-        leader = (newest.name, newest.service.controller_epoch) if newest is not None else None
+        newest: Any = max(active, key=lambda host: host.service.node.controller_epoch, default=None)  # type: ignore[union-attr]
+        leader = (newest.name, newest.service.node.controller_epoch) if newest is not None else None
         low = all(host.disk.free_bytes() < reserve for host in world.controllers)
         if leader is None or leader != self._leader or not low or _held_up(newest):
             self._leader, self._since = leader, world.now()
@@ -67,5 +69,5 @@ class Space(Checker):
 def _held_up(host: ControllerView) -> bool:
     """Whether its timers are late."""
     assert host.service is not None
-    now = host_context(host.name).run(host.service.now)
+    now = host_context(host.name).run(host.service.node.now)
     return now > host.service.describe().next_tick_at + HELD_UP_S

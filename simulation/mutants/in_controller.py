@@ -83,10 +83,10 @@ MUTANTS = (
         (
             Edit(
                 "controller.service.service:ControllerService.lost_leadership",
-                "leadership, self.leadership = self.leadership, None",
-                "leadership, self.leadership = self.leadership, None\n"
+                "leadership, self.node.leadership = self.node.leadership, None",
+                "leadership, self.node.leadership = self.node.leadership, None\n"
                 "        if leadership is not None and leadership.decider is not None:\n"
-                "            self._committed.replace(leadership.log.pending.snapshot())",
+                "            self.node.committed.replace(leadership.log.pending.snapshot())",
             ),
         ),
         ELECTIONS,

@@ -28,9 +28,9 @@ MUTANTS = (
         "records in flight to a broker count as applied there",
         (
             Edit(
-                "controller.service.service:ControllerService.report",
+                "controller.service.announcements:Announcements.report",
                 "fetch.applied_offset",
-                "max(fetch.applied_offset, self._high_watermark - 1)",
+                "max(fetch.applied_offset, self._node.committed_end - 1)",
             ),
         ),
         BROKERS,

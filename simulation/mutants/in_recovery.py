@@ -27,9 +27,9 @@ MUTANTS = (
         "a controller keeps the generation from the formatting of its disk, whatever the log says",
         (
             Edit(
-                "controller.service.service:ControllerService.generation",
+                "controller.service.node:ControllerNode.generation",
                 "return self.replica.generation",
-                "return self._store.identity.generation",
+                "return self.replica._store.identity.generation",
             ),
         ),
         RECOVERED,

@@ -33,10 +33,10 @@ MUTANTS = (
         "a snapshot is taken of the pending image",
         (
             Edit(
-                "controller.service.service:ControllerService._tick",
-                "lambda: self._committed.image",
-                "lambda: self._committed.image if self.leadership is None or"
-                " self.leadership.decider is None else self.leadership.log.pending.snapshot()",
+                "controller.service.housekeeping:Housekeeping._do_chores",
+                "lambda: node.committed.image",
+                "lambda: node.committed.image if node.leadership is None or"
+                " node.leadership.decider is None else node.leadership.log.pending.snapshot()",
             ),
         ),
         SNAPSHOTS,
@@ -48,9 +48,9 @@ MUTANTS = (
         "the image does not change when a snapshot is installed",
         (
             Edit(
-                "controller.service.service:ControllerService._load_slice",
-                "self._committed.replace(image)",
-                "self._committed._builder.offset, self._committed._builder.epoch = image.offset,"
+                "controller.service.catch_up:CatchUp._load_slice",
+                "node.committed.replace(image)",
+                "node.committed._builder.offset, node.committed._builder.epoch = image.offset,"
                 " image.epoch",
             ),
         ),

@@ -75,10 +75,11 @@ class Node:
             bootstrap_servers=tuple(one for one in self.world.bootstrap if one != self.endpoint),
             max_metadata_version=LATEST_METADATA_VERSION,
         )
+        self.store = self.disk.open()
         self.service = ControllerService(
             ControllerSettings(controller_quorum_auto_join_enable=self.auto_join),
             config,
-            self.disk.open(),
+            self.store,
             self.transport,
             rng=random.Random(100 + self.id),
             wall_clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
@@ -101,7 +102,7 @@ class Node:
     @property
     def voter_set(self) -> dict[int, str]:
         """As this node has it: id -> directory."""
-        return {voter.node_id: voter.directory_id for voter in self.service.voters}
+        return {voter.node_id: voter.directory_id for voter in self.service.node.voters}
 
 
 class QuorumWorld:
@@ -153,8 +154,8 @@ class QuorumWorld:
 
     async def active(self) -> Node:
         def leading() -> Node | None:
-            found = [node for node in self.up() if node.service.decider is not None]
-            return max(found, key=lambda node: node.service.controller_epoch, default=None)
+            found = [node for node in self.up() if node.service.node.decider is not None]
+            return max(found, key=lambda node: node.service.node.controller_epoch, default=None)
 
         return await self.until(leading)
 
@@ -163,7 +164,7 @@ class QuorumWorld:
 
         def there() -> Node | None:
             for node in self.up():
-                active = node.service.decider
+                active = node.service.node.decider
                 if active is None:
                     continue
                 named = active.state.log.committed.voters

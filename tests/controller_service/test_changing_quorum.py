@@ -143,7 +143,7 @@ async def test_a_voter_that_moves_says_so() -> None:
         moved.start()
     await world.until(
         lambda: all(
-            {v.node_id: v.endpoint for v in node.service.voters}
+            {v.node_id: v.endpoint for v in node.service.node.voters}
             == {1: "c1:9193", 2: "c2:9193", 3: "c3:9093"}
             for node in world.up()
         )
@@ -165,7 +165,7 @@ async def test_a_new_voter_is_told_when_the_set_is_in_force_not_when_it_is_commi
     response = await world.ask(asked, timeout_s=1.0)
     assert not response.HasField("write")
     assert 4 in leader.voter_set
-    active = leader.service.decider
+    active = leader.service.node.decider
     assert active is not None
     assert [voter.id for voter in active.state.log.committed.voters.voters] == [1, 2, 3]
 
@@ -203,7 +203,7 @@ async def test_changes_while_nodes_are_killed(seed: int) -> None:
         if not node.up_now:
             node.start()
     leader = await world.active()
-    await world.until(lambda: len(leader.service.voters) == 4 or not leader.up_now)
+    await world.until(lambda: len(leader.service.node.voters) == 4 or not leader.up_now)
     count = len(world.acknowledged)
     await world.until(lambda: len(world.acknowledged) > count + 20)
     writing.cancel()

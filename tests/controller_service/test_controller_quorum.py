@@ -41,12 +41,13 @@ class Node:
         self.up_now = True
         self.transport = self.world.network.transport_for(f"c{self.id}")
         self.failures: list[Exception] = []
+        self.store = self.disk.open()
         self.service = ControllerService(
             ControllerSettings(),
             QuorumConfig(
                 "c", self.id, f"dir-{self.id}", VOTERS, max_metadata_version=LATEST_METADATA_VERSION
             ),
-            self.disk.open(),
+            self.store,
             self.transport,
             rng=random.Random(100 + self.id),
             wall_clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
@@ -88,7 +89,7 @@ class World:
     async def active(self) -> Node:
         return await self.until(
             lambda: next(
-                (n for n in self.nodes if n.up_now and n.service.decider is not None), None
+                (n for n in self.nodes if n.up_now and n.service.node.decider is not None), None
             )
         )
 
@@ -235,7 +236,7 @@ async def test_who_is_the_stale_one_does_not_name_itself() -> None:
     node = await world.active()
     beat = pb.BrokerHeartbeatRequest(broker_id=7, broker_epoch=10**9)
     response = await asyncio.ensure_future(
-        answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), Caller("a:1"))
+        answer(node.service.reception, pb.ControllerRequest(broker_heartbeat=beat), Caller("a:1"))
     )
     assert (response.error.error_code, response.error.field) == (
         ErrorCode.NOT_CONTROLLER,
@@ -244,7 +245,7 @@ async def test_who_is_the_stale_one_does_not_name_itself() -> None:
     assert (response.leader_id, response.leader_endpoint) == (-1, "")
     beat.broker_epoch = 1
     response = await asyncio.ensure_future(
-        answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), Caller("a:1"))
+        answer(node.service.reception, pb.ControllerRequest(broker_heartbeat=beat), Caller("a:1"))
     )
     assert (response.error.error_code, response.leader_id) == (
         ErrorCode.STALE_BROKER_EPOCH,
@@ -302,7 +303,7 @@ async def test_no_message_of_a_stranger_ends_the_quorum() -> None:
     world = World()
     node = await world.active()
     await world.client.call(alter("a", "1"))
-    epoch = node.service.controller_epoch
+    epoch = node.service.node.controller_epoch
     stranger = Stranger(world)
     await world.until(lambda: len(stranger.links) == 3)
     messages = forged(epoch)
@@ -310,12 +311,12 @@ async def test_no_message_of_a_stranger_ends_the_quorum() -> None:
         for message in messages:
             link.send(message)
     await world.until(lambda: len(stranger.answers) == 3 * len(messages))
-    assert (await world.active(), node.service.controller_epoch) == (node, epoch)
+    assert (await world.active(), node.service.node.controller_epoch) == (node, epoch)
     await world.client.call(alter("a", "2"), timeout_s=1.0)
     assert not any(n.failures for n in world.nodes)
     assert all(n.service.replica.refusals.counts for n in world.nodes)
     node.kill()
     successor = await world.active()
-    assert successor.service.controller_epoch == epoch + 1
+    assert successor.service.node.controller_epoch == epoch + 1
     await asyncio.sleep(1)
     await world.client.call(alter("a", "3"), timeout_s=10.0)

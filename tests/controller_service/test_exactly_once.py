@@ -20,8 +20,8 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 def log_of(node: Any) -> list[batch.BatchHeader]:
     service = node.service
     chunk, offset = b"", 0
-    while offset < service.committed_end:
-        part = service.read(offset, service.committed_end, 1 << 20)
+    while offset < service.node.committed_end:
+        part = service.node.read(offset, service.node.committed_end, 1 << 20)
         chunk += part
         offset = list(batch.headers(part))[-1].end_offset
     return list(batch.headers(chunk))
@@ -77,7 +77,7 @@ async def test_a_retry_finds_its_write_in_the_tail_that_the_new_leader_inherited
     while all(node.service.replica.log_end_offset <= end for node in followers):
         await asyncio.sleep(0.00002)
     assert not writing.done()
-    assert old.service.committed_end <= end
+    assert old.service.node.committed_end <= end
     old.kill()
     response = await writing
     assert response.write.duplicate
@@ -85,7 +85,7 @@ async def test_a_retry_finds_its_write_in_the_tail_that_the_new_leader_inherited
     new = await world.active()
     numbers = [(h.sequence, h.base_offset, h.epoch) for h in log_of(new) if h.sequence]
     assert [number[:2] for number in numbers] == [(1, end - 1), (2, end)]
-    assert response.write.token.epoch == numbers[1][2] < new.service.controller_epoch
+    assert response.write.token.epoch == numbers[1][2] < new.service.node.controller_epoch
 
 
 class Delaying:

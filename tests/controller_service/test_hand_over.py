@@ -61,7 +61,7 @@ async def transfer(world: World, target: int = -1) -> pb.ControllerResponse:
 
 async def led_by(world: World, node_id: int) -> None:
     await world.until(
-        lambda: (n := world.nodes[node_id - 1]).up_now and n.service.decider is not None
+        lambda: (n := world.nodes[node_id - 1]).up_now and n.service.node.decider is not None
     )
 
 
@@ -127,7 +127,7 @@ async def test_a_transfer_that_cannot_be_finished_in_time_changes_nothing() -> N
     )
     assert "not handed over in time" in failure.value.message
     assert took_s == pytest.approx(TRANSFER_TIMEOUT_S, abs=0.1)
-    assert old.service.decider is not None
+    assert old.service.node.decider is not None
     count = len(load.acknowledged)
     await world.until(lambda: len(load.acknowledged) > count, within_s=0.03)
     await world.until(lambda: len(load.acknowledged) > count + 20)
@@ -164,9 +164,9 @@ async def test_who_comes_too_late_waits_until_it_can_be_told_who_leads() -> None
     await world.client.call(alter("a", "1"))
     target = next(node.id for node in world.nodes if node is not old)
     leaving = asyncio.ensure_future(transfer(world, target))
-    await world.until(lambda: old.service.leadership is None)
+    await world.until(lambda: old.service.node.leadership is None)
     told = Told()
-    old.service.received(
+    old.service.reception.received(
         told, [pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())]
     )
     assert told.responses == []
@@ -195,9 +195,11 @@ async def test_nobody_is_held_for_long_if_no_successor_shows() -> None:
 
     old.service.replica.resign = resign_and_be_alone  # type: ignore[method-assign, assignment]
     leaving = asyncio.ensure_future(old.service.leave("stop"))
-    await world.until(lambda: old.service.leadership is None)
+    await world.until(lambda: old.service.node.leadership is None)
     told = Told()
-    old.service.received(told, [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())])
+    old.service.reception.received(
+        told, [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())]
+    )
     await world.until(lambda: told.responses, within_s=HOLD_S + 0.05)
     assert told.responses[0].leader_id == -1
     await leaving
@@ -228,7 +230,7 @@ async def test_two_who_want_it_to_leave_are_both_told() -> None:
     old = await world.active()
     asked = asyncio.ensure_future(transfer(world))
     await asyncio.gather(old.service.leave("stop"), old.service.leave("stop"))
-    assert old.service.leadership is None
+    assert old.service.node.leadership is None
     assert (await asked).transfer_leadership.target_id != -1
 
 
@@ -258,7 +260,7 @@ async def test_no_write_is_unknown_when_the_leader_stops() -> None:
         assert load.failed == []
         await holds_all(world, load)
         old.start()
-        await world.until(lambda: old.service.leader_id > 0)  # noqa: B023
+        await world.until(lambda: old.service.node.leader_id > 0)  # noqa: B023
 
 
 @simulated
@@ -266,7 +268,7 @@ async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> 
     world = World()
     old = await world.active()
     told = Told()
-    old.service._accept(told)
+    old.service.reception.accept(told)
     await old.service.leave("stop")
     await old.service.successor.wait()
     seeing_off = asyncio.ensure_future(old.service.see_off())
@@ -281,7 +283,7 @@ async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> 
         request = pb.ControllerRequest(
             correlation_id=asked, describe_brokers=pb.DescribeBrokersRequest()
         )
-        old.service.received(told, [request])
+        old.service.reception.received(told, [request])
         assert told.responses[-1].error.error_code == ErrorCode.NOT_CONTROLLER
         assert told.responses[-1].correlation_id == asked
         await asyncio.sleep(QUIET_S / 5)
@@ -301,13 +303,13 @@ async def test_nothing_is_led_anew_while_a_node_is_leaving() -> None:
     world = World()
     old = await world.active()
     told = Told()
-    old.service._accept(told)
+    old.service.reception.accept(told)
     await old.service.leave("stop")
     seeing_off = asyncio.ensure_future(old.service.see_off())
     await asyncio.sleep(0)
     old.service.became_leader(99, 0)
     request = pb.ControllerRequest(correlation_id=5, describe_brokers=pb.DescribeBrokersRequest())
-    old.service.received(told, [request])
+    old.service.reception.received(told, [request])
     refused = told.responses[-1]
     assert (refused.correlation_id, refused.error.error_code) == (5, ErrorCode.NOT_CONTROLLER)
     old.kill()
@@ -341,8 +343,8 @@ class Disks:
             return self.free[node_id]
 
         for node in world.nodes:
-            node.service.space = SpaceWatch(100)
-            node.service._store.free_bytes = partial(free_of, node.id)  # type: ignore[method-assign]
+            node.service.node.space = SpaceWatch(100)
+            node.store.free_bytes = partial(free_of, node.id)  # type: ignore[method-assign]
 
 
 @simulated
@@ -353,7 +355,7 @@ async def test_a_leader_whose_disk_fills_up_hands_over() -> None:
     load = Load(world)
     await world.until(lambda: len(load.acknowledged) > 20)
     disks.free[old.id] = 99
-    await world.until(lambda: old.service.leadership is None, 2 * CHECK_EVERY_S + 1)
+    await world.until(lambda: old.service.node.leadership is None, 2 * CHECK_EVERY_S + 1)
     new = await world.active()
     assert new is not old
     count = len(load.acknowledged)
@@ -376,7 +378,8 @@ async def test_without_a_majority_that_has_space_writes_are_refused_until_there_
             (
                 n
                 for n in world.nodes
-                if n.service.decider is not None and "[1, 2, 3]" in n.service.space.verdict.refusal
+                if n.service.node.decider is not None
+                and "[1, 2, 3]" in n.service.node.space.verdict.refusal
             ),
             None,
         )
@@ -397,7 +400,7 @@ async def test_without_a_majority_that_has_space_writes_are_refused_until_there_
     await asyncio.sleep(3)
     assert leader.service.replica.log_end_offset == end
     disks.free = dict.fromkeys(disks.free, 1000)
-    await world.until(lambda: not leader.service.space.verdict.refusal, 4 * CHECK_EVERY_S)
+    await world.until(lambda: not leader.service.node.space.verdict.refusal, 4 * CHECK_EVERY_S)
     assert "writes are refused" not in ready(leader.service)[1]
     await world.client.call(alter("b", "1"))
 
@@ -412,7 +415,7 @@ async def test_a_disk_that_fills_up_while_nobody_can_take_over_refuses_writes() 
     others[0].kill()
     disks.free[others[1].id] = disks.free[old.id] = 99
     await world.until(
-        lambda: any(n.up_now and n.service.space.verdict.refusal for n in world.nodes)
+        lambda: any(n.up_now and n.service.node.space.verdict.refusal for n in world.nodes)
     )
     with pytest.raises(ApiError) as failure:
         await world.client.call(alter("b", "1"))

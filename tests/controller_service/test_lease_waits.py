@@ -22,10 +22,10 @@ def ask(broker: FakeBroker, node: Node, timeout_s: float = 5.0) -> asyncio.Futur
     request = pb.BrokerHeartbeatRequest(
         broker_id=7,
         broker_epoch=broker.epoch,
-        current_metadata_offset=service.committed_end - 1,
-        controller_epoch=service.controller_epoch,
+        current_metadata_offset=service.node.committed_end - 1,
+        controller_epoch=service.node.controller_epoch,
         target_state=pb.ACTIVE,
-        told_lowest_acknowledged_offset=service.lowest_acknowledged_offset,
+        told_lowest_acknowledged_offset=service.node.lowest_acknowledged_offset,
         want_read_lease=True,
     )
     return broker.client.send(pb.ControllerRequest(broker_heartbeat=request), timeout_s)
@@ -46,7 +46,7 @@ async def test_a_controller_that_is_cut_off_gives_no_lease() -> None:
     for other in others(world, node):
         world.network.partition(f"c{node.id}", other)
     answered = ask(broker, node, timeout_s=30.0)
-    while node.service.decider is not None:
+    while node.service.node.decider is not None:
         assert not answered.done()
         await asyncio.sleep(0.01)
     # Given by the one that the others have elected.

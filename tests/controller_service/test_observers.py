@@ -109,7 +109,7 @@ class Turns:
 
 def observers_of(source: FakeSource, turns: Turns | None = None) -> Observers:
     turns = turns or Turns()
-    return Observers(source, turns.soon, lambda: turns.time_s)
+    return Observers(source, source.report, turns.soon, lambda: turns.time_s)
 
 
 World = tuple[FakeSource, Observers, FakeLink]

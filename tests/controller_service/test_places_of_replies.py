@@ -48,7 +48,7 @@ async def test_a_place_is_given_back(
         return decision
 
     monkeypatch.setattr(node.service.turns, "_decide", decided)
-    shares = node.service.leadership.parking._shares
+    shares = node.service.node.leadership.parking._shares
     for _ in range(3):
         await broker.client.send(copy(request_), 5.0)
     assert put_off == (how == "put off")
@@ -59,7 +59,7 @@ async def test_a_place_is_given_back(
 @simulated
 async def test_a_handing_over_gives_its_place_back() -> None:
     _, node, broker = await unfenced_broker()
-    shares = node.service.leadership.parking._shares
+    shares = node.service.node.leadership.parking._shares
     await broker.client.send(copy(AWAY), 5.0)
     await asyncio.sleep(0.1)
     assert shares.total == 0
@@ -69,7 +69,7 @@ async def test_a_handing_over_gives_its_place_back() -> None:
 async def test_without_a_place_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     _, node, broker = await unfenced_broker()
     clients = len(node.service.image.clients)
-    monkeypatch.setattr(node.service.leadership.parking, "take_place", lambda peer: False)
+    monkeypatch.setattr(node.service.node.leadership.parking, "take_place", lambda peer: False)
     answer = await broker.client.send(copy(WRITE), 5.0)
     assert answer.error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert len(node.service.image.clients) == clients

@@ -49,10 +49,10 @@ class FakeBroker:
         request = pb.BrokerHeartbeatRequest(
             broker_id=7,
             broker_epoch=self.epoch,
-            current_metadata_offset=service.committed_end - 1,
-            controller_epoch=service.controller_epoch,
+            current_metadata_offset=service.node.committed_end - 1,
+            controller_epoch=service.node.controller_epoch,
             target_state=target_state,
-            told_lowest_acknowledged_offset=service.lowest_acknowledged_offset,
+            told_lowest_acknowledged_offset=service.node.lowest_acknowledged_offset,
         )
         return self.client.send(pb.ControllerRequest(broker_heartbeat=request), timeout_s)
 
@@ -87,7 +87,7 @@ async def test_a_controller_that_was_away_gives_everybody_that_time() -> None:
     world, node, broker = await unfenced_broker()
     await asyncio.sleep(SESSION_S - 1)
     # As after a pause of four seconds: the timer comes that much too late.
-    node.service._next_tick -= 4
+    node.service._housekeeping.next_tick_at -= 4
     await asyncio.sleep(3)
     assert not broker.fenced(node)
     await world.until(lambda: broker.fenced(node), within_s=3)
@@ -97,12 +97,12 @@ async def test_a_controller_that_was_away_gives_everybody_that_time() -> None:
 async def test_a_brokers_absence_does_not_grow_while_the_controller_is_away() -> None:
     world, node, broker = await unfenced_broker()
     await world.until(lambda: broker.fenced(node), within_s=SESSION_S + 1)
-    assert node.service.decider is not None
-    await world.until(lambda: 7 in node.service.decider.state.absent_ids._since, within_s=11)
-    since = node.service.decider.state.absent_ids._since[7]
-    node.service._next_tick -= 4
+    assert node.service.node.decider is not None
+    await world.until(lambda: 7 in node.service.node.decider.state.absent_ids._since, within_s=11)
+    since = node.service.node.decider.state.absent_ids._since[7]
+    node.service._housekeeping.next_tick_at -= 4
     await asyncio.sleep(0.5)
-    assert node.service.decider.state.absent_ids._since[7] == pytest.approx(since + 4, abs=0.3)
+    assert node.service.node.decider.state.absent_ids._since[7] == pytest.approx(since + 4, abs=0.3)
 
 
 @simulated
@@ -122,7 +122,7 @@ async def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> N
     for other in others:
         world.network.heal(f"c{node.id}", other)
     await stuck
-    assert node.service.decider is not None, "still the same leadership"
+    assert node.service.node.decider is not None, "still the same leadership"
     await asyncio.sleep(2)
     assert not broker.fenced(node)
 
@@ -150,7 +150,7 @@ async def test_a_backlog_longer_than_all_timeouts_neither_fences_nor_silences_an
         await asyncio.sleep(1.0)
     assert loop.time() - begun > 12.0, "no backlog worth the name"
     assert max(waits) < 3.0, "answered long before what came earlier"
-    assert node.service.decider is not None
+    assert node.service.node.decider is not None
     assert not broker.fenced(node)
 
 
@@ -179,7 +179,7 @@ async def test_without_space_every_heartbeat_is_answered_and_a_broker_may_leave(
     _, node, broker = await unfenced_broker()
     # What its answer says it goes by, and what its arrival says the controller: it must not be
     # fenced by one of them alone.
-    node.service.space.verdict = Verdict("no disk has its reserve")
+    node.service.node.space.verdict = Verdict("no disk has its reserve")
     assert not (await broker.heartbeat(node)).HasField("error")
     leaving = pb.ControllerResponse()
     while not leaving.broker_heartbeat.should_shut_down:
@@ -195,7 +195,7 @@ async def test_without_space_nobody_is_unfenced() -> None:
         # Not at once: this controller does not know yet whether the broker has a lease.
         await broker.heartbeat(node, target_state=pb.INACTIVE)
         await asyncio.sleep(0.5)
-    node.service.space.verdict = Verdict("no disk has its reserve")
+    node.service.node.space.verdict = Verdict("no disk has its reserve")
     end = node.service.replica.log_end_offset
     for _ in range(5):
         answer = await broker.heartbeat(node)
@@ -203,6 +203,6 @@ async def test_without_space_nobody_is_unfenced() -> None:
         assert answer.broker_heartbeat.is_fenced
         await asyncio.sleep(0.2)
     assert (broker.fenced(node), node.service.replica.log_end_offset) == (True, end)
-    node.service.space.verdict = FINE
+    node.service.node.space.verdict = FINE
     await broker.heartbeat(node)
     assert not broker.fenced(node)

@@ -64,7 +64,7 @@ async def test_what_time_brings_does_not_either_and_none_of_it_is_forgotten(
     turns: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, node, broker = await unfenced_broker()
-    active = node.service.decider
+    active = node.service.node.decider
     assert active is not None
     turns[:] = [0]
     left = [Write([record(records_pb2.NoOpRecord())] * 2) for _ in range(10)]
@@ -192,7 +192,7 @@ async def test_those_who_wait_in_vain_are_told_in_several_turns(
     listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest(), timeout_ms=500)
     count = 60
     for _ in range(count):
-        node.service.received(link, [listing])  # type: ignore[arg-type]
+        node.service.reception.received(link, [listing])  # type: ignore[arg-type]
     await asyncio.sleep(0.2)
     assert link.answers == []
     go_on, told = node.service.refusals.go_on, []

@@ -81,7 +81,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "(self._heartbeats if self._heartbeats.length else self._queue)",
            "(self._queue if self._queue.length else self._heartbeats)",
            "controller_service/test_sessions_in_service.py", "controller_service/test_intake.py"),
-    breaks("HB-17", "A heartbeat counts when its turn comes", "controller.service.service:ControllerService._heard",
+    breaks("HB-17", "A heartbeat counts when its turn comes", "controller.service.reception:Reception._heard",
            "if decider is not None and", "if False and decider is not None and", "controller_service/test_sessions_in_service.py"),
     breaks("HB-17", "A controller that was away blames the brokers", "controller.state.sessions:SessionTracker.extend_all",
            "self._extended_s += gap_s", "pass", "controller_service/test_sessions_in_service.py"),

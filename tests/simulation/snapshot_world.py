@@ -83,7 +83,7 @@ class Node:
 
     @property
     def active(self) -> bool:
-        return self.is_up and self.service.decider is not None
+        return self.is_up and self.service.node.decider is not None
 
     @property
     def log_start(self) -> int:

@@ -13,7 +13,7 @@ import structlog
 from simulated import simulated
 from snapshot_world import Node, World
 
-from controller.service.service import ControllerService
+from controller.service.catch_up import CatchUp
 from raftlog.client import snapshot_fetch
 from raftlog.quorum import events
 from raftlog.replica import replica as replica_module
@@ -81,17 +81,17 @@ async def test_a_node_begins_with_its_snapshot_and_the_tail_as_if_it_had_never_d
 def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    honest = ControllerService._load_slice
+    honest = CatchUp._load_slice
 
     def slow(self: Any, load: Any) -> Any:
         loop = asyncio.get_running_loop()
         if loop.time() < loading_until[0]:
-            loop.call_later(0.05, self.wake)
+            loop.call_later(0.05, self._wake)
         else:
             honest(self, load)
 
     loading_until = [0.0]
-    monkeypatch.setattr(ControllerService, "_load_slice", slow)
+    monkeypatch.setattr(CatchUp, "_load_slice", slow)
 
     async def main() -> None:
         world = World()
@@ -104,13 +104,13 @@ def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(
             node.start()
         leader = await world.until(
             lambda: next(
-                (node for node in world.nodes if node.service.leadership is not None), None
+                (node for node in world.nodes if node.service.node.leadership is not None), None
             )
         )
         await asyncio.sleep(1)
-        assert leader.service.leadership is not None
-        assert leader.service.loading
-        assert leader.service.decider is None
+        assert leader.service.node.leadership is not None
+        assert leader.service.node.loading
+        assert leader.service.node.decider is None
         await world.write(3)
         assert asyncio.get_running_loop().time() > loading_until[0]
         await world.converged()
@@ -261,7 +261,7 @@ async def test_a_broker_that_begins_late_begins_with_a_snapshot() -> None:
     ) == (0, 1)
     leader = await world.active()
     await world.until(
-        lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset
+        lambda: leader.service.node.lowest_acknowledged_offset >= leader.service.image.offset
     )
 
 
@@ -302,7 +302,7 @@ async def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapsho
     await world.converged()
     assert broker.service._follower.snapshots_installed == 1
     await world.until(
-        lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset
+        lambda: leader.service.node.lowest_acknowledged_offset >= leader.service.image.offset
     )
     await world.until(
         lambda: broker.service.view.repeatable is not None, what="repeatable reads are back"

@@ -114,7 +114,7 @@ class Host:
             quorum=quorum_config,
             description=ControllerDescription(-1, 0, 0, 0, 0, 0.0),
             describe=self.describe,
-            leadership=None,
+            node=SimpleNamespace(leadership=None),
             replica=SimpleNamespace(snapshots=SimpleNamespace()),
         )
         self.incarnation += 1

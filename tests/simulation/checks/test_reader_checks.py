@@ -319,11 +319,13 @@ def test_lao_that_is_not_committed_is_refused() -> None:
 def test_a_tracker_that_goes_back_is_refused() -> None:
     trace = _serving(Lao)
     service = trace.host("c1").service
-    service.leadership, service.lowest_acknowledged_offset = SimpleNamespace(epoch=1), 2
+    service.node = node = SimpleNamespace(
+        leadership=SimpleNamespace(epoch=1), lowest_acknowledged_offset=2
+    )
     trace.tell("sample")
-    service.lowest_acknowledged_offset = -1
+    node.lowest_acknowledged_offset = -1
     trace.tell("sample")
-    service.lowest_acknowledged_offset = 1
+    node.lowest_acknowledged_offset = 1
     with refused("goes back from 2 to 1"):
         trace.tell("sample")
 

@@ -1,0 +1,98 @@
+"""Tells those who wait that the high watermark or LAO has moved: parked replies at once, observers
+after the other news of the same turn of the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.disk.snapshot_generator import SnapshotGenerator
+from controller.service.intake import Intake
+from controller.service.leadership import Leadership
+from controller.service.node import ControllerNode
+from controller.service.observers import Observers
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+
+class Announcements:
+    """The news of one node while it is the active controller.
+
+    ``soon``: call back in a later turn of the event loop; ``wake``: run a turn soon;
+    ``stopwatch``: a clock in seconds that advances within a turn.
+    """
+
+    def __init__(
+        self,
+        node: ControllerNode,
+        intake: Intake,
+        snapshots: SnapshotGenerator,
+        soon: Callable[[float, Callable[[], None]], None],
+        wake: Callable[[], None],
+        stopwatch: Callable[[], float],
+    ) -> None:
+        self._node, self._intake, self._snapshots = node, intake, snapshots
+        self._soon, self._wake = soon, wake
+        self.observers = Observers(node, self.report, soon, stopwatch)
+        self._commit_due = False
+        self._observers_due = False
+
+    def committed(self, leadership: Leadership) -> None:
+        """Send the answers that have become true.
+
+        Everything else that follows from a commit happens after they have left.
+        """
+        leadership.parking.committed(self._node.committed_end)
+        if not self._commit_due:
+            self._commit_due = True
+            self._soon(0, self._after_commit)
+
+    def _after_commit(self) -> None:
+        """Replace the committed image, move LAO, tell observers, and decide what has waited for
+        this commit.
+        """
+        self._commit_due = False
+        leadership = self._node.leadership
+        if leadership is None or leadership.decider is None:
+            return
+        advanced_bytes = leadership.log.commit(self._node.committed_end)
+        if advanced_bytes is not None:
+            self._node.committed.replace(leadership.log.committed)
+            self._snapshots.applied(advanced_bytes)
+        self.observers.release()
+        self._visibility_moved(leadership)
+        if self._intake or leadership.decider.due.is_urgent():
+            self._wake()
+
+    def report(self, fetch: pb.MetadataFetchRequest) -> None:
+        """Take from a broker's fetch what the broker has applied."""
+        leadership = self._node.leadership
+        if leadership is None or leadership.decider is None:
+            return
+        leadership.decider.report(
+            fetch.replica_id,
+            fetch.broker_epoch,
+            fetch.controller_epoch,
+            fetch.applied_offset,
+            fetch.told_lowest_acknowledged_offset,
+            self._node.now(),
+        )
+        self._visibility_moved(leadership)
+        if leadership.decider.due.is_urgent():
+            self._wake()
+
+    def _visibility_moved(self, leadership: Leadership) -> None:
+        lao = leadership.log.lao
+        seen = (lao.lao, lao.min_known_lao)
+        if seen == leadership.visibility_seen:
+            return
+        if seen[0] != leadership.visibility_seen[0] and not self._observers_due:
+            # After the other reports of this turn of the event loop: each observer gets one answer
+            # for all of them.
+            self._observers_due = True
+            self._soon(0, self._release_observers)
+        leadership.visibility_seen = seen
+        leadership.parking.visibility(*seen)
+
+    def _release_observers(self) -> None:
+        self._observers_due = False
+        self.observers.release()

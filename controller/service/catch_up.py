@@ -1,0 +1,120 @@
+"""Brings a node to where it can decide, one slice in each turn: it loads a snapshot, folds what is
+committed, and claims.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import structlog
+
+from controller.disk.snapshot_generator import SnapshotGenerator, SnapshotLoad
+from controller.service.leadership import Leadership
+from controller.service.node import ControllerNode
+from controller.service.parking import Parked
+from controller.service.timer import Timer
+from controller.settings import ControllerSettings
+from raftlog.storage.api import SnapshotId
+
+log = structlog.get_logger(__name__)
+
+STANDBY_FOLD_S = 0.002
+
+
+class CatchUp:
+    """The slices of one node.
+
+    ``send``: of the leaderships that begin; ``claimed``: this node is the active controller now;
+    ``wake``: run a turn soon.
+    """
+
+    def __init__(
+        self,
+        node: ControllerNode,
+        settings: ControllerSettings,
+        snapshots: SnapshotGenerator,
+        rng: random.Random,
+        *,
+        send: Callable[[Parked], None],
+        claimed: Callable[[], None],
+        wake: Callable[[], None],
+        call_later: Callable[[float, Callable[[], None]], Timer],
+    ) -> None:
+        self._node, self._settings, self._snapshots, self._rng = node, settings, snapshots, rng
+        self._send, self._claimed, self._wake = send, claimed, wake
+        self._call_later = call_later
+        self._fold_timer: Timer | None = None
+
+    def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
+        """Load a snapshot. Until that is done, the node folds nothing and does not claim."""
+        node = self._node
+        if snapshot_id.end_offset > node.committed.offset + 1:
+            node.load = SnapshotLoad(node.replica.snapshots, snapshot_id)
+            self._snapshots.installed(node.now())
+            self._wake()
+
+    def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
+        """Begin to claim."""
+        self._node.leadership = Leadership(
+            epoch, epoch_start_offset, self._node.committed.image, self._send
+        )
+        self._wake()
+
+    def fold_soon(self) -> None:
+        """Fold what is committed now. No answer depends on a standby's image: fold it once the
+        acknowledgement is on its way, for several commits at once.
+        """
+        if self._fold_timer is None and not self._node.closed:
+            self._fold_timer = self._call_later(STANDBY_FOLD_S, self._fold)
+
+    def _fold(self) -> None:
+        self._fold_timer = None
+        self._wake()
+
+    def step(self) -> bool:
+        """Do one slice of what has to be done before this node decides; False: nothing has.
+
+        Raises FatalError.
+        """
+        node = self._node
+        if node.load is not None:
+            self._load_slice(node.load)
+        elif node.leadership is None:
+            if not node.committed.advance(node.replica, node.committed_end):
+                self._wake()
+        elif node.leadership.decider is None:
+            self._claim(node.leadership)
+        else:
+            return False
+        return True
+
+    def _load_slice(self, load: SnapshotLoad) -> None:
+        node, image = self._node, load.step()
+        if image is not None:
+            node.load = None
+            node.committed.replace(image)
+            log.info("snapshot loaded", offset=image.offset, state_hash=f"{image.state_hash:032x}")
+            if node.leadership is not None:
+                # This node was elected while it loaded: begin to claim from this image.
+                stale = node.leadership.log
+                node.leadership = Leadership(
+                    stale.epoch, stale.epoch_start_offset, image, self._send
+                )
+        self._wake()
+
+    def _claim(self, leadership: Leadership) -> None:
+        node = self._node
+        if leadership.claim(
+            node.replica, node.quorum, self._settings, self._rng, node.now(), node.generation
+        ):
+            log.info(
+                "active controller", epoch=leadership.epoch, offset=leadership.log.pending.offset
+            )
+            self._claimed()
+        self._wake()
+
+    def close(self) -> None:
+        """Stop for good."""
+        if self._fold_timer is not None:
+            self._fold_timer.cancel()

@@ -1,0 +1,139 @@
+"""What one controller node knows: its image, its leadership, and the quorum as it sees it. The
+shell keeps it up to date; others ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.decider import Decider
+from controller.disk.snapshot_generator import SnapshotLoad
+from controller.disk.space import SpaceWatch
+from controller.service.directory import Directory
+from controller.service.farewell import Farewell
+from controller.service.image_loader import CommittedImage
+from controller.service.leadership import Leadership
+from raftlog.errors import ApiError
+from raftlog.metadata.image import Image
+from raftlog.quorum.config import QuorumConfig
+from raftlog.replica.replica import Replica
+from raftlog.storage.api import SnapshotId
+from raftlog.voter import Voter
+
+
+class ControllerNode:
+    """One node, leader or not."""
+
+    def __init__(
+        self,
+        quorum: QuorumConfig,
+        replica: Replica,
+        farewell: Farewell,
+        space: SpaceWatch,
+        folded: Callable[[int], None],
+        now: Callable[[], float],
+    ) -> None:
+        """``folded``: called with the bytes of the log that the committed image takes in; ``now``:
+        seconds of the loop's clock.
+        """
+        self.quorum = quorum
+        self.replica = replica
+        self.space = space
+        self.now = now
+        self.directory = Directory(quorum.node_id, quorum.voters)
+        self.committed = CommittedImage(folded)
+        self.load: SnapshotLoad | None = None
+        """The snapshot below the log start that is still being loaded."""
+        self.committed_end = -1
+        """The high watermark, exclusive; -1 unknown."""
+        self.leadership: Leadership | None = None
+        self.closed = False
+        """It has stopped for good: nothing is begun or sent any more."""
+        self._farewell = farewell
+
+    # --- this node -------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> Image:
+        """The committed image; behind the high watermark only while a long log is being folded."""
+        return self.committed.image
+
+    @property
+    def loading(self) -> bool:
+        """Whether the snapshot below the log start is still being loaded."""
+        return self.load is not None
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset in this node's log."""
+        return self.replica.log_start_offset
+
+    @property
+    def newest_snapshot(self) -> SnapshotId | None:
+        """The newest snapshot of this node, if any."""
+        return self.replica.snapshots.newest
+
+    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
+        """Read whole batches of the log."""
+        return self.replica.read(offset, until, max_bytes)
+
+    def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether the committed image has this registration."""
+        broker = self.committed.image.brokers.get(broker_id)
+        return broker is not None and broker.epoch == broker_epoch
+
+    # --- the quorum ------------------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of this cluster."""
+        return self.quorum.cluster_id
+
+    @property
+    def generation(self) -> int:
+        """The generation of the log."""
+        return self.replica.generation
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """The voter set in force on this node, committed or not."""
+        return self.directory.voters
+
+    @property
+    def leader_id(self) -> int:
+        """The active controller as far as this node knows, -1 if unknown."""
+        return self.directory.leader_id
+
+    @property
+    def controller_epoch(self) -> int:
+        """The newest epoch this node knows."""
+        return self.directory.leader_epoch
+
+    def leader_endpoint(self, leader_id: int) -> str:
+        """The endpoint of a voter, empty if unknown."""
+        return self.directory.endpoint_of(leader_id)
+
+    # --- its leadership --------------------------------------------------------------------------
+
+    @property
+    def decider(self) -> Decider | None:
+        """Who decides requests; None unless this node leads and has finished claiming."""
+        return self.leadership.decider if self.leadership is not None else None
+
+    @property
+    def lowest_acknowledged_offset(self) -> int:
+        """LAO, inclusive; -1 unknown, also on every node that is not the active controller."""
+        return self.leadership.log.lao.lao if self.leadership is not None else -1
+
+    @property
+    def lowest_known_lao(self) -> int:
+        """The lowest LAO that an LAO member knows, which ``visible`` waits for; -1 unknown, also on
+        every node that is not the active controller.
+        """
+        return self.leadership.log.lao.min_known_lao if self.leadership is not None else -1
+
+    def not_controller(self) -> ApiError | None:
+        """Why requests are refused here, None if they are not."""
+        if self.leadership is not None and not self._farewell.begun:
+            return None
+        return self.directory.not_controller()
