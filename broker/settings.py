@@ -9,6 +9,7 @@ from broker.replication.settings import ReplicationSettings
 from raftlog.client.snapshot_fetch import PIECE_BYTES
 from raftlog.config.settings import Settings
 from raftlog.errors import ConfigError
+from raftlog.limits.timeouts import fencing_fits, heartbeats_fit
 from raftlog.metadata import versions
 
 SUPPORTED_FEATURES = (
@@ -39,15 +40,14 @@ class LifecycleSettings:
 
     def __post_init__(self) -> None:
         wrong: list[str] = []
-        if (
-            self.heartbeat_interval_ms <= 0
-            or self.heartbeat_interval_ms * 2 > self.session_timeout_ms
+        if self.heartbeat_interval_ms <= 0 or not heartbeats_fit(
+            self.heartbeat_interval_ms, self.session_timeout_ms
         ):
             wrong.append(
                 f"broker.heartbeat.interval.ms ({self.heartbeat_interval_ms}) must be positive and"
-                f" at most half of broker.session.timeout.ms ({self.session_timeout_ms})"
+                f" below half of broker.session.timeout.ms ({self.session_timeout_ms})"
             )
-        if self.fencing_timeout_ms <= self.session_timeout_ms:
+        if not fencing_fits(self.fencing_timeout_ms, self.session_timeout_ms):
             wrong.append(
                 f"broker.fencing.timeout.ms ({self.fencing_timeout_ms}) must be above "
                 f"broker.session.timeout.ms ({self.session_timeout_ms})"
@@ -73,15 +73,15 @@ class LifecycleSettings:
         if not session_ms:
             return ""
         wrong: list[str] = []
-        if self.fencing_timeout_ms <= session_ms:
+        if not fencing_fits(self.fencing_timeout_ms, session_ms):
             wrong.append(
                 f"broker.fencing.timeout.ms ({self.fencing_timeout_ms}) is not above the"
                 f" controllers' broker.session.timeout.ms ({session_ms}): this broker fences itself"
                 " before it is declared inactive"
             )
-        if self.heartbeat_interval_ms * 2 > session_ms:
+        if not heartbeats_fit(self.heartbeat_interval_ms, session_ms):
             wrong.append(
-                f"broker.heartbeat.interval.ms ({self.heartbeat_interval_ms}) is more than half of"
+                f"broker.heartbeat.interval.ms ({self.heartbeat_interval_ms}) is not below half of"
                 f" the controllers' broker.session.timeout.ms ({session_ms}): one lost heartbeat"
                 " may fence this broker"
             )

@@ -1,4 +1,5 @@
-"""Every bound on what a peer may cost this process, in one place; units last in the names.
+"""The bounds on what peers may cost this process, as far as links share them; units last in the
+names. A bound of one mechanism alone stands beside it.
 
 Three kinds of bound stand behind each other. What one message, link or connection may hold is fixed
 here. What all of them hold together is fixed here too, and :class:`raftlog.shares.Shares` divides

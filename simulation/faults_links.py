@@ -40,7 +40,6 @@ def mend(world: World, pairs: Pairs) -> None:
 
 async def cut_for(world: World, name: str, pairs: Pairs, seconds: float) -> None:
     """Cut these ways for a while; counted if that has held something up."""
-    """Cut these ways for a while; counted if that has held something up."""
     if not pairs:
         return
     shown = " ".join(f"{source}>{target}" for source, target in pairs)

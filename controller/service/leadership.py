@@ -33,7 +33,7 @@ class Leadership:
         self.parking = Parking(send)
         self.decider: Decider | None = None
         self.visibility_seen: tuple[int, int] = (-1, -1)
-        """LAO and the minimum of told as last acted upon."""
+        """LAO and the lowest known LAO as last acted upon."""
         self.long_round = 0
         """The round of the last turn that was long and had reads: nothing more is decided before it
         is confirmed.

@@ -1,5 +1,5 @@
 """Replies that wait: for the commit of what they depend on, for a confirmed read-index round, for
-LAO, for everybody to be told.
+LAO, for every member to know LAO.
 
 Pure. Offsets, rounds and LAO only grow, and so do the waits in order of arrival: every queue is
 released from its front.
@@ -61,6 +61,11 @@ class Parking:
         self._reads: deque[Parked] = deque()
         self._acknowledged: deque[Parked] = deque()
         self._visible: deque[Parked] = deque()
+        self._waiting_for: dict[int, deque[Parked]] = {
+            ACKNOWLEDGED: self._acknowledged,
+            VISIBLE: self._visible,
+        }
+        """The committed writes that asked for more."""
         self._duplicates: dict[common_pb2.Acks, list[tuple[int, int, Parked]]] = {
             COMMITTED: [],
             ACKNOWLEDGED: [],
@@ -132,9 +137,7 @@ class Parking:
                     give_back(parked.link.peer)
                 self._send(parked)
             else:
-                (self._acknowledged if parked.acks == ACKNOWLEDGED else self._visible).append(
-                    parked
-                )
+                self._waiting_for[parked.acks].append(parked)
         self._release_duplicates()
         self.release_reads()
 

@@ -12,6 +12,7 @@ from raftlog.config.settings import Settings, key_of
 from raftlog.endpoint import WILDCARD_HOSTS, Endpoint
 from raftlog.identity import NodeRule
 from raftlog.limits.rules import CLUSTER_ID, RACK
+from raftlog.limits.timeouts import fencing_fits, heartbeats_fit
 
 Check = Callable[[Settings], "str | None"]
 
@@ -189,7 +190,7 @@ def _http_listener(settings: Settings) -> str | None:
 
 def _heartbeats_in_session(settings: Settings) -> str | None:
     session, heartbeat = settings.broker_session_timeout_ms, settings.broker_heartbeat_interval_ms
-    if session > 2 * heartbeat:
+    if heartbeats_fit(heartbeat, session):
         return None
     return (
         f"{session} ms must be more than two heartbeats (broker.heartbeat.interval.ms ="
@@ -199,7 +200,7 @@ def _heartbeats_in_session(settings: Settings) -> str | None:
 
 def _fencing_after_session(settings: Settings) -> str | None:
     fencing, session = settings.broker_fencing_timeout_ms, settings.broker_session_timeout_ms
-    if fencing > session:
+    if fencing_fits(fencing, session):
         return None
     return f"{fencing} ms must be more than broker.session.timeout.ms = {session} ms"
 

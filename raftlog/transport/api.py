@@ -62,7 +62,9 @@ class Link(Protocol):
 
     @property
     def peer(self) -> str:
-        """The other side's address, for logs."""
+        """The other side's address with its port: it names the connection, in logs and wherever
+        connections share something fairly (``raftlog.shares``).
+        """
 
     @property
     def identity(self) -> PeerIdentity:

@@ -88,7 +88,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("HB-18", "Leaderless partitions wait on", "controller.rules.fencing:unfence",
            ", *elections_on_join(view, broker.id)]", "]", _HEARTBEATS),
     breaks("HB-19", "Timeouts that cannot be are taken", "broker.settings:LifecycleSettings.__post_init__",
-           "if self.fencing_timeout_ms <= self.session_timeout_ms:", "if False:", _LIFECYCLE),
+           "if not fencing_fits(self.fencing_timeout_ms, self.session_timeout_ms):", "if False:", _LIFECYCLE),
     breaks("HB-19", "The registration does not tell the session timeout", "controller.decisions.brokers.registration:_response",
            "broker_session_timeout_ms=state.settings.broker_session_timeout_ms,", "", _HEARTBEATS),
     breaks("HB-19", "Heartbeats do not tell the session timeout", f"{_BEATS}:_reply",

@@ -1,8 +1,9 @@
 """Registering and unregistering brokers, in Kafka's order of checks.
 
 A registration's epoch is the offset of its record, which therefore comes first in its batch; the
-removal of the incarnation before it from every ISR is in the same batch, so that no image shows the
-new one with the old one's place in an ISR (KIP-903).
+removal of the registration before it from the ISRs is in the same batch, so that no image shows the
+new one with the old one's place in an ISR (KIP-903). The last member of an ISR stays in it: nobody
+else has the records.
 """
 
 from __future__ import annotations
