@@ -23,26 +23,22 @@ app = typer.Typer(
     help="The brokers, as the active controller sees them.", epilog=EPILOG, no_args_is_help=True
 )
 
-COLUMNS = (
-    "BROKER",
-    "STATE",
-    "EPOCH",
-    "ENDPOINT",
-    "RACK",
-    "APPLIED",
-    "LAO",
-    "LAG",
-    "HEARD MS",
-    "LEADS",
-    "REPLICAS",
-    "FOR",
-    "REASON",
+_COLUMNS = (
+    ("BROKER", "broker_id"),
+    ("STATE", "state"),
+    ("EPOCH", "broker_epoch"),
+    ("ENDPOINT", "endpoint"),
+    ("RACK", "rack"),
+    ("APPLIED", "applied_offset"),
+    ("LAO", "told_lowest_acknowledged_offset"),
+    ("LAG", "lag"),
+    ("HEARD MS", "last_contact_age_ms"),
+    ("LEADS", "leader_count"),
+    ("REPLICAS", "replica_count"),
+    ("FOR", "state_age_ms"),
+    ("REASON", "reason"),
 )
-
-
-_NOT_IN_TABLE = frozenset(
-    ("holds_lao_back", "state_age_is_at_least", "registration_version", "cause")
-)
+"""Of the table: the heading, and the key of the JSON output."""
 
 
 def register(app_: typer.Typer) -> None:
@@ -108,7 +104,7 @@ def list_(
         )
         return
     print_table(
-        COLUMNS,
+        [heading for heading, _ in _COLUMNS],
         map(_cells, rows),
         right=("EPOCH", "APPLIED", "LAO", "LAG", "HEARD MS", "LEADS", "REPLICAS", "FOR"),
     )
@@ -183,7 +179,7 @@ def _cells(row: dict[str, Any]) -> list[object]:
         "broker_id": f"{row['broker_id']}{mark}",
         "state_age_ms": f"{longer}{span(row['state_age_ms'])}",
     }
-    return [value for name, value in shown.items() if name not in _NOT_IN_TABLE]
+    return [shown[key] for _, key in _COLUMNS]
 
 
 def span(ms: int) -> str:
