@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import Callable
 
 import structlog
 
@@ -31,7 +32,8 @@ from raftlog.observability.node_metrics import (
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
 from raftlog.security.node_guard import guarded, guarded_handler
-from raftlog.storage.bootstrap_file import read_bootstrap
+from raftlog.storage.api import LogStore
+from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
@@ -89,16 +91,7 @@ async def run_controller(config: NodeConfig) -> int:
     transport = transport_of(config)
     http: HttpServer | None = None
     try:
-        service = ControllerService(
-            settings_of(config, bootstrap_metadata_version=bootstrap.metadata_version),
-            config.quorum_config(store.identity.directory_id, bootstrap.voters),
-            store,
-            transport,
-            rng=random.Random(),
-            wall_clock_ms=lambda: time.time_ns() // 1_000_000,
-            on_failure=failed,
-            stopwatch=time.perf_counter,
-        )
+        service = _service_of(config, bootstrap, store, transport, failed)
         # The log, then the ports, then the quorum: nobody may reach a node whose log is damaged,
         # and one that can't be reached, or is about to give up, must not begin to ask for votes.
         service.recover()
@@ -133,6 +126,26 @@ async def run_controller(config: NodeConfig) -> int:
         return code
     log.info("controller stopped", node=config.node_id)
     return signals.exit_code
+
+
+def _service_of(
+    config: NodeConfig,
+    bootstrap: Bootstrap,
+    store: LogStore,
+    transport: GrpcServerTransport,
+    failed: Callable[[FatalError], None],
+) -> ControllerService:
+    """The service over real time and randomness."""
+    return ControllerService(
+        settings_of(config, bootstrap_metadata_version=bootstrap.metadata_version),
+        config.quorum_config(store.identity.directory_id, bootstrap.voters),
+        store,
+        transport,
+        rng=random.Random(),
+        wall_clock_ms=lambda: time.time_ns() // 1_000_000,
+        on_failure=failed,
+        stopwatch=time.perf_counter,
+    )
 
 
 async def _hand_over(service: ControllerService) -> None:

@@ -83,25 +83,8 @@ def list_(
         _row(broker, answer, pb.BrokerLifecycleState.Name(broker.state).lower())
         for broker in answer.brokers
     ]
-    lao = known(answer.lowest_acknowledged_offset)
     if as_json:
-        print_json(
-            {
-                "high_watermark": answer.high_watermark,
-                "lowest_acknowledged_offset": lao,
-                "lao_unknown_reason": answer.lao_unknown_reason or None,
-                "held_back_by": list(answer.held_back_by),
-                "held_back_ms": answer.held_back_ms,
-                "partitions": {
-                    "total": answer.partitions.total,
-                    "offline": answer.partitions.offline,
-                    "not_led_by_preferred": answer.partitions.not_led_by_preferred,
-                    "reassigning": answer.partitions.reassigning,
-                    "recovering": answer.partitions.recovering,
-                },
-                "brokers": rows,
-            }
-        )
+        print_json(_document(answer, rows))
         return
     print_table(
         [heading for heading, _ in _COLUMNS],
@@ -110,6 +93,25 @@ def list_(
     )
     print_line(f"high watermark {answer.high_watermark}; lowest acknowledged offset {_lao(answer)}")
     print_line(_partitions(answer.partitions))
+
+
+def _document(answer: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What ``list --json`` prints."""
+    return {
+        "high_watermark": answer.high_watermark,
+        "lowest_acknowledged_offset": known(answer.lowest_acknowledged_offset),
+        "lao_unknown_reason": answer.lao_unknown_reason or None,
+        "held_back_by": list(answer.held_back_by),
+        "held_back_ms": answer.held_back_ms,
+        "partitions": {
+            "total": answer.partitions.total,
+            "offline": answer.partitions.offline,
+            "not_led_by_preferred": answer.partitions.not_led_by_preferred,
+            "reassigning": answer.partitions.reassigning,
+            "recovering": answer.partitions.recovering,
+        },
+        "brokers": rows,
+    }
 
 
 @app.command(epilog=EPILOG)
@@ -241,7 +243,24 @@ def api_versions(
     async def ask(session: Session) -> Any:
         return await session.brokers(bootstrap_server).api_versions(timeout)
 
-    offered = run(ask, timeout)
+    document = _offered(run(ask, timeout))
+    if as_json:
+        print_json(document)
+        return
+    print_table(
+        ("KEY", "API", "MIN", "MAX"),
+        (list(one.values()) for one in document["api_keys"]),
+        right=("KEY", "MIN", "MAX"),
+    )
+    rows = (
+        [one[0], f"{one[1]} to {one[2]}", one[3]]
+        for one in (list(feature.values()) for feature in document["features"])
+    )
+    print_table(("FEATURE", "SUPPORTED", "FINALIZED"), rows, right=("FINALIZED",))
+
+
+def _offered(offered: Any) -> dict[str, Any]:
+    """What ``api-versions --json`` prints."""
     apis = [
         {
             "api_key": one.api_key,
@@ -261,17 +280,8 @@ def api_versions(
         }
         for one in offered.supported_features
     ]
-    epoch = known(offered.finalized_features_epoch)
-    if as_json:
-        print_json({"api_keys": apis, "features": features, "finalized_features_epoch": epoch})
-        return
-    print_table(
-        ("KEY", "API", "MIN", "MAX"),
-        (list(one.values()) for one in apis),
-        right=("KEY", "MIN", "MAX"),
-    )
-    rows = (
-        [one[0], f"{one[1]} to {one[2]}", one[3]]
-        for one in (list(feature.values()) for feature in features)
-    )
-    print_table(("FEATURE", "SUPPORTED", "FINALIZED"), rows, right=("FINALIZED",))
+    return {
+        "api_keys": apis,
+        "features": features,
+        "finalized_features_epoch": known(offered.finalized_features_epoch),
+    }

@@ -21,6 +21,7 @@ from raftlog.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from raftlog.cli.log_sources import LogSource
     from raftlog.segments.export import ExportSummary
@@ -139,10 +140,7 @@ def export_(
         if assume_committed and isinstance(source, DirectoryLog):
             source.assume_committed()
         if directory is not None and not source.end_offset:
-            raise ConfigError(
-                f"there is no log in {directory}: a broker keeps none, and a controller none before"
-                " its first start. Give a controller's data directory, or ask the running cluster"
-            )
+            raise _no_log_in(directory)
         late = begins_late(source)
         left_out = source.end_offset - source.high_watermark
         keeper = keep_cursor(cursor, source, place) if cursor else None
@@ -166,24 +164,13 @@ def export_(
     if as_json:
         # After the lines of publishes one more line.
         show = print_json_line if keep_following else print_json
-        show(
-            {
-                "directory": str(place),
-                **asdict(summary),
-                "records": summary.records,
-                "verified": verify,
-            }
-        )
+        show(_document(summary, place, verified=verify))
     else:
         _show(summary, place, verified=verify)
     if late and summary.history_begin:
         print_error(f"{late}; so does this export")
     if left_out:
-        typer.echo(
-            f"left out: {counted(left_out, 'record')} at the end of which this log alone does not"
-            " prove that they are committed (see --assume-committed)",
-            err=True,
-        )
+        _tell_left_out(left_out)
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -244,6 +231,31 @@ def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
             print_line(f"{place}: published up to offset {end - 1}")
 
     return published
+
+
+def _no_log_in(directory: Path) -> ConfigError:
+    return ConfigError(
+        f"there is no log in {directory}: a broker keeps none, and a controller none before its"
+        " first start. Give a controller's data directory, or ask the running cluster"
+    )
+
+
+def _tell_left_out(count: int) -> None:
+    typer.echo(
+        f"left out: {counted(count, 'record')} at the end of which this log alone does not prove"
+        " that they are committed (see --assume-committed)",
+        err=True,
+    )
+
+
+def _document(summary: ExportSummary, place: Place, *, verified: bool) -> dict[str, Any]:
+    """What --json prints."""
+    return {
+        "directory": str(place),
+        **asdict(summary),
+        "records": summary.records,
+        "verified": verified,
+    }
 
 
 def _show(summary: ExportSummary, place: Place, *, verified: bool) -> None:

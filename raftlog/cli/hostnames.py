@@ -60,47 +60,59 @@ def list_(
       raftlog hostnames list --bootstrap-controller 127.0.0.1:9093
     """
     answer = _ask(bootstrap_controller, timeout)
-    hosts = [
-        {
-            "hostname": one.hostname,
-            "mapping": {"version": one.version, "broker.id": one.broker_id},
-            "offset": one.offset,
-            "reason": one.reason,
-            "cause": cause_name(HostnameCause, one.cause),
-            "endpoint": one.endpoint or None,
-        }
-        for one in answer.hostnames
-    ]
-    absent = [
-        {
-            "broker_id": one.broker_id,
-            "absent_for_ms": one.absent_for_ms,
-            "missing": one.missing,
-            "missing_in_ms": one.missing_in_ms,
-            "replica_count": one.replica_count,
-            "endpoint": one.endpoint or None,
-        }
-        for one in answer.absent_ids
-    ]
-    waiting = [
-        {
-            "endpoint": one.endpoint,
-            "waiting_for_ms": one.waiting_for_ms,
-            "awaited_broker_id": one.awaited_id.broker_id,
-            "remaining_ms": one.awaited_id.remaining_ms,
-        }
-        for one in answer.waiting_brokers
-    ]
+    document = _document(answer)
     if as_json:
-        print_json({"hostnames": hosts, "absent_ids": absent, "waiting_brokers": waiting})
-        return
+        print_json(document)
+    else:
+        _show(document)
+
+
+def _document(answer: Any) -> dict[str, list[dict[str, Any]]]:
+    """What --json prints."""
+    return {
+        "hostnames": [
+            {
+                "hostname": one.hostname,
+                "mapping": {"version": one.version, "broker.id": one.broker_id},
+                "offset": one.offset,
+                "reason": one.reason,
+                "cause": cause_name(HostnameCause, one.cause),
+                "endpoint": one.endpoint or None,
+            }
+            for one in answer.hostnames
+        ],
+        "absent_ids": [
+            {
+                "broker_id": one.broker_id,
+                "absent_for_ms": one.absent_for_ms,
+                "missing": one.missing,
+                "missing_in_ms": one.missing_in_ms,
+                "replica_count": one.replica_count,
+                "endpoint": one.endpoint or None,
+            }
+            for one in answer.absent_ids
+        ],
+        "waiting_brokers": [
+            {
+                "endpoint": one.endpoint,
+                "waiting_for_ms": one.waiting_for_ms,
+                "awaited_broker_id": one.awaited_id.broker_id,
+                "remaining_ms": one.awaited_id.remaining_ms,
+            }
+            for one in answer.waiting_brokers
+        ],
+    }
+
+
+def _show(document: dict[str, list[dict[str, Any]]]) -> None:
     rows = [
-        (host["hostname"], host["mapping"]["broker.id"], *list(host.values())[2:]) for host in hosts
+        (host["hostname"], host["mapping"]["broker.id"], *list(host.values())[2:])
+        for host in document["hostnames"]
     ]
     print_table(
         ("HOST", "BROKER", "OFFSET", "REASON", "REGISTERED AT"), rows, right=("BROKER", "OFFSET")
     )
-    for one in absent:
+    for one in document["absent_ids"]:
         state = "missing" if one["missing"] else "absent"
         where, seconds = one["endpoint"] or "unregistered", one["absent_for_ms"] / 1000
         later = "" if one["missing"] else f", missing in {one['missing_in_ms'] / 1000:.0f} s"
@@ -108,7 +120,7 @@ def list_(
             f"broker {one['broker_id']} ({where}) is {state} for {seconds:.0f} s; it has"
             f" {one['replica_count']} replicas{later}"
         )
-    for one in waiting:
+    for one in document["waiting_brokers"]:
         print_line(
             f"a broker without an id at {one['endpoint']} waits for broker"
             f" {one['awaited_broker_id']}, {one['remaining_ms'] / 1000:.0f} s more at the most"

@@ -20,6 +20,7 @@ from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.errors import ConfigError
 
 if TYPE_CHECKING:
+    from raftlog.recovery.restore import Restored
     from raftlog.recovery.unsafe_recovery import Survivor
 
 Where = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory of a stopped node.")]
@@ -226,11 +227,16 @@ def restore_(
         directory_id=directory_id,
         bootstrap=bootstrap,
     )
+    _show_restored(where, done, as_json=as_json)
+
+
+def _show_restored(where: Path, done: Restored, *, as_json: bool) -> None:
+    identity = done.identity
     if as_json:
         print_json(
             {
                 "directory": str(where),
-                **dataclasses.asdict(done.identity),
+                **dataclasses.asdict(identity),
                 "restored_from": _without(done.source, "voters"),
                 "state_hash": f"{done.state_hash:032x}",
                 "epoch": done.epoch,
@@ -239,7 +245,8 @@ def restore_(
         )
         return
     print_line(
-        f"{where} restored: node {node} of cluster {cluster}, directory id {directory_id},"
-        f" generation {done.identity.generation}; the state at offset {done.source.end_offset - 1}"
-        f" of cluster {done.source.cluster_id}, state hash {done.state_hash:032x}"
+        f"{where} restored: node {identity.node_id} of cluster {identity.cluster_id}, directory id"
+        f" {identity.directory_id}, generation {identity.generation}; the state at offset"
+        f" {done.source.end_offset - 1} of cluster {done.source.cluster_id}, state hash"
+        f" {done.state_hash:032x}"
     )

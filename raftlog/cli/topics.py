@@ -40,6 +40,17 @@ app = typer.Typer(help="Topics and their partitions.", epilog=EPILOG, no_args_is
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topic names.")]
 
 
+DESCRIBED = (
+    "TOPIC",
+    "PARTITION",
+    "LEADER",
+    "LEADER EPOCH",
+    "REPLICAS",
+    "OFFLINE",
+    "NOT SERVED",
+)
+
+
 def register(app_: typer.Typer) -> None:
     """Add the commands."""
     app_.add_typer(app, name="topics")
@@ -211,17 +222,8 @@ def describe(
     if as_json:
         print_json({"offset": response.token.offset, "partitions": rows, "missing": missing})
     else:
-        columns = (
-            "TOPIC",
-            "PARTITION",
-            "LEADER",
-            "LEADER EPOCH",
-            "REPLICAS",
-            "OFFLINE",
-            "NOT SERVED",
-        )
         print_table(
-            columns, (_cells(row) for row in rows), right=("PARTITION", "LEADER", "LEADER EPOCH")
+            DESCRIBED, (_cells(row) for row in rows), right=("PARTITION", "LEADER", "LEADER EPOCH")
         )
         print_line(f"at offset {response.token.offset}")
     if missing:

@@ -88,16 +88,17 @@ def demo(
             with contextlib.suppress(OSError):  # Something else is in it.
                 chosen.parent.rmdir()
     if code == Exit.OK:
-        table = Table(title="What was shown", show_header=False, title_justify="left")
-        for row in play.summary:
-            table.add_row(*row)
-        console.print()
-        console.print(table)
-        console.print(
-            f"{time.monotonic() - begun:.0f} s in all; no process is left"
-            + ("" if keep else ", and no data")
-        )
+        _summarize(play, console, time.monotonic() - begun, keep=keep)
     raise typer.Exit(code)
+
+
+def _summarize(play: Demo, console: Console, took_s: float, *, keep: bool) -> None:
+    table = Table(title="What was shown", show_header=False, title_justify="left")
+    for row in play.summary:
+        table.add_row(*row)
+    console.print()
+    console.print(table)
+    console.print(f"{took_s:.0f} s in all; no process is left" + ("" if keep else ", and no data"))
 
 
 def _disk() -> Path:

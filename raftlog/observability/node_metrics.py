@@ -202,7 +202,20 @@ def _brokers(response: controller_pb2.DescribeBrokersResponse) -> Iterator[Metri
         " watermark, or been unknown.",
         response.held_back_ms,
     )
-    counts = response.partitions
+    yield from _partition_counts(response.partitions)
+    held_back = set(response.held_back_by)
+    yield gauge(
+        "raftlog_broker_holds_lowest_acknowledged_offset",
+        "1 for the brokers that hold the lowest acknowledged offset back.",
+        *(
+            ((str(broker.broker_id),), float(broker.broker_id in held_back))
+            for broker in response.brokers
+        ),
+        labels=label,
+    )
+
+
+def _partition_counts(counts: controller_pb2.PartitionCounts) -> Iterator[Metric]:
     yield gauge(
         "kafka_controller_offline_partitions_count", "Partitions without a leader.", counts.offline
     )
@@ -216,16 +229,6 @@ def _brokers(response: controller_pb2.DescribeBrokersResponse) -> Iterator[Metri
         "raftlog_recovering_partitions",
         "Partitions whose unclean leader has not recovered yet.",
         counts.recovering,
-    )
-    held_back = set(response.held_back_by)
-    yield gauge(
-        "raftlog_broker_holds_lowest_acknowledged_offset",
-        "1 for the brokers that hold the lowest acknowledged offset back.",
-        *(
-            ((str(broker.broker_id),), float(broker.broker_id in held_back))
-            for broker in response.brokers
-        ),
-        labels=label,
     )
 
 

@@ -75,6 +75,22 @@ class Membership:
                 "voter_id",
             )
         self._check_directory(request.voter_directory_id)
+        self._check_candidate(seen, request)
+        entry = VoterEntry(request.voter_id, request.voter_directory_id, request.endpoint)
+        new = (*voters, entry)
+        self._check_live_majority(seen, new)
+        return Write(
+            [_record(new)],
+            rpc.AddRaftVoterResponse(),
+            answer_when_appended=request.ack_when_appended,
+        )
+
+    def _check_candidate(self, seen: QuorumDescription, request: rpc.AddRaftVoterRequest) -> None:
+        """Refuse a node that could not vote at once: one that does not fetch, is behind, names no
+        endpoint, or is of an older build than the cluster needs.
+
+        Raises ApiError.
+        """
         observer = _observer(seen, request.voter_id, request.voter_directory_id)
         if observer is None:
             raise refuse(
@@ -103,14 +119,6 @@ class Membership:
                 f" {finalized}",
                 "voter_id",
             )
-        entry = VoterEntry(request.voter_id, request.voter_directory_id, request.endpoint)
-        new = (*voters, entry)
-        self._check_live_majority(seen, new)
-        return Write(
-            [_record(new)],
-            rpc.AddRaftVoterResponse(),
-            answer_when_appended=request.ack_when_appended,
-        )
 
     def remove(self, request: rpc.RemoveRaftVoterRequest, now: float) -> Write:
         """RemoveRaftVoter. The leader itself leads on, uncounted, until that is committed."""
