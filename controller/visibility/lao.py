@@ -164,7 +164,7 @@ class LaoTracker(LaoView):
         broker = self._registrations.by_id_and_epoch.get((broker_id, broker_epoch))
         if controller_epoch != self.epoch or broker is None or broker.legacy:
             return
-        if max(applied, known_lao) >= self._log_end:
+        if applied >= self._log_end or known_lao >= self._log_end:
             return
         if max(applied, known_lao) < self._high_watermark:
             self._count(broker, applied, known_lao)
