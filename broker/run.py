@@ -32,12 +32,13 @@ from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import add_broker_metrics, add_space_metrics
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
-from raftlog.security.node_guard import guarded
+from raftlog.security.configured import authentication_of
+from raftlog.security.guard import Authentication, guarded, guarded_handler
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.partition_opening import open_partition_store
 from raftlog.transport import grpc_env
-from raftlog.transport.api import ServerTransport
+from raftlog.transport.api import Conversation, ServerTransport
 from raftlog.transport.configured import transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
@@ -203,14 +204,15 @@ async def _live(
         wall_clock_ms=lambda: time.time_ns() // 1_000_000,
         stopwatch=time.perf_counter,
     )
+    authentication = authentication_of(config.settings)
     signals.call(service.stop)
     http: HttpServer | None = None
     try:
         # The ports first: a broker that is about to give up must not begin to register.
         http = await _start_http(config, settings.broker_id, service, transport)
         await service.start(
-            extra_handlers=[_unary_handler(service)],
-            guard=lambda acceptors: guarded(acceptors, config.node_rule),
+            extra_handlers=[_unary_handler(service, authentication)],
+            guard=lambda acceptors: guarded(acceptors, authentication),
         )
         log.info(
             "broker started",
@@ -235,9 +237,11 @@ async def _ended(service: BrokerService) -> Exit | FatalError:
         return error
 
 
-def _unary_handler(service: BrokerService) -> object:
+def _unary_handler(service: BrokerService, authentication: Authentication | None) -> object:
+    handler = guarded_handler(service.requests, Conversation.BROKER, authentication)
+
     async def ask(request: broker_pb2.BrokerRequest, caller: Caller) -> broker_pb2.BrokerResponse:
-        return await answer(service.requests, request, caller)
+        return await answer(handler, request, caller)
 
     return unary_handler(
         broker_pb2.DESCRIPTOR.services_by_name["Broker"], broker_pb2.BrokerRequest, ask

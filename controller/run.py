@@ -20,7 +20,6 @@ from raftlog.cli.nodes import remedy
 from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
 from raftlog.errors import FatalError
-from raftlog.identity import NodeRule
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import (
     add_controller_metrics,
@@ -31,7 +30,8 @@ from raftlog.observability.node_metrics import (
 )
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
-from raftlog.security.node_guard import guarded, guarded_handler
+from raftlog.security.configured import authentication_of
+from raftlog.security.guard import Authentication, guarded, guarded_handler
 from raftlog.storage.api import LogStore
 from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
 from raftlog.storage.layout import disk_bytes
@@ -89,6 +89,7 @@ async def run_controller(config: NodeConfig) -> int:
     )
     raise_file_limit()
     transport = transport_of(config)
+    authentication = authentication_of(config.settings)
     http: HttpServer | None = None
     try:
         service = _service_of(config, bootstrap, store, transport, failed)
@@ -97,8 +98,8 @@ async def run_controller(config: NodeConfig) -> int:
         service.recover()
         listener = await transport.listen(
             config.listener.address,
-            guarded(service.acceptors(), config.node_rule),
-            extra_handlers=_unary_handlers(service, config.node_rule),
+            guarded(service.acceptors(), authentication),
+            extra_handlers=_unary_handlers(service, authentication),
         )
         http = await start_http(config, service, transport)
         service.start()
@@ -160,8 +161,10 @@ async def _hand_over(service: ControllerService) -> None:
             await service.successor.wait()
 
 
-def _unary_handlers(service: ControllerService, rule: NodeRule | None) -> list[object]:
-    handler = guarded_handler(service.reception, Conversation.CONTROLLER, rule)
+def _unary_handlers(
+    service: ControllerService, authentication: Authentication | None
+) -> list[object]:
+    handler = guarded_handler(service.reception, Conversation.CONTROLLER, authentication)
 
     async def ask(
         request: controller_pb2.ControllerRequest, caller: Caller

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 _PLACE = "{id}"
+_NODE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 _RULE = re.compile(r"(CN=|DNS:|URI:)[!-~]+")
 
 
@@ -51,6 +52,16 @@ class NodeRule:
     def name_of(self, node_id: int) -> str:
         """What the certificate of this node has among its names."""
         return self.pattern.replace(_PLACE, str(node_id))
+
+    def is_node(self, identity: PeerIdentity) -> bool:
+        """Whether the peer is some node."""
+        before, _, after = self.pattern.partition(_PLACE)
+        inside = (
+            name[len(before) : len(name) - len(after)]
+            for name in identity.names
+            if name.startswith(before) and name.endswith(after)
+        )
+        return any(_NODE_ID.fullmatch(text) for text in inside)
 
     def admits(self, identity: PeerIdentity, node_id: int) -> bool:
         """Whether the peer is this node."""

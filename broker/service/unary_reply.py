@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from broker.service.requests import RequestServer
 from raftlog.transport import unary_link
+from raftlog.transport.api import LinkHandler
 from raftlog.transport.unary_link import Caller
 from raftlog.wire.broker.v1 import broker_pb2
 
 
 async def answer(
-    requests: RequestServer, request: broker_pb2.BrokerRequest, caller: Caller
+    handler: LinkHandler, request: broker_pb2.BrokerRequest, caller: Caller
 ) -> broker_pb2.BrokerResponse:
     """Have one request answered like those of a stream; what a forwarded write failed with becomes
     the response's own error.
     """
-    response: broker_pb2.BrokerResponse = await unary_link.answer(requests, request, caller)
+    response: broker_pb2.BrokerResponse = await unary_link.answer(handler, request, caller)
     if response.write.HasField("error"):
         return broker_pb2.BrokerResponse(error=response.write.error)
     return response

@@ -9,7 +9,6 @@ from typing import Literal
 
 from raftlog.config.settings import KEYS, Settings, key_of
 from raftlog.endpoint import Endpoint
-from raftlog.identity import NodeRule
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig
 from raftlog.storage.api import NO_NODE_ID
@@ -65,8 +64,6 @@ class NodeConfig:
     listener: Endpoint
     http_listener: Endpoint | None
     tls: TlsFiles | None
-    node_rule: NodeRule | None
-    """How certificates say which node they are of; None: they do not."""
     controller: ControllerConfig | None
     broker: BrokerConfig | None
 
@@ -138,9 +135,6 @@ def node_config(settings: Settings, base: Path) -> NodeConfig:
         listener=listener,
         http_listener=settings.http_listener[0] if settings.http_listener else None,
         tls=_tls(settings, base),
-        node_rule=(
-            NodeRule.parse(settings.node_principal_rule) if settings.node_principal_rule else None
-        ),
         controller=_controller(settings, own, listener) if role == "controller" else None,
         broker=_broker(settings, listener) if role == "broker" else None,
     )

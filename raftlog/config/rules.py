@@ -13,6 +13,7 @@ from raftlog.endpoint import WILDCARD_HOSTS, Endpoint
 from raftlog.identity import NodeRule
 from raftlog.limits.rules import CLUSTER_ID, RACK
 from raftlog.limits.timeouts import fencing_fits, heartbeats_fit
+from raftlog.principals import PrincipalMapping
 
 Check = Callable[[Settings], "str | None"]
 
@@ -286,6 +287,14 @@ def _node_rule(settings: Settings) -> str | None:
     return None
 
 
+def _principal_rules(settings: Settings) -> str | None:
+    try:
+        PrincipalMapping.parse(settings.ssl_principal_mapping_rules)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _tls_complete(settings: Settings) -> str | None:
     files = (settings.tls_certificate_file, settings.tls_key_file, settings.tls_ca_file)
     if all(files) or not any(files):
@@ -351,4 +360,5 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(("tls_certificate_file", "tls_key_file", "tls_ca_file"), _tls_complete),
     Rule(("node_principal_rule",), _node_rule),
+    Rule(("ssl_principal_mapping_rules",), _principal_rules),
 )

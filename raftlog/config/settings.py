@@ -458,8 +458,18 @@ class Settings:
         "How a node's certificate says which node it is, for instance CN=node-{id},"
         " DNS:node-{id}.example.org or URI:spiffe://example.org/raftlog/{id}. With it, what is sent"
         " under a node id is taken only from that node's own certificate: votes, fetches,"
-        " registrations, heartbeats, reports. Empty: any certificate of the authority may send"
-        " anything. The same on every node; needs TLS, and a node.id on every broker.",
+        " registrations, heartbeats, reports; and the principal in the log is the one that a"
+        " client's certificate names. Empty: any certificate of the authority may send anything, and"
+        " clients state their principal. The same on every node; needs TLS, and a node.id on every"
+        " broker.",
+    )
+    ssl_principal_mapping_rules: str = _key(
+        "DEFAULT",
+        "Which principal a client's certificate names, with node.principal.rule. Rules, separated"
+        " by commas: RULE:pattern/replacement/[LU], or DEFAULT. The first whose pattern matches the"
+        " whole subject (RFC 2253) counts; DEFAULT takes all of it. For instance"
+        " RULE:CN=([^,]*).*/$1/L,DEFAULT makes User:alice of CN=Alice,O=Example. A subject that no"
+        " rule matches has no principal.",
     )
 
     # --- logs ------------------------------------------------------------------------------------

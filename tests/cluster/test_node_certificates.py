@@ -238,6 +238,39 @@ def test_nobody_else_sends_in_a_nodes_name(identified: Identified) -> None:
     assert ran.code == 0, ran
 
 
+def test_the_log_names_who_really_wrote(identified: Identified) -> None:
+    """Whether through a broker or not, and whatever the client states."""
+    cluster, environment = identified.cluster, identified.client.environment()
+    through = ("--bootstrap-server", cluster.bootstrap_servers)
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    for key, where in (("a", through), ("b", at)):
+        ran = raftlog(
+            "configs",
+            "alter",
+            "client-metrics",
+            key,
+            "--set",
+            "interval.ms=1000",
+            *where,
+            environment=environment,
+        )
+        assert ran.code == 0, ran
+    ran = raftlog("log", "dump", "--json", *at, environment=environment)
+    assert ran.code == 0, ran
+    rows = [json.loads(line) for line in ran.out.splitlines()]
+    wrote = {
+        row["record"]["resource_name"]: row["principal"] for row in rows if row["type"] == "CONFIG"
+    }
+    assert sorted(wrote) == ["a", "b"]
+    assert {who.partition(",")[0] for who in wrote.values()} == {"User:CN=client"}
+    registered = {
+        row["record"]["broker_id"]: row["principal"].partition(",")[0]
+        for row in rows
+        if row["type"] == "REGISTER_BROKER"
+    }
+    assert registered == {node.node_id: f"User:CN=node-{node.node_id}" for node in cluster.brokers}
+
+
 @pytest.mark.nightly
 def test_a_unary_call_is_no_way_around(identified: Identified) -> None:
     found, broker = identified.describe(), identified.brokers()["brokers"][0]

@@ -9,14 +9,15 @@ import pytest
 
 from raftlog.errors import ErrorCode
 from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
+from raftlog.security.guard import Authentication, guarded, guarded_handler
 from raftlog.security.node_claims import CLAIM_OF, CONTROLLER_CLAIMS, QUORUM_CLAIMS, check_rows
-from raftlog.security.node_guard import guarded, guarded_handler
 from raftlog.transport.api import Acceptors, Conversation, Link, LinkClosedError
+from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.data.v1 import data_pb2 as data
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
-RULE = NodeRule.parse("CN=node-{id}")
+RULE = Authentication(NodeRule.parse("CN=node-{id}"))
 ME, OTHER = 3, 4
 C = Conversation
 
@@ -165,6 +166,48 @@ def test_a_broker_without_an_id_has_no_certificate_that_names_it(body: str) -> N
     link, recorder = deliver(C.CONTROLLER, message, of(ME))
     assert recorder.got == []
     assert [error_of(one)[1] for one in link.sent] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+
+
+def asked(principal: str) -> controller.ControllerRequest:
+    request = in_body(controller.ControllerRequest, "create_topics", None, 0)
+    request.client.principal = principal
+    return request
+
+
+@pytest.mark.parametrize(
+    ("who", "stated", "written"),
+    [
+        (CLIENT, "User:admin", "User:CN=client"),
+        (CLIENT, "", "User:CN=client"),
+        (ANONYMOUS, "User:admin", ""),
+        (of(OTHER), "User:alice", "User:alice"),
+        (of(OTHER), "", "User:CN=node-4"),
+        (PeerIdentity("CN=node-x", frozenset({"CN=node-x"})), "User:admin", "User:CN=node-x"),
+        (PeerIdentity("CN=node-07", frozenset({"CN=node-07"})), "User:admin", "User:CN=node-07"),
+    ],
+    ids=["client", "says nothing", "nobody", "forwarded", "node", "like a node", "no id"],
+)
+def test_a_controller_takes_the_principal_of_the_certificate_but_what_nodes_forward(
+    who: PeerIdentity, stated: str, written: str
+) -> None:
+    _, recorder = deliver(C.CONTROLLER, asked(stated), who)
+    assert [one.client.principal for one in recorder.got] == [written]
+
+
+@pytest.mark.parametrize("who", [CLIENT, of(OTHER)], ids=["client", "node"])
+def test_a_broker_takes_the_principal_of_the_certificate_alone(who: PeerIdentity) -> None:
+    write = asked("User:admin")
+    write.client.sequence = 9
+    request = broker.BrokerRequest(correlation_id=1, write=write)
+    _, recorder = deliver(C.BROKER, request, who)
+    (got,) = recorder.got
+    assert (got.write.client.principal, got.write.client.sequence) == (f"User:{who.subject}", 9)
+
+
+def test_a_read_of_a_broker_is_left_as_it_is() -> None:
+    request = broker.BrokerRequest(metadata=broker.MetadataRequest())
+    _, recorder = deliver(C.BROKER, request, CLIENT)
+    assert recorder.got == [broker.BrokerRequest(metadata=broker.MetadataRequest())]
 
 
 def test_of_one_envelope_the_honest_messages_are_taken() -> None:
