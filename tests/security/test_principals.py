@@ -46,5 +46,5 @@ def test_who_has_no_certificate_or_matches_nothing_has_no_principal() -> None:
     "rules", ["", "RULE:a", "RULE:a/b", "RULE:(/x/", "default", "DEFAULT;DEFAULT", "RULE:a/b/X"]
 )
 def test_what_is_no_rule_is_refused(rules: str) -> None:
-    with pytest.raises(ValueError, match="rule|regular expression"):
+    with pytest.raises(ValueError, match=r"rule|regular expression"):
         PrincipalMapping.parse(rules)
