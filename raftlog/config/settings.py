@@ -460,8 +460,8 @@ class Settings:
         " under a node id is taken only from that node's own certificate: votes, fetches,"
         " registrations, heartbeats, reports; and the principal in the log is the one that a"
         " client's certificate names. Empty: any certificate of the authority may send anything,"
-        " and clients state their principal. The same on every node; needs TLS, and a node.id on every"
-        " broker.",
+        " and clients state their principal. The same on every node; needs TLS, and a node.id on"
+        " every broker.",
     )
     ssl_principal_mapping_rules: str = _key(
         "DEFAULT",
