@@ -55,13 +55,17 @@ class NodeRule:
 
     def is_node(self, identity: PeerIdentity) -> bool:
         """Whether the peer is some node."""
+        return bool(self.nodes_of(identity))
+
+    def nodes_of(self, identity: PeerIdentity) -> frozenset[int]:
+        """The nodes that the peer is: several, if it has several names."""
         before, _, after = self.pattern.partition(_PLACE)
         inside = (
             name[len(before) : len(name) - len(after)]
             for name in identity.names
             if name.startswith(before) and name.endswith(after)
         )
-        return any(_NODE_ID.fullmatch(text) for text in inside)
+        return frozenset(int(text) for text in inside if _NODE_ID.fullmatch(text))
 
     def admits(self, identity: PeerIdentity, node_id: int) -> bool:
         """Whether the peer is this node."""

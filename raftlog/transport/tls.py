@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raftlog.errors import ConfigError
+from raftlog.key_file import exposed
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 
 import grpc  # isort: skip
@@ -75,4 +76,6 @@ class TlsConfig:
             context.load_verify_locations(self.ca_path)
         except (ssl.SSLError, ValueError) as error:
             mistakes.append(f"tls.ca.file: {self.ca_path} holds no certificate: {error}")
+        if wrong := exposed(self.private_key_path):
+            mistakes.append(f"tls.key.file: {wrong}")
         return mistakes

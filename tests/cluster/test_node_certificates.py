@@ -56,6 +56,7 @@ def issue(authority: trustme.CA, directory: Path, name: str) -> Files:
     directory.mkdir(exist_ok=True)
     files = Files(*(directory / f"{name}-{kind}.pem" for kind in ("certificate", "key", "ca")))
     certificate = authority.issue_cert("127.0.0.1", "localhost", common_name=name)
+    files.key.touch(mode=0o600)
     certificate.private_key_pem.write_to_path(files.key)
     for blob in certificate.cert_chain_pems:
         blob.write_to_path(files.certificate, append=True)

@@ -20,6 +20,7 @@ def issue(authority: trustme.CA, directory: Path) -> dict[str, Path]:
     directory.mkdir()
     files = {name: directory / f"{name}.pem" for name in ("certificate", "key", "ca")}
     certificate = authority.issue_cert("127.0.0.1", "localhost")
+    files["key"].touch(mode=0o600)
     certificate.private_key_pem.write_to_path(files["key"])
     for blob in certificate.cert_chain_pems:
         blob.write_to_path(files["certificate"], append=True)
@@ -60,6 +61,18 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         )
     finally:
         cluster.stop_all(timeout_s=5)
+
+
+def test_a_key_that_others_may_read_is_refused(secured: Secured) -> None:
+    key = Path(secured.client["RAFTLOG_TLS_KEY_FILE"])
+    at = ("--bootstrap-controller", secured.cluster.bootstrap_controllers)
+    key.chmod(0o640)
+    try:
+        ran = raftlog("quorum", "describe", *at, environment=secured.client)
+    finally:
+        key.chmod(0o600)
+    assert ran.code == 2, ran
+    says(one_message(ran), rf"tls\.key\.file: .*{key} \(mode 0640\): chmod 600 {key}")
 
 
 def test_every_command_works_with_a_certificate(secured: Secured, tmp_path: Path) -> None:
@@ -106,6 +119,10 @@ def test_a_node_whose_certificates_are_no_use_does_not_start(tmp_path: Path) -> 
     run = ("controller", "run", "-c", cluster.config_path("controller-1"))
     ran = raftlog(*run, *flags, "--set=tls.key.file=nowhere.pem")
     says(one_message(ran), r"tls\.key\.file: No such file .*nowhere\.pem")
+    assert ran.code == 2
+    files["key"].chmod(0o604)
+    ran = raftlog(*run, *flags)
+    says(one_message(ran), rf"tls\.key\.file: .*\(mode 0604\): chmod 600 {files['key']}")
     assert ran.code == 2
     other = issue(trustme.CA(), tmp_path / "other")
     files["ca"].write_text("no certificate")

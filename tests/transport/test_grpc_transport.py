@@ -267,6 +267,7 @@ def issue(directory: Path, authority: trustme.CA, name: str) -> TlsConfig:
     certificate = authority.issue_cert("127.0.0.1")
     paths = [directory / f"{name}.{kind}" for kind in ("pem", "key", "ca")]
     certificate.cert_chain_pems[0].write_to_path(paths[0])
+    paths[1].touch(mode=0o600)
     certificate.private_key_pem.write_to_path(paths[1])
     authority.cert_pem.write_to_path(paths[2])
     return TlsConfig(*paths)
@@ -309,6 +310,19 @@ def test_unreadable_tls_files_are_all_named(tmp_path: Path) -> None:
         GrpcServerTransport(tls=tls)
     for key in ("tls.certificate.file", "tls.key.file", "tls.ca.file"):
         assert f"{key}: No such file" in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
+def test_a_private_key_is_its_owners_only(tmp_path: Path, mode: int) -> None:
+    tls = issue(tmp_path, trustme.CA(), "good")
+    tls.private_key_path.chmod(mode)
+    for credentials in (tls.server_credentials, tls.channel_credentials):
+        with pytest.raises(ConfigError) as caught:
+            credentials()
+        assert str(caught.value).startswith("tls.key.file: ")
+        assert str(caught.value).endswith(f"(mode {mode:04o}): chmod 600 {tls.private_key_path}")
+    tls.private_key_path.chmod(0o400)
+    tls.server_credentials()
 
 
 def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
