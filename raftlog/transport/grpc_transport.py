@@ -34,7 +34,7 @@ class GrpcTransport:
     ) -> None:
         self._limits = limits or TransportLimits()
         self._rng = rng or random.Random()
-        self._channel_credentials = tls.channel_credentials() if tls else None
+        self._channel_credentials = tls.rereading_channel_credentials() if tls else None
         loop = asyncio.get_running_loop()
         take_all_wakeups(loop)
         self.bounds = Bounds(loop, self._limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from raftlog.errors import ConfigError
 from raftlog.key_file import exposed
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.reread import Reread
 
 import grpc  # isort: skip
 
@@ -26,15 +28,41 @@ class TlsConfig:
     private_key_path: Path
     ca_path: Path
 
+    @property
+    def _paths(self) -> tuple[Path, Path, Path]:
+        return self.certificate_path, self.private_key_path, self.ca_path
+
     def server_credentials(self) -> Any:
-        """For a server that refuses clients without a certificate.
+        """For a server that refuses clients without a certificate. Each handshake is made with the
+        files as they are then.
 
         Raises ConfigError naming unreadable files.
         """
-        certificate, key, ca = self._read()
-        return grpc.ssl_server_credentials(
-            [(key, certificate)], root_certificates=ca, require_client_auth=True
+        reread = Reread(self._paths, self._server_configuration)
+        used = reread.version
+
+        def changed() -> Any | None:
+            nonlocal used
+            made = reread.current()
+            if reread.version == used:
+                return None
+            used = reread.version
+            return made
+
+        return grpc.dynamic_ssl_server_credentials(
+            reread.current(), changed, require_client_authentication=True
         )
+
+    def _server_configuration(self) -> Any:
+        certificate, key, ca = self._read()
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=ca)
+
+    def rereading_channel_credentials(self) -> Callable[[], Any]:
+        """What gives the credentials for the next connection: those of the files as they are then.
+
+        Raises ConfigError naming unreadable files.
+        """
+        return Reread(self._paths, self.channel_credentials).current
 
     def channel_credentials(self) -> Any:
         """For a client that shows its certificate. Raises ConfigError naming unreadable files."""
@@ -46,8 +74,7 @@ class TlsConfig:
     def _read(self) -> tuple[bytes, bytes, bytes]:
         contents: list[bytes] = []
         mistakes: list[str] = []
-        paths = (self.certificate_path, self.private_key_path, self.ca_path)
-        for key, path in zip(_KEYS, paths, strict=True):
+        for key, path in zip(_KEYS, self._paths, strict=True):
             try:
                 contents.append(path.read_bytes())
             except OSError as error:

@@ -1,0 +1,157 @@
+"""Certificates are renewed while a node runs: whoever connects next is met with the new ones, and
+who is connected stays so.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trustme
+from structlog.testing import capture_logs
+from transport_worlds import Recorder, World, connect, echo, request, run_real, until
+
+from raftlog.errors import ConfigError
+from raftlog.transport import reread
+from raftlog.transport.api import Conversation
+from raftlog.transport.reread import LOOK_AGAIN_S, Reread
+from raftlog.transport.tls import TlsConfig
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Files:
+    """Two files whose texts go together if they are alike."""
+
+    def __init__(self, directory: Path) -> None:
+        self.paths = [directory / "a", directory / "b"]
+        self.clock, self.reads = Clock(), 0
+        for path in self.paths:
+            path.write_text("1")
+
+    def make(self) -> str:
+        self.reads += 1
+        one, other = (path.read_text() for path in self.paths)
+        if one != other:
+            raise ConfigError(f"{one} and {other} do not go together")
+        return one
+
+    def write(self, path: Path, text: str) -> None:
+        """As a renewal does: another file takes the name."""
+        fresh = path.with_suffix(".new")
+        fresh.write_text(text)
+        os.replace(fresh, path)
+
+    def later(self) -> None:
+        self.clock.now_s += LOOK_AGAIN_S
+
+
+def test_it_is_made_again_when_the_files_have_changed_and_not_before(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    made = Reread(files.paths, files.make, clock=files.clock)
+    files.later()
+    assert (made.current(), files.reads, made.version) == ("1", 1, 0)
+    for path in files.paths:
+        files.write(path, "2")
+    assert made.current() == "1", "the files are looked at once in a while"
+    files.later()
+    assert (made.current(), files.reads, made.version) == ("2", 2, 1)
+    files.later()
+    assert (made.current(), files.reads) == ("2", 2)
+
+
+def test_files_that_do_not_go_together_are_not_used_and_said_once(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    made = Reread(files.paths, files.make, clock=files.clock)
+    files.write(files.paths[0], "2")
+    with capture_logs() as logs:
+        for _ in range(3):
+            files.later()
+            assert (made.current(), made.version) == ("1", 0)
+    assert [one["error"] for one in logs] == ["2 and 1 do not go together"]
+    files.write(files.paths[1], "2")
+    files.later()
+    assert (made.current(), made.version) == ("2", 1)
+
+
+def test_a_file_that_is_gone_leaves_what_there_was(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    made = Reread(files.paths, lambda: _read(files), clock=files.clock)
+    files.paths[1].unlink()
+    files.later()
+    assert made.current() == "1"
+    files.write(files.paths[1], "1")
+    files.later()
+    assert made.current() == "1"
+
+
+def _read(files: Files) -> str:
+    try:
+        return files.make()
+    except OSError as error:
+        raise ConfigError(str(error)) from error
+
+
+def test_files_that_are_wrong_at_the_beginning_are_an_error(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.write(files.paths[0], "2")
+    with pytest.raises(ConfigError, match="do not go together"):
+        Reread(files.paths, files.make)
+
+
+def issue(authority: trustme.CA, directory: Path, name: str, trusted: bytes) -> TlsConfig:
+    """Write a node's three files, in place of those that may be there."""
+    certificate = authority.issue_cert("127.0.0.1", common_name=name)
+    tls = TlsConfig(directory / "pem", directory / "key", directory / "ca")
+    for path, content in (
+        (tls.certificate_path, certificate.cert_chain_pems[0].bytes()),
+        (tls.private_key_path, certificate.private_key_pem.bytes()),
+        (tls.ca_path, trusted),
+    ):
+        fresh = path.with_suffix(".new")
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(content)
+        os.replace(fresh, path)
+    return tls
+
+
+def test_a_renewed_certificate_and_another_authority_take_effect_at_the_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reread, "LOOK_AGAIN_S", 0.0)
+    old, new = trustme.CA(), trustme.CA()
+    before, both, after = (
+        old.cert_pem.bytes(), old.cert_pem.bytes() + new.cert_pem.bytes(), new.cert_pem.bytes(),
+    )  # fmt: skip
+
+    async def scenario(world: World) -> None:
+        server, first = Recorder(echo), Recorder()
+        listener, _ = await connect(world, server, first)
+        names = [server.links[0].identity.names]
+        # The usual way: trust both, then show the new one, then trust that alone.
+        for authority, name, trusted in (
+            (old, "second", both), (new, "third", both), (new, "fourth", after),
+        ):  # fmt: skip
+            issue(authority, tmp_path, name, trusted)
+            recorder = Recorder()
+            dialer = world.client.dial(listener.address, Conversation.CONTROLLER, recorder)
+            await until(partial(bool, recorder.links))
+            names.append(server.links[-1].identity.names)
+            dialer.close()
+        assert [sorted(one) for one in names] == [
+            ["CN=first"], ["CN=second"], ["CN=third"], ["CN=fourth"],
+        ]  # fmt: skip
+        # Who was connected before is so still.
+        first.links[0].send(request(7))
+        await until(lambda: 7 in first.ids)
+        assert first.reasons == []
+
+    run_real(scenario, tls=issue(old, tmp_path, "first", before))
