@@ -131,6 +131,7 @@ def test_a_command_that_lacks_an_extra_says_so_in_one_line() -> None:
         ("log", "dump", "-d", "data"): "server",
         ("export", "exported", *NO_QUORUM): "export",
         ("export", "exported", "-d", "data"): "export",
+        ("certs", "init", "pki"): "certs",
         ("simulate",): "simulation",
         ("replay", "generate", "made-up"): "replay",
         ("replay", "audit", "exported"): "replay",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
+    "cryptography": ("certs",),
     "fsspec": ("remote",),
     "grpc_health": ("server",),
     "grpc_reflection": ("server",),

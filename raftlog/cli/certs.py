@@ -1,0 +1,211 @@
+"""``raftlog certs``: a certificate authority for development, and what certificates say."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raftlog.cli.certificate_views import minute, row_of, show_rows
+from raftlog.cli.exits import EPILOG, Exit
+from raftlog.cli.options import Json
+from raftlog.cli.output import print_json, print_line
+from raftlog.errors import ConfigError
+from raftlog.identity import NodeRule
+from raftlog.printable import printable
+
+if TYPE_CHECKING:
+    from raftlog.security.certificate_files import PairPaths
+
+_AUTHORITY_DAYS, _DAYS, _MAX_DAYS = 3650, 365, 36_500
+_NODE_ID_MAX = 2**31 - 1
+_FILE_MAX_BYTES = 1 << 20
+_RULE = "CN=node-{id}"
+
+app = typer.Typer(
+    help="Certificates for mutual TLS: make and inspect them.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+)
+AuthorityDirectory = Annotated[
+    Path, typer.Argument(metavar="DIRECTORY", help="The authority's directory.")
+]
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="certs")
+
+
+def _days(what: str) -> Any:
+    return typer.Option(
+        "--days", metavar="N", min=1, max=_MAX_DAYS, help=f"How long {what} is valid."
+    )
+
+
+@app.command(epilog=EPILOG)
+def init(
+    directory: AuthorityDirectory,
+    name: Annotated[
+        str, typer.Option("--name", metavar="TEXT", help="The common name of the authority.")
+    ] = "raftlog development authority",
+    days: Annotated[int, _days("the authority")] = _AUTHORITY_DAYS,
+) -> None:
+    """Make a certificate authority for development: ca.pem, and ca.key, which stays here.
+
+    Whoever has ca.key can make a certificate of every node. It is not encrypted; the directory and
+    the key are their owner's only. A directory that is there must be empty.
+
+    \b
+    Examples:
+      raftlog certs init pki
+    """
+    from raftlog.security.authority import new_authority
+    from raftlog.security.certificate_files import PairPaths, make_private_directory, write_pair
+
+    issued = new_authority(name, days, datetime.now(UTC))
+    make_private_directory(directory)
+    paths = PairPaths.of(directory, "ca")
+    write_pair(paths, issued.certificate, issued.key, replace=False)
+    print_line(f"{paths.certificate}: an authority, valid until {minute(issued.not_after)}")
+
+
+@app.command(epilog=EPILOG)
+def issue(
+    directory: AuthorityDirectory,
+    node: Annotated[
+        int | None,
+        typer.Option("--node", metavar="ID", min=0, max=_NODE_ID_MAX, help="For this node."),
+    ] = None,
+    client: Annotated[
+        str, typer.Option("--client", metavar="NAME", help="For this person or program.")
+    ] = "",
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="HOST",
+            help="A name or address at which others reach the node; may be repeated.",
+        ),
+    ] = None,
+    days: Annotated[int, _days("the certificate")] = _DAYS,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the files if they are there.")
+    ] = False,
+) -> None:
+    """Issue a certificate: node-ID.pem and node-ID.key, or client-NAME.pem and client-NAME.key.
+
+    A node's certificate names it as the rule CN=node-{id} expects (node.principal.rule). The output
+    is what a node's configuration, or a shell, needs. A certificate ends with its authority at the
+    latest.
+
+    \b
+    Examples:
+      raftlog certs issue pki --node 1 --host c1.example --host 10.0.0.1
+      raftlog certs issue pki --client alice --days 30
+    """
+    if (node is None) == (not client):
+        raise ConfigError("give --node ID or --client NAME")
+    if (node is None) != (not hosts):
+        raise ConfigError(
+            "--host is for nodes: a client is not dialled"
+            if hosts
+            else "--node needs --host: at least one name or address at which others reach it"
+        )
+    from raftlog.security.authority import CA_CERTIFICATE, Authority, check_client_name, node_name
+    from raftlog.security.certificate_files import PairPaths, write_pair
+
+    now = datetime.now(UTC)
+    if node is None:
+        check_client_name(client)
+        paths = PairPaths.of(directory, f"client-{client}")
+        issued = Authority.load(directory).issue_client(client, days, now)
+    else:
+        paths = PairPaths.of(directory, node_name(node))
+        issued = Authority.load(directory).issue_node(node, hosts or [], days, now)
+    write_pair(
+        paths, issued.certificate, issued.key, replace=force, remedy="; --force replaces both"
+    )
+    print_line(f"# {paths.certificate}: valid until {minute(issued.not_after)}")
+    _show_settings(_settings(paths, directory / CA_CERTIFICATE), for_node=node is not None)
+
+
+def _settings(paths: PairPaths, ca: Path) -> dict[str, str]:
+    """The keys of TLS; a relative path would depend on where it is read."""
+    return {
+        "tls.certificate.file": str(paths.certificate.absolute()),
+        "tls.key.file": str(paths.key.absolute()),
+        "tls.ca.file": str(ca.absolute()),
+    }
+
+
+def _show_settings(settings: Mapping[str, str], *, for_node: bool) -> None:
+    if for_node:
+        for key, value in {**settings, "node.principal.rule": _RULE}.items():
+            print_line(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+    else:
+        for key, value in settings.items():
+            variable = f"RAFTLOG_{key.upper().replace('.', '_')}"
+            print_line(f"export {variable}={shlex.quote(value)}")
+
+
+@app.command(epilog=EPILOG)
+def inspect(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Certificates, PEM.")],
+    rule: Annotated[
+        str,
+        typer.Option(
+            "--node-principal-rule",
+            metavar="RULE",
+            help="How certificates name nodes (node.principal.rule).",
+        ),
+    ] = _RULE,
+    as_json: Json = False,
+) -> None:
+    """Show what certificates say, and which node they make their owner.
+
+    Nothing is said about who has signed them. Exit code 3 if one of them has expired, or is not
+    valid yet.
+
+    \b
+    Examples:
+      raftlog certs inspect pki/node-1.pem
+      raftlog certs inspect node.pem --node-principal-rule 'DNS:node{id}.example' --json
+    """
+    from raftlog.security.inspection import Validity, inspect_certificates
+
+    try:
+        node_rule = NodeRule.parse(rule)
+    except ValueError as error:
+        raise ConfigError(f"--node-principal-rule: {error}") from error
+    content = _content(file)
+    try:
+        found = inspect_certificates(content)
+    except ValueError as error:
+        raise ConfigError(
+            f"{file}: no certificate, or a malformed one: {printable(str(error))}"
+        ) from error
+    now = datetime.now(UTC)
+    rows = [row_of(one, node_rule, now) for one in found]
+    if as_json:
+        print_json({"file": str(file), "certificates": rows})
+    else:
+        show_rows(rows)
+    if any(one.validity(now) is not Validity.VALID for one in found):
+        raise typer.Exit(Exit.FOUND)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(_FILE_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    if len(content) > _FILE_MAX_BYTES:
+        raise ConfigError(f"{file}: longer than {_FILE_MAX_BYTES} bytes, so no certificate")
+    return content

@@ -1,0 +1,129 @@
+"""What a certificate says, for people and programs: whoever made it, and whatever is in it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from raftlog.identity import PeerIdentity
+
+_USAGES = {
+    ExtendedKeyUsageOID.SERVER_AUTH: "serverAuth",
+    ExtendedKeyUsageOID.CLIENT_AUTH: "clientAuth",
+}
+_E = TypeVar("_E", bound=x509.ExtensionType)
+_MALFORMED = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+
+
+class Validity(StrEnum):
+    """Whether a certificate can be used at some time."""
+
+    VALID = "valid"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not yet valid"
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """One certificate.
+
+    ``names``: its alternative names. ``identity``: what a node sees of whoever shows it.
+    ``usages``: None if it states none, which allows all of them. ``fingerprint``: SHA-256, as
+    openssl writes it.
+    """
+
+    subject: str
+    issuer: str
+    names: tuple[str, ...]
+    identity: PeerIdentity
+    authority: bool
+    usages: tuple[str, ...] | None
+    not_before: datetime
+    not_after: datetime
+    fingerprint: str
+
+    def validity(self, now: datetime) -> Validity:
+        """Whether it can be used."""
+        if now < self.not_before:
+            return Validity.NOT_YET_VALID
+        return Validity.VALID if now <= self.not_after else Validity.EXPIRED
+
+    def days_left(self, now: datetime) -> int:
+        """Whole days until it ends; below 0 once it has ended."""
+        return (self.not_after - now.astimezone(UTC)).days
+
+
+def inspect_certificates(pem: bytes) -> list[Inspected]:
+    """All certificates of a file, in its order. Raises ValueError."""
+    with warnings.catch_warnings():
+        # They are about oddities of a stranger's certificate, and would go to the terminal.
+        warnings.simplefilter("ignore")
+        try:
+            return [_inspected(one) for one in x509.load_pem_x509_certificates(pem)]
+        except _MALFORMED as error:
+            raise ValueError(str(error) or type(error).__name__) from error
+
+
+def _inspected(certificate: x509.Certificate) -> Inspected:
+    extensions = certificate.extensions
+    alternatives = _of(extensions, x509.SubjectAlternativeName) or ()
+    constraints = _of(extensions, x509.BasicConstraints)
+    usages = _of(extensions, x509.ExtendedKeyUsage)
+    subject = certificate.subject.rfc4514_string()
+    names = tuple(_texts(alternatives))
+    # gRPC shows a node the first common name.
+    common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[:1]
+    seen = {name for name in names if name.startswith(("DNS:", "URI:"))}
+    seen.update(f"CN={name.value!s}" for name in common)
+    return Inspected(
+        subject=subject,
+        issuer=certificate.issuer.rfc4514_string(),
+        names=names,
+        identity=PeerIdentity(subject, frozenset(seen)),
+        authority=constraints is not None and constraints.ca,
+        usages=None
+        if usages is None
+        else tuple(_USAGES.get(one, one.dotted_string) for one in usages),
+        not_before=certificate.not_valid_before_utc,
+        not_after=certificate.not_valid_after_utc,
+        fingerprint=certificate.fingerprint(hashes.SHA256()).hex(":").upper(),
+    )
+
+
+def _of(extensions: x509.Extensions, kind: type[_E]) -> _E | None:
+    try:
+        return extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _texts(names: Iterable[x509.GeneralName]) -> Iterator[str]:
+    for name in names:
+        match name:
+            case x509.DNSName():
+                yield f"DNS:{name.value}"
+            case x509.IPAddress():
+                yield f"IP:{name.value}"
+            case x509.UniformResourceIdentifier():
+                yield f"URI:{name.value}"
+            case x509.RFC822Name():
+                yield f"email:{name.value}"
+            case x509.DirectoryName():
+                yield f"directory:{name.value.rfc4514_string()}"
+            case _:
+                yield f"other:{type(name).__name__}"

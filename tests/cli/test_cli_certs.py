@@ -1,0 +1,273 @@
+"""``raftlog certs``: what it makes is of use for TLS and for nobody else; and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+from command_lines import Raftlog, Ran
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from raftlog.identity import NodeRule
+from raftlog.transport.peer_identity import identity_of
+from raftlog.transport.tls import TlsConfig
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+RULE = NodeRule.parse("CN=node-{id}")
+NODE = ("--node", 7, "--host", "localhost", "--host", "127.0.0.1", "--host", "[::1]")
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def pki(raftlog: Raftlog, tmp_path: Path) -> Path:
+    directory = tmp_path / "some where" / "pki"
+    ran = raftlog("certs", "init", directory)
+    assert ran.code == 0, ran
+    return directory
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def certificate(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def refused(ran: Ran, *says: str) -> None:
+    assert (ran.code, ran.out) == (2, ""), ran
+    (line,) = ran.err.splitlines()
+    for text in says:
+        assert text in line
+
+
+def test_only_the_owner_gets_at_keys_and_the_authority(raftlog: Raftlog, pki: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert raftlog("certs", "issue", pki, *NODE).code == 0
+        assert raftlog("certs", "issue", pki, "--client", "alice").code == 0
+        assert raftlog("certs", "init", pki.parent / "open").code == 0
+    finally:
+        os.umask(before)
+    for directory in (pki, pki.parent / "open"):
+        assert mode_of(directory) == 0o700
+    assert mode_of(pki.parent / "open" / "ca.key") == 0o600
+    modes = {path.name: mode_of(path) for path in pki.iterdir()}
+    assert modes == {
+        f"{name}.{kind}": mode
+        for name in ("ca", "node-7", "client-alice")
+        for kind, mode in (("pem", 0o644), ("key", 0o600))
+    }
+
+
+def test_an_empty_directory_becomes_its_owners_only(raftlog: Raftlog, tmp_path: Path) -> None:
+    (tmp_path / "pki").mkdir(mode=0o755)
+    assert raftlog("certs", "init", tmp_path / "pki", "--name", "Ours", "--days", 2).code == 0
+    assert mode_of(tmp_path / "pki") == 0o700
+    made = certificate(tmp_path / "pki" / "ca.pem")
+    assert made.subject.rfc4514_string() == made.issuer.rfc4514_string() == "CN=Ours"
+    assert (made.not_valid_after_utc - made.not_valid_before_utc).days == 2
+
+
+def test_an_authority_is_never_replaced(raftlog: Raftlog, pki: Path) -> None:
+    before = {path: path.read_bytes() for path in pki.iterdir()}
+    refused(raftlog("certs", "init", pki), "is not empty")
+    (pki / "ca.pem").unlink()
+    refused(raftlog("certs", "init", pki), "is not empty")
+    assert (pki / "ca.key").read_bytes() == before[pki / "ca.key"]
+
+
+def test_what_certificates_say(raftlog: Raftlog, pki: Path) -> None:
+    raftlog("certs", "issue", pki, *NODE, "--days", 30)
+    raftlog("certs", "issue", pki, "--client", "alice@example.org")
+    authority, node = certificate(pki / "ca.pem"), certificate(pki / "node-7.pem")
+    person = certificate(pki / "client-alice@example.org.pem")
+    server, client = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+    for made, usages in ((node, [server, client]), (person, [client])):
+        made.verify_directly_issued_by(authority)
+        found = made.extensions
+        assert list(found.get_extension_for_class(x509.ExtendedKeyUsage).value) == usages
+        assert not found.get_extension_for_class(x509.BasicConstraints).value.ca
+        assert found.get_extension_for_class(x509.KeyUsage).value.digital_signature
+        assert not found.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
+        own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        signer = found.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+        assert signer.key_identifier == own.digest
+    assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert node.subject.rfc4514_string() == "CN=node-7"
+    assert person.subject.rfc4514_string() == "CN=alice@example.org"
+    row = raftlog("certs", "inspect", pki / "node-7.pem", "--json").json["certificates"][0]
+    assert row["names"] == ["DNS:localhost", "IP:127.0.0.1", "IP:::1"]
+    assert (row["nodes"], row["usages"]) == ([7], ["serverAuth", "clientAuth"])
+    assert (row["validity"], row["days_left"]) == ("valid", 29)
+
+
+def test_nothing_outlives_its_authority(raftlog: Raftlog, tmp_path: Path) -> None:
+    raftlog("certs", "init", tmp_path / "pki", "--days", 3)
+    assert raftlog("certs", "issue", tmp_path / "pki", "--client", "a").code == 0
+    ends = [certificate(tmp_path / "pki" / f"{name}.pem") for name in ("ca", "client-a")]
+    assert ends[0].not_valid_after_utc == ends[1].not_valid_after_utc
+
+
+def tls_of(pki: Path, name: str) -> TlsConfig:
+    return TlsConfig(pki / f"{name}.pem", pki / f"{name}.key", pki / "ca.pem")
+
+
+async def seen_by_a_server(server: TlsConfig, client: TlsConfig, host: str) -> list[bool]:
+    """What a server that shows one certificate sees of a client that shows the other: whether it
+    is some node, and node 7.
+    """
+
+    async def answer(_: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        seen = identity_of(context)
+        return bytes([RULE.is_node(seen), RULE.admits(seen, 7)])
+
+    handler = grpc.method_handlers_generic_handler(
+        "test", {"Ask": grpc.unary_unary_rpc_method_handler(answer)}
+    )
+    listening = grpc.aio.server()
+    listening.add_generic_rpc_handlers((handler,))
+    port = listening.add_secure_port("127.0.0.1:0", server.server_credentials())
+    await listening.start()
+    try:
+        address = f"{host}:{port}"
+        async with grpc.aio.secure_channel(address, client.channel_credentials()) as channel:
+            reply = await channel.unary_unary("/test/Ask")(b"", timeout=TIMEOUT_S)
+    finally:
+        await listening.stop(None)
+    return [bool(one) for one in reply]
+
+
+def test_nodes_and_people_shake_hands(raftlog: Raftlog, pki: Path) -> None:
+    raftlog("certs", "issue", pki, *NODE)
+    raftlog("certs", "issue", pki, "--client", "alice")
+    node, person = tls_of(pki, "node-7"), tls_of(pki, "client-alice")
+    assert asyncio.run(seen_by_a_server(node, node, "127.0.0.1")) == [True, True]
+    assert asyncio.run(seen_by_a_server(node, person, "localhost")) == [False, False]
+    # A person is no server.
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        asyncio.run(seen_by_a_server(person, node, "127.0.0.1"))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_what_to_copy_is_whole_on_a_narrow_terminal(
+    raftlog: Raftlog, pki: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("raftlog.cli.output.console", _narrow)
+    monkeypatch.chdir(pki.parent)
+    ran = raftlog("certs", "issue", "pki", *NODE)
+    assert tomllib.loads(ran.out) == {
+        "tls": {
+            "certificate": {"file": str(pki / "node-7.pem")},
+            "key": {"file": str(pki / "node-7.key")},
+            "ca": {"file": str(pki / "ca.pem")},
+        },
+        "node": {"principal": {"rule": RULE.pattern}},
+    }
+    ran = raftlog("certs", "issue", "pki", "--client", "alice")
+    assert shlex.split(ran.out, comments=True) == [
+        "export", f"RAFTLOG_TLS_CERTIFICATE_FILE={pki}/client-alice.pem",
+        "export", f"RAFTLOG_TLS_KEY_FILE={pki}/client-alice.key",
+        "export", f"RAFTLOG_TLS_CA_FILE={pki}/ca.pem",
+    ]  # fmt: skip
+
+
+def _narrow() -> object:
+    from raftlog.safe_console import SafeConsole
+
+    return SafeConsole(highlight=False, markup=False, emoji=False, width=80)
+
+
+def test_files_are_replaced_with_force_only(raftlog: Raftlog, pki: Path) -> None:
+    raftlog("certs", "issue", pki, *NODE)
+    before = {path: path.read_bytes() for path in pki.iterdir()}
+    (pki / "node-7.pem").unlink()
+    refused(raftlog("certs", "issue", pki, *NODE), f"{pki / 'node-7.key'}: already there; --force")
+    (pki / "node-7.key").chmod(0o644)
+    assert raftlog("certs", "issue", pki, *NODE, "--force").code == 0
+    after = {path: path.read_bytes() for path in pki.iterdir()}
+    assert before.keys() == after.keys()
+    assert {path.name for path in after if after[path] != before[path]} == {
+        "node-7.pem",
+        "node-7.key",
+    }
+    assert mode_of(pki / "node-7.key") == 0o600
+    tls_of(pki, "node-7").server_credentials()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["node-7", "NODE-7", "node-07", "a/b", "../a", "", "-a", ".a", "a b", "a,CN=node-7", "a\n",
+     "ä", "a" * 65, "a\x1b[31m", "*"],
+)  # fmt: skip
+def test_a_client_has_a_name_that_is_no_nodes(raftlog: Raftlog, pki: Path, name: str) -> None:
+    before = set(pki.rglob("*"))
+    refused(raftlog("certs", "issue", pki, f"--client={name}"), "--client")
+    assert set(pki.parent.rglob("*")) == before | {pki}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "give --node ID or --client NAME"),
+        (("--node", 1, "--client", "a"), "give --node ID or --client NAME"),
+        (("--node", 1), "--node needs --host"),
+        (("--client", "a", "--host", "h"), "--host is for nodes"),
+        (("--node", 1, "--host", "a b"), "'a b' is no host"),
+        (("--node", 1, "--host", "*.example"), "is no host"),
+        (("--node", 1, "--host", "h\x1b[31m"), r"'h\x1b[31m' is no host"),
+        (("--node", 1, "--host", ""), "'' is no host"),
+        (("--node", 1, "--host", "0.0.0.0"), "needs a real address"),
+        (("--node", 1, "--host", "fe80::1%eth0"), "needs a real address"),
+    ],
+)
+def test_what_makes_no_sense(
+    raftlog: Raftlog, pki: Path, arguments: tuple[object, ...], says: str
+) -> None:
+    refused(raftlog("certs", "issue", pki, *arguments), says)
+    assert {path.name for path in pki.iterdir()} == {"ca.pem", "ca.key"}
+
+
+@pytest.mark.parametrize("days", [0, -1, 36_501])
+def test_the_days_have_bounds(raftlog: Raftlog, pki: Path, days: int) -> None:
+    for command in (("init", pki.parent / "b"), ("issue", pki, "--client", "a")):
+        ran = raftlog("certs", *command, f"--days={days}")
+        assert ran.code == 2
+        assert "--days" in ran.err
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\x1b[31m", "a\nb", "a" * 65])
+def test_an_authority_has_a_printable_name(raftlog: Raftlog, tmp_path: Path, name: str) -> None:
+    refused(raftlog("certs", "init", tmp_path / "pki", f"--name={name}"), "--name")
+    assert not (tmp_path / "pki").exists()
+
+
+def test_an_authority_that_is_none(raftlog: Raftlog, pki: Path, tmp_path: Path) -> None:
+    issue = ("certs", "issue", pki, "--client", "a")
+    refused(raftlog("certs", "issue", tmp_path, "--client", "a"), "raftlog certs init")
+    (pki / "ca.key").chmod(0o640)
+    refused(raftlog(*issue), "chmod 600", "mode 0640")
+    raftlog("certs", "init", tmp_path / "other")
+    (pki / "ca.key").chmod(0o600)
+    kept = (pki / "ca.key").read_bytes()
+    (pki / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
+    refused(raftlog(*issue), "is not the key of")
+    (pki / "ca.key").write_bytes(b"nothing")
+    refused(raftlog(*issue), "are no certificate and its key")
+    (pki / "ca.key").write_bytes(kept)
+    assert raftlog(*issue).code == 0
+
+
+def test_a_directory_that_cannot_be_made(raftlog: Raftlog, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused(raftlog("certs", "init", tmp_path / "file"), str(tmp_path / "file"))
+    refused(raftlog("certs", "init", tmp_path / "file" / "pki"), str(tmp_path / "file"))
