@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 from cluster_kit import PATIENCE_S, raftlog, until
 
 from raftlog.cli.local import LocalCluster
@@ -52,16 +51,11 @@ class Files:
         }
 
 
-def issue(authority: trustme.CA, directory: Path, name: str) -> Files:
-    directory.mkdir(exist_ok=True)
-    files = Files(*(directory / f"{name}-{kind}.pem" for kind in ("certificate", "key", "ca")))
-    certificate = authority.issue_cert("127.0.0.1", "localhost", common_name=name)
-    files.key.touch(mode=0o600)
-    certificate.private_key_pem.write_to_path(files.key)
-    for blob in certificate.cert_chain_pems:
-        blob.write_to_path(files.certificate, append=True)
-    authority.cert_pem.write_to_path(files.ca)
-    return files
+def issue(directory: Path, name: str, *whom: object) -> Files:
+    """By the authority in the directory."""
+    ran = raftlog("certs", "issue", directory, *whom)
+    assert ran.code == 0, ran
+    return Files(directory / f"{name}.pem", directory / f"{name}.key", directory / "ca.pem")
 
 
 @dataclass(frozen=True)
@@ -85,12 +79,16 @@ class Identified:
 
 @pytest.fixture(scope="module")
 def identified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Identified]:
-    directory, authority = tmp_path_factory.mktemp("identified"), trustme.CA()
+    directory = tmp_path_factory.mktemp("identified")
+    pki = directory / "pki"
+    ran = raftlog("certs", "init", pki)
+    assert ran.code == 0, ran
     cluster = LocalCluster(directory / "c", controllers=3, brokers=2)
     cluster.generate()
     nodes: dict[int, Files] = {}
     for node in cluster.nodes:
-        files = nodes[node.node_id] = issue(authority, directory / "pem", f"node-{node.node_id}")
+        whom = ("--node", node.node_id, "--host", "127.0.0.1", "--host", "localhost")
+        files = nodes[node.node_id] = issue(pki, f"node-{node.node_id}", *whom)
         lines = {**files.settings(), "node.principal.rule": RULE}.items()
         with cluster.config_path(node.name).open("a") as config:
             config.writelines(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in lines)
@@ -98,7 +96,7 @@ def identified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Identified]
         cluster.start_controllers()
         cluster.start_brokers()
         cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
-        yield Identified(cluster, issue(authority, directory / "pem", "client"), nodes)
+        yield Identified(cluster, issue(pki, "client-client", "--client", "client"), nodes)
     finally:
         cluster.stop_all(timeout_s=5)
 
