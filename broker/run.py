@@ -32,7 +32,7 @@ from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import add_broker_metrics, add_space_metrics
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
-from raftlog.security.configured import authentication_of
+from raftlog.security.configured import authentication_of, warn_of_plaintext
 from raftlog.security.guard import Authentication, guarded, guarded_handler
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.layout import disk_bytes
@@ -214,6 +214,7 @@ async def _live(
             extra_handlers=[_unary_handler(service, authentication)],
             guard=lambda acceptors: guarded(acceptors, authentication),
         )
+        warn_of_plaintext(config.settings)
         log.info(
             "broker started",
             node=settings.broker_id,

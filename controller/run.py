@@ -30,7 +30,7 @@ from raftlog.observability.node_metrics import (
 )
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
-from raftlog.security.configured import authentication_of
+from raftlog.security.configured import authentication_of, warn_of_plaintext
 from raftlog.security.guard import Authentication, guarded, guarded_handler
 from raftlog.storage.api import LogStore
 from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
@@ -103,6 +103,7 @@ async def run_controller(config: NodeConfig) -> int:
         )
         http = await start_http(config, service, transport)
         service.start()
+        warn_of_plaintext(config.settings)
         log.info(
             "controller started",
             node=config.node_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from raftlog.limits.hosts import host_error
 
@@ -28,6 +29,19 @@ class Endpoint:
     def address(self) -> str:
         """host:port."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it.
+
+        A name other than localhost is not taken for one, whatever it resolves to today.
+        """
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
 
     def __str__(self) -> str:
         return f"{self.name}://{self.address}" if self.name else self.address

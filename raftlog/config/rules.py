@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from raftlog.config.settings import Settings, key_of
-from raftlog.endpoint import WILDCARD_HOSTS, Endpoint
+from raftlog.endpoint import WILDCARD_HOSTS, Endpoint, parse_endpoint
 from raftlog.identity import NodeRule
 from raftlog.limits.rules import CLUSTER_ID, RACK
 from raftlog.limits.timeouts import fencing_fits, heartbeats_fit
@@ -273,6 +273,26 @@ def _replica_fetch_fits_message(settings: Settings) -> str | None:
     )
 
 
+def listens_in_plaintext(settings: Settings) -> Endpoint | None:
+    """Where this node listens without TLS for other machines."""
+    own = (one for one in settings.controller_quorum_voters if one.node_id == settings.node_id)
+    listeners = settings.listeners or tuple(parse_endpoint(one.endpoint) for one in own)
+    if settings.tls_certificate_file or len(listeners) != 1 or listeners[0].is_loopback:
+        return None
+    return listeners[0]
+
+
+def _plaintext(settings: Settings) -> str | None:
+    reached = None if settings.security_plaintext_allow else listens_in_plaintext(settings)
+    if reached is None:
+        return None
+    return (
+        f"{reached.address} is no loopback address, and without TLS whoever reaches it can read,"
+        " change and destroy the cluster: set tls.certificate.file, tls.key.file and tls.ca.file,"
+        " or security.plaintext.allow = true where nobody else is in the network"
+    )
+
+
 def _node_rule(settings: Settings) -> str | None:
     if not settings.node_principal_rule:
         return None
@@ -359,6 +379,7 @@ RULES: tuple[Rule, ...] = (
         _replica_fetch_fits_message,
     ),
     Rule(("tls_certificate_file", "tls_key_file", "tls_ca_file"), _tls_complete),
+    Rule(("listeners", "controller_quorum_voters", "security_plaintext_allow"), _plaintext),
     Rule(("node_principal_rule",), _node_rule),
     Rule(("ssl_principal_mapping_rules",), _principal_rules),
 )

@@ -444,6 +444,11 @@ class Settings:
     )
 
     # --- TLS -------------------------------------------------------------------------------------
+    security_plaintext_allow: bool = _key(
+        False,
+        "Listen without TLS on an address that other machines reach. Whoever reaches it can read,"
+        " change and destroy the cluster: for a network in which nobody else is.",
+    )
     tls_certificate_file: str = _key(
         "",
         "This node's certificate chain, PEM. With the key and the certificate authorities it turns"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from raftlog.config.rules import listens_in_plaintext
 from raftlog.config.settings import Settings
 from raftlog.identity import NodeRule
+from raftlog.logger import get_logger
 from raftlog.principals import PrincipalMapping
 from raftlog.security.guard import Authentication
+
+log = get_logger(__name__)
 
 
 def authentication_of(settings: Settings) -> Authentication | None:
@@ -16,3 +20,14 @@ def authentication_of(settings: Settings) -> Authentication | None:
         NodeRule.parse(settings.node_principal_rule),
         PrincipalMapping.parse(settings.ssl_principal_mapping_rules),
     )
+
+
+def warn_of_plaintext(settings: Settings) -> None:
+    """Say at each start what ``security.plaintext.allow`` means."""
+    reached = listens_in_plaintext(settings)
+    if reached is not None:
+        log.warning(
+            "this node listens without TLS (security.plaintext.allow): whoever reaches the address"
+            " can read, change and destroy the cluster",
+            listener=reached.address,
+        )

@@ -10,6 +10,7 @@ import pytest
 from controller.run import settings_of
 from raftlog.config.load import load_config
 from raftlog.config.node import NodeConfig
+from raftlog.config.rules import listens_in_plaintext
 from raftlog.endpoint import Endpoint, parse_endpoint
 from raftlog.errors import ConfigError
 from raftlog.limits.rules import RACK
@@ -29,6 +30,7 @@ cluster.id = "C"
 log.dirs = ["data"]
 listeners = ["127.0.0.1:9092"]
 controller.quorum.voters = ["1@127.0.0.1:9093"]
+security.plaintext.allow = true
 """
 
 
@@ -109,11 +111,12 @@ def test_a_broker_need_not_have_an_id(write: Callable[[str], Path]) -> None:
 def test_nested_dotted_and_quoted_forms_mean_the_same(write: Callable[[str], Path]) -> None:
     tail = CONTROLLER.split("log.dirs", maxsplit=1)[0] + 'log.dirs = "data"\n'
     nested = load(
-        write(tail + '[controller.quorum]\nvoters = ["1@h:1"]\nfetch.timeout.ms = 3000\n')
+        write(tail + '[controller.quorum]\nvoters = ["1@127.0.0.1:1"]\nfetch.timeout.ms = 3000\n')
     )
     quoted = load(
         write(
-            tail + '"controller.quorum.voters" = ["1@h:1"]\n"controller.quorum.fetch.timeout.ms" ='
+            tail
+            + '"controller.quorum.voters" = ["1@127.0.0.1:1"]\n"controller.quorum.fetch.timeout.ms" ='
             " 3000\n"
         )
     )
@@ -134,11 +137,11 @@ def test_flags_win_over_environment_over_file(write: Callable[[str], Path]) -> N
 def test_lists_and_numbers_from_strings(write: Callable[[str], Path]) -> None:
     config = load(
         write(CONTROLLER),
-        "controller.quorum.voters=1@a:1, 2@b:2",
+        "controller.quorum.voters=1@localhost:1, 2@b:2",
         RAFTLOG_CONTROLLER_QUORUM_FETCH_TIMEOUT_MS="4000",
     )
     assert config.controller is not None
-    assert config.controller.voters == (Voter(1, "a:1"), Voter(2, "b:2"))
+    assert config.controller.voters == (Voter(1, "localhost:1"), Voter(2, "b:2"))
     assert config.settings.controller_quorum_fetch_timeout_ms == 4000
 
 
@@ -149,6 +152,7 @@ def test_without_a_file() -> None:
         "RAFTLOG_CLUSTER_ID": "C",
         "RAFTLOG_LOG_DIRS": "/data",
         "RAFTLOG_LISTENERS": "0.0.0.0:9092",
+        "RAFTLOG_SECURITY_PLAINTEXT_ALLOW": "true",
         "RAFTLOG_ADVERTISED_LISTENERS": "PLAINTEXT://broker-4:9092",
         "RAFTLOG_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS": "a:1,b:2",
     }
@@ -210,6 +214,35 @@ tls.key.file = "k"
 
 
 @pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "[::1]:1", "localhost:1", "127.8.9.1:1", "CLIENT://127.0.0.1:1"]
+)
+def test_a_loopback_address_needs_no_tls(write: Callable[[str], Path], address: str) -> None:
+    assert str(load(write(CONTROLLER), f"listeners={address}").listener) == address
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1:1", "h:1", "localhost.example:1", "[2001:db8::1]:1"])
+def test_an_address_that_others_reach_needs_tls_or_a_word(
+    write: Callable[[str], Path], address: str
+) -> None:
+    path = write(CONTROLLER)
+    (found,) = mistakes(path, f"listeners={address}")
+    assert found.startswith(f"listeners: {address} is no loopback address, and without TLS")
+    assert found.endswith("security.plaintext.allow = true where nobody else is in the network")
+    allowed = load(path, f"listeners={address}", "security.plaintext.allow=true")
+    assert listens_in_plaintext(allowed.settings) == allowed.listener
+    files = (f"tls.{name}.file=x" for name in ("certificate", "key", "ca"))
+    secured = load(path, f"listeners={address}", *files)
+    assert listens_in_plaintext(secured.settings) is None
+
+
+def test_a_controllers_address_among_the_voters_is_a_listener_too(
+    write: Callable[[str], Path],
+) -> None:
+    (found,) = mistakes(write(CONTROLLER), "controller.quorum.voters=1@c1.example:9093")
+    assert found.startswith("listeners: c1.example:9093 is no loopback address")
+
+
+@pytest.mark.parametrize(
     ("key", "value", "words"),
     [
         ("broker.session.timeout.ms", "4000", "more than two heartbeats"),
@@ -241,7 +274,11 @@ tls.key.file = "k"
         ("log.dirs", "a,b", "exactly one directory, not 2"),
         ("listeners", "a:1,b:2", "exactly one listener, not 2"),
         ("http.listener", "a:1,b:2", "at most one"),
-        ("controller.quorum.voters", "1@a:1,2@a:1", "the same address twice: a:1"),
+        (
+            "controller.quorum.voters",
+            "1@localhost:1,2@localhost:1",
+            "the same address twice: localhost:1",
+        ),
         ("controller.quorum.voters", "1@0.0.0.0:1", "needs a real host and port"),
         ("controller.quorum.voters", "1@a:0", "needs a real host and port"),
         ("controller.quorum.voters", "a:1", "is not id@host:port"),
@@ -330,6 +367,7 @@ node.id = 4
 cluster.id = "c"
 log.dirs = "data"
 listeners = ["10.0.0.4:9093"]
+security.plaintext.allow = true
 controller.quorum.bootstrap.servers = ["10.0.0.1:9093", "10.0.0.4:9093"]
 controller.quorum.auto.join.enable = true
 """
