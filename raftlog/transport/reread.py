@@ -73,10 +73,11 @@ class Reread(Generic[T]):
         log.info("changed certificate files are used from here on", files=names)
 
     def _look(self) -> _Seen:
-        return tuple(_stamp(path) for path in self._paths)
+        return tuple(stamp(path) for path in self._paths)
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is replaced or written; None: it is not there."""
     try:
         status = os.stat(path)
     except OSError:

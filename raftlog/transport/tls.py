@@ -11,7 +11,7 @@ from typing import Any
 from raftlog.errors import ConfigError
 from raftlog.key_file import exposed
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.reread import Reread
+from raftlog.transport.reread import Reread, stamp
 
 import grpc  # isort: skip
 
@@ -74,6 +74,7 @@ class TlsConfig:
     def _read(self) -> tuple[bytes, bytes, bytes]:
         contents: list[bytes] = []
         mistakes: list[str] = []
+        before = [stamp(path) for path in self._paths]
         for key, path in zip(_KEYS, self._paths, strict=True):
             try:
                 contents.append(path.read_bytes())
@@ -81,6 +82,9 @@ class TlsConfig:
                 mistakes.append(f"{key}: {error.strerror}: {path}")
         if mistakes or (mistakes := self._unusable()):
             raise ConfigError("; ".join(mistakes))
+        if [stamp(path) for path in self._paths] != before:
+            # What was checked need not be what was read.
+            raise ConfigError(f"{', '.join(_KEYS)}: the files were replaced while they were read")
         certificate, private_key, ca = contents
         return certificate, private_key, ca
 
@@ -93,7 +97,7 @@ class TlsConfig:
         try:
             # An empty password: a key that has one must not ask the terminal for it.
             context.load_cert_chain(self.certificate_path, self.private_key_path, password="")
-        except (ssl.SSLError, ValueError) as error:
+        except (OSError, ValueError) as error:
             files = f"{self.certificate_path} and {self.private_key_path}"
             mistakes.append(
                 f"tls.certificate.file, tls.key.file: {files} are no certificate and its key:"
@@ -101,8 +105,12 @@ class TlsConfig:
             )
         try:
             context.load_verify_locations(self.ca_path)
-        except (ssl.SSLError, ValueError) as error:
+        except (OSError, ValueError) as error:
             mistakes.append(f"tls.ca.file: {self.ca_path} holds no certificate: {error}")
-        if wrong := exposed(self.private_key_path):
+        try:
+            wrong = exposed(self.private_key_path)
+        except OSError as error:
+            wrong = str(error)
+        if wrong:
             mistakes.append(f"tls.key.file: {wrong}")
         return mistakes

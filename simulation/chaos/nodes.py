@@ -52,6 +52,8 @@ class ChaosNode:
             "cluster.id": cluster_id,
             "log.dirs": [str(self.data)],
             "listeners": [self.endpoint],
+            # The addresses of namespaces of our own.
+            "security.plaintext.allow": True,
             "http.listener": f"{self._network.address(self.id)}:{HTTP_PORT}",
             "controller.quorum.voters": voters,
             **SETTINGS,

@@ -155,3 +155,35 @@ def test_a_renewed_certificate_and_another_authority_take_effect_at_the_next_con
         assert first.reasons == []
 
     run_real(scenario, tls=issue(old, tmp_path, "first", before))
+
+
+def test_files_that_are_replaced_while_they_are_read_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    tls = issue(authority, tmp_path, "first", authority.cert_pem.bytes())
+    check = TlsConfig._unusable
+
+    def replaced(tls: TlsConfig) -> list[str]:
+        issue(authority, tmp_path, "second", authority.cert_pem.bytes())
+        return check(tls)
+
+    monkeypatch.setattr(TlsConfig, "_unusable", replaced)
+    with pytest.raises(ConfigError, match="replaced while they were read"):
+        tls.channel_credentials()
+
+
+def test_a_file_that_vanishes_while_it_is_checked_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    tls = issue(authority, tmp_path, "first", authority.cert_pem.bytes())
+    check = TlsConfig._unusable
+
+    def vanished(tls: TlsConfig) -> list[str]:
+        tls.private_key_path.unlink()
+        return check(tls)
+
+    monkeypatch.setattr(TlsConfig, "_unusable", vanished)
+    with pytest.raises(ConfigError, match=r"tls\.key\.file"):
+        tls.channel_credentials()
