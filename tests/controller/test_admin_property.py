@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from deciding import Cell, envelope
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import nightly
 
 from controller.rules.partition_change import assignment_of
 from controller.settings import ControllerSettings
@@ -324,9 +326,18 @@ class World:
             self.cell.due()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.lists(operations, min_size=25, max_size=60))
-def test_any_history_keeps_the_rules(history: list[tuple[Any, ...]]) -> None:
-    world = World()
-    for name, *args in history:
-        world.run(name, *args)
+@pytest.mark.parametrize("histories", [50, nightly(500)])
+def test_any_history_keeps_the_rules(histories: int) -> None:
+    seen = 0
+
+    @settings(max_examples=histories, deadline=None, derandomize=True)
+    @given(st.lists(operations, min_size=25, max_size=60))
+    def keeps_the_rules(history: list[tuple[Any, ...]]) -> None:
+        nonlocal seen
+        world = World()
+        for name, *args in history:
+            world.run(name, *args)
+        seen += 1
+
+    keeps_the_rules()
+    assert seen >= histories

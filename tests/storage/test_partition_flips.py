@@ -15,6 +15,7 @@ import pytest
 from partition_kit import KEYS, flush, open_rocks_partitions
 from prober import Prober
 from storage_kit import make_chunk
+from tiers import nightly
 
 PROBER = Path(__file__).with_name("partition_prober.py")
 FLIPS = int(os.environ.get("RAFTLOG_FLIPS", "4"))
@@ -49,7 +50,7 @@ async def make_directory(parent: Path, state: str) -> Path:
     return parent / state
 
 
-@pytest.mark.parametrize("state", ["closed", "killed"])
+@pytest.mark.parametrize("state", [nightly("closed"), "killed"])
 async def test_a_flipped_byte_is_found_or_harmless(
     tmp_path: Path, prober: Prober, state: str
 ) -> None:

@@ -15,6 +15,7 @@ import google_crc32c
 import pytest
 from storage_kit import IDENTITY, flush, make_batch, make_chunk, open_rocks, whole, write_vote
 from structlog.testing import capture_logs
+from tiers import nightly
 
 from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
@@ -77,7 +78,7 @@ def outcome(directory: Path) -> tuple[bytes, VoteState] | str:
             store.close()
 
 
-@pytest.mark.parametrize("name", ["clean", "crashed"])
+@pytest.mark.parametrize("name", [nightly("clean"), "crashed"])
 async def test_flipped_bytes_are_found_or_harmless(
     tmp_path: Path, images: dict[str, Image], name: str
 ) -> None:
