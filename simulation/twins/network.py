@@ -136,6 +136,8 @@ class SimNetwork:
         The caller forgets the processes' objects; their tasks stay where they are until the run
         ends.
         """
+        # First: what a paused host whose code takes time has before it would run as it resumes.
+        self.loop.drop_host(host)
         self.resume(host)
         for transport in self._transports.get(host, []):
             transport.die()

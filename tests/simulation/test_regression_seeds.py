@@ -523,6 +523,18 @@ REGRESSIONS = [
         ' 1.1101121369402709, "whole_roll": 0.218}}',
         id="a checker read a chunk in which a bit had flipped, and died of it",
     ),
+    pytest.param(
+        1795415011332,
+        '{"observers": 2, "clients": 3, "unclean": true, "unclean_topics": true, "balance_interval_s": 1,'
+        ' "shared_keys": 0, "numbered_share": 1.0, "safety_s": 9.0, "delay_min_ms": 0.5, "delay_mean_ms":'
+        ' 1.5, "disk_max_ms": 10.0, "election_timeout_ms": 200, "fetch_timeout_ms": 200,'
+        ' "session_timeout_ms": 1500, "snapshot_bytes": 200, "retention_bytes": 1, "snapshot_part_bytes":'
+        ' 500, "data_per_s": 8.0, "replica_lag_ms": 500, "strict_share": 0.7, "round_robin": true,'
+        ' "adopt_after_ms": 1000, "work_us": 300.0, "faults": {"kill_broker": 0.8, "kill_all_brokers": 4.0,'
+        ' "brokers_cut": 1.0, "broker_pause": 2.0, "stop_broker": 0.7, "lower_features": 0.7, "newcomer":'
+        ' 0.5, "broker_away": 2.0, "alter_hostnames": 1.0, "slow_fetch": 1.2047711749043584}}',
+        id="a paused broker whose code takes time did what it had before it when it was killed",
+    ),
 ]
 
 

@@ -15,7 +15,7 @@ from transport_worlds import Recorder, echo, request, until
 from raftlog.errors import ConfigError
 from raftlog.transport.api import Conversation, LinkClosedError, Probe, TransportLimits
 from raftlog.wire.controller.v1 import controller_pb2
-from simulation.twins.loop import host_context, run
+from simulation.twins.loop import VirtualLoop, host_context, run
 from simulation.twins.network import NetworkParams, SimNetwork
 from simulation.twins.network_transport import SimDialer, SimTransport
 
@@ -361,5 +361,28 @@ def test_a_server_that_hangs_up_at_once_is_not_dialled_as_fast_as_it_hangs_up() 
         pair.client_transport.dial("s:2", Conversation.CONTROLLER, Recorder())
         await asyncio.sleep(10)
         assert 20 <= len(hangs_up.links) <= 50
+
+    simulate(scenario)
+
+
+def test_a_paused_host_whose_code_takes_time_does_nothing_more_when_it_is_killed() -> None:
+    async def scenario(pair: Pair) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.set_cost("s", lambda: 1.0)
+        pair.server.on_received = None
+        link = pair.client.links[0]
+        link.send(request(1))
+        await until(lambda: pair.server.ids == [1])
+        # It is busy with the first one for a second; the others wait behind it.
+        for number in (2, 3):
+            link.send(request(number))
+        await asyncio.sleep(0.5)
+        pair.network.pause("s")
+        await asyncio.sleep(2.0)
+        pair.network.crash("s")
+        assert pair.server.ids == [1]
+        await asyncio.sleep(5.0)
+        assert pair.server.ids == [1]
 
     simulate(scenario)
