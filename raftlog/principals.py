@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from raftlog.identity import PeerIdentity
 
+ANONYMOUS_PRINCIPAL = "User:ANONYMOUS"
+"""Kafka's name of one who has not said who it is."""
 _RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)")
 _GROUP = re.compile(r"\$(\d)")
 
@@ -66,9 +68,12 @@ class PrincipalMapping:
         return cls(tuple(rules))
 
     def principal_of(self, identity: PeerIdentity) -> str:
-        """``User:…``; empty if no rule matches: then the peer is nobody."""
+        """``User:…``; ANONYMOUS_PRINCIPAL if there is no subject, or no rule matches it.
+
+        Never empty: what a broker forwards without a principal is its own request.
+        """
         for rule in self.rules:
             name = rule.apply(identity.subject)
             if name is not None:
-                return f"User:{name}" if name else ""
-        return ""
+                return f"User:{name}" if name else ANONYMOUS_PRINCIPAL
+        return ANONYMOUS_PRINCIPAL

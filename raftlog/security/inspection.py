@@ -12,9 +12,10 @@ from typing import TypeVar
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from raftlog.identity import PeerIdentity
+from raftlog.transport.peer_identity import names_of
 
 _USAGES = {
     ExtendedKeyUsageOID.SERVER_AUTH: "serverAuth",
@@ -86,15 +87,11 @@ def _inspected(certificate: x509.Certificate) -> Inspected:
     usages = _of(extensions, x509.ExtendedKeyUsage)
     subject = certificate.subject.rfc4514_string()
     names = tuple(_texts(alternatives))
-    # gRPC shows a node the first common name.
-    common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[:1]
-    seen = {name for name in names if name.startswith(("DNS:", "URI:"))}
-    seen.update(f"CN={name.value!s}" for name in common)
     return Inspected(
         subject=subject,
         issuer=certificate.issuer.rfc4514_string(),
         names=names,
-        identity=PeerIdentity(subject, frozenset(seen)),
+        identity=PeerIdentity(subject, names_of(certificate)),
         authority=constraints is not None and constraints.ca,
         usages=None
         if usages is None

@@ -11,6 +11,7 @@ from typing import Any
 from raftlog.errors import ApiError
 from raftlog.transport.api import Conversation
 from raftlog.transport.wire_errors import error_to_wire
+from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.data.v1 import data_pb2 as data
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
@@ -79,6 +80,10 @@ def _of_controller(message: controller.ControllerRequest) -> int | None:
     return _claimed(message, CONTROLLER_CLAIMS)
 
 
+def _of_broker(message: broker.BrokerRequest) -> int | None:
+    return _claimed(message.write, CONTROLLER_CLAIMS) if message.HasField("write") else None
+
+
 def _of_fetch(message: Any) -> int | None:
     replica_id = int(message.replica_id)
     return None if replica_id == NOBODY else replica_id
@@ -95,8 +100,9 @@ CLAIM_OF: Mapping[Conversation, Callable[[Any], int | None]] = {
     Conversation.CONTROLLER: _of_controller,
     Conversation.OBSERVER: _of_fetch,
     Conversation.REPLICA_FETCH: _of_replica_fetch,
+    Conversation.BROKER: _of_broker,
 }
-"""The node id that a request claims, None: it claims none. BROKER is the clients' conversation."""
+"""The node id that a request claims, None: it claims none."""
 
 _QUORUM_RESPONSES: Mapping[str, tuple[str, Any]] = {
     "vote_request": ("vote_response", quorum.VoteResponse),
@@ -131,4 +137,6 @@ def refusal_of(conversation: Conversation, message: Any, error: ApiError) -> Any
                 error_message=error.message,
             )
         case Conversation.BROKER:
-            raise UnlistedError(conversation.name)
+            return broker.BrokerResponse(
+                correlation_id=message.correlation_id, error=error_to_wire(error)
+            )

@@ -2,25 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+import warnings
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from raftlog.identity import ANONYMOUS, PeerIdentity
 
-_KINDS = {"x509_common_name": "CN=", "peer_dns": "DNS:", "peer_uri": "URI:"}
-"""gRPC's properties of a peer -> how a rule names them."""
+if TYPE_CHECKING:
+    from cryptography import x509
+
+REMEMBERED = 1024
+"""So many certificates are parsed once: each call of a peer shows its own again."""
 
 
 def identity_of(context: Any) -> PeerIdentity:
     """Of a call's peer; ANONYMOUS if it has shown no certificate that was checked."""
     shown = context.auth_context()
-    if not shown or "x509_pem_cert" not in shown:
+    pem = next(iter(shown.get("x509_pem_cert", ())), b"") if shown else b""
+    if not pem:
         return ANONYMOUS
-    names = frozenset(
-        prefix + name for kind, prefix in _KINDS.items() for name in _texts(shown.get(kind, ()))
-    )
-    return PeerIdentity(next(_texts(shown.get("x509_subject", ())), ""), names)
+    subject = next(iter(shown.get("x509_subject", ())), b"")
+    return _identity(subject.decode("utf-8", "replace"), pem)
 
 
-def _texts(values: Iterable[bytes]) -> Iterator[str]:
-    return (value.decode("utf-8", "replace") for value in values)
+@lru_cache(REMEMBERED)
+def _identity(subject: str, pem: bytes) -> PeerIdentity:
+    # Here: a client that shows none needs no parser.
+    from cryptography import x509
+
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            names = names_of(x509.load_pem_x509_certificate(pem))
+    except Exception:
+        # Whoever issued it decides what is in it.
+        names = frozenset()
+    return PeerIdentity(subject, names)
+
+
+def names_of(certificate: x509.Certificate) -> frozenset[str]:
+    r"""The names that a rule looks at; none if one of them is not what it seems.
+
+    Why not gRPC's own: it cuts a name at its first NUL [an authority signs ``node-4\0.example``
+    for its owner, who is node 4 then], and takes the first of several common names. Raises what the
+    parser does about other malformed certificates.
+    """
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    names = [f"CN={one.value!s}" for one in common]
+    try:
+        alternative = certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
+    except x509.ExtensionNotFound:
+        pass
+    else:
+        names += [f"DNS:{name}" for name in alternative.get_values_for_type(x509.DNSName)]
+        names += [
+            f"URI:{name}"
+            for name in alternative.get_values_for_type(x509.UniformResourceIdentifier)
+        ]
+    if len(common) > 1 or not all(name.isprintable() for name in names):
+        return frozenset()
+    return frozenset(names)

@@ -87,10 +87,18 @@ def test_the_node_that_it_names(raftlog: Raftlog, file: Path, rule: str, nodes: 
         x509.DNSName("n4.example"),
         x509.UniformResourceIdentifier("spiffe://example/5"),
     )
-    # Nodes see the first common name only.
-    file.write_bytes(made("node-7", "node-8", names=names).public_bytes(PEM))
+    file.write_bytes(made("node-7", names=names).public_bytes(PEM))
     ran = raftlog("certs", "inspect", file, "--node-principal-rule", rule, "--json")
     assert ran.json["certificates"][0]["nodes"] == nodes
+
+
+@pytest.mark.parametrize("common", [("node-7", "node-8"), ("node-7\0evil",)])
+def test_a_name_that_nodes_do_not_take_is_no_nodes(
+    raftlog: Raftlog, file: Path, common: tuple[str, ...]
+) -> None:
+    file.write_bytes(made(*common).public_bytes(PEM))
+    ran = raftlog("certs", "inspect", file, "--json")
+    assert ran.json["certificates"][0]["nodes"] == []
 
 
 def test_a_rule_that_is_none(raftlog: Raftlog, file: Path) -> None:

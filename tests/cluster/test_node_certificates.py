@@ -291,7 +291,22 @@ def test_a_unary_call_is_no_way_around(identified: Identified) -> None:
                 return error.code()
         return grpc.StatusCode.OK
 
+    async def call_through(broker_endpoint: str) -> grpc.StatusCode:
+        files = identified.client
+        credentials = TlsConfig(files.certificate, files.key, files.ca).channel_credentials()
+        write = controller.ControllerRequest(broker_heartbeat=heartbeat)
+        async with grpc.aio.secure_channel(broker_endpoint, credentials) as channel:
+            method = channel.unary_unary("/raftlog.wire.broker.v1.Broker/Write")
+            try:
+                await method(write.SerializeToString(), timeout=TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+        return grpc.StatusCode.OK
+
     assert asyncio.run(call()) is grpc.StatusCode.PERMISSION_DENIED
+    # The broker itself would forward it with its own certificate.
+    itself = next(one for one in identified.cluster.brokers if one.node_id == heartbeat.broker_id)
+    assert asyncio.run(call_through(itself.endpoint)) is grpc.StatusCode.PERMISSION_DENIED
     assert identified.brokers()["brokers"][0]["state"] == "active"
 
 

@@ -179,13 +179,23 @@ def asked(principal: str) -> controller.ControllerRequest:
     [
         (CLIENT, "User:admin", "User:CN=client"),
         (CLIENT, "", "User:CN=client"),
-        (ANONYMOUS, "User:admin", ""),
+        (ANONYMOUS, "User:admin", "User:ANONYMOUS"),
+        (of(OTHER), "User:ANONYMOUS", "User:ANONYMOUS"),
         (of(OTHER), "User:alice", "User:alice"),
         (of(OTHER), "", "User:CN=node-4"),
         (PeerIdentity("CN=node-x", frozenset({"CN=node-x"})), "User:admin", "User:CN=node-x"),
         (PeerIdentity("CN=node-07", frozenset({"CN=node-07"})), "User:admin", "User:CN=node-07"),
     ],
-    ids=["client", "says nothing", "nobody", "forwarded", "node", "like a node", "no id"],
+    ids=[
+        "client",
+        "says nothing",
+        "nobody",
+        "forwarded nobody",
+        "forwarded",
+        "node",
+        "like a node",
+        "no id",
+    ],
 )
 def test_a_controller_takes_the_principal_of_the_certificate_but_what_nodes_forward(
     who: PeerIdentity, stated: str, written: str
@@ -202,6 +212,17 @@ def test_a_broker_takes_the_principal_of_the_certificate_alone(who: PeerIdentity
     _, recorder = deliver(C.BROKER, request, who)
     (got,) = recorder.got
     assert (got.write.client.principal, got.write.client.sequence) == (f"User:{who.subject}", 9)
+
+
+@pytest.mark.parametrize("who", [CLIENT, of(ME), of(OTHER)], ids=["client", "itself", "node"])
+@pytest.mark.parametrize("body", [body for body, field in CONTROLLER_CLAIMS.items() if field])
+def test_nobody_sends_in_a_nodes_name_through_a_broker(body: str, who: PeerIdentity) -> None:
+    """The broker would forward it on its own link, as its own."""
+    write = in_body(controller.ControllerRequest, body, CONTROLLER_CLAIMS[body], ME)
+    link, recorder = deliver(C.BROKER, broker.BrokerRequest(correlation_id=7, write=write), who)
+    assert recorder.got == []
+    assert [error_of(one) for one in link.sent] == [(7, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]
+    assert "through no broker" in link.complaints[0]
 
 
 def test_a_read_of_a_broker_is_left_as_it_is() -> None:
@@ -242,7 +263,7 @@ def test_every_kind_of_request_has_a_row() -> None:
     assert set(CONTROLLER_CLAIMS) == {field.name for field in fields}
     bodies = quorum.QuorumMessage.DESCRIPTOR.oneofs_by_name["body"].fields
     assert set(QUORUM_CLAIMS) == {one.name for one in bodies if one.name.endswith("_request")}
-    assert set(CLAIM_OF) == set(Conversation) - {C.BROKER}
+    assert set(CLAIM_OF) == set(Conversation)
     for field in fields:
         named = {one.name for one in field.message_type.fields}
         # Who asks: a request about a broker or a voter of an operator's choice has no epoch.

@@ -7,6 +7,7 @@ import pytest
 from raftlog.identity import PeerIdentity
 from raftlog.principals import PrincipalMapping
 
+NOBODY = "User:ANONYMOUS"
 SUBJECT = "CN=Alice,OU=Ops,O=Example"
 
 
@@ -32,14 +33,14 @@ def test_the_first_rule_that_matches_the_whole_subject_counts(rules: str, expect
 
 
 def test_a_pattern_that_matches_a_part_is_no_match() -> None:
-    assert principal("RULE:CN=Alice/admin/") == ""
+    assert principal("RULE:CN=Alice/admin/") == NOBODY
     assert principal("RULE:.*Alice/admin/,DEFAULT") == f"User:{SUBJECT}"
 
 
-def test_who_has_no_certificate_or_matches_nothing_has_no_principal() -> None:
-    assert principal("DEFAULT", "") == ""
-    assert principal("RULE:^CN=Bob$/bob/") == ""
-    assert principal("RULE:.*//") == ""
+def test_who_has_no_subject_or_matches_nothing_is_anonymous() -> None:
+    assert principal("DEFAULT", "") == NOBODY
+    assert principal("RULE:^CN=Bob$/bob/") == NOBODY
+    assert principal("RULE:.*//") == NOBODY
 
 
 @pytest.mark.parametrize(
