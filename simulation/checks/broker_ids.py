@@ -147,8 +147,9 @@ class BrokerIds(Checker):
                 self._left.setdefault(message.broker_id, self._ledger.world.now())
             elif record.type == RecordType.BROKER_REGISTRATION_CHANGE:
                 # Unless it is fenced, it was heard: the answer to its heartbeat may still wait for
-                # this commit.
-                if not message.fenced and message.broker_id not in self._died:
+                # this commit. A change of the cause alone, as a lower level needs it, is of nobody.
+                moved = message.HasField("fenced") or message.HasField("in_controlled_shutdown")
+                if moved and not message.fenced and message.broker_id not in self._died:
                     self._heard[message.broker_id] = self._ledger.world.now()
             elif record.type == RecordType.UNREGISTER_BROKER:
                 self._unregistered[message.broker_id] = self._ledger.world.now()

@@ -535,6 +535,18 @@ REGRESSIONS = [
         ' 0.5, "broker_away": 2.0, "alter_hostnames": 1.0, "slow_fetch": 1.2047711749043584}}',
         id="a paused broker whose code takes time did what it had before it when it was killed",
     ),
+    pytest.param(
+        990143,
+        '{"voters": 4, "clients": 3, "reads_per_s": 0.0, "isr_changes_per_s": 10.0, "admin_per_s": 1.0,'
+        ' "shared_keys": 2, "numbered_share": 0.0, "timeout_s": 0.5, "safety_s": 9.0, "disk_max_ms": 20.0,'
+        ' "session_timeout_ms": 1500, "queue_messages": 64, "snapshot_bytes": 5000, "retention_bytes": 1,'
+        ' "snapshot_part_bytes": 100, "auto_join": true, "strict_share": 0.3, "adopt_after_ms": 1000,'
+        ' "reserve_bytes": 100000, "faults": {"pause": 2.46, "partition": 3.58, "message_late": 0.0263,'
+        ' "lower_features": 0.7, "thought_dead": 1.5699287539902245, "stop_broker": 0.7, "kill_broker": 4.0,'
+        ' "newcomer": 0.5, "broker_away": 2.0, "alter_hostnames": 1.0, "all_disks_low": 7.26001536824892,'
+        ' "controllers_away": 0.18956026917219865, "snapshot_cut": 1.04}}',
+        id="a checker of broker ids took a cause that a downgrade writes in words for a word of the broker",
+    ),
 ]
 
 
