@@ -40,6 +40,7 @@ from controller.decisions.quorum.transfer import decide_transfer
 from controller.due_work import DueWork
 from controller.state.apply import apply
 from controller.state.double_roll import ask_for_the_silent, heartbeats_off
+from controller.state.epoch_floor import RETRY_S
 from controller.state.epoch_log import LaoReport
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
@@ -52,6 +53,11 @@ WHOLE = frozenset({"register_broker", "unregister_broker", "broker_heartbeat"})
 """Requests whose effect on partitions is never refused for its size: it is bounded by what the
 broker holds.
 """
+
+_MOVES_LEADERS = frozenset(
+    {"alter_partition", "alter_partition_reassignments", "elect_leaders", "unregister_broker"}
+)
+"""Requests that may raise leader epochs: they wait until those of a recovered log are in range."""
 
 _ACKS_MAX = max(common_pb2.Acks.values())
 _WITH_EFFECTS = (Write, Reply, Defer)
@@ -165,6 +171,10 @@ class Decider:
                     result = find_result(state.log.pending, client, state.generation)
                     if result is not None:
                         return Duplicate(result)
+            if kind in _MOVES_LEADERS and state.epoch_floor.is_due(state.log.pending):
+                # [A reassignment is cancelled first: its partition has the next epoch of the
+                # history before, in which that may have had another leader.]
+                return Defer(now + RETRY_S)
             decision = handler(body, now)
             if type(decision) is Write and kind not in WHOLE:
                 check_record_bytes(decision.records, str(kind))

@@ -11,7 +11,7 @@ from deciding import Cell, registration
 
 from controller.decision import Write
 from controller.settings import ControllerSettings
-from controller.state.epoch_floor import MAX_RAISED
+from controller.state.epoch_floor import MAX_RAISED, RETRY_S
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 from raftlog.metadata.leader_epochs import EPOCHS_PER_GENERATION, MAX_GENERATION, first_leader_epoch
@@ -184,6 +184,24 @@ def test_what_is_created_begins_in_the_range_and_elections_count_on_from_there()
     assert len(new) == 4
     cell.send(rpc.UnregisterBrokerRequest(broker_id=1))
     assert leader_epochs(cell) == {EPOCHS_PER_GENERATION + elections for elections in (0, 1, 2)}
+
+
+def test_no_request_moves_a_leadership_before_all_is_raised() -> None:
+    """A partition would get the next epoch of the history before."""
+    cell = Cell(brokers=0, image=taken_back(1), epoch=1000, generation=1, bootstrap=False)
+    requests = (
+        rpc.AlterPartitionReassignmentsRequest(),
+        rpc.ElectLeadersRequest(),
+        rpc.UnregisterBrokerRequest(broker_id=1),
+        rpc.AlterPartitionRequest(broker_id=1),
+    )
+    for request in requests:
+        waits = cell.decide(request)
+        assert (waits.records, waits.decide_again_at) == ([], cell.now + RETRY_S), request
+    while (due := cell.decider.due.begin_generation()) is not None:
+        cell.propose(due)
+    for request in requests:
+        assert cell.decide(request).decide_again_at is None, request
 
 
 def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_was_decided_on() -> (

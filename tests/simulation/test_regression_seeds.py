@@ -547,6 +547,18 @@ REGRESSIONS = [
         ' "controllers_away": 0.18956026917219865, "snapshot_cut": 1.04}}',
         id="a checker of broker ids took a cause that a downgrade writes in words for a word of the broker",
     ),
+    pytest.param(
+        990208,
+        '{"voters": 4, "clients": 3, "writes_per_s": 2.0, "reads_per_s": 0.0, "topics_share": 0.3,'
+        ' "asks_share": 0.9, "admin_per_s": 5.0, "unclean": true, "unclean_topics": true, "value_bytes":'
+        ' 1000, "shared_keys": 4, "numbered_share": 0.0, "safety_s": 9.0, "delay_min_ms": 0.5,'
+        ' "delay_mean_ms": 1.5, "disk_max_ms": 20.0, "election_timeout_ms": 500, "fetch_timeout_ms": 500,'
+        ' "session_timeout_ms": 1500, "queue_messages": 64, "drift": 0.01, "snapshot_bytes": 50000,'
+        ' "retention_bytes": 5000, "recovery": true, "data_per_s": 8.0, "replica_lag_ms": 500,'
+        ' "adopt_after_ms": 1000, "faults": {"kill_broker": 0.8, "kill_all_brokers": 4.0, "brokers_cut": 1.0,'
+        ' "broker_pause": 2.0, "newcomer": 0.5, "broker_away": 2.0, "alter_hostnames": 1.0}}',
+        id="a reassignment was cancelled before a recovered log's leader epochs were raised, in the next epoch of the history before",
+    ),
 ]
 
 
