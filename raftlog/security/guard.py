@@ -7,7 +7,7 @@ forged heartbeat must not count on arrival, and a new kind of request must not b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -34,14 +34,23 @@ class Authentication:
     rule: NodeRule
     mapping: PrincipalMapping = PrincipalMapping()  # noqa: RUF009 (it is frozen)
 
-    def sign(self, request: controller.ControllerRequest, identity: PeerIdentity) -> None:
-        """Write into a request of a client who has really sent it.
+    def sign(
+        self,
+        requests: Iterable[controller.ControllerRequest],
+        identity: PeerIdentity,
+        *,
+        forwarded: bool,
+    ) -> None:
+        """Write into the requests of one peer who has really sent them.
 
-        A node forwards requests of clients, with the principal that it has written itself; what it
-        asks for in its own name has none, and gets the node's.
+        ``forwarded``: a node forwards requests of clients here, with the principal that it has
+        written itself; what it asks for in its own name has none, and gets the node's.
         """
-        if not (request.client.principal and self.rule.is_node(identity)):
-            request.client.principal = self.mapping.principal_of(identity)
+        principal = self.mapping.principal_of(identity)
+        believed = forwarded and self.rule.is_node(identity)
+        for request in requests:
+            if not (believed and request.client.principal):
+                request.client.principal = principal
 
 
 class Guard:
@@ -59,14 +68,11 @@ class Guard:
         """Hand on what comes from whom it says, and refuse the rest."""
         admitted = [message for message in messages if self._admits(link, message)]
         if self._conversation is Conversation.CONTROLLER:
-            for request in admitted:
-                self._authentication.sign(request, link.identity)
+            self._authentication.sign(admitted, link.identity, forwarded=True)
         elif self._conversation is Conversation.BROKER:
-            for request in admitted:
-                if request.HasField("write"):
-                    # Nobody forwards to a broker: here a node is a client like any other.
-                    request.write.client.principal = ""
-                    self._authentication.sign(request.write, link.identity)
+            # Nobody forwards to a broker: here a node is a client like any other.
+            writes = (request.write for request in admitted if request.HasField("write"))
+            self._authentication.sign(writes, link.identity, forwarded=False)
         if admitted:
             self._handler.received(link, admitted)
 
