@@ -54,11 +54,6 @@ WHOLE = frozenset({"register_broker", "unregister_broker", "broker_heartbeat"})
 broker holds.
 """
 
-_MOVES_LEADERS = frozenset(
-    {"alter_partition", "alter_partition_reassignments", "elect_leaders", "unregister_broker"}
-)
-"""Requests that may raise leader epochs: they wait until those of a recovered log are in range."""
-
 _ACKS_MAX = max(common_pb2.Acks.values())
 _WITH_EFFECTS = (Write, Reply, Defer)
 
@@ -171,13 +166,12 @@ class Decider:
                     result = find_result(state.log.pending, client, state.generation)
                     if result is not None:
                         return Duplicate(result)
-            if kind in _MOVES_LEADERS and state.epoch_floor.is_due(state.log.pending):
-                # [A reassignment is cancelled first: its partition has the next epoch of the
-                # history before, in which that may have had another leader.]
-                return Defer(now + RETRY_S)
             decision = handler(body, now)
-            if type(decision) is Write and kind not in WHOLE:
-                check_record_bytes(decision.records, str(kind))
+            if type(decision) is Write:
+                if state.epoch_floor.holds_back(decision.records, state.log.pending):
+                    return Defer(now + RETRY_S)
+                if kind not in WHOLE:
+                    check_record_bytes(decision.records, str(kind))
             return decision
         except ApiError as error:
             return Refusal(error)

@@ -22,6 +22,7 @@ Why: docs/decisions/016-leader-epoch-ranges.md
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from controller.rules.partition_change import NO_LEADER
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.leader_epochs import first_leader_epoch
-from raftlog.metadata.records import Record, record
+from raftlog.metadata.records import Record, RecordType, record
 from raftlog.metadata.versions import supports_leader_epoch_ranges
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -61,6 +62,13 @@ class EpochFloor:
             and (self._below is None or self._below)
             and supports_leader_epoch_ranges(view.features)
         )
+
+    def holds_back(self, records: Sequence[Record], view: ImageView) -> bool:
+        """Whether what a request wants to write must wait until all is raised [a reassignment is
+        cancelled first: its partition gets the next epoch of the history before, in which that may
+        have had another leader].
+        """
+        return self.is_due(view) and any(one.type == RecordType.PARTITION_CHANGE for one in records)
 
     def raised(self, count: int) -> None:
         """The first ``count`` of those that were below are proposed to be raised."""

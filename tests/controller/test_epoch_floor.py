@@ -189,11 +189,20 @@ def test_what_is_created_begins_in_the_range_and_elections_count_on_from_there()
 def test_no_request_moves_a_leadership_before_all_is_raised() -> None:
     """A partition would get the next epoch of the history before."""
     cell = Cell(brokers=0, image=taken_back(1), epoch=1000, generation=1, bootstrap=False)
+    partition = isr_of(cell)
+    leader, epoch = partition.leader, cell.pending.brokers[partition.leader].epoch
+    other = next(one for one in partition.replicas if one != leader)
+    topics = [
+        rpc.ReassignableTopic(
+            name="t",
+            partitions=[
+                rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[other]))
+            ],
+        )
+    ]
     requests = (
-        rpc.AlterPartitionReassignmentsRequest(),
-        rpc.ElectLeadersRequest(),
-        rpc.UnregisterBrokerRequest(broker_id=1),
-        rpc.AlterPartitionRequest(broker_id=1),
+        rpc.AlterPartitionReassignmentsRequest(topics=topics),
+        rpc.BrokerHeartbeatRequest(broker_id=leader, broker_epoch=epoch, want_shut_down=True),
     )
     for request in requests:
         waits = cell.decide(request)
