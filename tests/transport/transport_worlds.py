@@ -118,5 +118,6 @@ async def connect(world: World, server: Recorder, client: Recorder) -> tuple[Any
     """A listener and an open dialer for the controller's conversation."""
     listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
     dialer = world.client.dial(listener.address, Conversation.CONTROLLER, client)
-    await until(lambda: client.links)
+    # The server has sent its metadata, which opens the client's link, before it accepts its own.
+    await until(lambda: client.links and server.links)
     return listener, dialer
