@@ -11,7 +11,7 @@ Why: docs/decisions/017-exactly-once-writes.md
 
 from __future__ import annotations
 
-from raftlog.metadata.entities import Client, ClientResult
+from raftlog.metadata.entities import Client, ClientResult, OwnedClient
 from raftlog.metadata.image import FoldError, ImageDraft
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -22,9 +22,18 @@ in flight.
 FIRST_SEQUENCE = 1
 
 
+def client_of(
+    id_: int, name: str, last_write_ms: int, all_below_done: int, principal: str
+) -> Client:
+    """The entity of a client; ``principal`` empty: of one that anybody may use."""
+    if principal:
+        return OwnedClient(id_, name, last_write_ms, all_below_done, principal)
+    return Client(id_, name, last_write_ms, all_below_done)
+
+
 def open_client(image: ImageDraft, message: pb.OpenClientRecord, offset: int, epoch: int) -> None:
     """Fold an OpenClientRecord."""
-    new = Client(offset, message.name, image.timestamp_ms, FIRST_SEQUENCE)
+    new = client_of(offset, message.name, image.timestamp_ms, FIRST_SEQUENCE, message.principal)
     image.clients[offset] = new
     image.replace("client", (), None, new)
 
@@ -69,7 +78,8 @@ def fold_identity(
     result = ClientResult(client_id, sequence, last_offset, epoch)
     image.client_results[key] = result
     image.replace("client_result", (), None, result)
-    new = Client(old.id, old.name, image.timestamp_ms, done)
+    owner = old.principal if type(old) is OwnedClient else ""
+    new = client_of(old.id, old.name, image.timestamp_ms, done, owner)
     image.clients[client_id] = new
     image.replace("client", (), old, new)
 

@@ -47,6 +47,7 @@ def image_to_dict(image: Image) -> dict[str, Any]:
         "export_cursors": [
             asdict(image.export_cursors[name]) for name in sorted(image.export_cursors)
         ],
+        "acls": [{**asdict(image.acls[id_]), "id": id_.hex()} for id_ in sorted(image.acls)],
         "applied": [asdict(image.applied[broker_id]) for broker_id in sorted(image.applied)],
     }
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.metadata import pmap, versions
+from raftlog.metadata.acl_fold import add_entry, remove_entry
 from raftlog.metadata.causes import OLD_TEXT_OF, Cause
 from raftlog.metadata.clients import close_client, fold_identity, open_client
 from raftlog.metadata.entities import (
@@ -396,4 +397,6 @@ _HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {
     RecordType.RECOVERY: _no_op,
     RecordType.HOSTNAME: fold_hostname,
     RecordType.EXPORT_CURSOR: fold_export_cursor,
+    RecordType.ACCESS_CONTROL_ENTRY: add_entry,
+    RecordType.REMOVE_ACCESS_CONTROL_ENTRY: remove_entry,
 }

@@ -13,6 +13,8 @@ from typing import Protocol
 
 from raftlog.errors import FatalError
 from raftlog.metadata import pmap
+from raftlog.metadata.acl_index import AclIndex
+from raftlog.metadata.acls import AccessControlEntry
 from raftlog.metadata.entities import (
     HASH_MASK,
     Applied,
@@ -67,6 +69,9 @@ class Image:
     """(client id, sequence) -> what became of that write."""
     hostnames: pmap.Map[str, Hostname] = field(default_factory=pmap.empty)
     export_cursors: pmap.Map[str, ExportCursor] = field(default_factory=pmap.empty)
+    acls: pmap.Map[bytes, AccessControlEntry] = field(default_factory=pmap.empty)
+    acl_index: AclIndex = field(default_factory=AclIndex)
+    """Of ``acls``, for verdicts."""
     leader: Leader | None = None
     progress: Progress | None = None
     voters: Voters | None = None
@@ -126,6 +131,14 @@ class ImageView(Protocol):
     def export_cursors(self) -> pmap.Lookup[str, ExportCursor]:
         """Name -> ExportCursor."""
 
+    @property
+    def acls(self) -> pmap.Lookup[bytes, AccessControlEntry]:
+        """Entry id -> AccessControlEntry."""
+
+    @property
+    def acl_index(self) -> AclIndex:
+        """Of ``acls``, for verdicts."""
+
     def snapshot(self) -> Image:
         """The same state as an immutable image, for iteration; cheap."""
 
@@ -137,6 +150,8 @@ class ImageDraft:
     """
 
     __slots__ = (
+        "acl_index",
+        "acls",
         "applied",
         "brokers",
         "client_results",
@@ -177,6 +192,7 @@ class ImageDraft:
         self.client_results = base.client_results.mutate()
         self.hostnames = base.hostnames.mutate()
         self.export_cursors = base.export_cursors.mutate()
+        self.acls, self.acl_index = base.acls.mutate(), base.acl_index
         self.leader, self.progress, self.voters = base.leader, base.progress, base.voters
 
     def snapshot(self) -> Image:
@@ -198,6 +214,8 @@ class ImageDraft:
             self.client_results.finish(),
             self.hostnames.finish(),
             self.export_cursors.finish(),
+            self.acls.finish(),
+            self.acl_index,
             self.leader,
             self.progress,
             self.voters,

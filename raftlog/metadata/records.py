@@ -38,6 +38,8 @@ class RecordType(IntEnum):
     REMOVE_TOPIC = 9
     FEATURE_LEVEL = 12
     BROKER_REGISTRATION_CHANGE = 17
+    ACCESS_CONTROL_ENTRY = 18
+    REMOVE_ACCESS_CONTROL_ENTRY = 19
     NO_OP = 20
     LEADER_CHANGE = 1000
     PROGRESS = 1001
@@ -69,6 +71,8 @@ MESSAGES: dict[int, type[Message]] = {
     RecordType.REMOVE_TOPIC: pb.RemoveTopicRecord,
     RecordType.FEATURE_LEVEL: pb.FeatureLevelRecord,
     RecordType.BROKER_REGISTRATION_CHANGE: pb.BrokerRegistrationChangeRecord,
+    RecordType.ACCESS_CONTROL_ENTRY: pb.AccessControlEntryRecord,
+    RecordType.REMOVE_ACCESS_CONTROL_ENTRY: pb.RemoveAccessControlEntryRecord,
     RecordType.NO_OP: pb.NoOpRecord,
     RecordType.LEADER_CHANGE: pb.LeaderChangeRecord,
     RecordType.PROGRESS: pb.ProgressRecord,
@@ -163,6 +167,8 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     RecordType.RECOVERY: lambda _: None,
     RecordType.HOSTNAME: lambda message: GroupKey("hostname", message.hostname),
     RecordType.EXPORT_CURSOR: lambda message: GroupKey("export_cursor", message.name),
+    RecordType.ACCESS_CONTROL_ENTRY: lambda message: GroupKey("acl", message.id.hex()),
+    RecordType.REMOVE_ACCESS_CONTROL_ENTRY: lambda message: GroupKey("acl", message.id.hex()),
 }
 ONLY_IN_SNAPSHOTS = frozenset(
     {RecordType.SNAPSHOT_HEADER, RecordType.SNAPSHOT_FOOTER, RecordType.SNAPSHOT_ENTITIES}

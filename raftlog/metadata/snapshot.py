@@ -23,17 +23,19 @@ import msgspec
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError
-from raftlog.metadata import pmap
+from raftlog.metadata import acl_fold, pmap
+from raftlog.metadata.acls import AccessControlEntry
 from raftlog.metadata.causes import Cause, HostnameCause
+from raftlog.metadata.clients import client_of
 from raftlog.metadata.entities import (
     HASH_MASK,
     Applied,
     CausedBroker,
     CausedHostname,
-    Client,
     ClientResult,
     ExportCursor,
     Leader,
+    OwnedClient,
     Partition,
     Progress,
     Topic,
@@ -197,6 +199,11 @@ def _add_applied(parts: Parts, content: Content) -> None:
     parts.applied[content[0].broker_id] = content[0]
 
 
+def _canonical_client(content: Content) -> Content:
+    (one,) = content
+    return (client_of(one.id, one.name, one.last_write_ms, one.all_below_done, one.principal),)
+
+
 def _add_client(parts: Parts, content: Content) -> None:
     parts.clients[content[0].id] = content[0]
 
@@ -278,8 +285,9 @@ KINDS: tuple[Kind, ...] = (
         ("clients",),
         lambda image: image.clients,
         lambda image, id_: ((image.clients[id_],),),
-        tuple[Client],
+        tuple[OwnedClient],
         _add_client,
+        _canonical_client,
     ),
     Kind(
         "client_result",
@@ -305,6 +313,14 @@ KINDS: tuple[Kind, ...] = (
         lambda image, name: ((image.export_cursors[name],),),
         tuple[ExportCursor],
         _add_export_cursor,
+    ),
+    Kind(
+        "acl",
+        ("acls", "acl_index"),
+        lambda image: image.acls,
+        lambda image, id_: ((image.acls[id_],),),
+        tuple[AccessControlEntry],
+        lambda parts, content: acl_fold.put(parts, content[0]),
     ),
 )
 IN_HEADER = ("offset", "epoch", "timestamp_ms", "state_hash")

@@ -23,12 +23,13 @@ See :func:`heartbeats_in_force`.
 """
 MIN_METADATA_VERSION = 1
 """The lowest level this build can work at."""
-LATEST_METADATA_VERSION = 6
+LATEST_METADATA_VERSION = 7
 """The highest level this build knows.
 
 2: snapshots and the log start, voter sets in the log, exactly-once clients. 3: hostnames. 4: export
 cursors. 5: leader epochs that are raised by more than one, after a restore or an unsafe recovery.
-6: the causes of brokers' changes and of hosts' mappings, beside their words.
+6: the causes of brokers' changes and of hosts' mappings, beside their words. 7: access control
+entries, and clients that belong to who has opened them.
 """
 
 _SNAPSHOTS = 2
@@ -42,6 +43,7 @@ CAUSES = 6
 """The level from which on the records of brokers' changes and of hosts' mappings say their
 cause.
 """
+_ACLS = 7
 _HEARTBEAT_LEVELS = 3
 STRICT_READS = 3
 """The level from which on there are leases for strict reads."""
@@ -126,3 +128,8 @@ def supports_causes(features: Features) -> bool:
     another state hash.
     """
     return metadata_version(features) >= CAUSES
+
+
+def supports_acls(features: Features) -> bool:
+    """Whether access control entries may be written, and the owner of a client."""
+    return metadata_version(features) >= _ACLS

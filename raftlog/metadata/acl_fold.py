@@ -1,0 +1,45 @@
+"""Access control entries in the image."""
+
+from __future__ import annotations
+
+from raftlog.metadata.acls import AccessControlEntry
+from raftlog.metadata.image import FoldError, ImageDraft
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+def add_entry(
+    image: ImageDraft, message: pb.AccessControlEntryRecord, offset: int, epoch: int
+) -> None:
+    """Fold an AccessControlEntryRecord. Raises FoldError for an id that is there."""
+    if message.id in image.acls:
+        raise FoldError(f"the entry {message.id.hex()} at offset {offset} is there already")
+    put(
+        image,
+        AccessControlEntry(
+            message.id,
+            message.resource_type,
+            message.resource_name,
+            message.pattern_type,
+            message.principal,
+            message.host,
+            message.operation,
+            message.permission_type,
+        ),
+    )
+    image.replace("acl", (), None, image.acls[message.id])
+
+
+def put(image: ImageDraft, entry: AccessControlEntry) -> None:
+    """Put an entry and what is derived of it in their places."""
+    image.acls[entry.id] = entry
+    image.acl_index = image.acl_index.with_entry(entry)
+
+
+def remove_entry(
+    image: ImageDraft, message: pb.RemoveAccessControlEntryRecord, offset: int, epoch: int
+) -> None:
+    """Fold a RemoveAccessControlEntryRecord. Raises KeyError for an id that is not there."""
+    old = image.acls[message.id]
+    del image.acls[message.id]
+    image.acl_index = image.acl_index.without(old)
+    image.replace("acl", (), old, None)

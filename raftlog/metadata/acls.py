@@ -1,0 +1,160 @@
+"""Access control entries: what a principal may or may not do (KIP-11, KIP-290).
+
+The numbers are Kafka's; from 100 on they are resource types that Kafka does not have.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+ANYBODY = "User:*"
+"""The principal of an entry that is about everybody."""
+ANY_HOST = "*"
+ALL_RESOURCES = "*"
+"""The literal name that stands for every resource of its type."""
+CLUSTER_NAME = "kafka-cluster"
+"""The name of the one cluster resource, as in Kafka."""
+
+
+class AclResourceType(IntEnum):
+    """What an entry is about."""
+
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    CLIENT_SESSION = 100
+    HOSTNAME = 101
+    EXPORT_CURSOR = 102
+
+
+class PatternType(IntEnum):
+    """How an entry's resource name is meant."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(IntEnum):
+    """What somebody wants to do."""
+
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+
+
+class AclPermission(IntEnum):
+    """Whether an entry denies or allows."""
+
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+_TOPIC_OPERATIONS = frozenset(
+    {
+        AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE,
+        AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    }
+)  # fmt: skip
+OPERATIONS_OF: dict[AclResourceType, frozenset[AclOperation]] = {
+    AclResourceType.TOPIC: _TOPIC_OPERATIONS,
+    AclResourceType.GROUP: frozenset(
+        {AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS},
+    ),
+    AclResourceType.CLUSTER: frozenset(
+        {
+            AclOperation.CREATE, AclOperation.ALTER, AclOperation.DESCRIBE,
+            AclOperation.CLUSTER_ACTION, AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+        }
+    ),
+    AclResourceType.CLIENT_SESSION: frozenset({AclOperation.CREATE}),
+    AclResourceType.HOSTNAME: frozenset({AclOperation.DESCRIBE, AclOperation.ALTER}),
+    AclResourceType.EXPORT_CURSOR: frozenset({AclOperation.DESCRIBE, AclOperation.ALTER}),
+}  # fmt: skip
+"""The operations that there are on a resource; ALL stands for all of them."""
+
+IMPLIED_BY: dict[AclOperation, frozenset[AclOperation]] = {
+    AclOperation.DESCRIBE: frozenset(
+        {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER}
+    ),
+    AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS}),
+}
+"""An operation -> those whose ALLOW allows it, too. A DENY denies its own operation only."""
+
+
+class Resource(NamedTuple):
+    """What somebody wants to do something to."""
+
+    type: AclResourceType
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type.name} {self.name}"
+
+
+CLUSTER = Resource(AclResourceType.CLUSTER, CLUSTER_NAME)
+
+
+class AccessControlEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One entry. ``id``: 16 bytes, random; it names the entry in the log."""
+
+    id: bytes
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+    @property
+    def binding(self) -> Binding:
+        """All but the id: no two entries have the same."""
+        return Binding(
+            self.resource_type,
+            self.resource_name,
+            self.pattern_type,
+            self.principal,
+            self.host,
+            self.operation,
+            self.permission_type,
+        )
+
+    def __str__(self) -> str:
+        return str(self.binding)
+
+
+class Binding(NamedTuple):
+    """What an entry says."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+    def __str__(self) -> str:
+        host = "any host" if self.host == ANY_HOST else f"host {self.host}"
+        return (
+            f"{AclPermission(self.permission_type).name} {self.principal} from {host}:"
+            f" {AclOperation(self.operation).name} on {AclResourceType(self.resource_type).name}"
+            f" {PatternType(self.pattern_type).name} {self.resource_name}"
+        )

@@ -1,0 +1,142 @@
+"""Whether somebody may do something: Kafka's StandardAuthorizer, over the entries of an image.
+
+Pure: the same image, settings and question give the same verdict on every node.
+
+1. A super user may do everything.
+2. A DENY that matches decides, whatever else matches.
+3. Else an ALLOW that matches decides. An ALLOW of READ, WRITE, DELETE or ALTER allows DESCRIBE, one
+   of ALTER_CONFIGS allows DESCRIBE_CONFIGS.
+4. Else it is denied; but if no entry at all is about the resource,
+   ``allow.everyone.if.no.acl.found`` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from raftlog.metadata.acl_index import AclIndex, Bucket
+from raftlog.metadata.acls import (
+    ANY_HOST,
+    ANYBODY,
+    IMPLIED_BY,
+    AccessControlEntry,
+    AclOperation,
+    AclPermission,
+    Resource,
+)
+
+
+def _mask(operations: Iterable[AclOperation]) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+_DENYING: dict[int, int] = {
+    operation: _mask({operation, AclOperation.ALL}) for operation in AclOperation
+}
+_ALLOWING: dict[int, int] = {
+    operation: _mask({operation, AclOperation.ALL} | IMPLIED_BY.get(operation, frozenset()))
+    for operation in AclOperation
+}
+"""An operation -> the operations of the entries that decide about it, as bits."""
+
+
+class Caller(NamedTuple):
+    """Who asks. ``host``: the IP address that the connection comes from."""
+
+    principal: str
+    host: str
+
+
+class Why(Enum):
+    """What decided."""
+
+    SUPER_USER = "it is a super user (super.users)"
+    ENTRY = "an entry says so"
+    NO_ENTRY = "no entry allows it"
+    NO_ACL_FOUND = "no entry is about the resource (allow.everyone.if.no.acl.found)"
+
+
+class Verdict(NamedTuple):
+    """``entry``: the one that decided, None: ``why`` says what did."""
+
+    allowed: bool
+    why: Why
+    entry: AccessControlEntry | None = None
+
+    def __str__(self) -> str:
+        reason = self.why.value if self.entry is None else str(self.entry)
+        return f"{'allowed' if self.allowed else 'denied'}: {reason}"
+
+
+_SUPER_USER = Verdict(True, Why.SUPER_USER)
+_NO_ENTRY = Verdict(False, Why.NO_ENTRY)
+_NO_ACL_FOUND = Verdict(True, Why.NO_ACL_FOUND)
+
+
+@dataclass(frozen=True, slots=True)
+class Authorizer:
+    """What the configuration says about verdicts."""
+
+    super_users: frozenset[str] = frozenset()
+    allow_everyone_if_no_acl_found: bool = False
+
+    def allows(
+        self, index: AclIndex, caller: Caller, operation: AclOperation, resource: Resource
+    ) -> bool:
+        """Whether ``caller`` may do it."""
+        principal, host = caller
+        if principal in self.super_users:
+            return True
+        buckets = index.matching(*resource)
+        if not buckets:
+            return self.allow_everyone_if_no_acl_found
+        denying, allowing = _DENYING[operation], _ALLOWING[operation]
+        allowed = 0
+        for bucket in buckets:
+            for who in (principal, ANYBODY):
+                if (rules := bucket.get(who)) is not None:
+                    _, any_host, by_host = rules
+                    if any_host.denied & denying:
+                        return False
+                    allowed |= any_host.allowed
+                    if by_host and (of_host := by_host.get(host)) is not None:
+                        if of_host.denied & denying:
+                            return False
+                        allowed |= of_host.allowed
+        return bool(allowed & allowing)
+
+    def verdict(
+        self, index: AclIndex, caller: Caller, operation: AclOperation, resource: Resource
+    ) -> Verdict:
+        """Whether ``caller`` may do it, and what decides that: the same answer, more slowly."""
+        if caller.principal in self.super_users:
+            return _SUPER_USER
+        buckets = index.matching(*resource)
+        if not buckets and self.allow_everyone_if_no_acl_found:
+            return _NO_ACL_FOUND
+        for permission, bits in (
+            (AclPermission.DENY, _DENYING[operation]), (AclPermission.ALLOW, _ALLOWING[operation])
+        ):  # fmt: skip
+            for entry in _about(buckets, caller):
+                if entry.permission_type == permission and bits >> entry.operation & 1:
+                    return Verdict(permission is AclPermission.ALLOW, Why.ENTRY, entry)
+        return _NO_ENTRY
+
+    @staticmethod
+    def parse_super_users(text: str) -> frozenset[str]:
+        """Of ``User:alice;User:bob`` (``super.users``). Raises ValueError."""
+        names = frozenset(name.strip() for name in text.split(";") if name.strip())
+        for name in names:
+            if not name.startswith("User:") or len(name) == len("User:") or name == ANYBODY:
+                raise ValueError(f"{name!r} is no principal: it is User: and a name")
+        return names
+
+
+def _about(buckets: Iterable[Bucket], caller: Caller) -> Iterator[AccessControlEntry]:
+    for bucket in buckets:
+        for who in (caller.principal, ANYBODY):
+            if (rules := bucket.get(who)) is not None:
+                yield from (one for one in rules.entries if one.host in (ANY_HOST, caller.host))
