@@ -32,7 +32,7 @@ from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import add_broker_metrics, add_space_metrics
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
-from raftlog.security.configured import authentication_of, warn_of_plaintext
+from raftlog.security.configured import access_of, authentication_of, warn_of_plaintext
 from raftlog.security.guard import Authentication, guarded, guarded_handler
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.layout import disk_bytes
@@ -194,6 +194,7 @@ async def _live(
 ) -> Exit | FatalError:
     """The broker's life, now that it has an id, and what ended it."""
     store = open_partition_store(config.directory, asyncio.get_running_loop())
+    authentication = authentication_of(config.settings)
     service = BrokerService(
         settings,
         transport,
@@ -203,8 +204,8 @@ async def _live(
         store=store,
         wall_clock_ms=lambda: time.time_ns() // 1_000_000,
         stopwatch=time.perf_counter,
+        access=access_of(config.settings),
     )
-    authentication = authentication_of(config.settings)
     signals.call(service.stop)
     http: HttpServer | None = None
     try:

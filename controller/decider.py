@@ -10,7 +10,6 @@ dropped whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from controller.decision import (
     Decision,
@@ -22,11 +21,17 @@ from controller.decision import (
     check_record_bytes,
     refuse,
 )
+from controller.decisions.acls import create_acls, delete_acls, describe_acls
 from controller.decisions.brokers.describe import describe_brokers
 from controller.decisions.brokers.heartbeats import check_heartbeat, decide_heartbeat
 from controller.decisions.brokers.hostnames import alter_hostnames, list_hostnames
 from controller.decisions.brokers.registration import register_broker, unregister_broker
-from controller.decisions.clients.clients import close_client, find_result, open_client
+from controller.decisions.clients.clients import (
+    check_owner,
+    close_client,
+    find_result,
+    open_client,
+)
 from controller.decisions.clients.export_cursors import alter_export_cursors, list_export_cursors
 from controller.decisions.configs import alter_configs
 from controller.decisions.partitions.alter_partition import alter_partitions
@@ -46,6 +51,9 @@ from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
 from raftlog.metadata.entities import Broker
+from raftlog.security.authorization import Asker, Authorization
+from raftlog.security.authorizer import Caller
+from raftlog.security.permissions import CONTROLLER, Listed
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
@@ -83,16 +91,18 @@ class Decider:
         self.due = DueWork(state, members)
         """What is due without a request."""
         self._checked_principal = ""
+        self._asker = Asker(Caller("", ""))
+        """Whose request is being decided; with an authorizer only."""
         log = state.log
-        self._handlers: dict[str | None, Callable[[Any, float], Decision]] = {
+        self._handlers: dict[str | None, Callable[..., Decision]] = {
             "register_broker": lambda request, now: register_broker(state, request, now),
             "unregister_broker": lambda request, now: unregister_broker(state, request, now),
             "broker_heartbeat": self._heartbeat,
             "alter_partition": self._alter_partition,
-            "create_topics": lambda request, now: create_topics(state, request),
-            "delete_topics": lambda request, now: delete_topics(state, request),
-            "incremental_alter_configs": lambda request, now: alter_configs(
-                log.pending, state.settings, request
+            "create_topics": lambda request, now, *refused: create_topics(state, request, *refused),
+            "delete_topics": lambda request, now, *refused: delete_topics(state, request, *refused),
+            "incremental_alter_configs": lambda request, now, *refused: alter_configs(
+                log.pending, state.settings, request, *refused
             ),
             "describe_brokers": lambda request, now: describe_brokers(state, now),
             "add_raft_voter": members.add,
@@ -101,7 +111,9 @@ class Decider:
             "transfer_leadership": lambda request, now: decide_transfer(
                 None if quorum is None else quorum(now), node_id, request
             ),
-            "create_partitions": lambda request, now: create_partitions(state, request),
+            "create_partitions": lambda request, now, *refused: create_partitions(
+                state, request, *refused
+            ),
             "alter_partition_reassignments": lambda request, now: alter_reassignments(
                 state, request
             ),
@@ -109,14 +121,19 @@ class Decider:
                 state.log.committed, request
             ),
             "elect_leaders": lambda request, now: elect_leaders(state, request),
-            "open_client": lambda request, now: open_client(log.pending, request, log.end_offset),
-            "close_client": lambda request, now: close_client(log.pending, request),
+            "open_client": self._open_client,
+            "close_client": self._close_client,
             "list_hostnames": lambda request, now: list_hostnames(state, now),
-            "alter_hostnames": lambda request, now: alter_hostnames(state, request),
-            "list_export_cursors": lambda request, now: list_export_cursors(state, quorum, now),
-            "alter_export_cursors": lambda request, now: alter_export_cursors(
-                state, request, quorum, now
+            "alter_hostnames": lambda request, now, *refused: alter_hostnames(
+                state, request, *refused
             ),
+            "list_export_cursors": lambda request, now: list_export_cursors(state, quorum, now),
+            "alter_export_cursors": lambda request, now, *refused: alter_export_cursors(
+                state, request, quorum, now, *refused
+            ),
+            "describe_acls": lambda request, now: describe_acls(state, request),
+            "create_acls": lambda request, now: create_acls(state, request),
+            "delete_acls": lambda request, now: delete_acls(state, request),
             "update_features": lambda request, now: update_features(
                 state, request, node_id, quorum, now
             ),
@@ -163,10 +180,16 @@ class Decider:
                     check_limits(client, "client")
                     self._checked_principal = client.principal
                 if client.sequence or client.client_id:
+                    if state.authorization is not None:
+                        check_owner(state.log.pending, client.client_id, client.principal)
                     result = find_result(state.log.pending, client, state.generation)
                     if result is not None:
                         return Duplicate(result)
-            decision = handler(body, now)
+            decision = (
+                handler(body, now)
+                if state.authorization is None
+                else self._authorized(state.authorization, handler, kind, request, now)
+            )
             if type(decision) is Write:
                 if state.epoch_floor.holds_back(decision.records, state.log.pending):
                     return Defer(now + RETRY_S)
@@ -175,6 +198,37 @@ class Decider:
             return decision
         except ApiError as error:
             return Refusal(error)
+
+    def _authorized(
+        self,
+        authorization: Authorization,
+        handler: Callable[..., Decision],
+        kind: str,
+        request: rpc.ControllerRequest,
+        now: float,
+    ) -> Decision:
+        """Decide what the client may ask for. Raises ApiError.
+
+        By the pending image: what follows a change in the log is decided by it, committed or not.
+        """
+        row, body, view = CONTROLLER.get(kind), getattr(request, kind), self.state.log.pending
+        asker = self._asker = Asker.of(request.client)
+        refused = authorization.check(row, body, asker, view)
+        decision = handler(body, now, refused) if refused else handler(body, now)
+        if type(row) is Listed and type(decision) is Reply:
+            authorization.leave_out(row, decision.body, asker, view)
+        return decision
+
+    def _open_client(self, request: rpc.OpenClientRequest, now: float) -> Decision:
+        log, owner = self.state.log, ""
+        if self.state.authorization is not None:
+            owner = self._asker.caller.principal
+        return open_client(log.pending, request, log.end_offset, owner)
+
+    def _close_client(self, request: rpc.CloseClientRequest, now: float) -> Decision:
+        if self.state.authorization is not None:
+            check_owner(self.state.log.pending, request.client_id, self._asker.caller.principal)
+        return close_client(self.state.log.pending, request)
 
     def _heartbeat(self, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
         broker = self.state.check_broker_epoch(request.broker_id, request.broker_epoch)

@@ -30,8 +30,8 @@ from raftlog.observability.node_metrics import (
 )
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
-from raftlog.security.configured import authentication_of, warn_of_plaintext
-from raftlog.security.guard import Authentication, guarded, guarded_handler
+from raftlog.security.configured import authentication_of, authorization_of, warn_of_plaintext
+from raftlog.security.guard import Authentication, LogReaders, guarded, guarded_handler
 from raftlog.storage.api import LogStore
 from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
 from raftlog.storage.layout import disk_bytes
@@ -96,10 +96,12 @@ async def run_controller(config: NodeConfig) -> int:
         # The log, then the ports, then the quorum: nobody may reach a node whose log is damaged,
         # and one that can't be reached, or is about to give up, must not begin to ask for votes.
         service.recover()
+        authorization = authorization_of(config.settings)
+        readers = authorization and LogReaders(authorization, lambda: service.image)
         listener = await transport.listen(
             config.listener.address,
-            guarded(service.acceptors(), authentication),
-            extra_handlers=_unary_handlers(service, authentication),
+            guarded(service.acceptors(), authentication, readers),
+            extra_handlers=_unary_handlers(service, authentication, readers),
         )
         http = await start_http(config, service, transport)
         service.start()
@@ -163,7 +165,9 @@ async def _hand_over(service: ControllerService) -> None:
 
 
 def _unary_handlers(
-    service: ControllerService, authentication: Authentication | None
+    service: ControllerService,
+    authentication: Authentication | None,
+    readers: LogReaders | None,
 ) -> list[object]:
     handler = guarded_handler(service.reception, Conversation.CONTROLLER, authentication)
 
@@ -172,7 +176,12 @@ def _unary_handlers(
     ) -> controller_pb2.ControllerResponse:
         return await answer(handler, request, caller)
 
-    async def describe(_: quorum_pb2.DescribeQuorumRequest) -> quorum_pb2.DescribeQuorumResponse:
+    async def describe(
+        request: quorum_pb2.DescribeQuorumRequest, caller: Caller
+    ) -> quorum_pb2.DescribeQuorumResponse:
+        if readers is not None and authentication is not None:
+            asker = authentication.asker_of(caller.identity, caller.address, node=True)
+            readers.check("DescribeQuorum", request, asker)
         return describe_quorum(service)
 
     return [

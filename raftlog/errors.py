@@ -56,8 +56,17 @@ class ErrorCode(IntEnum):
     """Produce: the ISR became too small after the leader appended. The outcome is unknown."""
     INVALID_REQUIRED_ACKS = 21
     """Produce: `acks` is not -1, 0 or 1."""
+    TOPIC_AUTHORIZATION_FAILED = 29
+    """No access control entry allows this on the topic, or one denies it; the topic need not exist.
+
+    Nothing was done.
+    """
+    GROUP_AUTHORIZATION_FAILED = 30
+    """As for a topic, of the configs of a group."""
     CLUSTER_AUTHORIZATION_FAILED = 31
-    """The certificate of the sender is not that of the node it claims to be. Nothing was done."""
+    """The certificate of the sender is not that of the node it claims to be; or no access control
+    entry allows the request, or one denies it. Nothing was done.
+    """
     UNSUPPORTED_VERSION = 35
     """A feature level that the request needs, or that the broker must support, is missing."""
     TOPIC_ALREADY_EXISTS = 36

@@ -77,3 +77,14 @@ class PrincipalMapping:
             if name is not None:
                 return f"User:{name}" if name else ANONYMOUS_PRINCIPAL
         return ANONYMOUS_PRINCIPAL
+
+
+def parse_super_users(text: str) -> frozenset[str]:
+    """Of ``User:alice;User:bob`` (``super.users``). Raises ValueError."""
+    names = frozenset(name.strip() for name in text.split(";") if name.strip())
+    for name in names:
+        if not name.startswith("User:") or name in ("User:", "User:*", ANONYMOUS_PRINCIPAL):
+            raise ValueError(
+                f"{name!r} is no super user: it is User: and the name of one who has proved it"
+            )
+    return names

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ResourceType, config_keys
 from raftlog.metadata.config_layers import inherited
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import Image
+from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.broker.v1 import broker_pb2
 
 # Kafka's ConfigSource.
@@ -28,22 +29,41 @@ _SOURCES = {
 
 
 def metadata(
-    image: Image, request: broker_pb2.MetadataRequest, cluster_id: str
+    image: Image,
+    request: broker_pb2.MetadataRequest,
+    cluster_id: str,
+    may_describe: Callable[[str], bool] | None = None,
 ) -> broker_pb2.MetadataResponse:
     """Live brokers, and the topics asked for in the order asked (all of them: by name).
 
     Carries no ISR (KIP-24).
 
     A fenced broker is absent; one in controlled shutdown still serves and is there.
+
+    ``may_describe``: whether a topic may be shown; None: each may. Of the others nothing is said,
+    not even whether they exist.
     """
     names: Iterable[str] = (
         dict.fromkeys(request.topics) if request.topics else sorted(image.topic_ids)
     )
+    hidden: frozenset[str] = frozenset()
+    if may_describe is not None:
+        if request.topics:
+            hidden = frozenset(name for name in names if not may_describe(name))
+        else:
+            names = [name for name in names if may_describe(name)]
     live = [broker for broker in _brokers(image) if not broker.fenced]
     live_ids = frozenset(broker.id for broker in live)
     return broker_pb2.MetadataResponse(
         brokers=[_metadata_broker(broker) for broker in live],
-        topics=[_metadata_topic(image, name, live_ids) for name in names],
+        topics=[
+            _metadata_topic(image, name, live_ids)
+            if name not in hidden
+            else broker_pb2.MetadataTopic(
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name
+            )
+            for name in names
+        ],
         cluster_id=cluster_id,
     )
 
@@ -66,7 +86,7 @@ def describe_cluster(
 
 
 def describe_configs(
-    image: Image, request: broker_pb2.DescribeConfigsRequest
+    image: Image, request: broker_pb2.DescribeConfigsRequest, refused: Refused = NONE_REFUSED
 ) -> broker_pb2.DescribeConfigsResponse:
     """For each resource its keys by name: what was set, and defaults for the rest.
 
@@ -74,7 +94,7 @@ def describe_configs(
     """
     return broker_pb2.DescribeConfigsResponse(
         results=[
-            _config_result(image, index, resource)
+            _config_result(image, index, resource, refused)
             for index, resource in enumerate(request.resources)
         ]
     )
@@ -137,12 +157,13 @@ def _metadata_partition(
 
 
 def _config_result(
-    image: Image, index: int, resource: broker_pb2.DescribeConfigsResource
+    image: Image, index: int, resource: broker_pb2.DescribeConfigsResource, refused: Refused
 ) -> broker_pb2.DescribeConfigsResult:
     result = broker_pb2.DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name
     )
     try:
+        check_item(refused, index)
         configs = _configs(image, f"resources[{index}]", resource)
     except ApiError as error:
         result.error_code, result.error_message = error.code, str(error)

@@ -20,14 +20,17 @@ from broker.metadata.view import View
 from broker.partition.events import Client
 from broker.replication.data_plane import BODIES as DATA_BODIES
 from broker.replication.data_plane import DataPlane
+from broker.service.access import RequestAccess
 from broker.service.api_versions import ApiVersions
 from raftlog.client.controller_client import ControllerClient
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import PeerIdentity
 from raftlog.limits import check as check_limits
 from raftlog.limits.timeouts import bounded_timeout_ms
 from raftlog.metadata.image import Image
 from raftlog.resource_limits import TURN_MAX_S
+from raftlog.security.access import Access
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.wire_errors import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2
@@ -44,6 +47,10 @@ class ReplyTo(Protocol):
     @property
     def peer(self) -> str:
         """Whose it is: all links of a connection are one reader."""
+
+    @property
+    def identity(self) -> PeerIdentity:
+        """What the other side has proved."""
 
     def send(self, message: Any) -> None:
         """Queue the answer. Raises LinkClosedError."""
@@ -72,7 +79,10 @@ class RequestServer:
         data: DataPlane | None = None,
         request_timeout_max_ms: int = 2**31 - 1,
         stopwatch: Callable[[], float] | None = None,
+        access: Access | None = None,
     ) -> None:
+        """``access``: who its clients are and what they may do; None: everybody everything."""
+        self._access = RequestAccess(access, view)
         self._loop = asyncio.get_running_loop()
         self._view = view
         self._gate = gate
@@ -192,6 +202,7 @@ class RequestServer:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
         if body != "write":  # The controller checks that.
             check_limits(getattr(request, body))
+        self._access.check(link, body, request)
         if body == "describe_broker":
             _send(link, request.correlation_id, describe_broker=self._describe())
         elif body == "api_versions":
@@ -203,8 +214,11 @@ class RequestServer:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body"
                 )
-            answer = partial(_send, link, request.correlation_id)
-            self._data.request(request, answer, Client(link.peer, id(link)))
+            left, answer = self._access.partitions(
+                link, body, request, partial(_send, link, request.correlation_id)
+            )
+            if left is not None:
+                self._data.request(left, answer, Client(link.peer, id(link)))
         elif body == "broker_metadata":
             _send(link, request.correlation_id, broker_metadata=self._led(request.broker_metadata))
         else:
@@ -223,15 +237,21 @@ class RequestServer:
         token = common_pb2.MetadataToken(
             generation=self._view.generation, epoch=image.epoch, offset=image.offset
         )
-        body = request.WhichOneof("body")
+        body = str(request.WhichOneof("body"))
         answer: Any
+        try:
+            refused = self._access.check(link, body, request)
+        except ApiError as error:
+            self._refuse(pending, error)
+            return
         if body == "metadata":
-            answer = reads.metadata(image, request.metadata, self._cluster_id)
+            may_describe = self._access.may_describe(link)
+            answer = reads.metadata(image, request.metadata, self._cluster_id, may_describe)
         elif body == "describe_configs":
-            answer = reads.describe_configs(image, request.describe_configs)
+            answer = reads.describe_configs(image, request.describe_configs, refused)
         else:
             answer = reads.describe_cluster(image, request.describe_cluster, self._cluster_id)
-        _send(link, request.correlation_id, token=token, **{str(body): answer})
+        _send(link, request.correlation_id, token=token, **{body: answer})
 
     def _refuse(self, pending: Pending, error: ApiError) -> None:
         link, request = pending

@@ -30,6 +30,7 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
 from raftlog.metadata.entities import Process
 from raftlog.metadata.image import Image
+from raftlog.security.access import Access
 from raftlog.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTransport
 
@@ -47,6 +48,7 @@ class BrokerService:
     ``store``: its partition replicas, opened and not yet recovered; whoever opened it closes it,
     after this. None: the broker keeps no partitions. ``wall_clock_ms`` stamps the records that it
     is given. ``stopwatch``: seconds that go on within a turn of the loop. ``tracer``: follows it.
+    ``access``: who its clients are, and what they may do; None: everybody everything.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class BrokerService:
         wall_clock_ms: Callable[[], int] = lambda: 0,
         stopwatch: Callable[[], float] | None = None,
         tracer: BrokerTracer | None = None,
+        access: Access | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -139,6 +142,7 @@ class BrokerService:
             why_fenced=self._fencing.why_for_client,
             describe=self.report.describe,
             stopwatch=stopwatch,
+            access=access,
         )
         news.connect(self._follower, self._registration_client, self.requests, self.data)
 

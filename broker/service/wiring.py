@@ -18,6 +18,7 @@ from broker.service.requests import Pending, RequestServer
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
+from raftlog.security.access import Access
 from raftlog.storage.partition_api import PartitionStore, RecoveredPartition
 from raftlog.transport.api import Transport
 from raftlog.wire.broker.v1 import broker_pb2
@@ -71,6 +72,7 @@ def make_request_server(
     why_fenced: Callable[[], str],
     describe: Callable[[], broker_pb2.DescribeBrokerResponse],
     stopwatch: Callable[[], float] | None,
+    access: Access | None,
 ) -> RequestServer:
     """What serves the clients of one broker, with a read gate of its own."""
     gate: ReadGate[Pending] = ReadGate(
@@ -92,4 +94,5 @@ def make_request_server(
         data=data,
         request_timeout_max_ms=settings.request_timeout_max_ms,
         stopwatch=stopwatch,
+        access=access,
     )

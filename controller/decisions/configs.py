@@ -24,6 +24,7 @@ from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys
 from raftlog.metadata.config_layers import topic_config
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
+from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -35,7 +36,10 @@ _ID_DIGITS = 10
 
 
 def alter_configs(
-    view: ImageView, settings: ControllerSettings, request: rpc.IncrementalAlterConfigsRequest
+    view: ImageView,
+    settings: ControllerSettings,
+    request: rpc.IncrementalAlterConfigsRequest,
+    refused: Refused = NONE_REFUSED,
 ) -> Write | Reply:
     """Set and delete config keys. Raises POLICY_VIOLATION for more keys than fit into a batch."""
     resources = request.resources
@@ -47,6 +51,8 @@ def alter_configs(
     for index, resource in enumerate(resources):
         before = len(records)
         try:
+            if refused:
+                check_item(refused, index)
             if seen is not None:
                 key = (resource.resource_type, resource.resource_name)
                 if key in seen:

@@ -116,7 +116,9 @@ class Joining:
 
     async def _ask_here(self, wanted: Wish) -> None:
         link = UnaryLink("this node")
-        self._receive(link, [controller_request(wanted, cluster_id=self._node.cluster_id)])
+        request = controller_request(wanted, cluster_id=self._node.cluster_id)
+        request.client.node_id = self._node.quorum.node_id
+        self._receive(link, [request])
         async with asyncio.timeout(ASK_TIMEOUT_S):
             response = await link.response
         checked(response)

@@ -20,6 +20,8 @@ from controller.visibility.read_leases import ReadLeases
 from controller.visibility.stall import LaoStall
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker
+from raftlog.security.authorization import Authorization
+from raftlog.security.configured import authorization_of
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class ControllerState:
     time.
     """
 
+    authorization: Authorization | None = field(init=False)
+    """None: whoever may connect may do everything."""
     sessions: SessionTracker = field(init=False)
     sessions_given_at: float = field(init=False, default=0.0)
     """When unheard brokers were last given a session: at the claim, or when heartbeats came into
@@ -76,6 +80,7 @@ class ControllerState:
 
     def __post_init__(self) -> None:
         settings, now, image = self.settings, self.began_at, self.log.pending.snapshot()
+        self.authorization = authorization_of(settings)
         session_timeout_s = settings.broker_session_timeout_ms / 1000
         self.lag_watch = LagWatch(
             lag_max_s=settings.broker_metadata_lag_max_ms / 1000,

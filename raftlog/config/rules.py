@@ -13,7 +13,7 @@ from raftlog.endpoint import WILDCARD_HOSTS, Endpoint, parse_endpoint
 from raftlog.identity import NodeRule
 from raftlog.limits.rules import CLUSTER_ID, RACK
 from raftlog.limits.timeouts import fencing_fits, heartbeats_fit
-from raftlog.principals import PrincipalMapping
+from raftlog.principals import PrincipalMapping, parse_super_users
 
 Check = Callable[[Settings], "str | None"]
 
@@ -307,6 +307,23 @@ def _node_rule(settings: Settings) -> str | None:
     return None
 
 
+def _super_users(settings: Settings) -> str | None:
+    try:
+        parse_super_users(settings.super_users)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _authorizer_needs_names(settings: Settings) -> str | None:
+    if settings.authorizer_class_name and not settings.node_principal_rule:
+        return (
+            "needs node.principal.rule: without it anybody is every node, and clients state who"
+            " they are"
+        )
+    return None
+
+
 def _principal_rules(settings: Settings) -> str | None:
     try:
         PrincipalMapping.parse(settings.ssl_principal_mapping_rules)
@@ -382,4 +399,6 @@ RULES: tuple[Rule, ...] = (
     Rule(("listeners", "controller_quorum_voters", "security_plaintext_allow"), _plaintext),
     Rule(("node_principal_rule",), _node_rule),
     Rule(("ssl_principal_mapping_rules",), _principal_rules),
+    Rule(("super_users",), _super_users),
+    Rule(("authorizer_class_name", "node_principal_rule"), _authorizer_needs_names),
 )

@@ -476,6 +476,21 @@ class Settings:
         " RULE:CN=([^,]*).*/$1/L,DEFAULT makes User:alice of CN=Alice,O=Example. A subject that no"
         " rule matches has no principal.",
     )
+    authorizer_class_name: Literal["", "StandardAuthorizer"] = _key(
+        "",
+        "StandardAuthorizer: each request needs the permission of an access control entry, see"
+        " docs/security.md. Empty: whoever may connect may do everything. Needs"
+        " node.principal.rule; the same on every node.",
+    )
+    super_users: str = _key(
+        "",
+        "Principals that may do everything, separated by semicolons, for instance"
+        " User:alice;User:bob. The same on every node.",
+    )
+    allow_everyone_if_no_acl_found: bool = _key(
+        False,
+        "Whether everybody may do everything to a resource that no access control entry is about.",
+    )
 
     # --- logs ------------------------------------------------------------------------------------
     log_level: Literal["debug", "info", "warning", "error"] = _key(

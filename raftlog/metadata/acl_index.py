@@ -100,7 +100,7 @@ class AclIndex:
             node: Any = self._prefixed.get(type_, {})
             for letter in name:
                 node = node.get(letter, {})
-            return node.get(HERE, {})  # type: ignore[no-any-return]
+            return node.get(HERE, {})
         if name == ALL_RESOURCES:
             return self._whole.get(type_, {})
         return self._literal.get((type_, name), {})
@@ -156,4 +156,4 @@ def _put(node: Trie, rest: str, bucket: Bucket) -> Trie:
         if not below:
             del changed[letter]
         below = changed
-    return below  # type: ignore[no-any-return]
+    return below

@@ -125,15 +125,6 @@ class Authorizer:
                     return Verdict(permission is AclPermission.ALLOW, Why.ENTRY, entry)
         return _NO_ENTRY
 
-    @staticmethod
-    def parse_super_users(text: str) -> frozenset[str]:
-        """Of ``User:alice;User:bob`` (``super.users``). Raises ValueError."""
-        names = frozenset(name.strip() for name in text.split(";") if name.strip())
-        for name in names:
-            if not name.startswith("User:") or len(name) == len("User:") or name == ANYBODY:
-                raise ValueError(f"{name!r} is no principal: it is User: and a name")
-        return names
-
 
 def _about(buckets: Iterable[Bucket], caller: Caller) -> Iterator[AccessControlEntry]:
     for bucket in buckets:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from raftlog.config.rules import listens_in_plaintext
 from raftlog.config.settings import Settings
+from raftlog.errors import ConfigError
 from raftlog.identity import NodeRule
 from raftlog.logger import get_logger
-from raftlog.principals import PrincipalMapping
+from raftlog.principals import PrincipalMapping, parse_super_users
+from raftlog.security.access import Access
+from raftlog.security.authorization import Authorization
+from raftlog.security.authorizer import Authorizer
 from raftlog.security.guard import Authentication
 
 log = get_logger(__name__)
@@ -20,6 +24,25 @@ def authentication_of(settings: Settings) -> Authentication | None:
         NodeRule.parse(settings.node_principal_rule),
         PrincipalMapping.parse(settings.ssl_principal_mapping_rules),
     )
+
+
+def authorization_of(settings: Settings) -> Authorization | None:
+    """None: nothing is asked of those who may connect."""
+    if not settings.authorizer_class_name:
+        return None
+    return Authorization(
+        Authorizer(parse_super_users(settings.super_users), settings.allow_everyone_if_no_acl_found)
+    )
+
+
+def access_of(settings: Settings) -> Access | None:
+    """What a broker asks about its clients; None: nothing."""
+    authentication, authorization = authentication_of(settings), authorization_of(settings)
+    if authorization is None:
+        return None
+    if authentication is None:
+        raise ConfigError("authorizer.class.name needs node.principal.rule")
+    return Access(authentication, authorization)
 
 
 def warn_of_plaintext(settings: Settings) -> None:

@@ -7,7 +7,7 @@ forged heartbeat must not count on arrival, and a new kind of request must not b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,11 @@ from typing import Any
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
 from raftlog.principals import PrincipalMapping
-from raftlog.security.node_claims import CLAIM_OF, check_rows, refusal_of
+from raftlog.security import node_claims, permissions
+from raftlog.security.authorization import Asker, Authorization, HasAcls
+from raftlog.security.authorizer import Caller
+from raftlog.security.node_claims import CLAIM_OF, refusal_of
+from raftlog.security.permissions import LOG
 from raftlog.transport.api import (
     Acceptor,
     Acceptors,
@@ -25,6 +29,18 @@ from raftlog.transport.api import (
     LinkHandler,
 )
 from raftlog.wire.controller.v1 import controller_pb2 as controller
+
+
+def host_of(peer: str) -> str:
+    """The address without its port: ``10.0.0.1:5000``, ``[::1]:5000``."""
+    return peer.rpartition(":")[0].strip("[]").removeprefix("::ffff:")
+
+
+_OF_LOG = {
+    conversation: conversation.value.rpartition("/")[2]
+    for conversation in (Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER)
+}
+"""The conversations that show the log, and their methods in the table of permissions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +55,61 @@ class Authentication:
         requests: Iterable[controller.ControllerRequest],
         identity: PeerIdentity,
         *,
+        host: str,
         forwarded: bool,
     ) -> None:
-        """Write into the requests of one peer who has really sent them.
+        """Write into the requests of one peer who has really sent them, and from where.
 
-        ``forwarded``: a node forwards requests of clients here, with the principal that it has
-        written itself; what it asks for in its own name has none, and gets the node's.
+        ``forwarded``: a node forwards requests of clients here, with the principal and the host
+        that it has written itself; what it asks for in its own name has none, and gets the node's.
         """
         principal = self.mapping.principal_of(identity)
-        believed = forwarded and self.rule.is_node(identity)
+        nodes = self.rule.nodes_of(identity) if forwarded else frozenset()
         for request in requests:
-            if not (believed and request.client.principal):
-                request.client.principal = principal
+            client = request.client
+            client.ClearField("node_id")
+            if nodes and client.principal:
+                continue
+            client.principal, client.host = principal, host
+            if len(nodes) == 1:
+                (client.node_id,) = nodes
+
+    def asker_of(self, identity: PeerIdentity, peer: str, *, node: bool = False) -> Asker:
+        """Who asks this node for what it does not forward; ``node``: where nodes ask for themselves,
+        one that has a node's certificate is that node.
+        """
+        nodes = self.rule.nodes_of(identity) if node else frozenset()
+        caller = Caller(self.mapping.principal_of(identity), host_of(peer))
+        return Asker(caller, next(iter(nodes)) if len(nodes) == 1 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class LogReaders:
+    """Who may read the log without being a node: exports, backups, people.
+
+    ``image``: gives the newest that this node has.
+    """
+
+    authorization: Authorization
+    image: Callable[[], HasAcls]
+
+    def check(self, method: str, message: Any, asker: Asker) -> None:
+        """Raises ApiError."""
+        self.authorization.check(LOG.get(method), message, asker, self.image())
 
 
 class Guard:
     """In front of the handler of one link: a LinkHandler itself."""
 
     def __init__(
-        self, authentication: Authentication, conversation: Conversation, handler: LinkHandler
+        self,
+        authentication: Authentication,
+        conversation: Conversation,
+        handler: LinkHandler,
+        readers: LogReaders | None = None,
     ) -> None:
+        """``readers`` None: whoever may connect may read the log."""
+        self._readers = readers if conversation in _OF_LOG else None
         self._authentication = authentication
         self._conversation = conversation
         self._claim_of = CLAIM_OF[conversation]
@@ -68,11 +119,15 @@ class Guard:
         """Hand on what comes from whom it says, and refuse the rest."""
         admitted = [message for message in messages if self._admits(link, message)]
         if self._conversation is Conversation.CONTROLLER:
-            self._authentication.sign(admitted, link.identity, forwarded=True)
+            self._authentication.sign(
+                admitted, link.identity, host=host_of(link.peer), forwarded=True
+            )
         elif self._conversation is Conversation.BROKER:
             # Nobody forwards to a broker: here a node is a client like any other.
             writes = (request.write for request in admitted if request.HasField("write"))
-            self._authentication.sign(writes, link.identity, forwarded=False)
+            self._authentication.sign(
+                writes, link.identity, host=host_of(link.peer), forwarded=False
+            )
         if admitted:
             self._handler.received(link, admitted)
 
@@ -83,7 +138,7 @@ class Guard:
     def _admits(self, link: Link, message: Any) -> bool:
         node_id = self._claim_of(message)
         if node_id is None:
-            return True
+            return self._readers is None or self._may_read(self._readers, link, message)
         rule = self._authentication.rule
         if self._conversation is Conversation.BROKER:
             # A broker forwards on its own link: the controller would take it for the broker's.
@@ -95,22 +150,37 @@ class Guard:
                 f"node {node_id} shows a certificate with {rule.name_of(node_id)}, and this one is"
                 f" of {link.identity}"
             )
-        error = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, why)
+        return self._refused(link, message, ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, why))
+
+    def _may_read(self, readers: LogReaders, link: Link, message: Any) -> bool:
+        asker = self._authentication.asker_of(link.identity, link.peer, node=True)
+        try:
+            readers.check(_OF_LOG[self._conversation], message, asker)
+        except ApiError as error:
+            return self._refused(link, message, error)
+        return True
+
+    def _refused(self, link: Link, message: Any, error: ApiError) -> bool:
         link.forbidden(error.message)
         with suppress(LinkClosedError):
             link.send(refusal_of(self._conversation, message, error))
         return False
 
 
-def guarded(acceptors: Acceptors, authentication: Authentication | None) -> Acceptors:
+def guarded(
+    acceptors: Acceptors,
+    authentication: Authentication | None,
+    readers: LogReaders | None = None,
+) -> Acceptors:
     """The same conversations, in which everybody is who the certificate says; without
     authentication as they are.
     """
     if authentication is None:
         return dict(acceptors)
-    check_rows()
+    node_claims.check_rows()
+    permissions.check_rows()
     return {
-        conversation: _guard(authentication, conversation, acceptor)
+        conversation: _guard(authentication, conversation, acceptor, readers)
         for conversation, acceptor in acceptors.items()
     }
 
@@ -123,6 +193,9 @@ def guarded_handler(
 
 
 def _guard(
-    authentication: Authentication, conversation: Conversation, acceptor: Acceptor
+    authentication: Authentication,
+    conversation: Conversation,
+    acceptor: Acceptor,
+    readers: LogReaders | None,
 ) -> Acceptor:
-    return lambda link: Guard(authentication, conversation, acceptor(link))
+    return lambda link: Guard(authentication, conversation, acceptor(link), readers)

@@ -38,7 +38,7 @@ log = get_logger(__name__)
 
 Answer = Callable[[Any, Caller], Awaitable[Any]]
 """Answers one request of a caller."""
-Explicit = Callable[[Any], Awaitable[Any]]
+Explicit = Answer
 
 
 def unary_handler(
@@ -78,7 +78,7 @@ def unary_handler(
 def _explicit_call(answer: Explicit) -> Callable[[Any, Any], Awaitable[Any]]:
     async def call(request: Any, context: Any) -> Any:
         try:
-            return await answer(request)
+            return await answer(request, Caller(peer_address(context), identity_of(context)))
         except Exception as error:
             return await _abort(context, error)
 

@@ -20,6 +20,7 @@ from raftlog.metadata.hostnames import MAPPING_VERSION, host_of, hostname_key
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.records import Record
 from raftlog.metadata.versions import supports_hostnames
+from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 COLLECT_INTERVAL_S = 60.0
@@ -95,7 +96,9 @@ def list_hostnames(state: ControllerState, now: float) -> Reply:
     return Reply(body)
 
 
-def alter_hostnames(state: ControllerState, request: rpc.AlterHostnamesRequest) -> Write | Reply:
+def alter_hostnames(
+    state: ControllerState, request: rpc.AlterHostnamesRequest, refused: Refused = NONE_REFUSED
+) -> Write | Reply:
     """Set and delete mappings.
 
     Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its
@@ -110,6 +113,7 @@ def alter_hostnames(state: ControllerState, request: rpc.AlterHostnamesRequest) 
         result = rpc.HostnameAlterationResult(hostname=one.hostname, offset=-1)
         results.append(result)
         try:
+            check_item(refused, index)
             change = _alteration(state.log.pending, one, f"alterations[{index}]", seen)
         except ApiError as error:
             result.error.CopyFrom(wire_error(error))

@@ -18,10 +18,10 @@ from controller.settings import ControllerSettings
 from controller.state.epoch_log import PendingImage
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
-from raftlog.metadata.entities import ClientResult
+from raftlog.metadata.entities import ClientResult, owner_of
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import record
-from raftlog.metadata.versions import supports_clients
+from raftlog.metadata.versions import supports_acls, supports_clients
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -88,11 +88,28 @@ def find_result(
     return result
 
 
-def open_client(view: ImageView, request: rpc.OpenClientRequest, next_offset: int) -> Write:
-    """Open a client. Raises UNSUPPORTED_VERSION, INVALID_REQUEST."""
+def check_owner(view: ImageView, client_id: int, principal: str) -> None:
+    """Raise UNKNOWN_PRODUCER_ID for a client that somebody else has opened: as if it were not
+    open.
+    """
+    client = view.clients.get(client_id)
+    if client is not None and owner_of(client) not in ("", principal):
+        raise refuse(
+            ErrorCode.UNKNOWN_PRODUCER_ID, f"client {client_id} is not open", "client.client_id"
+        )
+
+
+def open_client(
+    view: ImageView, request: rpc.OpenClientRequest, next_offset: int, owner: str = ""
+) -> Write:
+    """Open a client; with an ``owner``, for that principal alone.
+
+    Raises UNSUPPORTED_VERSION, INVALID_REQUEST.
+    """
     _check_supported(view, "")
+    principal = owner if supports_acls(view.features) else ""
     return Write(
-        [record(pb.OpenClientRecord(name=request.name))],
+        [record(pb.OpenClientRecord(name=request.name, principal=principal))],
         rpc.OpenClientResponse(client_id=next_offset),
     )
 

@@ -21,6 +21,7 @@ from raftlog.metadata.entities import ExportCursor
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import supports_export_cursors
+from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -54,7 +55,11 @@ def list_export_cursors(state: ControllerState, look: Look | None, now: float) -
 
 
 def alter_export_cursors(
-    state: ControllerState, request: rpc.AlterExportCursorsRequest, look: Look | None, now: float
+    state: ControllerState,
+    request: rpc.AlterExportCursorsRequest,
+    look: Look | None,
+    now: float,
+    refused: Refused = NONE_REFUSED,
 ) -> Write | Reply:
     """Set and remove cursors.
 
@@ -70,6 +75,7 @@ def alter_export_cursors(
         result = rpc.ExportCursorAlterationResult(name=one.name, offset=-1)
         results.append(result)
         try:
+            check_item(refused, index)
             change = altering.alter(one, f"alterations[{index}]")
         except ApiError as error:
             result.error.CopyFrom(wire_error(error))

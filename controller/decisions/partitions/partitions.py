@@ -23,11 +23,12 @@ from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Topic
 from raftlog.metadata.records import Record
+from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def create_partitions(
-    state: ControllerState, request: rpc.CreatePartitionsRequest
+    state: ControllerState, request: rpc.CreatePartitionsRequest, refused: Refused = NONE_REFUSED
 ) -> Write | Reply:
     """Add partitions to topics.
 
@@ -42,6 +43,7 @@ def create_partitions(
     for index, topic in enumerate(request.topics):
         result = rpc.CreatePartitionsTopicResult(name=topic.name)
         try:
+            check_item(refused, index)
             if names[topic.name] > 1:
                 raise refuse(
                     ErrorCode.INVALID_REQUEST,

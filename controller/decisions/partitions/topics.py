@@ -24,6 +24,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ResourceType, find
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
+from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -32,7 +33,9 @@ NO_TOPIC_ID = bytes(16)
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
-def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> Write | Reply:
+def create_topics(
+    state: ControllerState, request: rpc.CreateTopicsRequest, refused: Refused = NONE_REFUSED
+) -> Write | Reply:
     """Create topics.
 
     Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its
@@ -45,6 +48,7 @@ def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> W
     results = []
     for index, topic in enumerate(request.topics):
         try:
+            check_item(refused, index)
             if names[topic.name] > 1:
                 raise refuse(
                     ErrorCode.INVALID_REQUEST,
@@ -61,7 +65,9 @@ def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> W
     )
 
 
-def delete_topics(state: ControllerState, request: rpc.DeleteTopicsRequest) -> Write | Reply:
+def delete_topics(
+    state: ControllerState, request: rpc.DeleteTopicsRequest, refused: Refused = NONE_REFUSED
+) -> Write | Reply:
     """Delete topics by name, their configs first, so that no image shows configs of a topic that is
     gone.
     """
@@ -72,6 +78,7 @@ def delete_topics(state: ControllerState, request: rpc.DeleteTopicsRequest) -> W
     results = []
     for index, name in enumerate(request.names):
         try:
+            check_item(refused, index)
             if names[name] > 1:
                 raise refuse(
                     ErrorCode.INVALID_REQUEST, f"topic {name!r} is named twice", f"names[{index}]"

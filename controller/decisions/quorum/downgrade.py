@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from raftlog.metadata import versions
+from raftlog.metadata.entities import owner_of
 from raftlog.metadata.image import Image
 from raftlog.quorum.description import QuorumDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -20,6 +21,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 _SNAPSHOTS_VOTERS_CLIENTS = 2
 _HOSTNAMES = 3
 _EXPORT_CURSORS = 4
+_ACLS = 7
 
 
 def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[str]:
@@ -51,6 +53,18 @@ def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[s
             f" {min(image.export_cursors)!r}: {cannot}; remove them (`raftlog cursors delete"
             " --all`)"
         )
+    if level < _ACLS:
+        if len(image.acls):
+            yield (
+                f"{len(image.acls)} access control entries are set: {cannot}; remove them (`raftlog"
+                " acls remove --all`)"
+            )
+        owned = [id_ for id_, client in image.clients.items() if owner_of(client)]
+        if owned:
+            yield (
+                f"{len(owned)} exactly-once clients belong to a principal, the first is"
+                f" {min(owned)}: {cannot}; close them first"
+            )
 
 
 def warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[str]:

@@ -1,0 +1,126 @@
+"""What a client of this broker may ask, and what its answers leave out.
+
+Always by the newest image that is applied here, whichever image answers [a topic is read from the
+image at LAO, which does not have the removal of a permission yet]; and when the answer goes out,
+too, not only when the request comes in [a read waits here while a permission is removed and every
+broker acknowledges that]. So a permission whose removal every unfenced broker has applied is of no
+use at any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from broker.metadata.view import View
+from raftlog.errors import ApiError
+from raftlog.metadata.acls import AclOperation
+from raftlog.security.access import Access, Peer
+from raftlog.security.authorization import NONE_REFUSED, Asker, Refused, refusal
+from raftlog.security.permissions import BROKER, EachPartition, topic
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2
+
+Answer = Callable[..., None]
+_RESULTS: dict[str, Callable[..., Any]] = {
+    "produce": data_pb2.ProducePartitionResult,
+    "fetch": data_pb2.FetchPartitionResult,
+    "list_offsets": data_pb2.ListOffsetsPartitionResult,
+}
+_RESPONSES: dict[str, Callable[..., Any]] = {
+    "produce": data_pb2.ProduceResponse,
+    "fetch": data_pb2.FetchResponse,
+    "list_offsets": data_pb2.ListOffsetsResponse,
+}
+_NO_OFFSETS: dict[str, dict[str, int]] = {
+    "produce": {"base_offset": -1},
+    "fetch": {"high_watermark": -1, "log_start_offset": -1},
+    "list_offsets": {"offset": -1, "leader_epoch": -1},
+}
+
+
+class RequestAccess:
+    """The permissions of a broker's clients. ``access`` None: everybody may do everything."""
+
+    def __init__(self, access: Access | None, view: View) -> None:
+        self._access, self._view = access, view
+
+    def check(self, peer: Peer, body: str, request: broker_pb2.BrokerRequest) -> Refused:
+        """The items that are refused. Raises ApiError if the whole request is."""
+        if self._access is None:
+            return NONE_REFUSED
+        return self._access.authorization.check(
+            BROKER.get(body), getattr(request, body), self._access.asker_of(peer), self._view.tip
+        )
+
+    def may_describe(self, peer: Peer) -> Callable[[str], bool] | None:
+        """Whether a topic of this name may be shown; None: each may."""
+        if self._access is None:
+            return None
+        authorization, asker = self._access.authorization, self._access.asker_of(peer)
+        image = self._view.tip
+        return lambda name: authorization.allows(asker, AclOperation.DESCRIBE, topic(name), image)
+
+    def partitions(
+        self, peer: Peer, body: str, request: broker_pb2.BrokerRequest, answer: Answer
+    ) -> tuple[broker_pb2.BrokerRequest | None, Answer]:
+        """The request without the partitions that are refused, None if nothing is left of it; and
+        the answer that has their errors in their places.
+        """
+        if self._access is None:
+            return request, answer
+        row = BROKER[body]
+        assert isinstance(row, EachPartition)
+        asker = self._access.asker_of(peer)
+        asked = getattr(request, body).partitions
+        refused = self._refused(asker, row.operation, asked)
+        if len(refused) == len(asked) > 0:
+            results = [_refused_result(body, one, refused[at]) for at, one in enumerate(asked)]
+            answer(**{body: _RESPONSES[body](partitions=results)})
+            return None, answer
+        left = broker_pb2.BrokerRequest()
+        left.CopyFrom(request)
+        partitions = getattr(left, body).partitions
+        for index in sorted(refused, reverse=True):
+            del partitions[index]
+
+        def woven(**fields: Any) -> None:
+            response = fields.get(body)
+            if response is not None:
+                late = self._refused(asker, row.operation, response.partitions)
+                results = [
+                    _refused_result(body, one, late[at]) if body == "fetch" and at in late else one
+                    for at, one in enumerate(response.partitions)
+                ]
+                for index in sorted(refused):
+                    results.insert(index, _refused_result(body, asked[index], refused[index]))
+                fields[body] = _RESPONSES[body](partitions=results)
+            answer(**fields)
+
+        return left, woven
+
+    def _refused(self, asker: Asker, operation: AclOperation, partitions: Iterable[Any]) -> Refused:
+        """Those whose topic is known here, and not allowed."""
+        assert self._access is not None
+        image, authorization = self._view.tip, self._access.authorization
+        errors: dict[int, ApiError] = {}
+        for index, one in enumerate(partitions):
+            found = image.topics.get(one.topic_id)
+            if found is None:
+                continue
+            wanted = topic(found.name)
+            if not authorization.allows(asker, operation, wanted, image):
+                errors[index] = refusal(
+                    asker.caller, operation, wanted, f"partitions[{index}].topic_id"
+                )
+        return errors
+
+
+def _refused_result(body: str, partition: Any, error: ApiError) -> Any:
+    return _RESULTS[body](
+        topic_id=partition.topic_id,
+        partition_index=partition.partition_index,
+        error_code=error.code,
+        error_message=error.message,
+        **_NO_OFFSETS[body],
+    )

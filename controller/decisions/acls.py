@@ -1,0 +1,223 @@
+"""CreateAcls, DeleteAcls and DescribeAcls (KIP-140): the access control entries in the log."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+
+from controller.decision import Reply, Write, check_item_count, refuse, wire_error, write_or_reply
+from controller.state.state import ControllerState
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.acls import (
+    ALL_RESOURCES,
+    ANY_HOST,
+    CLUSTER_NAME,
+    OPERATIONS_OF,
+    AccessControlEntry,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    Binding,
+    PatternType,
+)
+from raftlog.metadata.image import ImageView
+from raftlog.metadata.records import Record, record
+from raftlog.metadata.versions import supports_acls
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+MAX_ENTRIES = 50_000
+"""Each is in the image of every node. Kafka has no bound; its clusters have some ten thousand."""
+ID_BYTES = 16
+_PRINCIPAL = "User:"
+
+
+def describe_acls(state: ControllerState, request: rpc.DescribeAclsRequest) -> Reply:
+    """The entries that a filter chooses, sorted. Raises UNSUPPORTED_VERSION, INVALID_REQUEST."""
+    check_supported(state.log.pending)
+    check_filter(request.filter, "filter")
+    response = rpc.DescribeAclsResponse(
+        entries=[_wire(one) for one in chosen(state.log.committed.acls.values(), request.filter)]
+    )
+    if state.authorization is not None:
+        authorizer = state.authorization.authorizer
+        response.authorizer_enabled = True
+        response.super_users.extend(sorted(authorizer.super_users))
+        response.allow_everyone_if_no_acl_found = authorizer.allow_everyone_if_no_acl_found
+    return Reply(response)
+
+
+def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write | Reply:
+    """Add entries.
+
+    Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one entry is in its result.
+    """
+    view = state.log.pending
+    check_supported(view)
+    check_item_count(len(request.creations), state.settings.max_records_per_request, "creations")
+    there = {entry.binding for entry in view.snapshot().acls.values()}
+    response, records = rpc.CreateAclsResponse(), list[Record]()
+    for index, wanted in enumerate(request.creations):
+        result = response.results.add()
+        try:
+            binding = _checked(wanted, f"creations[{index}]")
+            if binding in there:
+                result.existed = True
+                continue
+            if len(there) >= MAX_ENTRIES:
+                raise refuse(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"there are {MAX_ENTRIES} entries already: remove some, or use prefixes",
+                    f"creations[{index}]",
+                )
+        except ApiError as error:
+            result.error.CopyFrom(wire_error(error))
+            continue
+        there.add(binding)
+        id_ = state.rng.getrandbits(8 * ID_BYTES).to_bytes(ID_BYTES, "big")
+        records.append(record(pb.AccessControlEntryRecord(id=id_, **binding._asdict())))
+    return write_or_reply([] if request.validate_only else records, response)
+
+
+def delete_acls(state: ControllerState, request: rpc.DeleteAclsRequest) -> Write | Reply:
+    """Remove what the filters choose.
+
+    Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one filter is in its result.
+    """
+    view = state.log.pending
+    check_supported(view)
+    limit = state.settings.max_records_per_request
+    check_item_count(len(request.filters), limit, "filters")
+    left = dict(view.snapshot().acls.items())
+    response, records = rpc.DeleteAclsResponse(), list[Record]()
+    for index, one in enumerate(request.filters):
+        result = response.results.add()
+        try:
+            check_filter(one, f"filters[{index}]")
+        except ApiError as error:
+            result.error.CopyFrom(wire_error(error))
+            continue
+        for entry in chosen(left.values(), one):
+            del left[entry.id]
+            result.matching_acls.append(_wire(entry))
+            records.append(record(pb.RemoveAccessControlEntryRecord(id=entry.id)))
+    check_item_count(len(records), limit, "filters")
+    return write_or_reply([] if request.validate_only else records, response)
+
+
+def check_supported(view: ImageView) -> None:
+    """Raise UNSUPPORTED_VERSION below the level of metadata.version that knows entries."""
+    if not supports_acls(view.features):
+        raise refuse(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "access control entries need metadata.version 7: raise it with UpdateFeatures",
+        )
+
+
+def chosen(
+    entries: Iterable[AccessControlEntry], wanted: rpc.AccessControlEntryFilter
+) -> list[AccessControlEntry]:
+    """The entries that a filter chooses, sorted by what they say."""
+    return sorted((one for one in entries if _matches(one, wanted)), key=lambda one: one.binding)
+
+
+def check_filter(wanted: rpc.AccessControlEntryFilter, field: str) -> None:
+    """Raise INVALID_REQUEST for a number that names nothing."""
+    _known(AclResourceType, wanted.resource_type, f"{field}.resource_type")
+    _known(PatternType, wanted.pattern_type, f"{field}.pattern_type")
+    _known(AclOperation, wanted.operation, f"{field}.operation")
+    _known(AclPermission, wanted.permission_type, f"{field}.permission_type")
+
+
+def _matches(entry: AccessControlEntry, wanted: rpc.AccessControlEntryFilter) -> bool:
+    return (
+        wanted.resource_type in (AclResourceType.ANY, entry.resource_type)
+        and wanted.operation in (AclOperation.ANY, entry.operation)
+        and wanted.permission_type in (AclPermission.ANY, entry.permission_type)
+        and (not wanted.HasField("principal") or wanted.principal == entry.principal)
+        and (not wanted.HasField("host") or wanted.host == entry.host)
+        and _matches_pattern(entry, wanted)
+    )
+
+
+def _matches_pattern(entry: AccessControlEntry, wanted: rpc.AccessControlEntryFilter) -> bool:
+    name, pattern = entry.resource_name, wanted.pattern_type
+    if pattern not in (PatternType.ANY, PatternType.MATCH, entry.pattern_type):
+        return False
+    if not wanted.HasField("resource_name") or wanted.resource_name == name:
+        return True
+    if pattern != PatternType.MATCH:
+        return False
+    if entry.pattern_type == PatternType.PREFIXED:
+        return wanted.resource_name.startswith(name)
+    return name == ALL_RESOURCES
+
+
+def _checked(wanted: rpc.AccessControlEntry, field: str) -> Binding:
+    """What an entry says, if it can be said. Raises INVALID_REQUEST."""
+    for wrong, name in _mistakes(wanted, field):
+        raise refuse(ErrorCode.INVALID_REQUEST, wrong, f"{field}.{name}")
+    return Binding(
+        wanted.resource_type,
+        wanted.resource_name,
+        wanted.pattern_type,
+        wanted.principal,
+        wanted.host,
+        wanted.operation,
+        wanted.permission_type,
+    )
+
+
+def _mistakes(wanted: rpc.AccessControlEntry, field: str) -> Iterator[tuple[str, str]]:
+    """What is wrong, and the field it is in."""
+    _known(AclResourceType, wanted.resource_type, f"{field}.resource_type")
+    _known(PatternType, wanted.pattern_type, f"{field}.pattern_type")
+    _known(AclOperation, wanted.operation, f"{field}.operation")
+    _known(AclPermission, wanted.permission_type, f"{field}.permission_type")
+    type_, name = wanted.resource_type, wanted.resource_name
+    if type_ == AclResourceType.ANY:
+        yield "an entry is about one type of resource", "resource_type"
+    if wanted.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        yield "an entry's pattern type is LITERAL or PREFIXED", "pattern_type"
+    if not name or not name.isprintable():
+        yield "a resource name has 1 to 249 printable characters", "resource_name"
+    if type_ == AclResourceType.CLUSTER and (
+        name != CLUSTER_NAME or wanted.pattern_type != PatternType.LITERAL
+    ):
+        yield f"the only resource of this type is the literal {CLUSTER_NAME}", "resource_name"
+    if name == ALL_RESOURCES and wanted.pattern_type == PatternType.PREFIXED:
+        yield "no name begins with *: all resources are the literal *", "pattern_type"
+    if not wanted.principal.startswith(_PRINCIPAL) or len(wanted.principal) == len(_PRINCIPAL):
+        yield "a principal is User: and a name, User:* for everybody", "principal"
+    if not wanted.principal.isprintable():
+        yield "a principal has printable characters only", "principal"
+    if wanted.host != ANY_HOST and not _is_address(wanted.host):
+        yield "a host is an IP address in its shortest form, or *", "host"
+    if wanted.permission_type == AclPermission.ANY:
+        yield "an entry allows or denies", "permission_type"
+    possible = OPERATIONS_OF.get(AclResourceType(type_), frozenset())
+    if wanted.operation != AclOperation.ALL and wanted.operation not in possible:
+        names = ", ".join(sorted(one.name for one in possible))
+        yield f"on {AclResourceType(type_).name} there are ALL, {names}", "operation"
+
+
+def _known(
+    kind: type[AclResourceType | PatternType | AclOperation | AclPermission],
+    number: int,
+    field: str,
+) -> None:
+    if number not in kind.__members__.values():
+        known = ", ".join(f"{one.value} {one.name}" for one in kind)
+        raise refuse(ErrorCode.INVALID_REQUEST, f"{number} is none of {known}", field)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        # Compared as text with the address of a connection.
+        return str(ipaddress.ip_address(host)) == host
+    except ValueError:
+        return False
+
+
+def _wire(entry: AccessControlEntry) -> rpc.AccessControlEntry:
+    return rpc.AccessControlEntry(**entry.binding._asdict())

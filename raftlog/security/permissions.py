@@ -1,0 +1,210 @@
+"""What each request needs: one row for every kind of request of every conversation.
+
+The checks, the tests and the table in docs/security.md come from these rows. A kind of request
+without one is refused, and a node with an authorizer does not start before it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from raftlog.metadata.acls import CLUSTER, AclOperation, AclResourceType, Resource
+from raftlog.metadata.config_keys import ResourceType as ConfigResourceType
+from raftlog.wire.broker.v1 import broker_pb2 as broker
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+
+
+class OfNode(NamedTuple):
+    """Only of the node that the request names, by its certificate: ``node_claims``."""
+
+
+class OfAnybody(NamedTuple):
+    """Of everybody who may connect."""
+
+    why: str
+
+
+class Whole(NamedTuple):
+    """The request as a whole needs one permission.
+
+    ``own_field``: the field with a node's id; that node needs no permission.
+    """
+
+    operation: AclOperation
+    resource: Callable[[Any], Resource] = lambda _: CLUSTER
+    of: str = "CLUSTER"
+    """The resource, for people."""
+    own_field: str = ""
+
+
+class Each(NamedTuple):
+    """Each item needs a permission, and is refused alone.
+
+    ``instead``: a permission that stands for those of all items. ``resource`` None: of an item that
+    names nothing known; it is left to the handler, which says so.
+    """
+
+    operation: AclOperation
+    items: str
+    resource: Callable[[Any], Resource | None]
+    of: str
+    instead: Whole | None = None
+
+
+class Listed(NamedTuple):
+    """The answer shows only the items that may be described; items asked for by name are refused
+    alone.
+
+    ``of_cluster``: further fields, shown only to those who may describe the cluster.
+    """
+
+    items: str
+    resource: Callable[[Any], Resource]
+    of: str
+    of_cluster: tuple[str, ...] = ()
+
+
+class EachPartition(NamedTuple):
+    """As ``Each``, of partitions that are named by their topic's id."""
+
+    operation: AclOperation
+
+
+class Forwarded(NamedTuple):
+    """The active controller decides it, by the principal that the broker forwards."""
+
+
+Row = OfNode | OfAnybody | Whole | Each | EachPartition | Listed | Forwarded
+
+
+def topic(name: str) -> Resource:
+    """A topic by its name."""
+    return Resource(AclResourceType.TOPIC, name)
+
+
+def hostname(name: str) -> Resource:
+    """A hostname mapping."""
+    return Resource(AclResourceType.HOSTNAME, name)
+
+
+def export_cursor(name: str) -> Resource:
+    """An export cursor."""
+    return Resource(AclResourceType.EXPORT_CURSOR, name)
+
+
+def config_resource(item: Any) -> Resource:
+    """What the configs of a resource belong to, as in Kafka: those of brokers and client metrics to
+    the cluster.
+    """
+    if item.resource_type == ConfigResourceType.TOPIC:
+        return topic(item.resource_name)
+    if item.resource_type == ConfigResourceType.GROUP:
+        return Resource(AclResourceType.GROUP, item.resource_name)
+    return CLUSTER
+
+
+_ALTER_CLUSTER = Whole(AclOperation.ALTER)
+_DESCRIBE_CLUSTER = Whole(AclOperation.DESCRIBE)
+_READ_LOG = Whole(AclOperation.CLUSTER_ACTION)
+
+CONTROLLER: Mapping[str, Row] = {
+    "register_broker": OfNode(),
+    "broker_heartbeat": OfNode(),
+    "alter_partition": OfNode(),
+    "update_raft_voter": OfNode(),
+    "unregister_broker": _ALTER_CLUSTER,
+    "add_raft_voter": Whole(AclOperation.ALTER, own_field="voter_id"),
+    "remove_raft_voter": Whole(AclOperation.ALTER, own_field="voter_id"),
+    "transfer_leadership": _ALTER_CLUSTER,
+    "update_features": _ALTER_CLUSTER,
+    "describe_brokers": _DESCRIBE_CLUSTER,
+    "create_topics": Each(
+        AclOperation.CREATE,
+        "topics",
+        lambda item: topic(item.name),
+        "TOPIC",
+        instead=Whole(AclOperation.CREATE),
+    ),
+    "delete_topics": Each(AclOperation.DELETE, "names", topic, "TOPIC"),
+    "create_partitions": Each(AclOperation.ALTER, "topics", lambda item: topic(item.name), "TOPIC"),
+    "incremental_alter_configs": Each(
+        AclOperation.ALTER_CONFIGS, "resources", config_resource, "TOPIC, GROUP or CLUSTER"
+    ),
+    "alter_partition_reassignments": _ALTER_CLUSTER,
+    "list_partition_reassignments": _DESCRIBE_CLUSTER,
+    "elect_leaders": _ALTER_CLUSTER,
+    "open_client": Whole(
+        AclOperation.CREATE,
+        lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
+        "CLIENT_SESSION",
+    ),
+    "close_client": OfAnybody("only the principal that has opened a client may use its id"),
+    "list_hostnames": Listed(
+        "hostnames",
+        lambda item: hostname(item.hostname),
+        "HOSTNAME",
+        of_cluster=("absent_ids", "waiting_brokers"),
+    ),
+    "alter_hostnames": Each(
+        AclOperation.ALTER, "alterations", lambda item: hostname(item.hostname), "HOSTNAME"
+    ),
+    "list_export_cursors": Listed(
+        "cursors", lambda item: export_cursor(item.name), "EXPORT_CURSOR"
+    ),
+    "alter_export_cursors": Each(
+        AclOperation.ALTER, "alterations", lambda item: export_cursor(item.name), "EXPORT_CURSOR"
+    ),
+    "describe_acls": _DESCRIBE_CLUSTER,
+    "create_acls": _ALTER_CLUSTER,
+    "delete_acls": _ALTER_CLUSTER,
+}
+"""Body of a ControllerRequest -> what it needs."""
+
+BROKER: Mapping[str, Row] = {
+    "metadata": Listed("topics", lambda item: topic(item.name), "TOPIC"),
+    "describe_configs": Each(
+        AclOperation.DESCRIBE_CONFIGS, "resources", config_resource, "TOPIC, GROUP or CLUSTER"
+    ),
+    "describe_cluster": _DESCRIBE_CLUSTER,
+    "describe_broker": _DESCRIBE_CLUSTER,
+    "broker_metadata": _DESCRIBE_CLUSTER,
+    "api_versions": OfAnybody("a client asks for it before anything else"),
+    "write": Forwarded(),
+    "produce": EachPartition(AclOperation.WRITE),
+    "fetch": EachPartition(AclOperation.READ),
+    "list_offsets": EachPartition(AclOperation.DESCRIBE),
+}
+"""Body of a BrokerRequest -> what it needs."""
+
+QUORUM: Mapping[str, Row] = {
+    "vote_request": OfNode(),
+    "begin_quorum_epoch_request": OfNode(),
+    "end_quorum_epoch_request": OfNode(),
+}
+"""Body of a QuorumMessage that is a request -> what it needs."""
+
+LOG: Mapping[str, Row] = {
+    "Fetch": _READ_LOG,
+    "FetchSnapshot": _READ_LOG,
+    "MetadataFetch": _READ_LOG,
+    "ReplicaFetch": OfNode(),
+    "DescribeQuorum": _DESCRIBE_CLUSTER,
+}
+"""Method -> what it needs of one that claims no node id; with one it is OfNode."""
+
+
+class UnlistedError(Exception):
+    """A kind of request has no row: nothing is served until it has one."""
+
+
+def check_rows() -> None:
+    """Raises UnlistedError."""
+    for request, rows in (
+        (controller.ControllerRequest, CONTROLLER), (broker.BrokerRequest, BROKER)
+    ):  # fmt: skip
+        bodies = {field.name for field in request.DESCRIPTOR.oneofs_by_name["body"].fields}
+        if unlisted := bodies - rows.keys():
+            raise UnlistedError(
+                f"no row of raftlog/security/permissions.py says who may send {sorted(unlisted)}"
+            )
