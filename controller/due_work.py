@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from controller.decision import Write
+from controller.decisions.acls import may_do_everything
 from controller.decisions.brokers.fencing_by_time import fence_gone, fence_silent, fence_stuck
 from controller.decisions.brokers.heartbeats import may_unfence, on_probation, unfence_decision
 from controller.decisions.brokers.hostnames import HostnameCollector
@@ -128,12 +129,14 @@ class DueWork:
         levels = {versions.METADATA_VERSION: level, versions.LAO_VERSION: 1}
         if versions.supports_heartbeat_levels(levels):
             levels[versions.BROKER_HEARTBEAT_VERSION] = 1
-        return Write(
-            [
-                record(pb.FeatureLevelRecord(name=name, feature_level=level))
-                for name, level in levels.items()
-            ]
-        )
+        records = [
+            record(pb.FeatureLevelRecord(name=name, feature_level=level))
+            for name, level in levels.items()
+        ]
+        if versions.supports_acls(levels):
+            for principal in self._state.settings.bootstrap_super_users:
+                records += may_do_everything(principal, self._state.rng)
+        return Write(records)
 
     def begin_generation(self) -> Write | None:
         """In a log that was taken back: all brokers fenced, and leader epochs above whatever was

@@ -33,7 +33,7 @@ from raftlog.runtime import StopSignals
 from raftlog.security.configured import authentication_of, authorization_of, warn_of_plaintext
 from raftlog.security.guard import Authentication, LogReaders, guarded, guarded_handler
 from raftlog.storage.api import LogStore
-from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
+from raftlog.storage.bootstrap_file import NO_BOOTSTRAP, Bootstrap, read_bootstrap
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
@@ -53,14 +53,15 @@ HAND_OVER_S = 1.0
 """How long a stopping leader waits for another to take over before it leaves."""
 
 
-def settings_of(config: NodeConfig, *, bootstrap_metadata_version: int = 0) -> ControllerSettings:
+def settings_of(config: NodeConfig, bootstrap: Bootstrap = NO_BOOTSTRAP) -> ControllerSettings:
     """The configuration's keys, with what formatting has decided, and what is to stay free of the
     disk.
     """
     reserve_bytes = config.settings.metadata_log_free_space_reserve_bytes
     return ControllerSettings(
         **values_of(ControllerSettings, config.settings),
-        bootstrap_metadata_version=bootstrap_metadata_version,
+        bootstrap_metadata_version=bootstrap.metadata_version,
+        bootstrap_super_users=bootstrap.super_users,
         free_space_reserve_bytes=effective_reserve_bytes(
             reserve_bytes, disk_bytes(config.directory)
         ),
@@ -97,7 +98,9 @@ async def run_controller(config: NodeConfig) -> int:
         # and one that can't be reached, or is about to give up, must not begin to ask for votes.
         service.recover()
         authorization = authorization_of(config.settings)
-        readers = authorization and LogReaders(authorization, lambda: service.image)
+        readers = (
+            None if authorization is None else LogReaders(authorization, lambda: service.image)
+        )
         listener = await transport.listen(
             config.listener.address,
             guarded(service.acceptors(), authentication, readers),
@@ -141,7 +144,7 @@ def _service_of(
 ) -> ControllerService:
     """The service over real time and randomness."""
     return ControllerService(
-        settings_of(config, bootstrap_metadata_version=bootstrap.metadata_version),
+        settings_of(config, bootstrap),
         config.quorum_config(store.identity.directory_id, bootstrap.voters),
         store,
         transport,

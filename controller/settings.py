@@ -15,5 +15,7 @@ class ControllerSettings(Settings):
     """The level of metadata.version that a new cluster starts with (``storage format
     --release-version``); 0: the latest.
     """
+    bootstrap_super_users: tuple[str, ...] = ()
+    """Principals that a new cluster begins with entries for (``storage format --super-user``)."""
     free_space_reserve_bytes: int = 0
     """metadata.log.free.space.reserve.bytes, as it is effective on this disk; 0: not watched."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import random
 from collections.abc import Iterable, Iterator
 
 from controller.decision import Reply, Write, check_item_count, refuse, wire_error, write_or_reply
@@ -74,8 +75,7 @@ def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write
             result.error.CopyFrom(wire_error(error))
             continue
         there.add(binding)
-        id_ = state.rng.getrandbits(8 * ID_BYTES).to_bytes(ID_BYTES, "big")
-        records.append(record(pb.AccessControlEntryRecord(id=id_, **binding._asdict())))
+        records.append(_entry(binding, state.rng))
     return write_or_reply([] if request.validate_only else records, response)
 
 
@@ -103,6 +103,30 @@ def delete_acls(state: ControllerState, request: rpc.DeleteAclsRequest) -> Write
             records.append(record(pb.RemoveAccessControlEntryRecord(id=entry.id)))
     check_item_count(len(records), limit, "filters")
     return write_or_reply([] if request.validate_only else records, response)
+
+
+def may_do_everything(principal: str, rng: random.Random) -> list[Record]:
+    """The entries of a principal that may do everything, until somebody removes them."""
+    return [
+        _entry(
+            Binding(
+                type_,
+                CLUSTER_NAME if type_ is AclResourceType.CLUSTER else ALL_RESOURCES,
+                PatternType.LITERAL,
+                principal,
+                ANY_HOST,
+                AclOperation.ALL,
+                AclPermission.ALLOW,
+            ),
+            rng,
+        )
+        for type_ in OPERATIONS_OF
+    ]
+
+
+def _entry(binding: Binding, rng: random.Random) -> Record:
+    id_ = rng.getrandbits(8 * ID_BYTES).to_bytes(ID_BYTES, "big")
+    return record(pb.AccessControlEntryRecord(id=id_, **binding._asdict()))
 
 
 def check_supported(view: ImageView) -> None:

@@ -5,6 +5,7 @@ metadata.version.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from raftlog.config.fields import parse_voter
@@ -12,7 +13,8 @@ from raftlog.config.load import load_config
 from raftlog.config.node import NodeConfig
 from raftlog.config.sources import environment_configures
 from raftlog.errors import ConfigError
-from raftlog.metadata.versions import LATEST_METADATA_VERSION, MIN_METADATA_VERSION
+from raftlog.metadata.versions import ACLS, LATEST_METADATA_VERSION, MIN_METADATA_VERSION
+from raftlog.principals import parse_super_users
 from raftlog.storage.bootstrap_file import Bootstrap
 from raftlog.voter import Voter
 
@@ -25,12 +27,14 @@ def beginning(
     initial_controllers: str,
     no_initial_controllers: bool,
     release_version: int | None,
+    super_users: Sequence[str] = (),
 ) -> tuple[str, Bootstrap]:
     """The node's directory id, a new one unless it was given, and what its directory is to say.
 
     Raises ConfigError.
     """
     level = _level(release_version)
+    administrators = _administrators(super_users, level)
     directory_id = str(uuid.uuid4())
     ways = sum((standalone, bool(initial_controllers), no_initial_controllers))
     controller = config.controller if config is not None else None
@@ -48,8 +52,13 @@ def beginning(
                 "controller.quorum.voters is empty: give --standalone, --initial-controllers or"
                 " --no-initial-controllers"
             )
-        return directory_id, Bootstrap(None, level)
+        return directory_id, Bootstrap(None, level, administrators)
     if no_initial_controllers:
+        if administrators:
+            raise ConfigError(
+                "--super-user is for the first controllers of a cluster: a node that joins takes"
+                " the entries from the log"
+            )
         return directory_id, Bootstrap((), level)
     if standalone:
         if controller is None:
@@ -57,7 +66,7 @@ def beginning(
                 "--standalone needs a controller's configuration, which says where it listens"
             )
         return directory_id, Bootstrap(
-            (Voter(node_id, controller.advertised, directory_id),), level
+            (Voter(node_id, controller.advertised, directory_id),), level, administrators
         )
     voters = parse_initial_controllers(initial_controllers)
     own = next((voter for voter in voters if voter.node_id == node_id), None)
@@ -68,7 +77,7 @@ def beginning(
             f"--initial-controllers: node {node_id} is at {own.endpoint} there, and at"
             f" {controller.advertised} by its configuration"
         )
-    return own.directory_id, Bootstrap(voters, level)
+    return own.directory_id, Bootstrap(voters, level, administrators)
 
 
 def parse_initial_controllers(value: str) -> tuple[Voter, ...]:
@@ -93,6 +102,17 @@ def parse_initial_controllers(value: str) -> tuple[Voter, ...]:
         if len(set(values)) != len(values):
             raise ConfigError(f"--initial-controllers: the same {what} twice")
     return tuple(sorted(voters, key=lambda voter: voter.node_id))
+
+
+def _administrators(super_users: Sequence[str], level: int) -> tuple[str, ...]:
+    """Raises ConfigError."""
+    try:
+        found = tuple(sorted(parse_super_users(";".join(super_users))))
+    except ValueError as error:
+        raise ConfigError(f"--super-user: {error}") from error
+    if found and 0 < level < ACLS:
+        raise ConfigError(f"--super-user needs --release-version {ACLS} or later")
+    return found
 
 
 def _level(release_version: int | None) -> int:

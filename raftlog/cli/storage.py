@@ -87,6 +87,17 @@ def format_(
             ),
         ),
     ] = None,
+    super_user: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--super-user",
+            metavar="PRINCIPAL",
+            help=(
+                "Let this principal, for instance User:alice, do everything in the new cluster, by"
+                " access control entries. Give it to each first controller. Can be repeated."
+            ),
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Format an empty data directory for a node: cluster id, node id and a new directory id.
@@ -133,6 +144,7 @@ def format_(
         initial_controllers=initial_controllers,
         no_initial_controllers=no_initial_controllers,
         release_version=release_version,
+        super_users=super_user or [],
     )
     asked = NodeIdentity(cluster_id=cluster, node_id=node, directory_id=directory_id)
     identity = format_storage(where, asked, ignore_formatted=ignore_formatted, bootstrap=bootstrap)

@@ -50,6 +50,8 @@ RESOURCE_NAME = Text(249)
 CONFIG_KEY = Text(249)
 MANY = Items(100_000)
 """As many as fit into a request: what it would write is counted by its handler."""
+ACL_FILTERS = Items(100)
+"""Each looks at every entry there is."""
 REPLICAS = Items(1_000)
 READ_TOPICS = Items(20_000, TOPIC_NAME)
 READ_RESOURCES = Items(1_000)
@@ -62,7 +64,7 @@ PART = ByHandler(
 )
 
 FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
-    common.ClientIdentity: {"principal": Text(PRINCIPAL_MAX_CHARS)},
+    common.ClientIdentity: {"principal": Text(PRINCIPAL_MAX_CHARS), "host": Text(255)},
     records.Listener: {"name": name(255), "host": HOST},
     records.FeatureRange: {"name": name()},
     records.ProcessProof: {"boot_id": ID, "directory_id": DIRECTORY_ID},
@@ -147,6 +149,19 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "target": ByHandler(
             1024, "controller.decisions.clients.export_cursors: 1024 printable characters"
         ),
+    },
+    controller.DescribeAclsRequest: {},
+    controller.CreateAclsRequest: {"creations": MANY},
+    controller.DeleteAclsRequest: {"filters": ACL_FILTERS},
+    controller.AccessControlEntry: {
+        "resource_name": RESOURCE_NAME,
+        "principal": Text(PRINCIPAL_MAX_CHARS),
+        "host": Text(255),
+    },
+    controller.AccessControlEntryFilter: {
+        "resource_name": RESOURCE_NAME,
+        "principal": Text(PRINCIPAL_MAX_CHARS),
+        "host": Text(255),
     },
     controller.MetadataFetchRequest: {"cluster_id": CLUSTER_ID},
     # --- to a broker

@@ -43,7 +43,8 @@ CAUSES = 6
 """The level from which on the records of brokers' changes and of hosts' mappings say their
 cause.
 """
-_ACLS = 7
+ACLS = 7
+"""The level from which on access control entries may be written."""
 _HEARTBEAT_LEVELS = 3
 STRICT_READS = 3
 """The level from which on there are leases for strict reads."""
@@ -132,4 +133,4 @@ def supports_causes(features: Features) -> bool:
 
 def supports_acls(features: Features) -> bool:
     """Whether access control entries may be written, and the owner of a client."""
-    return metadata_version(features) >= _ACLS
+    return metadata_version(features) >= ACLS

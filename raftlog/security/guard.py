@@ -75,8 +75,9 @@ class Authentication:
                 (client.node_id,) = nodes
 
     def asker_of(self, identity: PeerIdentity, peer: str, *, node: bool = False) -> Asker:
-        """Who asks this node for what it does not forward; ``node``: where nodes ask for themselves,
-        one that has a node's certificate is that node.
+        """Who asks this node for what it does not forward.
+
+        ``node``: where nodes ask for themselves, one with a node's certificate is that node.
         """
         nodes = self.rule.nodes_of(identity) if node else frozenset()
         caller = Caller(self.mapping.principal_of(identity), host_of(peer))

@@ -21,10 +21,17 @@ class Bootstrap:
     the configured one.
 
     ``metadata_version``: the level a new cluster starts with; 0: the latest that the program knows.
+    ``super_users``: principals that may do everything, by access control entries that the new
+    cluster begins with.
     """
 
     voters: tuple[Voter, ...] | None = None
     metadata_version: int = 0
+    super_users: tuple[str, ...] = ()
+
+
+NO_BOOTSTRAP = Bootstrap()
+"""Nothing was said."""
 
 
 def write_bootstrap(directory: Path, bootstrap: Bootstrap) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from raftlog.durable import fsync_directory, make_directories
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.storage.api import FORMAT_VERSION, NO_NODE_ID, NodeIdentity, VoteState
-from raftlog.storage.bootstrap_file import BOOTSTRAP_FILE, Bootstrap, write_bootstrap
+from raftlog.storage.bootstrap_file import BOOTSTRAP_FILE, NO_BOOTSTRAP, Bootstrap, write_bootstrap
 from raftlog.storage.checked_file import (
     TEMPORARY_SUFFIX,
     convert,
@@ -32,7 +32,6 @@ from raftlog.storage.vote_file import VOTE_FILE, write_vote_file
 
 META_FILE = "meta.json"
 _KIND = "meta"
-NO_BOOTSTRAP = Bootstrap()
 Fill = Callable[[Path], tuple[VoteState, LogState]]
 """Puts content into a directory that is being formatted; gives the vote and the state of the log
 that go with it.

@@ -6,6 +6,7 @@ from typing import Any
 
 from broker.service.requests import _send
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import ANONYMOUS
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.data.v1 import data_pb2
 
@@ -26,6 +27,7 @@ class Narrow:
         self.sent.append(message)
 
     peer = "narrow"
+    identity = ANONYMOUS
 
     def unknown_kind(self, what: str) -> None:
         raise NotImplementedError

@@ -171,13 +171,15 @@ def test_a_bug_is_logged_and_its_outcome_is_unknown() -> None:
 
 def test_explicit_handlers_serve_what_has_no_body() -> None:
     async def describe(
-        request: quorum_pb2.DescribeQuorumRequest,
+        request: quorum_pb2.DescribeQuorumRequest, _: Caller
     ) -> quorum_pb2.DescribeQuorumResponse:
         if request.cluster_id == "other":
             raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, "not ours", field="cluster_id")
         return quorum_pb2.DescribeQuorumResponse(node_id=3)
 
-    async def write(request: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
+    async def write(
+        request: controller_pb2.ControllerRequest, _: Caller
+    ) -> controller_pb2.ControllerResponse:
         return controller_pb2.ControllerResponse(correlation_id=request.correlation_id)
 
     async def read(item: broker_pb2.BrokerRequest, _: Caller) -> broker_pb2.BrokerResponse:
