@@ -96,6 +96,43 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
         "alter_hostnames": rpc.AlterHostnamesRequest(
             alterations=[rpc.HostnameAlteration(hostname="h", broker_id=7, expected_offset=-1)]
         ),
+        "describe_acls": rpc.DescribeAclsRequest(
+            filter=rpc.AccessControlEntryFilter(
+                resource_type=2,
+                resource_name="t",
+                pattern_type=3,
+                principal="User:a",
+                host="*",
+                operation=3,
+                permission_type=3,
+            )
+        ),
+        "create_acls": rpc.CreateAclsRequest(
+            creations=[
+                rpc.AccessControlEntry(
+                    resource_type=2,
+                    resource_name="t",
+                    pattern_type=3,
+                    principal="User:a",
+                    host="*",
+                    operation=3,
+                    permission_type=3,
+                )
+            ]
+        ),
+        "delete_acls": rpc.DeleteAclsRequest(
+            filters=[
+                rpc.AccessControlEntryFilter(
+                    resource_type=2,
+                    resource_name="t",
+                    pattern_type=3,
+                    principal="User:a",
+                    host="*",
+                    operation=3,
+                    permission_type=3,
+                )
+            ]
+        ),
         "list_export_cursors": rpc.ListExportCursorsRequest(),
         "alter_export_cursors": rpc.AlterExportCursorsRequest(
             alterations=[

@@ -10,6 +10,7 @@ from typing import Any
 import old_mappings
 import pytest
 from old_mappings import (
+    KNOWN_LEVEL,
     OLD_LEVEL,
     Controller,
     Story,
@@ -26,6 +27,7 @@ from test_features import update
 from controller.decisions.quorum.features import SAFE_DOWNGRADE
 from controller.rules import mappings
 from controller.rules.mappings import mapping_without_cause
+from controller.settings import ControllerSettings
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.causes import (
     OLD_HOSTNAME_TEXT_OF,
@@ -187,7 +189,7 @@ def test_words_that_no_build_wrote_are_kept_and_count_as_by_hand() -> None:
     odd = Hostname("h", 0, 4, 7, "a test")
     assert odd.cause == HostnameCause.UNSPECIFIED
     assert mapping_without_cause(odd).message.reason == "a test"
-    cell = Controller()
+    cell = Controller(settings=ControllerSettings(bootstrap_metadata_version=KNOWN_LEVEL))
     cell.on(1, "h1")
     cell.create_on((1,))
     cell._fold([record(pb.HostnameRecord(hostname="elsewhere", broker_id=1, reason="a test"))])

@@ -24,6 +24,7 @@ class NaiveState:
         self.applied: dict[int, dict[str, int]] = {}
         self.hostnames: dict[str, dict[str, Any]] = {}
         self.export_cursors: dict[str, dict[str, Any]] = {}
+        self.acls: dict[bytes, dict[str, Any]] = {}
         self.leader: dict[str, Any] | None = None
         self.progress: dict[str, int] | None = None
         self.topics_made = 0
@@ -47,6 +48,7 @@ class NaiveState:
             self._config,
             self._hostname,
             self._export_cursor,
+            self._acl,
         )
         message = makers[choice % len(makers)](n, offset, epoch)
         return record(pb.NoOpRecord() if message is None else message)
@@ -71,6 +73,7 @@ class NaiveState:
             "clients": [],
             "hostnames": [self.hostnames[name] for name in sorted(self.hostnames)],
             "export_cursors": [self.export_cursors[name] for name in sorted(self.export_cursors)],
+            "acls": [self.acls[id_] for id_ in sorted(self.acls)],
             "applied": [self.applied[broker_id] for broker_id in sorted(self.applied)],
         }
 
@@ -238,6 +241,23 @@ class NaiveState:
         }
         return pb.ExportCursorRecord(name=name, **fields)
 
+    def _acl(self, n: int, offset: int, epoch: int) -> Any:
+        id_ = bytes([n % 5]) * 16
+        if id_ in self.acls:
+            del self.acls[id_]
+            return pb.RemoveAccessControlEntryRecord(id=id_)
+        fields: dict[str, Any] = {
+            "resource_type": 2 + n % 2,
+            "resource_name": ("*", "a", "ab", "abc")[n % 4],
+            "pattern_type": 3 + (n >> 2) % 2,
+            "principal": f"User:{n % 3}",
+            "host": ("*", "10.0.0.1")[(n >> 3) % 2],
+            "operation": 2 + n % 7,
+            "permission_type": 2 + (n >> 4) % 2,
+        }
+        self.acls[id_] = {"id": id_.hex(), **fields}
+        return pb.AccessControlEntryRecord(id=id_, **fields)
+
     def _leader(self, n: int, offset: int, epoch: int) -> Any:
         self.leader = {"epoch": epoch, "leader_id": n % 3, "voters": [0, 1, 2]}
         return pb.LeaderChangeRecord(leader_id=n % 3, voters=[0, 1, 2])
@@ -261,7 +281,7 @@ class NaiveState:
 
 
 HISTORIES = st.lists(
-    st.lists(st.tuples(st.integers(0, 15), st.integers(0, 2**10 - 1)), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(0, 16), st.integers(0, 2**10 - 1)), min_size=1, max_size=5),
     max_size=16,
 )
 """Batches of (choice, number) for ``NaiveState.make``."""

@@ -80,5 +80,6 @@ def test_the_empty_image() -> None:
         "clients": [],
         "hostnames": [],
         "export_cursors": [],
+        "acls": [],
         "applied": [],
     }

@@ -12,8 +12,17 @@ from naive_state import HISTORIES, NaiveState
 
 from raftlog import batch
 from raftlog.metadata import pmap
+from raftlog.metadata.acls import AccessControlEntry
 from raftlog.metadata.describe import image_to_dict
-from raftlog.metadata.entities import HASH_MASK, ExportCursor, Hostname, entity_hash
+from raftlog.metadata.entities import (
+    HASH_MASK,
+    Client,
+    ExportCursor,
+    Hostname,
+    OwnedClient,
+    entity_bytes,
+    entity_hash,
+)
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import (
@@ -83,6 +92,7 @@ def hash_from_scratch(image: Image) -> int:
         *(("applied", applied) for applied in image.applied.values()),
         *(("hostname", mapping) for mapping in image.hostnames.values()),
         *(("export_cursor", cursor) for cursor in image.export_cursors.values()),
+        *(("acl", entry) for entry in image.acls.values()),
     ]
     entities += [
         (kind, one)
@@ -312,6 +322,45 @@ def test_an_export_cursor_is_set_moved_and_removed() -> None:
         then(90)
 
 
+def test_an_entry_is_added_and_removed() -> None:
+    builder = fold([GROUND])
+    before = builder.snapshot().state_hash
+    entry = pb.AccessControlEntryRecord(id=b"i" * 16, resource_type=2, resource_name="t",
+        pattern_type=3, principal="User:a", host="*", operation=3, permission_type=3)  # fmt: skip
+
+    def then(message: Any) -> None:
+        builder.apply_batch(
+            [record(message)], base_offset=builder.offset + 1, epoch=2, timestamp_ms=0
+        )
+
+    then(entry)
+    found = AccessControlEntry(b"i" * 16, 2, "t", 3, "User:a", "*", 3, 3)
+    assert dict(builder.snapshot().acls.items()) == {b"i" * 16: found}
+    (bucket,) = builder.snapshot().acl_index.matching(2, "t")
+    assert bucket["User:a"].entries == (found,)
+    with pytest.raises(FoldError, match="is there already"):
+        then(entry)
+    then(pb.RemoveAccessControlEntryRecord(id=b"i" * 16))
+    assert builder.snapshot().state_hash == before
+    assert builder.snapshot().acl_index.matching(2, "t") == []
+    with pytest.raises(FoldError, match=r"REMOVE_ACCESS_CONTROL_ENTRY .* which is not there"):
+        then(pb.RemoveAccessControlEntryRecord(id=b"i" * 16))
+
+
+def test_a_client_of_somebody_stays_that_whatever_it_writes() -> None:
+    builder = fold([GROUND])
+    opened = record(pb.OpenClientRecord(name="w", principal="User:a"))
+    builder.apply_batch([opened], base_offset=builder.offset + 1, epoch=2, timestamp_ms=7)
+    id_ = builder.offset
+    assert builder.clients[id_] == OwnedClient(id_, "w", 7, 1, "User:a")
+    builder.apply_batch([record(pb.NoOpRecord())], base_offset=id_ + 1, epoch=2, timestamp_ms=9,
+        client_id=id_, sequence=1, all_below_done=1)  # fmt: skip
+    assert builder.clients[id_] == OwnedClient(id_, "w", 9, 1, "User:a")
+    # The canonical bytes of one that is nobody's are those of builds before there were owners.
+    assert entity_bytes(OwnedClient(1, "w", 2, 3, "User:a")) != entity_bytes(Client(1, "w", 2, 3))
+    assert entity_bytes(Client(1, "w", 2, 3)) == b"\x94\x01\xa1w\x02\x03"
+
+
 def test_a_batch_must_follow_the_image() -> None:
     builder = fold([GROUND])
     for base_offset in (2, 4):
@@ -343,6 +392,9 @@ def test_every_record_type_has_a_message_and_a_group() -> None:
         "7",
     )
     assert group_of(RecordType.HOSTNAME, pb.HostnameRecord(hostname="h"), 7) == ("hostname", "h")
+    added, removed = pb.AccessControlEntryRecord(id=b"i"), pb.RemoveAccessControlEntryRecord(id=b"i")
+    assert group_of(RecordType.ACCESS_CONTROL_ENTRY, added, 7) == ("acl", "69")
+    assert group_of(RecordType.REMOVE_ACCESS_CONTROL_ENTRY, removed, 7) == ("acl", "69")
     assert group_of(RecordType.EXPORT_CURSOR, pb.ExportCursorRecord(name="c"), 7) == (
         "export_cursor",
         "c",

@@ -17,6 +17,8 @@ from test_metadata_fold import fold, history, state
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import snapshot
+from raftlog.metadata.acl_index import AclIndex
+from raftlog.metadata.acls import AclResourceType
 from raftlog.metadata.entities import HASH_MASK, encoded_hash, entity_bytes, entity_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -106,6 +108,13 @@ def everything() -> Image:
     builder.apply_batch([record(mapping)], base_offset=12, epoch=7, timestamp_ms=99)
     cursor = pb.ExportCursorRecord(name="nightly", end_offset=9, target="there")
     builder.apply_batch([record(cursor)], base_offset=13, epoch=7, timestamp_ms=99)
+    entry = pb.AccessControlEntryRecord(id=b"i" * 16, resource_type=2, resource_name="t",
+        pattern_type=4, principal="User:a", host="*", operation=3, permission_type=3)  # fmt: skip
+    owned = pb.OpenClientRecord(name="o", principal="User:a")
+    for message in (entry, owned):
+        builder.apply_batch(
+            [record(message)], base_offset=builder.offset + 1, epoch=7, timestamp_ms=99
+        )
     return builder.snapshot()
 
 
@@ -120,6 +129,8 @@ def test_every_field_of_an_image_has_a_kind_that_fills_it() -> None:
 @pytest.mark.parametrize("name", FIELDS)
 def test_no_field_of_an_image_gets_lost(name: str) -> None:
     def plain(value: object) -> object:
+        if isinstance(value, AclIndex):
+            return [value.matching(type_, "t") for type_ in AclResourceType]
         return {key: plain(one) for key, one in value.items()} if hasattr(value, "items") else value
 
     image = everything()
@@ -132,7 +143,7 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
 
 def test_the_header_says_what_a_replica_needs() -> None:
     header, _ = snapshot.load([content_of(everything())])
-    assert header == SnapshotHeader("c", 3, 14, 7, 99, (Voter(1, "c1:1", "d"),), 2)
+    assert header == SnapshotHeader("c", 3, 16, 7, 99, (Voter(1, "c1:1", "d"),), 2)
 
 
 def large(topics: int = 30, partitions: int = 200) -> Image:
@@ -258,7 +269,7 @@ def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
 
 def test_a_header_of_another_image_is_refused() -> None:
     header = snapshot.header_of(everything(), cluster_id="c", generation=0)
-    with pytest.raises(ValueError, match="header for 14"):
+    with pytest.raises(ValueError, match="header for 16"):
         list(snapshot.pieces(Image(), header))
 
 

@@ -1,0 +1,306 @@
+"""Every request to the active controller, by somebody who may and by somebody who may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deciding import Cell, Decided
+from request_fields import envelope_of, valid
+
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.acls import (
+    CLUSTER_NAME,
+    AccessControlEntry,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+)
+from raftlog.metadata.records import record
+from raftlog.security.permissions import CONTROLLER, Each, Listed, OfAnybody, OfNode, Whole
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+Op, Kind = AclOperation, AclResourceType
+SETTINGS = ControllerSettings(
+    authorizer_class_name="StandardAuthorizer",
+    node_principal_rule="CN=node-{id}",
+    super_users="User:root",
+)
+RIGHTS = [kind for kind, row in CONTROLLER.items() if isinstance(row, Whole | Each)]
+ITEMS = [kind for kind, row in CONTROLLER.items() if isinstance(row, Each)]
+REFUSALS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}  # fmt: skip
+
+
+class Stage(Cell):
+    """With an authorizer; the administrator's own requests are those of ``deciding``."""
+
+    def __init__(self) -> None:
+        super().__init__(settings=SETTINGS)
+        self.topic_id = self.as_("User:root", rpc.CreateTopicsRequest(
+            topics=[rpc.CreatableTopic(name="t", num_partitions=1, replication_factor=3)]
+        )).body.topics[0].topic_id  # fmt: skip
+
+    def decide(self, message: Any) -> Decided:
+        return self.as_("User:root", message, propose=False)
+
+    def as_(self, principal: str, message: Any, *, propose: bool = True, **client: Any) -> Decided:
+        from deciding import envelope
+
+        request = envelope(message)
+        request.client.principal, request.client.host = principal, "10.0.0.1"
+        for name, value in client.items():
+            setattr(request.client, name, value)
+        decided = self.decide_request(request)
+        return self.propose(decided) if propose else decided
+
+    def allow(
+        self, operation: int, type_: int, name: str, permission: int = AclPermission.ALLOW,
+        pattern: int = PatternType.LITERAL, principal: str = "User:alice",
+    ) -> None:  # fmt: skip
+        entry = pb.AccessControlEntryRecord(
+            id=bytes([len(self.pending.acls)]) * 16, resource_type=type_, resource_name=name,
+            pattern_type=pattern, principal=principal, host="*", operation=operation,
+            permission_type=permission,
+        )  # fmt: skip
+        self._fold([record(entry)])
+        self.commit()
+
+    def body(self, kind: str) -> Any:
+        return valid(self, self.topic_id)[kind]
+
+
+def refused(decided: Decided) -> bool:
+    """Whether nothing of it was done, for want of a permission."""
+    if decided.error is not None:
+        return decided.error.code in REFUSALS
+    fields = [] if decided.body is None else decided.body.ListFields()
+    results = [
+        one
+        for field, value in fields
+        if field.is_repeated and field.message_type is not None
+        for one in value
+        if "error" in one.DESCRIPTOR.fields_by_name
+    ]
+    codes = {one.error.error_code for one in results}
+    assert not codes & REFUSALS or codes <= REFUSALS
+    return bool(codes & REFUSALS) and not decided.records
+
+
+def needed(kind: str, body: Any) -> tuple[AclOperation, AclResourceType, str]:
+    row = CONTROLLER[kind]
+    if isinstance(row, Whole):
+        resource = row.resource(body)
+    else:
+        assert isinstance(row, Each)
+        wanted = row.resource(getattr(body, row.items)[0])
+        assert wanted is not None
+        resource = wanted
+    return row.operation, resource.type, resource.name
+
+
+def test_every_kind_has_a_row() -> None:
+    kinds = {field.name for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields}
+    assert set(CONTROLLER) == kinds
+    others = {kind: row for kind, row in CONTROLLER.items() if kind not in RIGHTS}
+    assert {kind for kind, row in others.items() if isinstance(row, OfNode)} == {
+        "register_broker", "broker_heartbeat", "alter_partition", "update_raft_voter",
+    }  # fmt: skip
+    assert {kind for kind, row in others.items() if isinstance(row, OfAnybody)} == {"close_client"}
+    assert {kind for kind, row in others.items() if isinstance(row, Listed)} == {
+        "list_hostnames", "list_export_cursors",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", RIGHTS)
+def test_nobody_may_without_an_entry_and_nothing_changes(kind: str) -> None:
+    stage = Stage()
+    for principal in ("User:alice", "User:ANONYMOUS", "", "User:Root", "root"):
+        decided = stage.as_(principal, stage.body(kind), propose=False)
+        assert refused(decided), (principal, decided)
+        assert not decided.records
+        assert not decided.effects
+
+
+@pytest.mark.parametrize("kind", RIGHTS)
+def test_an_entry_lets_its_principal_in(kind: str) -> None:
+    stage = Stage()
+    operation, type_, name = needed(kind, stage.body(kind))
+    stage.allow(operation, type_, name)
+    assert not refused(stage.as_("User:alice", stage.body(kind), propose=False))
+    assert refused(stage.as_("User:bob", stage.body(kind), propose=False))
+
+
+@pytest.mark.parametrize("kind", RIGHTS)
+def test_a_deny_keeps_it_out_again(kind: str) -> None:
+    stage = Stage()
+    operation, type_, name = needed(kind, stage.body(kind))
+    stage.allow(operation, type_, name)
+    stage.allow(operation, type_, name, AclPermission.DENY)
+    assert refused(stage.as_("User:alice", stage.body(kind), propose=False))
+    assert not refused(stage.as_("User:root", stage.body(kind), propose=False))
+
+
+@pytest.mark.parametrize("kind", RIGHTS)
+@pytest.mark.parametrize("operation", [one for one in Op if one > Op.ALL])
+def test_another_operation_does_not_do(kind: str, operation: AclOperation) -> None:
+    stage = Stage()
+    wanted, type_, name = needed(kind, stage.body(kind))
+    stage.allow(operation, type_, name)
+    implied = wanted is Op.DESCRIBE and operation in {Op.READ, Op.WRITE, Op.DELETE, Op.ALTER}
+    expected = operation is not wanted and not implied
+    assert refused(stage.as_("User:alice", stage.body(kind), propose=False)) == expected
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in RIGHTS if kind not in ("create_acls", "delete_acls")]
+)
+def test_another_resource_does_not_do(kind: str) -> None:
+    stage = Stage()
+    operation, type_, name = needed(kind, stage.body(kind))
+    for other in Kind:
+        if other not in (Kind.ANY, type_) and not (
+            kind == "create_topics" and other is Kind.CLUSTER
+        ):
+            stage.allow(operation, other, CLUSTER_NAME if other is Kind.CLUSTER else "*")
+    stage.allow(operation, type_, name + "x")
+    stage.allow(operation, type_, name + "x", pattern=PatternType.PREFIXED)
+    assert refused(stage.as_("User:alice", stage.body(kind), propose=False))
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+def test_each_item_is_refused_alone(kind: str) -> None:
+    stage, row = Stage(), CONTROLLER[kind]
+    assert isinstance(row, Each)
+    body = stage.body(kind)
+    operation, type_, name = needed(kind, body)
+    items = getattr(body, row.items)
+    if isinstance(items[0], str):
+        items.append("forbidden")
+    else:
+        other = items.add()
+        other.CopyFrom(items[0])
+        field = next(
+            f for f in ("resource_name", "hostname", "name") if f in other.DESCRIPTOR.fields_by_name
+        )
+        setattr(other, field, "forbidden")
+        if kind == "incremental_alter_configs":
+            other.resource_type = 32
+    stage.allow(operation, type_, name)
+    decided = stage.as_("User:alice", body)
+    assert decided.records
+    assert decided.error is None
+    results = next(value for field, value in decided.body.ListFields() if field.is_repeated)
+    assert results[0].error.error_code not in REFUSALS
+    assert results[1].error.error_code in REFUSALS
+    assert results[1].error.field == f"{row.items}[1]"
+    assert "forbidden" not in str(decided.records)
+
+
+def test_creating_on_the_cluster_stands_for_every_topic() -> None:
+    stage = Stage()
+    stage.allow(Op.CREATE, Kind.CLUSTER, CLUSTER_NAME)
+    assert not refused(stage.as_("User:alice", stage.body("create_topics"), propose=False))
+
+
+def test_a_topic_that_is_not_there_is_refused_like_one_that_is() -> None:
+    stage = Stage()
+    errors = [
+        stage.as_("User:alice", rpc.DeleteTopicsRequest(names=[name])).body.topics[0].error
+        for name in ("t", "u")
+    ]
+    assert {one.error_code for one in errors} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    assert errors[0].error_message == errors[1].error_message.replace("'u'", "'t'")
+
+
+def test_a_change_counts_from_the_next_decision_on_committed_or_not() -> None:
+    stage = Stage()
+    stage.allow(Op.DELETE, Kind.TOPIC, "t")
+    stage.hold_commits = True
+    wanted = rpc.AccessControlEntryFilter(
+        resource_type=1, pattern_type=1, operation=1, permission_type=1
+    )
+    stage.as_("User:root", rpc.DeleteAclsRequest(filters=[wanted]))
+    assert refused(stage.as_("User:alice", rpc.DeleteTopicsRequest(names=["t"])))
+
+
+def test_a_listing_shows_what_may_be_described() -> None:
+    stage = Stage()
+    end = stage.pending.offset + 1
+    stage.as_("User:root", rpc.AlterExportCursorsRequest(
+        alterations=[rpc.ExportCursorAlteration(name=name, end_offset=end) for name in "ab"]
+    ))  # fmt: skip
+    stage.as_("User:root", rpc.AlterHostnamesRequest(
+        alterations=[rpc.HostnameAlteration(hostname=name, broker_id=1) for name in ("h", "i")]
+    ))  # fmt: skip
+
+    def listed(principal: str) -> tuple[list[str], list[str], int]:
+        cursors = stage.as_(principal, rpc.ListExportCursorsRequest()).body
+        hosts = stage.as_(principal, rpc.ListHostnamesRequest()).body
+        mapped = [one.hostname for one in hosts.hostnames if one.hostname in ("h", "i")]
+        return [one.name for one in cursors.cursors], mapped, len(hosts.absent_ids)
+
+    assert listed("User:alice") == ([], [], 0)
+    stage.allow(Op.DESCRIBE, Kind.EXPORT_CURSOR, "b")
+    stage.allow(Op.ALTER, Kind.HOSTNAME, "i")
+    assert listed("User:alice") == (["b"], ["i"], 0)
+    assert listed("User:root")[:2] == (["a", "b"], ["h", "i"])
+    # Who is absent is about the cluster.
+    stage.silence(3)
+    assert listed("User:root")[2] == 1
+    assert listed("User:alice")[2] == 0
+    stage.allow(Op.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME)
+    assert listed("User:alice")[2] == 1
+
+
+def test_nobody_uses_the_client_of_another() -> None:
+    stage = Stage()
+    for principal in ("User:alice", "User:bob"):
+        stage.allow(Op.ALL, Kind.TOPIC, "*", principal=principal)
+        stage.allow(Op.CREATE, Kind.CLIENT_SESSION, "mine", principal=principal)
+    id_ = stage.as_("User:alice", rpc.OpenClientRequest(name="mine")).body.client_id
+    write = rpc.CreateTopicsRequest(
+        topics=[rpc.CreatableTopic(name="new", num_partitions=1, replication_factor=1)]
+    )
+    session = {"client_id": id_, "sequence": 1, "all_below_done": 1}
+    for principal in ("User:bob", "User:root"):
+        for message in (write, rpc.CloseClientRequest(client_id=id_)):
+            error = stage.as_(principal, message, **session).error
+            assert error is not None
+            assert error.code == ErrorCode.UNKNOWN_PRODUCER_ID
+        error = stage.as_(principal, rpc.CloseClientRequest(client_id=id_)).error
+        assert error is not None
+        assert error.code == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert stage.as_("User:alice", write, **session).records
+    assert stage.as_("User:alice", rpc.CloseClientRequest(client_id=id_)).records
+
+
+def test_a_node_asks_in_its_own_name_for_what_is_its_own() -> None:
+    stage = Stage()
+    for kind in ("add_raft_voter", "remove_raft_voter"):
+        body = stage.body(kind)
+        own = stage.as_("User:CN=node", body, node_id=body.voter_id, propose=False)
+        assert not refused(own)
+        assert refused(stage.as_("User:CN=node", body, node_id=body.voter_id + 1, propose=False))
+    for kind in RIGHTS:
+        row = CONTROLLER[kind]
+        assert isinstance(row, Whole | Each)
+        if kind in ("add_raft_voter", "remove_raft_voter"):
+            continue
+        decided = stage.as_("User:CN=node", stage.body(kind), node_id=7, propose=False)
+        assert refused(decided) == (row.operation is not Op.DESCRIBE), kind
+
+
+def test_an_entry_is_what_the_record_says() -> None:
+    stage = Stage()
+    stage.allow(Op.READ, Kind.TOPIC, "t")
+    (found,) = stage.pending.snapshot().acls.values()
+    assert found == AccessControlEntry(
+        bytes(16), Kind.TOPIC, "t", PatternType.LITERAL, "User:alice", "*", Op.READ, AclPermission.ALLOW
+    )  # fmt: skip
+    assert envelope_of("close_client", rpc.CloseClientRequest()).client.principal == "User:me"
