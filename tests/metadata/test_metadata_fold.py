@@ -392,7 +392,10 @@ def test_every_record_type_has_a_message_and_a_group() -> None:
         "7",
     )
     assert group_of(RecordType.HOSTNAME, pb.HostnameRecord(hostname="h"), 7) == ("hostname", "h")
-    added, removed = pb.AccessControlEntryRecord(id=b"i"), pb.RemoveAccessControlEntryRecord(id=b"i")
+    added, removed = (
+        pb.AccessControlEntryRecord(id=b"i"),
+        pb.RemoveAccessControlEntryRecord(id=b"i"),
+    )
     assert group_of(RecordType.ACCESS_CONTROL_ENTRY, added, 7) == ("acl", "69")
     assert group_of(RecordType.REMOVE_ACCESS_CONTROL_ENTRY, removed, 7) == ("acl", "69")
     assert group_of(RecordType.EXPORT_CURSOR, pb.ExportCursorRecord(name="c"), 7) == (

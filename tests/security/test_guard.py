@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from raftlog.errors import ErrorCode
 from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
-from raftlog.security.guard import Authentication, guarded, guarded_handler
+from raftlog.metadata.acl_index import AclIndex
+from raftlog.metadata.acls import (
+    CLUSTER_NAME,
+    AccessControlEntry,
+    AclOperation,
+    AclResourceType,
+)
+from raftlog.metadata.image import Image
+from raftlog.security.authorization import Authorization
+from raftlog.security.authorizer import Authorizer
+from raftlog.security.guard import (
+    Authentication,
+    LogReaders,
+    guarded,
+    guarded_handler,
+    host_of,
+)
 from raftlog.security.node_claims import CLAIM_OF, CONTROLLER_CLAIMS, QUORUM_CLAIMS, check_rows
 from raftlog.transport.api import Acceptors, Conversation, Link, LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2 as broker
@@ -202,6 +219,82 @@ def test_a_controller_takes_the_principal_of_the_certificate_but_what_nodes_forw
 ) -> None:
     _, recorder = deliver(C.CONTROLLER, asked(stated), who)
     assert [one.client.principal for one in recorder.got] == [written]
+
+
+def test_host_and_node_are_what_the_connection_shows() -> None:
+    stated = {"principal": "User:x", "host": "10.9.9.9", "node_id": 1}
+
+    def signed(who: PeerIdentity, conversation: Conversation, **client: Any) -> Any:
+        request = asked("")
+        for name, value in client.items():
+            setattr(request.client, name, value)
+        message: Any = request
+        if conversation is C.BROKER:
+            message = broker.BrokerRequest(write=request)
+        _, recorder = deliver(conversation, message, who)
+        (got,) = recorder.got
+        got = got.write if conversation is C.BROKER else got
+        node_id = got.client.node_id if got.client.HasField("node_id") else None
+        return got.client.principal, got.client.host, node_id
+
+    for conversation in (C.CONTROLLER, C.BROKER):
+        assert signed(CLIENT, conversation, **stated) == ("User:CN=client", "somebody", None)
+    # What a node forwards is its client's; what it asks for itself is its own.
+    assert signed(of(OTHER), C.CONTROLLER, **stated) == ("User:x", "10.9.9.9", None)
+    assert signed(of(OTHER), C.CONTROLLER, node_id=1, host="10.9.9.9") == (
+        "User:CN=node-4", "somebody", OTHER,
+    )  # fmt: skip
+    assert signed(of(OTHER), C.BROKER, node_id=1) == ("User:CN=node-4", "somebody", None)
+    two = PeerIdentity("CN=node-4", frozenset({"CN=node-4", "CN=node-5"}))
+    assert signed(two, C.CONTROLLER) == ("User:CN=node-4", "somebody", None)
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("10.0.0.1:5", "10.0.0.1"),
+        ("[::1]:5", "::1"),
+        ("[::ffff:10.0.0.1]:5", "10.0.0.1"),
+        ("x", ""),
+    ],
+)
+def test_the_host_of_a_peer(peer: str, host: str) -> None:
+    assert host_of(peer) == host
+
+
+READS: list[tuple[Conversation, Any]] = [
+    (C.REPLICATION, quorum.FetchRequest(correlation_id=7, replica_id=-1)),
+    (C.SNAPSHOT, quorum.FetchSnapshotRequest(correlation_id=7, replica_id=-1)),
+    (C.OBSERVER, controller.MetadataFetchRequest(replica_id=-1)),
+]
+
+
+@pytest.mark.parametrize(("conversation", "message"), READS)
+def test_the_log_is_read_by_nodes_and_by_who_may(conversation: Conversation, message: Any) -> None:
+    entry = AccessControlEntry(
+        b"", AclResourceType.CLUSTER, CLUSTER_NAME, 3, "User:CN=client", "somebody",
+        AclOperation.CLUSTER_ACTION, 3,
+    )  # fmt: skip
+    image = {"now": Image()}
+    readers = LogReaders(Authorization(Authorizer()), lambda: image["now"])
+
+    def delivered(who: PeerIdentity) -> tuple[int, list[int]]:
+        link, recorder = FakeLink(who), Recorder()
+        guarded({conversation: lambda _: recorder}, RULE, readers)[conversation](link).received(
+            link, [message]
+        )
+        assert len(link.complaints) == len(link.sent)
+        return len(recorder.got), [error_of(one)[1] for one in link.sent]
+
+    refused = (0, [ErrorCode.CLUSTER_AUTHORIZATION_FAILED])
+    assert delivered(of(OTHER)) == (1, [])
+    for who in (CLIENT, ANONYMOUS, PeerIdentity("CN=node-x", frozenset({"CN=node-x"}))):
+        assert delivered(who) == refused
+    image["now"] = replace(Image(), acl_index=AclIndex().with_entry(entry))
+    assert delivered(CLIENT) == (1, [])
+    assert delivered(ANONYMOUS) == refused
+    image["now"] = Image()
+    assert delivered(CLIENT) == refused
 
 
 @pytest.mark.parametrize("who", [CLIENT, of(OTHER)], ids=["client", "node"])

@@ -1,0 +1,342 @@
+"""What a broker refuses its clients, and what its answers leave out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from broker_log import LogMaker, topic_id
+
+from broker.metadata.read_gate import ReadGate
+from broker.metadata.read_lease import ReadLease
+from broker.metadata.view import View
+from broker.service.api_versions import ApiVersions
+from broker.service.requests import Pending, RequestServer
+from raftlog.errors import ErrorCode
+from raftlog.identity import NodeRule, PeerIdentity
+from raftlog.metadata.acls import CLUSTER_NAME, AclOperation, AclPermission, AclResourceType
+from raftlog.security.access import Access
+from raftlog.security.authorization import Authorization
+from raftlog.security.authorizer import Authorizer
+from raftlog.security.guard import Authentication
+from raftlog.security.permissions import BROKER, EachPartition
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.data.v1 import data_pb2 as data
+from raftlog.wire.records.v1 import records_pb2 as rec
+
+ME = 7
+Op, Kind = AclOperation, AclResourceType
+ACCESS = Access(
+    Authentication(NodeRule.parse("CN=node-{id}")),
+    Authorization(Authorizer(frozenset({"User:CN=root"}))),
+)
+FORBIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+class Client:
+    """A link that keeps what it was sent."""
+
+    def __init__(self, name: str, host: str = "10.0.0.1") -> None:
+        self.identity = PeerIdentity(f"CN={name}", frozenset({f"CN={name}"}))
+        self.peer = f"{host}:5000"
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def close(self, reason: str = "") -> None:
+        raise NotImplementedError
+
+    def unknown_kind(self, what: str) -> None:
+        raise NotImplementedError
+
+    malformed = forbidden = unknown_kind
+
+
+class Partitions:
+    """The data plane: keeps requests, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[pb.BrokerRequest, Callable[..., None]]] = []
+
+    def request(self, request: pb.BrokerRequest, answer: Callable[..., None], _: Any) -> None:
+        self.asked.append((request, answer))
+
+    def describe_led(self, _: Any) -> data.BrokerMetadataResponse:
+        return data.BrokerMetadataResponse(broker_id=ME)
+
+
+class Broker:
+    """A broker's view with two topics, and what serves its clients."""
+
+    def __init__(self) -> None:
+        self.view, self.log, self.data = View(ME, max_bytes=1 << 30), LogMaker(), Partitions()
+        self.view.reset(0)
+        self.log.leader()
+        self.log.unfence(ME, self.log.register(ME))
+        for name in ("orders", "secret"):
+            self.log.topic(name, ([ME], ME))
+        self.entries = 0
+        self.lease = ReadLease(lambda: 3, lambda: None)
+        gate: ReadGate[Pending] = ReadGate(
+            self.view, self.lease, max_parked=10, default_timeout_ms=1000
+        )
+        unused: Any = None
+        data_plane: Any = self.data
+        self.server = RequestServer(
+            self.view,
+            gate,
+            unused,
+            cluster_id="c",
+            request_timeout_ms=1000,
+            why_fenced=lambda: "",
+            describe=pb.DescribeBrokerResponse,
+            versions=ApiVersions(self.view, ()),
+            data=data_plane,
+            access=ACCESS,
+        )
+        self.apply()
+
+    def apply(self, told: bool = True) -> None:
+        self.view.apply(self.log.since(self.view.applied + 1), high_watermark=self.log.end)
+        if told:
+            self.view.hear(1, self.log.last, self.log.end)
+        self.server.released()
+
+    def allow(
+        self, operation: int, type_: int, name: str, *, principal: str = "User:CN=alice",
+        deny: bool = False, host: str = "*",
+    ) -> bytes:  # fmt: skip
+        """The id of the entry; it is not applied yet."""
+        self.entries += 1
+        id_ = self.entries.to_bytes(16, "big")
+        permission = AclPermission.DENY if deny else AclPermission.ALLOW
+        self.log.append(rec.AccessControlEntryRecord(
+            id=id_, resource_type=type_, resource_name=name, pattern_type=3, principal=principal,
+            host=host, operation=operation, permission_type=permission,
+        ))  # fmt: skip
+        return id_
+
+    def remove(self, id_: bytes) -> None:
+        self.log.append(rec.RemoveAccessControlEntryRecord(id=id_))
+
+    def ask(self, client: Client, **body: Any) -> pb.BrokerResponse | None:
+        """The answer; None: it waits."""
+        self.server.received(client, [pb.BrokerRequest(correlation_id=3, **body)])
+        return client.sent.pop() if client.sent else None
+
+
+def on(scenario: Callable[[Broker], None]) -> None:
+    async def main() -> None:
+        scenario(Broker())
+
+    asyncio.run(main())
+
+
+def topics(response: pb.BrokerResponse | None) -> dict[str, tuple[int, int]]:
+    """By name: the error, and how many partitions are shown."""
+    assert response is not None
+    return {one.name: (one.error_code, len(one.partitions)) for one in response.metadata.topics}
+
+
+ALL = pb.MetadataRequest()
+
+
+def named(*names: str) -> pb.MetadataRequest:
+    return pb.MetadataRequest(topics=names)
+
+
+def test_metadata_shows_only_topics_that_may_be_described() -> None:
+    def scenario(broker: Broker) -> None:
+        alice, root = Client("alice"), Client("root")
+        assert topics(broker.ask(alice, metadata=ALL)) == {}
+        assert topics(broker.ask(root, metadata=ALL)) == {"orders": (0, 1), "secret": (0, 1)}
+        broker.allow(Op.READ, Kind.TOPIC, "orders")
+        broker.apply()
+        assert topics(broker.ask(alice, metadata=ALL)) == {"orders": (0, 1)}
+        asked = topics(broker.ask(alice, metadata=named("secret", "orders", "nothing")))
+        assert asked == {"secret": (FORBIDDEN, 0), "orders": (0, 1), "nothing": (FORBIDDEN, 0)}
+        assert topics(broker.ask(root, metadata=named("nothing"))) == {
+            "nothing": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)
+        }
+
+    on(scenario)
+
+
+def test_a_host_is_that_of_the_connection() -> None:
+    def scenario(broker: Broker) -> None:
+        broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders", host="10.0.0.1")
+        broker.apply()
+        assert set(topics(broker.ask(Client("alice"), metadata=ALL))) == {"orders"}
+        assert topics(broker.ask(Client("alice", "10.0.0.2"), metadata=ALL)) == {}
+
+    on(scenario)
+
+
+def test_the_newest_image_decides_whichever_answers() -> None:
+    def scenario(broker: Broker) -> None:
+        alice = Client("alice")
+        entry = broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
+        broker.apply()
+        assert set(topics(broker.ask(alice, metadata=ALL))) == {"orders"}
+        broker.remove(entry)
+        broker.apply(told=False)
+        # Plain reads still show the image of before, in which the entry is.
+        assert broker.view.repeatable is not None
+        assert entry in broker.view.repeatable.acls
+        assert topics(broker.ask(alice, metadata=ALL)) == {}
+        broker.allow(Op.DESCRIBE, Kind.TOPIC, "secret")
+        broker.apply(told=False)
+        assert set(topics(broker.ask(alice, metadata=ALL))) == {"secret"}
+
+    on(scenario)
+
+
+def test_a_read_that_waits_is_decided_when_it_is_answered() -> None:
+    def scenario(broker: Broker) -> None:
+        alice = Client("alice")
+        described = broker.allow(Op.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME)
+        shown = broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
+        configs = broker.allow(Op.DESCRIBE_CONFIGS, Kind.TOPIC, "orders")
+        broker.apply()
+        later = pb.ReadOptions(mode=pb.LATEST)
+        later.at_least.offset, later.at_least.epoch = broker.log.last + 3, 1
+        wanted = pb.DescribeConfigsRequest(
+            resources=[pb.DescribeConfigsResource(resource_type=2, resource_name="orders")]
+        )
+        assert broker.ask(alice, metadata=named("orders"), read=later) is None
+        assert broker.ask(alice, describe_cluster=pb.DescribeClusterRequest(), read=later) is None
+        assert broker.ask(alice, describe_configs=wanted, read=later) is None
+        for one in (shown, configs, described):
+            broker.remove(one)
+        broker.apply()
+        answers = {response.WhichOneof("body"): response for response in alice.sent}
+        assert topics(answers["metadata"]) == {"orders": (FORBIDDEN, 0)}
+        assert [one.error_code for one in answers["describe_configs"].describe_configs.results] == [
+            FORBIDDEN
+        ]
+        assert answers[None].error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+    on(scenario)
+
+
+def test_configs_are_described_one_by_one() -> None:
+    def scenario(broker: Broker) -> None:
+        alice = Client("alice")
+        broker.allow(Op.DESCRIBE_CONFIGS, Kind.TOPIC, "orders")
+        broker.apply()
+        resources = [(2, "secret"), (2, "orders"), (4, "7"), (16, "m"), (32, "g")]
+        wanted = pb.DescribeConfigsRequest(
+            resources=[
+                pb.DescribeConfigsResource(resource_type=type_, resource_name=name)
+                for type_, name in resources
+            ]
+        )
+        response = broker.ask(alice, describe_configs=wanted)
+        assert response is not None
+        assert [one.error_code for one in response.describe_configs.results] == [
+            FORBIDDEN, 0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ]  # fmt: skip
+        assert not response.describe_configs.results[0].configs
+
+    on(scenario)
+
+
+def test_what_is_about_the_cluster_needs_its_permission() -> None:
+    def scenario(broker: Broker) -> None:
+        alice, root = Client("alice"), Client("root")
+        bodies: list[dict[str, Any]] = [
+            {"describe_cluster": pb.DescribeClusterRequest()},
+            {"describe_broker": pb.DescribeBrokerRequest()},
+            {"broker_metadata": data.BrokerMetadataRequest()},
+        ]
+
+        def codes(client: Client) -> list[int]:
+            answers = [broker.ask(client, **body) for body in bodies]
+            return [-1 if one is None else one.error.error_code for one in answers]
+
+        assert codes(alice) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 3
+        assert codes(root) == [0] * 3
+        broker.allow(Op.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME)
+        broker.apply()
+        assert codes(alice) == [0] * 3
+        assert broker.ask(alice, api_versions=pb.ApiVersionsRequest()) is not None
+
+    on(scenario)
+
+
+def partition(kind: Any, name: str, index: int = 0) -> Any:
+    return kind(topic_id=topic_id(name), partition_index=index)
+
+
+REQUESTS: dict[str, tuple[Any, Any, Any, Any]] = {
+    "produce": (
+        data.ProduceRequest, data.ProducePartition, data.ProduceResponse,
+        data.ProducePartitionResult,
+    ),
+    "fetch": (
+        data.FetchRequest, data.FetchPartition, data.FetchResponse, data.FetchPartitionResult,
+    ),
+    "list_offsets": (
+        data.ListOffsetsRequest, data.ListOffsetsPartition, data.ListOffsetsResponse,
+        data.ListOffsetsPartitionResult,
+    ),
+}  # fmt: skip
+
+
+def test_partitions_are_refused_one_by_one_and_answered_in_their_places() -> None:
+    def scenario(broker: Broker) -> None:
+        alice = Client("alice")
+        rows = {body: row for body, row in BROKER.items() if isinstance(row, EachPartition)}
+        assert set(rows) == set(REQUESTS)
+        for body, (request, item, response, result) in REQUESTS.items():
+            entry = broker.allow(rows[body].operation, Kind.TOPIC, "orders")
+            broker.apply()
+            names = ["secret", "orders", "unknown", "secret"]
+            asked = request(partitions=[partition(item, name) for name in names])
+            assert broker.ask(alice, **{body: asked}) is None
+            left, answer = broker.data.asked.pop()
+            passed = getattr(left, body).partitions
+            # One that is not known here is the data plane's to refuse.
+            assert [one.topic_id for one in passed] == [topic_id("orders"), topic_id("unknown")]
+            answer(**{body: response(partitions=[partition(result, n) for n in names[1:3]])})
+            results = getattr(alice.sent.pop(), body).partitions
+            assert [one.topic_id for one in results] == [topic_id(name) for name in names]
+            assert [one.error_code for one in results] == [FORBIDDEN, 0, 0, FORBIDDEN]
+            broker.remove(entry)
+            broker.apply()
+            refused = broker.ask(alice, **{body: request(partitions=[partition(item, "orders")])})
+            assert refused is not None
+            assert [one.error_code for one in getattr(refused, body).partitions] == [FORBIDDEN]
+            assert broker.data.asked == []
+
+    on(scenario)
+
+
+def test_records_that_were_waited_for_are_not_given_to_who_may_no_longer_read_them() -> None:
+    def scenario(broker: Broker) -> None:
+        alice = Client("alice")
+        entry = broker.allow(Op.READ, Kind.TOPIC, "orders")
+        broker.apply()
+        asked = data.FetchRequest(partitions=[partition(data.FetchPartition, "orders")])
+        assert broker.ask(alice, fetch=asked) is None
+        broker.remove(entry)
+        broker.apply()
+        found = partition(data.FetchPartitionResult, "orders")
+        found.records = b"secret"
+        broker.data.asked.pop()[1](fetch=data.FetchResponse(partitions=[found]))
+        (result,) = alice.sent.pop().fetch.partitions
+        assert (result.error_code, result.records) == (FORBIDDEN, b"")
+
+    on(scenario)
+
+
+def test_a_node_is_a_client_like_any_other_here() -> None:
+    def scenario(broker: Broker) -> None:
+        response = broker.ask(Client("node-7"), describe_cluster=pb.DescribeClusterRequest())
+        assert response is not None
+        assert response.error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+    on(scenario)

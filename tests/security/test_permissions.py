@@ -1,0 +1,95 @@
+"""The table of permissions covers every method and every kind of request there is."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from raftlog.metadata.acls import OPERATIONS_OF, AclOperation, AclResourceType
+from raftlog.security import permissions
+from raftlog.security.permissions import (
+    BROKER,
+    CONTROLLER,
+    LOG,
+    QUORUM,
+    Each,
+    EachPartition,
+    Listed,
+    OfNode,
+    Whole,
+)
+from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+
+SERVICES = [
+    service
+    for package in ("broker", "controller", "data", "quorum")
+    for service in importlib.import_module(
+        f"raftlog.wire.{package}.v1.{package}_pb2"
+    ).DESCRIPTOR.services_by_name.values()
+]
+BODIES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "Controller": (controller_pb2.ControllerRequest, dict(CONTROLLER)),
+    "Broker": (broker_pb2.BrokerRequest, dict(BROKER)),
+}
+
+
+def body_of(service: str, method: Any) -> str | None:
+    envelope, _ = BODIES[service]
+    fields = envelope.DESCRIPTOR.oneofs_by_name["body"].fields
+    return next((one.name for one in fields if one.message_type == method.input_type), None)
+
+
+def test_every_method_of_every_service_has_a_row() -> None:
+    """By reflection: a method that is added without a row fails here."""
+    assert {service.name for service in SERVICES} == {"Broker", "Controller", "Data", "Quorum"}
+    seen: set[str] = set()
+    for service in SERVICES:
+        for method in service.methods:
+            if method.name == "Converse":
+                continue  # Its bodies: below.
+            body = None if service.name not in BODIES else body_of(service.name, method)
+            if body is None:
+                assert method.name in LOG, method.full_name
+                seen.add(method.name)
+            else:
+                assert body in BODIES[service.name][1], method.full_name
+    assert seen == set(LOG)
+
+
+@pytest.mark.parametrize("service", BODIES)
+def test_every_body_has_a_row_and_every_row_a_body(service: str) -> None:
+    envelope, rows = BODIES[service]
+    fields = envelope.DESCRIPTOR.oneofs_by_name["body"].fields
+    assert set(rows) == {one.name for one in fields}
+
+
+def test_requests_of_the_quorum_are_of_nodes() -> None:
+    bodies = quorum_pb2.QuorumMessage.DESCRIPTOR.oneofs_by_name["body"].fields
+    assert set(QUORUM) == {one.name for one in bodies if one.name.endswith("_request")}
+    assert set(QUORUM.values()) == {OfNode()}
+    assert len(Conversation) == 7, "a new conversation needs rows, too"
+
+
+def test_each_row_asks_for_what_an_entry_can_give() -> None:
+    every = [*CONTROLLER.values(), *BROKER.values(), *LOG.values()]
+    wholes = [row for row in every if isinstance(row, Whole) and not row.of.startswith("CLIENT")]
+    for whole in wholes:
+        assert whole.operation in OPERATIONS_OF[whole.resource(None).type]
+    for row in every:
+        if isinstance(row, Each | EachPartition | Listed):
+            kinds = "TOPIC" if isinstance(row, EachPartition) else row.of
+            operation = AclOperation.DESCRIBE if isinstance(row, Listed) else row.operation
+            for name in kinds.replace(" or ", ", ").split(", "):
+                assert operation in OPERATIONS_OF[AclResourceType[name]], row
+
+
+def test_nothing_is_served_while_a_kind_has_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {body: row for body, row in BROKER.items() if body != "fetch"}
+    monkeypatch.setattr(permissions, "BROKER", rows)
+    with pytest.raises(permissions.UnlistedError, match="fetch"):
+        permissions.check_rows()
