@@ -1,0 +1,106 @@
+"""``raftlog acls`` against a real controller and broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from command_lines import Raftlog
+
+from raftlog.cli.local import LocalCluster
+
+
+@pytest.fixture
+def at(cluster: LocalCluster) -> tuple[str, str]:
+    return "--bootstrap-controller", cluster.bootstrap_controllers
+
+
+def listed(raftlog: Raftlog, at: tuple[str, str], *options: object) -> list[tuple[str, ...]]:
+    document = raftlog("acls", "list", *options, *at, "--json").json
+    return [tuple(one.values()) for one in document["acls"]]
+
+
+def test_add_list_test_and_remove(
+    raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster
+) -> None:
+    add = ("acls", "add", "--allow-principal", "User:alice", "--operation", "read", "--topic", "t")
+    ran = raftlog(*add, "--validate-only", *at)
+    said = "allow User:alice from any host: read on topic t"
+    assert (ran.code, ran.out) == (0, f"{said}: would be added\n")
+    assert listed(raftlog, at) == []
+    # A broker forwards it.
+    ran = raftlog(*add, "--bootstrap-server", cluster.brokers[0].endpoint)
+    assert ran.out.startswith(f"{said}: added\nacknowledged at offset ")
+    assert raftlog(*add, *at).out == f"{said}: was there already\n"
+    more = raftlog(
+        "acls", "add", "--allow-principal", "User:bob", "--deny-principal", "User:*",
+        "--deny-host", "10.0.0.9", "--topic", "t", "--cluster", *at, "--json",
+    )  # fmt: skip
+    assert more.code == 0
+    assert len(more.json["acls"]) == 4
+    assert more.json["write"]["reached"] == "acknowledged"
+    bob = ("User:bob", "*", "all", "allow")
+    nine = ("User:*", "10.0.0.9", "all", "deny")
+    assert listed(raftlog, at) == [
+        ("topic", "t", "literal", *nine),
+        ("topic", "t", "literal", "User:alice", "*", "read", "allow"),
+        ("topic", "t", "literal", *bob),
+        ("cluster", "kafka-cluster", "literal", *nine),
+        ("cluster", "kafka-cluster", "literal", *bob),
+    ]
+    assert listed(raftlog, at, "--topic", "t", "--permission", "deny") == [
+        ("topic", "t", "literal", *nine)
+    ]
+    assert len(listed(raftlog, at, "--principal", "User:bob")) == 2
+    shown = raftlog("acls", "list", *at).out
+    assert "User:alice" in shown
+    assert "no node asks them" in shown
+
+    def test(principal: str, operation: str, *options: object) -> Any:
+        return raftlog("acls", "test", "--principal", principal, "--operation", operation,
+            "--topic", "t", *options, *at)  # fmt: skip
+
+    allowed = test("User:alice", "describe")
+    assert (allowed.code, allowed.out.splitlines()[0]) == (0, f"topic t: allowed: {said}")
+    denied = test("User:alice", "write")
+    assert denied.code == 1
+    assert denied.out.startswith("topic t: denied: no entry allows it\n")
+    by_host = test("User:bob", "write", "--host", "10.0.0.9", "--json")
+    assert by_host.code == 1
+    (verdict,) = by_host.json["verdicts"]
+    assert (verdict["why"], verdict["entry"]["principal"]) == ("entry", "User:*")
+    gone = raftlog("acls", "remove", "--principal", "User:alice", *at)
+    assert gone.out.startswith(f"{said}: removed\nacknowledged at offset ")
+    assert raftlog("acls", "remove", "--principal", "User:alice", *at).out == "no entry matches\n"
+    assert len(raftlog("acls", "remove", "--all", *at, "--json").json["acls"]) == 4
+    assert listed(raftlog, at) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["add", "--topic", "t"], "name a principal"),
+        (["add", "--allow-principal", "User:a"], "name a resource"),
+        (
+            ["add", "--allow-principal", "User:a", "--deny-host", "10.0.0.1", "--topic", "t"],
+            "a host needs a principal: --deny-principal",
+        ),
+        (["remove"], "say which entries, or --all"),
+        (["remove", "--all", "--topic", "t"], "say which entries, or --all"),
+    ],
+)
+def test_what_says_too_little_is_not_sent(
+    raftlog: Raftlog, at: tuple[str, str], arguments: list[str], said: str
+) -> None:
+    ran = raftlog("acls", *arguments, *at)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_an_entry_that_means_nothing_is_an_error_that_names_the_field(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
+    ran = raftlog("acls", "add", "--allow-principal", "alice", "--topic", "t", *at)
+    assert ran.code == 1
+    assert "a principal is User: and a name" in ran.err
+    assert "creations[0].principal" in ran.err
