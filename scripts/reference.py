@@ -12,13 +12,14 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from reference_pages import cli, configuration, contracts, errors, metrics, overview
+from reference_pages import cli, configuration, contracts, errors, metrics, overview, permissions
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = DOCS / "reference"
 
 SECTIONS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "error codes": ("protocol.md", errors.table),
+    "permissions": ("security.md", permissions.table),
     "configuration keys": ("configuration.md", configuration.keys),
 }
 """By the name in their comments: the document, and what stands there."""

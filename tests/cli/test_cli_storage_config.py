@@ -227,6 +227,15 @@ def test_a_joining_node_names_nobody(raftlog: Raftlog, dynamic: Path, tmp_path: 
     assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
 
 
+def test_a_cluster_begins_with_an_administrator(
+    raftlog: Raftlog, dynamic: Path, tmp_path: Path
+) -> None:
+    made = raftlog("storage", "format", "-c", dynamic, "--standalone", "--super-user", "User:b",
+        "--super-user", "User:a", "--json")  # fmt: skip
+    own = Voter(1, "127.0.0.1:9093", made.json["directory_id"])
+    assert read_bootstrap(tmp_path / "data") == Bootstrap((own,), 0, ("User:a", "User:b"))
+
+
 def test_initial_controllers_give_the_node_its_directory(
     raftlog: Raftlog, dynamic: Path, tmp_path: Path
 ) -> None:
@@ -257,6 +266,16 @@ def test_a_voters_new_disk_is_formatted_as_one_that_joins(
         ),
         (["--initial-controllers", f"2@h2:1:{DIRECTORIES[2]}"], "node 1 is not among them"),
         (["--initial-controllers", f"1@h2:1:{DIRECTORIES[2]}"], "is at h2:1 there"),
+        (["--standalone", "--super-user", "alice"], "'alice' is no super user"),
+        (["--standalone", "--super-user", "User:*"], "'User:*' is no super user"),
+        (
+            ["--standalone", "--super-user", "User:a", "--release-version", "6"],
+            "needs --release-version 7 or later",
+        ),
+        (
+            ["--no-initial-controllers", "--super-user", "User:a"],
+            "for the first controllers of a cluster",
+        ),
         (["--initial-controllers", "1@127.0.0.1:9093"], "is not id@host:port:directory-id"),
         (["--initial-controllers", "1@127.0.0.1:9093:x"], "is not id@host:port:directory-id"),
         (
