@@ -78,8 +78,8 @@ _KIND = _Option(
     typer.Argument(
         metavar="KIND",
         help=(
-            "topic, partition, broker, config, client, feature, hostname, export_cursor, leader,"
-            " voters, …"
+            "topic, partition, broker, config, client, feature, hostname, export_cursor, acl,"
+            " leader, voters, …"
         ),
     ),
     "",
@@ -91,8 +91,8 @@ _KEY = _Option(
     typer.Argument(
         metavar="KEY",
         help=(
-            "A NAME, a broker's or client's ID, TOPIC-NUMBER of a partition, TYPE:NAME[:KEY] of a"
-            " config."
+            "A NAME, a broker's, client's or acl's ID, TOPIC-NUMBER of a partition,"
+            " TYPE:NAME[:KEY] of a config."
         ),
     ),
     "",

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
+from raftlog.metadata.acls import AccessControlEntry
 from raftlog.metadata.entities import Client, ClientResult, ExportCursor, Hostname, Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -91,6 +92,8 @@ class ChangeRecorder(ImageBuilder):
             return result_key(value)
         if isinstance(value, Hostname | ExportCursor):
             return value.name
+        if isinstance(value, AccessControlEntry):
+            return value.id.hex()
         if kind == "config":
             resource_type, resource_name, name = key
             return config_key(int(str(resource_type)), str(resource_name), str(name))

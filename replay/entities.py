@@ -74,6 +74,7 @@ def count_entities(image: Image) -> dict[str, int]:
         "voters": int(image.voters is not None),
         "hostname": len(image.hostnames),
         "export_cursor": len(image.export_cursors),
+        "acl": len(image.acls),
     }
     return {kind: count for kind, count in counts.items() if count}
 
@@ -107,3 +108,5 @@ def entities(image: Image) -> Iterator[tuple[str, str, Any]]:
         yield "hostname", hostname, mapping
     for name, cursor in sorted(image.export_cursors.items()):
         yield "export_cursor", name, cursor
+    for id_, entry in sorted(image.acls.items()):
+        yield "acl", id_.hex(), entry

@@ -6,6 +6,7 @@ and of what comes out of these the entities asked for are kept.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,11 +26,13 @@ _GROUP_OF_KIND = {
     "feature": "feature",
     "hostname": "hostname",
     "export_cursor": "export_cursor",
+    "acl": "acl",
     "leader": "leader",
     "voters": "voters",
     "progress": "progress",
     "applied": "progress",
 }
+_ENTRY_ID = re.compile(r"[0-9a-f]{32}")
 KINDS = tuple(_GROUP_OF_KIND)
 """Of entities, as questions name them."""
 
@@ -120,6 +123,12 @@ def _config(of_group: Column, of_kind: Column, kind: str, key: str) -> Selection
     return Selection(of_group & (sf.col("group_id") == group_id), entities)
 
 
+def _entry(of_group: Column, of_kind: Column, kind: str, key: str) -> Selection:
+    if not _ENTRY_ID.fullmatch(key):
+        raise ReplayError(f"acl {key!r} is not the id of an entry: it has 32 hex digits")
+    return _of_own_group(of_group, of_kind, kind, key)
+
+
 def _sole(of_group: Column, of_kind: Column, kind: str, key: str) -> Selection:
     raise ReplayError(f"there is one {kind} at a time: it has no key like {key!r}")
 
@@ -137,6 +146,7 @@ _BY_KEY: dict[str, Callable[[Column, Column, str, str], Selection]] = {
     "client": _client,
     "client_result": _client_result,
     "applied": _applied,
+    "acl": _entry,
     "leader": _sole,
     "voters": _sole,
     "progress": _sole,

@@ -49,7 +49,7 @@ def show(
             metavar="PATH",
             help=(
                 "Only this: brokers/4, topics/orders, topics/orders/0, configs/topic/orders,"
-                " features, leader, ..."
+                " features, leader, acls/ID, ..."
             ),
         ),
     ] = "",
@@ -126,6 +126,8 @@ def find(document: dict[str, Any], path: str) -> Any:
         matches = [broker for broker in part if str(broker["id"]) == rest]
     elif kind == "applied":
         matches = [applied for applied in part if str(applied["broker_id"]) == rest]
+    elif kind == "acls":
+        matches = [one for one in part if one["id"] == rest]
     elif kind in ("hostnames", "export_cursors"):
         matches = [one for one in part if one["name"] == rest]
     elif kind == "configs":

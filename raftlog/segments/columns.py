@@ -16,6 +16,10 @@ message of ``raftlog.wire.records.v1``).
   leaves them unchanged.
 * ``cause``: the name of a BROKER_REGISTRATION_CHANGE's ``BrokerCause`` or of a HOSTNAME's
   ``HostnameCause``; null below metadata.version 6, where ``reason`` stands for it.
+* ``acl_resource_type``, ``acl_principal``: of an access control entry, whose resource types are
+  numbered otherwise than those of configs, and whose principal is not the batch's. Its name is in
+  ``resource_name``, its id in ``group_id``.
+* ``client_name``, ``client_principal``: of an OPEN_CLIENT; no principal: anybody's.
 * ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for
   none.
 * ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says
@@ -107,6 +111,14 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("applied", _APPLIED),
     ("cursor_end_offset", pa.int64()),
     ("cause", pa.string()),
+    ("acl_resource_type", pa.int32()),
+    ("pattern_type", pa.int32()),
+    ("acl_principal", pa.string()),
+    ("host", pa.string()),
+    ("operation", pa.int32()),
+    ("permission_type", pa.int32()),
+    ("client_name", pa.string()),
+    ("client_principal", pa.string()),
 )
 _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _CAUSE_NAMES = {int(each): each.name for each in Cause}
@@ -211,6 +223,23 @@ def _export_cursor(message: Any) -> Typed:
     return {"cursor_end_offset": message.end_offset} if message.HasField("end_offset") else {}
 
 
+def _entry(message: Any) -> Typed:
+    return {
+        "acl_resource_type": message.resource_type,
+        "resource_name": message.resource_name,
+        "pattern_type": message.pattern_type,
+        "acl_principal": message.principal,
+        "host": message.host,
+        "operation": message.operation,
+        "permission_type": message.permission_type,
+    }
+
+
+def _open_client(message: Any) -> Typed:
+    owner = {"client_principal": message.principal} if message.principal else {}
+    return {"client_name": message.name} | owner
+
+
 _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.REGISTER_BROKER: _register,
     RecordType.UNREGISTER_BROKER: lambda m: {
@@ -228,11 +257,13 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.PROGRESS: _progress,
     RecordType.NO_OP: lambda _: {},
     RecordType.VOTERS: lambda _: {},
-    RecordType.OPEN_CLIENT: lambda _: {},
+    RecordType.OPEN_CLIENT: _open_client,
     RecordType.CLOSE_CLIENT: lambda m: {"reason": m.reason},
     RecordType.RECOVERY: lambda m: {"reason": m.reason},
     RecordType.HOSTNAME: _hostname,
     RecordType.EXPORT_CURSOR: _export_cursor,
+    RecordType.ACCESS_CONTROL_ENTRY: _entry,
+    RecordType.REMOVE_ACCESS_CONTROL_ENTRY: lambda _: {},
 }
 
 

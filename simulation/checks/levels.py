@@ -2,8 +2,8 @@
 (KIP-584).
 
 Records that a level brings are not committed below it, and a level is not lowered below what is
-there: mapped hosts, export cursors, open clients, the voter set, causes of brokers' changes and of
-mapped hosts.
+there: mapped hosts, export cursors, open clients and whose they are, the voter set, causes of
+brokers' changes and of mapped hosts, access control entries.
 
 Would catch: a record whose level is not asked for, or asked of an older image than the one it is
 decided on; a downgrade that leaves something behind, or that a record overtakes.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from raftlog.metadata.records import Record, RecordType
-from raftlog.metadata.versions import CAUSES, LATEST_METADATA_VERSION, METADATA_VERSION
+from raftlog.metadata.versions import ACLS, CAUSES, LATEST_METADATA_VERSION, METADATA_VERSION
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -25,6 +25,8 @@ NEEDED: dict[int, int] = {
     RecordType.CLOSE_CLIENT: 2,
     RecordType.HOSTNAME: 3,
     RecordType.EXPORT_CURSOR: 4,
+    RecordType.ACCESS_CONTROL_ENTRY: ACLS,
+    RecordType.REMOVE_ACCESS_CONTROL_ENTRY: ACLS,
 }
 """The level that brings a type of record."""
 
@@ -45,6 +47,8 @@ class Levels(Checker):
         """Brokers whose last record says a cause."""
         self._caused_hosts: set[str] = set()
         """Hosts whose mapping says one."""
+        self._owned: set[int] = set()
+        """Open clients that belong to a principal."""
         self.caused = self.put_in_words = 0
         """Records that say one; and brokers and hosts whose cause was taken back for a lower
         level.
@@ -130,6 +134,8 @@ class Levels(Checker):
             left.append(f"causes of brokers {sorted(self._caused)}")
         if level < CAUSES and self._caused_hosts:
             left.append(f"causes of hosts {sorted(self._caused_hosts)}")
+        if level < ACLS and self._owned:
+            left.append(f"owners of clients {sorted(self._owned)}")
         if left:
             raise CheckFailedError(
                 f"metadata.version is {level} from {offset} on, and there is still something of"
@@ -148,7 +154,23 @@ class Levels(Checker):
                 self._caused_hosts.discard(message.hostname)
         elif kind == RecordType.EXPORT_CURSOR:
             (there.add if message.HasField("end_offset") else there.discard)(message.name)
+        elif kind == RecordType.ACCESS_CONTROL_ENTRY:
+            there.add(message.id)
+        elif kind == RecordType.REMOVE_ACCESS_CONTROL_ENTRY:
+            self._there[RecordType.ACCESS_CONTROL_ENTRY].discard(message.id)
         elif kind == RecordType.OPEN_CLIENT:
             there.add(offset)
+            self._opened(message, offset)
         else:
             self._there[RecordType.OPEN_CLIENT].discard(message.client_id)
+            self._owned.discard(message.client_id)
+
+    def _opened(self, message: Any, offset: int) -> None:
+        if not message.principal:
+            return
+        if self._level < ACLS:
+            raise CheckFailedError(
+                f"a client's owner is committed at {offset}, at level {self._level} of"
+                " metadata.version"
+            )
+        self._owned.add(offset)

@@ -29,6 +29,8 @@ def lowered(level: int) -> pb.FeatureLevelRecord:
 
 
 HOST, NO_HOST = pb.HostnameRecord(hostname="h", broker_id=1), pb.HostnameRecord(hostname="h")
+ENTRY = pb.AccessControlEntryRecord(id=bytes(16))
+NO_ENTRY = pb.RemoveAccessControlEntryRecord(id=bytes(16))
 CURSOR, NO_CURSOR = pb.ExportCursorRecord(name="e", end_offset=1), pb.ExportCursorRecord(name="e")
 
 
@@ -38,6 +40,7 @@ CURSOR, NO_CURSOR = pb.ExportCursorRecord(name="e", end_offset=1), pb.ExportCurs
         (2, HOST, "HOSTNAME"),
         (3, CURSOR, "EXPORT_CURSOR"),
         (1, pb.OpenClientRecord(), "OPEN_CLIENT"),
+        (6, ENTRY, "ACCESS_CONTROL_ENTRY"),
     ],
 )
 def test_a_record_above_the_level(level: int, record: Any, name: str) -> None:
@@ -46,13 +49,15 @@ def test_a_record_above_the_level(level: int, record: Any, name: str) -> None:
     led(level + 1).committed(1, record)
 
 
-@pytest.mark.parametrize(("there", "gone", "level"), [(HOST, NO_HOST, 2), (CURSOR, NO_CURSOR, 3)])
+@pytest.mark.parametrize(
+    ("there", "gone", "level"), [(HOST, NO_HOST, 2), (CURSOR, NO_CURSOR, 3), (ENTRY, NO_ENTRY, 6)]
+)
 def test_a_level_below_what_is_there(there: Any, gone: Any, level: int) -> None:
-    trace = led(5)
+    trace = led(7)
     trace.committed(1, there)
     with pytest.raises(CheckFailedError, match="there is still something of"):
         trace.committed(1, lowered(level))
-    trace = led(5)
+    trace = led(7)
     trace.committed(1, there)
     trace.committed(1, gone)
     trace.committed(1, lowered(level))
@@ -91,6 +96,27 @@ def test_a_client_is_open_until_it_is_closed() -> None:
     trace.committed(1, pb.OpenClientRecord(name="c"))
     trace.committed(1, pb.CloseClientRecord(client_id=client_id))
     trace.committed(1, lowered(1))
+
+
+OWNED = pb.OpenClientRecord(name="c", principal="User:alice")
+
+
+def test_a_client_of_somebody_above_the_level() -> None:
+    with pytest.raises(CheckFailedError, match=r"a client's owner is committed at \d+, at level 6"):
+        led(6).committed(1, OWNED)
+    led(7).committed(1, OWNED)
+
+
+def test_a_level_below_a_client_of_somebody() -> None:
+    trace = led(7)
+    client_id = trace.ledger.golden.end
+    trace.committed(1, OWNED)
+    with pytest.raises(CheckFailedError, match=rf"owners of clients \[{client_id}\]"):
+        trace.committed(1, lowered(6))
+    trace = led(7)
+    trace.committed(1, OWNED)
+    trace.committed(1, pb.CloseClientRecord(client_id=client_id))
+    trace.committed(1, lowered(6))
 
 
 def registered(highest: int) -> pb.RegisterBrokerRecord:
