@@ -179,6 +179,15 @@ _RULE = _Option(
     list[str] | None,
     typer.Option("--rule", metavar="ID", help="Only this rule; repeatable. See docs/audit.md."),
 )
+_SUPER_USER = _Option(
+    "super_users",
+    list[str] | None,
+    typer.Option(
+        "--super-user",
+        metavar="PRINCIPAL",
+        help="A principal of super.users, which the log does not name; repeatable.",
+    ),
+)
 _QUERY = _Option(
     "query", str, typer.Argument(metavar="QUERY", help="One SELECT, in quotes."), _REQUIRED
 )
@@ -248,7 +257,7 @@ _JOBS = (
     _Job(
         "audit",
         "Whether the rules were kept, over the whole history. Exit code 3: one was not.",
-        (_RULE, _AT_OFFSET, _AT_TIME, _LIMIT),
+        (_RULE, _SUPER_USER, _AT_OFFSET, _AT_TIME, _LIMIT),
     ),
     _Job(
         "verify",
@@ -259,7 +268,7 @@ _JOBS = (
     _Job(
         "summary",
         "What the log holds, its state hash at the end, and the audit.",
-        (_AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
+        (_SUPER_USER, _AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
     ),
     _Job(
         "history",
@@ -269,7 +278,7 @@ _JOBS = (
     _Job(
         "report",
         "What happened, on one page that opens offline. Exit code 3: the audit found something.",
-        (_PAGE, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES, _PARTITIONS),
+        (_PAGE, _SUPER_USER, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES, _PARTITIONS),
     ),
     _Job(
         "sql",
@@ -280,7 +289,7 @@ _JOBS = (
         "watch",
         "Audit an export, or its LAO, while it is written: what is new since the last time. Exit"
         " code 3: there are alerts.",
-        (_WATCH, _ALERTS, _EVERY, _STALL, _LIMIT),
+        (_WATCH, _ALERTS, _EVERY, _STALL, _SUPER_USER, _LIMIT),
     ),
 )
 

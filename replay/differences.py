@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
+
+from replay import acls
+
+IN_WORDS: dict[str, Callable[[Any], str]] = {"acl": acls.in_words}
+"""Kinds whose numbers say nothing to people."""
 
 
 class FieldChange(msgspec.Struct, frozen=True):
@@ -40,13 +46,16 @@ def field_changes(before: str | None, after: str | None) -> list[FieldChange]:
     ]
 
 
-def words(before: msgspec.Raw, after: msgspec.Raw, fields: list[FieldChange]) -> str:
-    """The same for people: created, deleted, or one line a field."""
+def words(
+    before: msgspec.Raw, after: msgspec.Raw, fields: list[FieldChange], kind: str = ""
+) -> str:
+    """The same for people: created, deleted, or one line a field. ``kind``: of the entity."""
     old, new = msgspec.json.decode(before), msgspec.json.decode(after)
+    say = IN_WORDS.get(kind, brief)
     if old is None:
-        return f"created: {brief(new)}"
+        return f"created: {say(new)}"
     if new is None:
-        return f"deleted: {brief(old)}"
+        return f"deleted: {say(old)}"
     if len(fields) == 1 and fields[0].field == "value":
         return f"{brief(old)} → {brief(new)}"
     return "\n".join(f"{one.field}: {_shown(one.before)} → {_shown(one.after)}" for one in fields)

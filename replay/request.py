@@ -53,7 +53,8 @@ class JobRequest(
     (None: Spark's own), ``key`` the (kind, key) of the entities asked for (key "": all of the
     kind), ``from_offset`` and ``from_time_ms`` where a diff begins (inclusive, too; None: at the
     empty log), ``output`` the file that a report goes to, ``query`` a question in SQL, ``rules``
-    are those of the audit (none: all). ``since_ms``: figures of the time from then on;
+    are those of the audit (none: all), ``super_users`` the principals that it takes for such.
+    ``since_ms``: figures of the time from then on;
     ``stall_ms``: what LAO waits for at least so long was held back; ``target_percent``: of
     availability.
 
@@ -72,6 +73,7 @@ class JobRequest(
     output: str | None = None
     query: str | None = None
     rules: tuple[str, ...] = ()
+    super_users: tuple[str, ...] = ()
     watch: str | None = None
     every_s: int | None = None
     json: bool = False

@@ -18,6 +18,7 @@ from replay.audit import (
     progress,
     quorum,
     registrations,
+    rights,
 )
 from replay.audit.history import History
 from replay.audit.rules import RULES, Rule
@@ -32,6 +33,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     hostnames,
     quorum,
     clients,
+    rights,
 )
 """Each has RULES, and ``check``: History -> findings of them, FINDING_DDL, unordered."""
 

@@ -28,6 +28,8 @@ RARE = frozenset(
         RecordType.OPEN_CLIENT,
         RecordType.CLOSE_CLIENT,
         RecordType.HOSTNAME,
+        RecordType.ACCESS_CONTROL_ENTRY,
+        RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
     }
 )
 """The types that many rules ask for, and that few records are of."""
@@ -53,6 +55,13 @@ _RARE_COLUMNS = (
     "feature_name",
     "feature_level",
     "leader_id",
+    "acl_resource_type",
+    "resource_name",
+    "pattern_type",
+    "acl_principal",
+    "host",
+    "operation",
+    "permission_type",
 )
 
 
@@ -64,7 +73,8 @@ class History:
     those at or behind ``since``: below it stands what is there to be remembered (see
     :mod:`replay.audit.memory`), which has been judged before. ``brokers_before``,
     ``partitions_before`` and ``topics_before``: the intervals that were open before the records,
-    null for a history that is given from its beginning.
+    null for a history that is given from its beginning. ``super_users``: the principals that no
+    access control entry holds back, which the log does not name.
     """
 
     records: DataFrame
@@ -73,6 +83,7 @@ class History:
     brokers_before: DataFrame | None = None
     partitions_before: DataFrame | None = None
     topics_before: DataFrame | None = None
+    super_users: frozenset[str] = frozenset()
 
     @cached_property
     def brokers(self) -> DataFrame:

@@ -3,7 +3,7 @@ of its records.
 
 Brokers, partitions and topics are remembered as the open intervals of their timelines; of the other
 records those are kept that a later one is compared with. They are as many as the cluster has
-brokers, hostnames and features, and one an election.
+brokers, hostnames, features and access control entries, and one an election.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
+from replay.audit.entries import first_level, last_of_entries
 from replay.audit.history import History
 
 _AS_THEY_ARE = (
@@ -22,6 +23,8 @@ _AS_THEY_ARE = (
     RecordType.PROGRESS,
     RecordType.LEADER_CHANGE,
     RecordType.RECOVERY,
+    RecordType.ACCESS_CONTROL_ENTRY,
+    RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
 )
 
 
@@ -29,6 +32,7 @@ def remember(history: History) -> DataFrame:
     """The records that a History behind this one begins with, all their columns.
 
     * the last level of each feature, and the last mapping of each hostname;
+    * the access control entries that are there, and since when there are any;
     * of the progress records the one with the highest LAO, and for each broker the last of the
       newest epoch that names it;
     * every election, and the first record of each epoch: if it is of another type than these, as a
@@ -40,6 +44,8 @@ def remember(history: History) -> DataFrame:
         _last(history.of(RecordType.HOSTNAME), "group_id"),
         history.of(RecordType.LEADER_CHANGE).select("offset"),
         history.records.groupBy("epoch").agg(sf.min("offset").alias("offset")).select("offset"),
+        last_of_entries(history),
+        first_level(history),
         highest(progress),
         reports(progress, history.records),
     )

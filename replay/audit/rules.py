@@ -23,6 +23,21 @@ _STANDINGS = (
     RecordType.BROKER_REGISTRATION_CHANGE,
 )
 
+_BY_CLIENTS = (
+    RecordType.UNREGISTER_BROKER,
+    RecordType.TOPIC,
+    RecordType.PARTITION,
+    RecordType.PARTITION_CHANGE,
+    RecordType.REMOVE_TOPIC,
+    RecordType.CONFIG,
+    RecordType.FEATURE_LEVEL,
+    RecordType.HOSTNAME,
+    RecordType.EXPORT_CURSOR,
+    RecordType.OPEN_CLIENT,
+    RecordType.ACCESS_CONTROL_ENTRY,
+    RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
+)
+
 
 class Rule(msgspec.Struct, frozen=True):
     """One rule. ``looks_at``: the types of the records that it judges."""
@@ -216,6 +231,12 @@ CLOSED_CLIENT_WROTE = Rule(
     ERROR,
     "a numbered write was executed after its client was closed",
     tuple(RecordType),
+)
+WRITE_WITHOUT_RIGHT = Rule(
+    "WRITE_WITHOUT_RIGHT",
+    ERROR,
+    "somebody wrote who had no right to it, by the access control entries of that moment",
+    _BY_CLIENTS,
 )
 
 RULES: tuple[Rule, ...] = tuple(each for each in globals().values() if isinstance(each, Rule))

@@ -11,10 +11,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
+from replay.audit import entries
 from replay.audit.check import by_family, choose
 from replay.audit.finding import Finding
 from replay.audit.history import History
-from replay.audit.rules import Rule
+from replay.audit.rules import WRITE_WITHOUT_RIGHT, Rule
 from replay.request import JobRequest, format_time
 from replay.source import Export, records, require_whole_history
 
@@ -22,7 +23,10 @@ _ORDER = ("offset", "rule", "partition_id", "broker_id")
 
 
 class RuleResult(msgspec.Struct, frozen=True):
-    """One rule: ``checked`` records were looked at, ``findings`` offences found."""
+    """One rule: ``checked`` records were looked at, ``findings`` offences found.
+
+    ``begins``: the offset behind which it judges, null: it judges nothing in this log.
+    """
 
     id: str
     severity: str
@@ -30,6 +34,7 @@ class RuleResult(msgspec.Struct, frozen=True):
     documentation: str
     checked: int
     findings: int
+    begins: int | None = -1
 
 
 class AuditResult(msgspec.Struct, frozen=True):
@@ -52,8 +57,13 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult
     """Audit the records in question. Raises ReplayError for a rule that is none."""
     rules = choose(request.rules)
     require_whole_history(export)
-    with History(records(spark, export), export.manifest.end_offset).kept() as history:
+    with history_of(records(spark, export), export, request).kept() as history:
         return judge(history, rules, request.limit)
+
+
+def history_of(rows: DataFrame, export: Export, request: JobRequest) -> History:
+    """All records of an export, to be judged as was asked for."""
+    return History(rows, export.manifest.end_offset, super_users=frozenset(request.super_users))
 
 
 def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
@@ -63,6 +73,7 @@ def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
     checked = {
         row["type"]: row["count"] for row in history.records.groupBy("type").count().collect()
     }
+    begins = _begins(history, rules)
     broken: Counter[str] = Counter()
     first: list[Row] = []
     for found in by_family(history, rules):
@@ -76,14 +87,26 @@ def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
             rule.severity,
             rule.title,
             rule.documentation,
-            sum(checked.get(int(type_), 0) for type_ in rule.looks_at),
+            0
+            if begins[rule.id] is None
+            else sum(checked.get(int(type_), 0) for type_ in rule.looks_at),
             broken.get(rule.id, 0),
+            begins[rule.id],
         )
         for rule in rules
     ]
     return AuditResult(
         sum(checked.values()), broken.total(), results, [Finding(**row.asDict()) for row in first]
     )
+
+
+def _begins(history: History, rules: Collection[Rule]) -> dict[str, int | None]:
+    """Rule -> the offset behind which it judges."""
+    begins: dict[str, int | None] = dict.fromkeys((rule.id for rule in rules), -1)
+    if WRITE_WITHOUT_RIGHT in rules:
+        (row,) = entries.begins(history).collect()
+        begins[WRITE_WITHOUT_RIGHT.id] = row.begins
+    return begins
 
 
 def _first(found: DataFrame, limit: int) -> tuple[list[Row], Counter[str]]:
@@ -105,6 +128,9 @@ def _order(row: Row) -> tuple[object, ...]:
 
 def render(result: AuditResult, console: Console) -> None:
     """For people."""
+    for rule in result.rules:
+        if rule.begins is not None and rule.begins >= 0:
+            console.print(f"{rule.id} judges what was written behind offset {rule.begins}")
     if result.passed:
         console.print(
             f"Audit passed: {len(result.rules)} rules, {result.checked} records, no offence"

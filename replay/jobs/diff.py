@@ -181,7 +181,7 @@ def render(result: DiffResult, console: Console) -> None:
         for one in result.differences:
             table.add_row(
                 f"{one.kind} {one.key}".rstrip(),
-                words(one.before, one.after, one.fields),
+                words(one.before, one.after, one.fields, one.kind),
                 f"{format_time(one.last_timestamp_ms)} at {one.last_offset}",
                 one.last_principal or "controller",
             )

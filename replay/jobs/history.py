@@ -95,7 +95,7 @@ def render(result: HistoryResult, console: Console) -> None:
             format_time(change.timestamp_ms),
             change.principal or "controller",
             f"{change.kind} {change.key}".rstrip(),
-            words(change.before, change.after, change.fields),
+            words(change.before, change.after, change.fields, change.kind),
         )
     if result.changes:
         console.print(table)

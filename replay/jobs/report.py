@@ -15,7 +15,6 @@ from pyspark.sql import functions as sf
 from rich.console import Console
 
 from replay.audit.check import choose
-from replay.audit.history import History
 from replay.errors import ReplayError
 from replay.jobs import audit, availability, churn, lao
 from replay.report import page
@@ -43,7 +42,8 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
     rows = records(spark, export)
     header, axis = _header(rows, export)
     charted = structs.replace(request, limit=max(request.limit, MAX_PERIODS))
-    with History(rows, export.manifest.end_offset).kept() as history:
+    whole = audit.history_of(rows, export, request)
+    with whole.kept() as history:
         audited = audit.judge(history, choose(request.rules), request.limit)
         # What the audit made of the log serves all others.
         lives = BrokerTimelines(history.brokers, history.partitions)

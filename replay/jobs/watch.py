@@ -33,7 +33,7 @@ CHECKS_FILES = True
 _FILES = 8
 """In one micro-batch, at most."""
 _JUDGES: dict[str, Callable[[JobRequest], Judge]] = {
-    audit.NAME: lambda _: audit.judge(),
+    audit.NAME: lambda request: audit.judge(super_users=request.super_users),
     lao.NAME: lambda request: lao.judge(request.stall_ms),
 }
 _AUDIT_SHOWN = ("rule", "offset", "subject", "found", "expected")

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
+from replay import acls
 from replay.entities import RESOURCE_TYPES
 from replay.outages.fencings import REGISTERED_ANEW, fencings, service
 from replay.report.model import CRITICAL, NOTICE, PLANNED, WARNING
@@ -160,8 +161,8 @@ def _flapping(short: DataFrame) -> DataFrame:
 
 
 def changes_on_purpose(records: DataFrame) -> DataFrame:
-    """Configs, topics and feature levels that somebody changed: one event for each kind, principal
-    and moment.
+    """Configs, topics, feature levels and access control entries that somebody changed: one event
+    for each kind, principal and moment.
     """
     resource = reduce(
         lambda otherwise, each: sf.when(sf.col("resource_type") == each[0], each[1]).otherwise(
@@ -186,8 +187,11 @@ def changes_on_purpose(records: DataFrame) -> DataFrame:
             sf.lit("topic "), sf.substring("topic_id", 1, 8), sf.lit("… deleted")
         ),
         RecordType.FEATURE_LEVEL: sf.concat("feature_name", sf.lit(" = "), _text("feature_level")),
+        RecordType.ACCESS_CONTROL_ENTRY: acls.record_in_words(),
+        RecordType.REMOVE_ACCESS_CONTROL_ENTRY: sf.concat(sf.lit("removed: "), _entry_removed()),
     }
     wanted = records.where(sf.col("type").isin([int(each) for each in words]))
+    wanted = wanted.join(_entries(records), "group_id", "left")
     text = reduce(
         lambda otherwise, each: sf.when(sf.col("type") == int(each[0]), each[1]).otherwise(
             otherwise
@@ -210,6 +214,16 @@ def changes_on_purpose(records: DataFrame) -> DataFrame:
     )
     text_of_all = sf.concat("what", sf.coalesce(more, sf.lit("")), sf.lit(", by "), who)
     return done.select(*event_columns(sf.lower("type_name"), PLANNED, text_of_all, sf.col("times")))
+
+
+def _entries(records: DataFrame) -> DataFrame:
+    """What each access control entry says: the columns group_id, entry."""
+    added = records.where(sf.col("type") == int(RecordType.ACCESS_CONTROL_ENTRY))
+    return added.groupBy("group_id").agg(sf.max_by(acls.record_in_words(), "offset").alias("entry"))
+
+
+def _entry_removed() -> Column:
+    return sf.coalesce("entry", sf.concat(sf.lit("entry "), "group_id"))
 
 
 def _text(name: str) -> Column:

@@ -20,7 +20,7 @@ NAME = "audit"
 """Of the job, in its directory."""
 
 
-def judge(rules: Collection[Rule] = RULES) -> Judge:
+def judge(rules: Collection[Rule] = RULES, super_users: Collection[str] = ()) -> Judge:
     """Findings against the rules (:data:`replay.audit.finding.FINDING_DDL`) as alerts."""
 
     def judge_piece(piece: Piece, stack: ExitStack) -> Judged:
@@ -35,6 +35,7 @@ def judge(rules: Collection[Rule] = RULES) -> Judge:
             brokers_before=piece.remembered("brokers"),
             partitions_before=piece.remembered("partitions"),
             topics_before=piece.remembered("topics"),
+            super_users=frozenset(super_users),
         )
         stack.enter_context(history.kept())
         state = {

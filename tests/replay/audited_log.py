@@ -58,9 +58,9 @@ class AuditedLog(LogHistory):
         }
         return pb.PartitionChangeRecord(topic_id=self.topics[name], **values)
 
-    def change(self, name: str, **named: Any) -> int:
+    def change(self, name: str, *, principal: str = "", **named: Any) -> int:
         """By the controller itself."""
-        return self.append(self.changed(name, **named))
+        return self.append(self.changed(name, **named), principal=principal)
 
     def propose(
         self, name: str, isr: list[int], epochs: dict[int, int] | None = None, **named: Any

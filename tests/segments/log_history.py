@@ -7,11 +7,19 @@ from random import Random
 from typing import Any
 
 from raftlog import batch
+from raftlog.metadata.acls import (
+    ANY_HOST,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+)
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import (
+    supports_acls,
     supports_export_cursors,
     supports_hostnames,
     supports_leader_epoch_ranges,
@@ -263,7 +271,10 @@ class LogHistory:
                 client_id=self.client_id,
             )
         self.sequence = 0
-        self.client_id = self.append(pb.OpenClientRecord(name=f"client-{self.end_offset}"))
+        owner = self.rng.choice(PRINCIPALS) if supports_acls(self.draft.features) else ""
+        self.client_id = self.append(
+            pb.OpenClientRecord(name=f"client-{self.end_offset}", principal=owner), principal=owner
+        )
         return self.client_id
 
     def move_cursor(self, name: str) -> int:
@@ -272,6 +283,51 @@ class LogHistory:
         if name not in self.draft.export_cursors or self.rng.random() < 0.8:
             cursor.end_offset = self.end_offset
         return self.append(cursor, principal="User:exporter")
+
+    def add_entry(
+        self,
+        principal: str,
+        operation: AclOperation,
+        type_: AclResourceType,
+        name: str,
+        *,
+        pattern: PatternType = PatternType.LITERAL,
+        host: str = ANY_HOST,
+        permission: AclPermission = AclPermission.ALLOW,
+        by: str = "",
+    ) -> bytes:
+        """Returns the entry's id."""
+        entry = pb.AccessControlEntryRecord(
+            id=self.rng.getrandbits(128).to_bytes(16, "big"),
+            resource_type=type_,
+            resource_name=name,
+            pattern_type=pattern,
+            principal=principal,
+            host=host,
+            operation=operation,
+            permission_type=permission,
+        )
+        self.append(entry, principal=by)
+        return entry.id
+
+    def remove_entry(self, id_: bytes, *, by: str = "") -> int:
+        return self.append(pb.RemoveAccessControlEntryRecord(id=id_), principal=by)
+
+    def _change_entries(self) -> None:
+        """One comes or goes."""
+        rng, there = self.rng, sorted(self.draft.acls)
+        if there and rng.random() < 0.4:
+            self.remove_entry(rng.choice(there), by="User:admin")
+            return
+        self.add_entry(
+            rng.choice((*PRINCIPALS, "User:*")),
+            rng.choice((AclOperation.ALL, AclOperation.CREATE, AclOperation.ALTER_CONFIGS)),
+            AclResourceType.TOPIC,
+            rng.choice(("*", "topic-1")),
+            host=rng.choice((ANY_HOST, "10.0.0.1")),
+            permission=rng.choice((AclPermission.ALLOW, AclPermission.DENY)),
+            by="User:admin",
+        )
 
     def progress(self) -> None:
         high_watermark = self.end_offset
@@ -326,6 +382,8 @@ class LogHistory:
             self.open_client()
         elif dice < 0.14 and supports_export_cursors(self.draft.features):
             self.move_cursor(f"cursor-{rng.randrange(3)}")
+        elif 0.14 <= dice < 0.17 and supports_acls(self.draft.features):
+            self._change_entries()
         elif dice < 0.2:
             self.progress()
         elif dice < 0.3:
