@@ -639,6 +639,10 @@ def by_patterns(log: AuditedLog) -> list[int]:
     log.add_entry("User:carol", ALTER_CONFIGS, TOPIC, "pay-", pattern=PREFIXED)
     log.alter_config("pay-in", "retention.ms", "1", "User:carol")
     log.alter_config("pay-", "retention.ms", "1", "User:carol")
+    log.add_entry("User:carol", AclOperation.CREATE, TOPIC, "pay-", pattern=PREFIXED)
+    log.append(
+        pb.TopicRecord(name="pay-new", topic_id=b"pay-new".ljust(16)), principal="User:carol"
+    )
     outside = log.alter_config("pay", "retention.ms", "1", "User:carol")
     log.add_entry("User:*", AclOperation.ALL, TOPIC, "pay-out", pattern=PREFIXED, permission=DENY)
     denied = log.alter_config("pay-out-1", "retention.ms", "1", "User:carol")
@@ -665,6 +669,7 @@ def by_hosts(log: AuditedLog) -> list[int]:
 
 def of_every_kind(log: AuditedLog) -> list[int]:
     """What each record needs: of alice, who may do nothing of it, and of olivia, who may."""
+    log.add_entry("User:alice", AclOperation.DELETE, TOPIC, "alice's", permission=DENY)
     created = partly_allowed(log, "alice's", "User:alice")
     for type_, operation in (
         (AclResourceType.CLUSTER, AclOperation.ALTER),
@@ -727,11 +732,8 @@ def partly_allowed(log: AuditedLog, name: str, by: str) -> list[int]:
     client = log.append(pb.OpenClientRecord(name="owned"))
     log.append(pb.CloseClientRecord(client_id=client, reason="closed"), principal=by)
     log.append(pb.VotersRecord(), control=True, principal=by)
-    log.append(
-        pb.ConfigRecord(**configs),
-        pb.RemoveTopicRecord(topic_id=log.topics.pop(name)),
-        principal=by,
-    )
+    removed = pb.RemoveTopicRecord(topic_id=log.topics.pop(name))
+    offsets.append(log.append(pb.ConfigRecord(**configs), removed, principal=by) + 1)
     return offsets
 
 

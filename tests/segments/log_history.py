@@ -46,6 +46,8 @@ class LogHistory:
         self.hashes: dict[int, int] = {}
         self.epoch, self.timestamp_ms, self.brokers = 0, 1_700_000_000_000, brokers
         self.topics: dict[str, bytes] = {}
+        self.entries: list[bytes] = []
+        """Ids of the access control entries that are there."""
         self.sequence = self.topic_number = 0
         self.reached = -1
         """The highest LAO that a progress record has said."""
@@ -308,16 +310,18 @@ class LogHistory:
             permission_type=permission,
         )
         self.append(entry, principal=by)
+        self.entries.append(entry.id)
         return entry.id
 
     def remove_entry(self, id_: bytes, *, by: str = "") -> int:
+        self.entries.remove(id_)
         return self.append(pb.RemoveAccessControlEntryRecord(id=id_), principal=by)
 
     def _change_entries(self) -> None:
         """One comes or goes."""
-        rng, there = self.rng, sorted(self.draft.acls)
-        if there and rng.random() < 0.4:
-            self.remove_entry(rng.choice(there), by="User:admin")
+        rng = self.rng
+        if self.entries and rng.random() < 0.4:
+            self.remove_entry(rng.choice(self.entries), by="User:admin")
             return
         self.add_entry(
             rng.choice((*PRINCIPALS, "User:*")),

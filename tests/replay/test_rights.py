@@ -1,0 +1,233 @@
+"""The audit of rights against the authorizer itself: random entries and writes, each asked of the
+image below its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_history import PRINCIPALS, LogHistory
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+from rich.console import Console
+from spark_runs import Replay
+from test_streaming_audit import rows_of
+
+from raftlog import batch
+from raftlog.metadata.acls import (
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+    Resource,
+)
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import RecordType, parse
+from raftlog.security.authorizer import Authorizer, Caller
+from raftlog.security.permissions import CONTROLLER, Each, Whole
+from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.audit.history import History
+from replay.audit.memory import remember
+from replay.audit.needs import NEEDS
+from replay.audit.rules import WRITE_WITHOUT_RIGHT
+from replay.jobs import audit as job
+from replay.streaming import audit
+from replay.streaming.ledger import Ledger, output
+from replay.streaming.watch import take
+
+RULE = ("write-without-right",)
+TOPIC, CREATE, ALTER_CONFIGS = (
+    AclResourceType.TOPIC, AclOperation.CREATE, AclOperation.ALTER_CONFIGS
+)  # fmt: skip
+HOSTS = ("10.0.0.1", "10.0.0.2", "192.0.2.1")
+"""The last is in no entry."""
+NAMES = ("a", "ab", "abc", "b", "żółw")
+
+
+def random_history(seed: int, writes: int) -> LogHistory:
+    """Entries come and go; principals set configs and create topics."""
+    log = LogHistory(seed, metadata_version=7)
+    rng = log.rng
+    log.alter_config("a", "key", "1")
+    while writes:
+        dice = rng.random()
+        if dice < 0.1 and log.entries:
+            log.remove_entry(rng.choice(log.entries))
+        elif dice < 0.35:
+            random_entry(log)
+        elif dice < 0.45:
+            topic_id = rng.getrandbits(128).to_bytes(16, "big")
+            name = f"{rng.choice(NAMES)}{log.end_offset}"
+            log.append(
+                pb.TopicRecord(name=name, topic_id=topic_id), principal=rng.choice(PRINCIPALS)
+            )
+            writes -= 1
+        else:
+            log.alter_config(rng.choice(NAMES), "key", "1", rng.choice(PRINCIPALS))
+            writes -= 1
+    return log
+
+
+def random_entry(log: LogHistory) -> None:
+    rng = log.rng
+    principal = rng.choice((*PRINCIPALS, "User:*"))
+    permission = rng.choice((AclPermission.ALLOW, AclPermission.ALLOW, AclPermission.DENY))
+    if rng.random() < 0.3:
+        prefix = rng.choice(NAMES)[: rng.randrange(1, 4)]
+        log.add_entry(
+            principal, ALTER_CONFIGS, TOPIC, prefix, pattern=PatternType.PREFIXED,
+            permission=permission,
+        )  # fmt: skip
+        return
+    on = rng.choice(
+        ((AclResourceType.CLUSTER, "kafka-cluster"), *((TOPIC, name) for name in (*NAMES, "*")))
+    )
+    operation = rng.choice((AclOperation.ALL, ALTER_CONFIGS, CREATE, AclOperation.DESCRIBE))
+    host = rng.choice(("*", *HOSTS[:2]))
+    log.add_entry(principal, operation, *on, host=host, permission=permission)
+
+
+def batches(log: LogHistory) -> Iterator[tuple[batch.BatchHeader, list[Any], Image]]:
+    """Each batch with its messages, and the image below it."""
+    draft = ImageBuilder(Image())
+    for chunk in log.batches:
+        header = batch.header_at(chunk, 0)
+        messages = [parse(data) for data in batch.records(chunk, header)]
+        yield header, messages, draft.snapshot()
+        draft.apply_chunk(chunk)
+
+
+def refused(log: LogHistory, super_users: frozenset[str] = frozenset()) -> list[int]:
+    """What the authorizer refuses from every host: from the first entry on, or else always."""
+    found, begun = list[int](), bool(super_users)
+    authorizer = Authorizer(super_users)
+    for header, messages, image in batches(log):
+        begun = begun or bool(len(image.acls))
+        if not begun or not header.principal:
+            continue
+        for message in messages:
+            if not any(
+                authorizer.allows(
+                    image.acl_index, Caller(header.principal, host), operation, resource
+                )
+                for operation, resource in ways(message)
+                for host in HOSTS
+            ):
+                found.append(header.base_offset)
+    return found
+
+
+def ways(message: Any) -> list[tuple[AclOperation, Resource]]:
+    if isinstance(message, pb.TopicRecord):
+        cluster = Resource(AclResourceType.CLUSTER, "kafka-cluster")
+        return [(CREATE, Resource(TOPIC, message.name)), (CREATE, cluster)]
+    return [(ALTER_CONFIGS, Resource(TOPIC, message.resource_name))]
+
+
+@pytest.fixture(scope="module")
+def log() -> LogHistory:
+    return random_history(5, 600)
+
+
+def test_the_audit_agrees_with_the_authorizer(
+    replay: Replay, log: LogHistory, tmp_path: Path
+) -> None:
+    expected = refused(log)
+    writes = sum(bool(header.principal) for header, _, _ in batches(log))
+    assert 0.2 * writes < len(expected) < 0.8 * writes
+    export(log, tmp_path)
+    result = replay("audit", tmp_path, rules=RULE, limit=10_000)
+    assert [each.offset for each in result.findings] == expected
+    (rule,) = result.rules
+    assert rule.begins == next(
+        header.base_offset
+        for header, (message, *_), _ in batches(log)
+        if isinstance(message, pb.AccessControlEntryRecord)
+    )
+    console = Console(record=True, width=200)
+    job.render(result, console)
+    assert f"judges what was written behind offset {rule.begins}" in console.export_text()
+
+
+def test_a_super_user_is_not_found(replay: Replay, log: LogHistory, tmp_path: Path) -> None:
+    """And who names one is told of what came before the first entry, too."""
+    export(log, tmp_path)
+    named = frozenset({"User:alice", "User:nobody"})
+    result = replay("audit", tmp_path, rules=RULE, super_users=tuple(named), limit=10_000)
+    expected = refused(log, named)
+    assert [each.offset for each in result.findings] == expected
+    (rule,) = result.rules
+    assert rule.begins == 1 < expected[0] < min(refused(log))
+
+
+def test_without_entries_nothing_is_judged(replay: Replay, tmp_path: Path) -> None:
+    log = LogHistory(6, metadata_version=7)
+    written = log.alter_config("a", "key", "1", "User:bob")
+    export(log, tmp_path)
+    result = replay("audit", tmp_path, rules=RULE)
+    (rule,) = result.rules
+    assert (rule.begins, rule.checked, result.total) == (None, 0, 0)
+    named = replay("audit", tmp_path, rules=RULE, super_users=("User:alice",))
+    assert [(each.rule, each.offset) for each in named.findings] == [(rule.id, written)]
+
+
+@pytest.mark.nightly
+def test_pieces_find_what_the_whole_does(
+    spark: SparkSession, log: LogHistory, tmp_path: Path
+) -> None:
+    """Each finding once, by entries of all pieces before."""
+    rows = rows_of(spark, log, tmp_path / "export")
+    bases = sorted(log.positions)
+    bounds = [0, *(bases[len(bases) * quarter // 4] for quarter in (1, 2, 3)), log.end_offset]
+    ledger = Ledger(tmp_path / "job", audit.NAME)
+    for number, (low, high) in enumerate(pairwise(bounds)):
+        piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))
+        take(piece, number, ledger, audit.judge([WRITE_WITHOUT_RIGHT]))
+    found = output(spark, tmp_path / "job")
+    assert found is not None
+    assert sorted(row.offset for row in found.collect()) == refused(log)
+
+
+def test_what_is_remembered_of_entries(spark: SparkSession, tmp_path: Path) -> None:
+    """Those that are there, and the first that was there: its removal must not end the rule."""
+    log = LogHistory(7, metadata_version=7)
+    ids = [log.add_entry("User:a", ALTER_CONFIGS, TOPIC, name) for name in ("a", "b", "c")]
+    at = [log.end_offset - 3, log.end_offset - 2, log.end_offset - 1]
+    gone = [log.remove_entry(ids[0]), log.remove_entry(ids[1])]
+    rows = rows_of(spark, log, tmp_path)
+    known = remember(History(rows, log.end_offset))
+    of_entries = known.where(sf.col("group_kind") == "acl").select("offset", "type").collect()
+    assert {(row.offset, row.type) for row in of_entries} == {
+        (at[0], RecordType.ACCESS_CONTROL_ENTRY),
+        (gone[0], RecordType.REMOVE_ACCESS_CONTROL_ENTRY),
+        (at[2], RecordType.ACCESS_CONTROL_ENTRY),
+    }
+
+
+@pytest.mark.parametrize(
+    ("request_", "type_"),
+    [
+        ("create_topics", RecordType.TOPIC),
+        ("create_partitions", RecordType.PARTITION),
+        ("delete_topics", RecordType.REMOVE_TOPIC),
+        ("alter_partition_reassignments", RecordType.PARTITION_CHANGE),
+        ("elect_leaders", RecordType.PARTITION_CHANGE),
+        ("unregister_broker", RecordType.UNREGISTER_BROKER),
+        ("update_features", RecordType.FEATURE_LEVEL),
+        ("alter_hostnames", RecordType.HOSTNAME),
+        ("alter_export_cursors", RecordType.EXPORT_CURSOR),
+        ("open_client", RecordType.OPEN_CLIENT),
+        ("create_acls", RecordType.ACCESS_CONTROL_ENTRY),
+        ("delete_acls", RecordType.REMOVE_ACCESS_CONTROL_ENTRY),
+    ],
+)
+def test_a_record_needs_what_its_request_does(request_: str, type_: RecordType) -> None:
+    row = CONTROLLER[request_]
+    assert isinstance(row, Each | Whole)
+    assert (NEEDS[type_].operation, NEEDS[type_].type.name) == (row.operation, row.of)
