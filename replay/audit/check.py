@@ -12,6 +12,7 @@ from pyspark.sql import functions as sf
 from replay.audit import (
     clients,
     departed,
+    entries,
     hostnames,
     members,
     partitions,
@@ -21,7 +22,7 @@ from replay.audit import (
     rights,
 )
 from replay.audit.history import History
-from replay.audit.rules import RULES, Rule
+from replay.audit.rules import RULES, WRITE_WITHOUT_RIGHT, Rule
 from replay.errors import ReplayError
 
 FAMILIES: tuple[ModuleType, ...] = (
@@ -48,6 +49,18 @@ def choose(names: Collection[str]) -> tuple[Rule, ...]:
             f" {', '.join(rule.id for rule in RULES)}"
         )
     return tuple(rule for rule in RULES if not wanted or rule.id in wanted)
+
+
+def beginnings(history: History, rules: Collection[Rule]) -> dict[str, int | None]:
+    """Rule -> the offset behind which it judges; None: nothing, and it need not be asked.
+
+    One row of Spark.
+    """
+    begins: dict[str, int | None] = dict.fromkeys((rule.id for rule in rules), -1)
+    if WRITE_WITHOUT_RIGHT in rules:
+        (row,) = entries.begins(history).collect()
+        begins[WRITE_WITHOUT_RIGHT.id] = row.begins
+    return begins
 
 
 def audit(history: History, rules: Collection[Rule] = RULES) -> DataFrame:

@@ -11,11 +11,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
-from replay.audit import entries
-from replay.audit.check import by_family, choose
+from replay.audit.check import beginnings, by_family, choose
 from replay.audit.finding import Finding
 from replay.audit.history import History
-from replay.audit.rules import WRITE_WITHOUT_RIGHT, Rule
+from replay.audit.rules import Rule
 from replay.request import JobRequest, format_time
 from replay.source import Export, records, require_whole_history
 
@@ -73,10 +72,10 @@ def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
     checked = {
         row["type"]: row["count"] for row in history.records.groupBy("type").count().collect()
     }
-    begins = _begins(history, rules)
+    begins = beginnings(history, rules)
     broken: Counter[str] = Counter()
     first: list[Row] = []
-    for found in by_family(history, rules):
+    for found in by_family(history, [rule for rule in rules if begins[rule.id] is not None]):
         rows, counts = _first(found, limit)
         broken += counts
         first += rows
@@ -98,15 +97,6 @@ def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
     return AuditResult(
         sum(checked.values()), broken.total(), results, [Finding(**row.asDict()) for row in first]
     )
-
-
-def _begins(history: History, rules: Collection[Rule]) -> dict[str, int | None]:
-    """Rule -> the offset behind which it judges."""
-    begins: dict[str, int | None] = dict.fromkeys((rule.id for rule in rules), -1)
-    if WRITE_WITHOUT_RIGHT in rules:
-        (row,) = entries.begins(history).collect()
-        begins[WRITE_WITHOUT_RIGHT.id] = row.begins
-    return begins
 
 
 def _first(found: DataFrame, limit: int) -> tuple[list[Row], Counter[str]]:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from replay.audit.check import audit
+from replay.audit.check import audit, beginnings
 from replay.audit.history import History
 from replay.audit.memory import remember
 from replay.audit.rules import RULES, Rule
@@ -44,7 +44,9 @@ def judge(rules: Collection[Rule] = RULES, super_users: Collection[str] = ()) ->
             "topics": _open(history.topics),
             "records": remember(history),
         }
-        return Judged({"alerts": audit(history, rules)}, state)
+        begins = beginnings(history, rules)
+        judging = [rule for rule in rules if begins[rule.id] is not None] or rules
+        return Judged({"alerts": audit(history, judging)}, state)
 
     return judge_piece
 

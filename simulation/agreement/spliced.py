@@ -3,8 +3,9 @@ history of one cluster.
 
 An audit costs Spark seconds, however short the history; hundreds of runs one by one would take an
 hour. So offsets, epochs, brokers' ids, topics and hosts of each run are moved out of the way of
-the others, and at its end everything of it is removed: its topics, then its brokers. Rules compare
-offsets, epochs and ids among themselves, so they judge each run as they would judge it alone.
+the others, and at its end everything of it is removed: its access control entries, its topics, then
+its brokers. Rules compare offsets, epochs and ids among themselves, so they judge each run as they
+would judge it alone; nobody is named before the run's first entry, from which on rights are judged.
 (What a record's ``body`` says is not moved: nothing that decodes it can be asked of this.)
 """
 
@@ -61,6 +62,8 @@ class _Mover:
         self._topics: dict[str, None] = {}
         self._brokers: dict[int, int] = {}
         """Registered ones -> their broker epochs, both moved."""
+        self._entries: dict[str, None] = {}
+        self._with_rights = False
         self._last: Row = {}
 
     def moved(self, row: Row) -> Row:
@@ -92,6 +95,8 @@ class _Mover:
                 else f"{self._number}-{row['group_id']}"
             )
         row["body"] = b""
+        if not self._with_rights:
+            row["principal"] = ""
         self._note(row)
         return row
 
@@ -116,10 +121,23 @@ class _Mover:
             self._brokers[row["broker_id"]] = row["broker_epoch"]
         elif row["type"] == RecordType.UNREGISTER_BROKER:
             self._brokers.pop(row["broker_id"], None)
+        elif row["type"] == RecordType.ACCESS_CONTROL_ENTRY:
+            self._entries[row["group_id"]] = None
+            self._with_rights = True
+        elif row["type"] == RecordType.REMOVE_ACCESS_CONTROL_ENTRY:
+            self._entries.pop(row["group_id"], None)
 
     def removals(self) -> Iterator[Row]:
         """One batch behind the last row: everything that is there goes, topics before brokers."""
         gone: list[Row] = [
+            {
+                "type": RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
+                "group_kind": "acl",
+                "group_id": entry,
+            }
+            for entry in self._entries
+        ]
+        gone += [
             {
                 "type": RecordType.REMOVE_TOPIC,
                 "group_kind": "topic",

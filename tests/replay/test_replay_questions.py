@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 from log_history import LogHistory
+from pyspark.sql import SparkSession
+from rich.console import Console
 from spark_runs import Replay
 
+from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
 from raftlog.segments.export import export
 from replay.differences import words
 from replay.errors import ReplayError
-from replay.jobs import history
+from replay.jobs import history, state
+from replay.report.events import changes_on_purpose
+from replay.request import JobRequest
+from replay.source import open_export, records
 
 
 def small(seed: int = 51) -> LogHistory:
@@ -120,9 +126,61 @@ def test_history_of_a_broker(replay: Replay, tmp_path: Path) -> None:
     )
 
 
+def test_history_of_access_control_entries(replay: Replay, tmp_path: Path) -> None:
+    """Who has granted and taken what, in words."""
+    log = LogHistory(53, metadata_version=7)
+    read, topic = AclOperation.READ, AclResourceType.TOPIC
+    of_alice = log.add_entry("User:alice", read, topic, "orders", by="User:admin")
+    log.add_entry("User:*", AclOperation.ALTER, AclResourceType.CLUSTER, "kafka-cluster")
+    log.add_entry("User:bob", AclOperation.ALL, topic, "*", host="10.0.0.1")
+    denied = {"pattern": PatternType.PREFIXED, "permission": AclPermission.DENY}
+    log.add_entry("User:eve", AclOperation.CREATE, AclResourceType.CLIENT_SESSION, "s-", **denied)
+    log.remove_entry(of_alice, by="User:root")
+    export(log, tmp_path)
+    result = replay("history", tmp_path, key=("acl", ""))
+    said = [
+        (each.principal, words(each.before, each.after, each.fields, each.kind))
+        for each in result.changes
+    ]
+    assert said == [
+        ("User:admin", "created: allow User:alice read on topic orders"),
+        ("", "created: allow User:* alter on the cluster"),
+        ("", "created: allow User:bob all operations on every topic from host 10.0.0.1"),
+        ("", "created: deny User:eve create on every client session s-…"),
+        ("User:root", "deleted: allow User:alice read on topic orders"),
+    ]  # fmt: skip
+    console = Console(record=True, width=200)
+    history.render(result, console)
+    assert "deleted: allow User:alice read on topic orders" in console.export_text()
+    one = replay("history", tmp_path, key=("acl", of_alice.hex()))
+    assert [each.type_name for each in one.changes] == [
+        "ACCESS_CONTROL_ENTRY", "REMOVE_ACCESS_CONTROL_ENTRY"
+    ]  # fmt: skip
+    left = replay("state", tmp_path, key=("acl", ""))
+    state.render(left, console)
+    shown = console.export_text()
+    assert "deny User:eve create on every client session s-…" in shown
+    assert "orders" not in shown
+
+
+def test_a_report_tells_of_entries_as_history_does(spark: SparkSession, tmp_path: Path) -> None:
+    log = LogHistory(54, metadata_version=7)
+    operation, type_ = AclOperation.ALTER_CONFIGS, AclResourceType.EXPORT_CURSOR
+    id_ = log.add_entry("User:alice", operation, type_, "e", host="10.0.0.1", by="User:admin")
+    log.remove_entry(id_, by="User:root")
+    export(log, tmp_path)
+    rows = records(spark, open_export(JobRequest(job="", export=str(tmp_path))))
+    told = changes_on_purpose(rows).orderBy("begins").collect()
+    entry = "allow User:alice alter configs on export cursor e from host 10.0.0.1"
+    assert [row.text for row in told][-2:] == [
+        f"{entry}, by User:admin", f"removed: {entry}, by User:root"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("key", "says"),
     [
+        (("acl", "User:bob"), "not the id of an entry"),
         (("broker", "two"), "not a broker id"),
         (("config", "orders"), "not TYPE:NAME"),
         (("config", "queue:orders"), "not TYPE:NAME"),
