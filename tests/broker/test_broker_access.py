@@ -80,7 +80,7 @@ class Broker:
         self.entries = 0
         self.lease = ReadLease(lambda: 3, lambda: None)
         gate: ReadGate[Pending] = ReadGate(
-            self.view, self.lease, max_parked=10, default_timeout_ms=1000
+            self.view, self.lease, max_parked=10, default_timeout_ms=1_000_000
         )
         unused: Any = None
         data_plane: Any = self.data

@@ -86,6 +86,7 @@ def test_a_permission_is_given_and_taken_away_on_every_broker(guarded: Guarded) 
     guarded.done("admin", "topics", "create", "orders", "-r", 2, "--acks", "visible", *brokers[0])
     said = guarded.refused("alice", "topics", "create", "mine", *brokers[1])
     assert "User:alice from 127.0.0.1 may not CREATE TOPIC 'mine'" in said
+    guarded.refused("alice", "quorum", "describe", *controllers)
     assert guarded.shown("alice", brokers[0]) == []
     on_orders = ("--topic", "orders", *controllers)
     guarded.done("admin", "acls", "add", "--allow-principal", "User:alice", "--operation", "read",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from controller.service.joining import wish
+from controller.service.joining import Joining, wish
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.description import QuorumDescription
 from raftlog.voter import Voter
@@ -52,3 +55,23 @@ def test_a_voter_tells_where_it_is_whoever_may_join() -> None:
     assert wish(seen(replace(there, endpoint="c4:1"), role="follower"), ME, auto_join=True) is None
     assert wish(seen(there, role="follower"), replace(ME, endpoint=""), auto_join=False) is None
     assert wish(seen(there, role="follower", voters_offset=-1), ME, auto_join=False) is None
+
+
+def test_what_a_leader_asks_of_itself_it_asks_in_its_own_name() -> None:
+    """Else its own authorizer would refuse it."""
+    got: list[Any] = []
+
+    async def ask() -> None:
+        def receive(link: Any, requests: list[Any]) -> None:
+            got.extend(requests)
+            link.send(rpc.ControllerResponse())
+
+        quorum = SimpleNamespace(fetch_timeout_ms=1000, node_id=3)
+        node: Any = SimpleNamespace(quorum=quorum, cluster_id="c")
+        unused: Any = None
+        joining = Joining(node, receive, unused, random.Random(1), auto_join=True)
+        await joining._ask_here(rpc.RemoveRaftVoterRequest(voter_id=3))
+
+    asyncio.run(ask())
+    (request,) = got
+    assert (request.client.node_id, request.remove_raft_voter.voter_id) == (3, 3)
