@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 import uuid
@@ -29,10 +30,15 @@ from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
-from raftlog.observability.node_metrics import add_broker_metrics, add_space_metrics
+from raftlog.observability.node_metrics import (
+    add_audit_metrics,
+    add_broker_metrics,
+    add_space_metrics,
+)
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
-from raftlog.security.configured import access_of, authentication_of, warn_of_plaintext
+from raftlog.security.audit import Auditor
+from raftlog.security.configured import access_of, audit_of, authentication_of, warn_of_plaintext
 from raftlog.security.guard import Authentication, guarded, guarded_handler
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.layout import disk_bytes
@@ -207,13 +213,16 @@ async def _live(
         access=access_of(config.settings),
     )
     signals.call(service.stop)
+    audit = contextlib.ExitStack()
     http: HttpServer | None = None
     try:
         # The ports first: a broker that is about to give up must not begin to register.
-        http = await _start_http(config, settings.broker_id, service, transport)
+        make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
+        auditor = make_auditor(settings.broker_id, lambda: service.image)
+        http = await _start_http(config, settings.broker_id, service, transport, auditor)
         await service.start(
-            extra_handlers=[_unary_handler(service, authentication)],
-            guard=lambda acceptors: guarded(acceptors, authentication),
+            extra_handlers=[_unary_handler(service, authentication, auditor)],
+            guard=lambda acceptors: guarded(acceptors, authentication, auditor=auditor),
         )
         warn_of_plaintext(config.settings)
         log.info(
@@ -227,6 +236,7 @@ async def _live(
         return await _ended(service)
     finally:
         await service.close()
+        audit.close()
         store.close()
         if http is not None:
             await http.stop()
@@ -239,8 +249,10 @@ async def _ended(service: BrokerService) -> Exit | FatalError:
         return error
 
 
-def _unary_handler(service: BrokerService, authentication: Authentication | None) -> object:
-    handler = guarded_handler(service.requests, Conversation.BROKER, authentication)
+def _unary_handler(
+    service: BrokerService, authentication: Authentication | None, auditor: Auditor | None
+) -> object:
+    handler = guarded_handler(service.requests, Conversation.BROKER, authentication, auditor)
 
     async def ask(request: broker_pb2.BrokerRequest, caller: Caller) -> broker_pb2.BrokerResponse:
         return await answer(handler, request, caller)
@@ -250,10 +262,13 @@ def _unary_handler(service: BrokerService, authentication: Authentication | None
     )
 
 
-def metrics_registry(service: BrokerService, transport: GrpcServerTransport) -> MetricsRegistry:
+def metrics_registry(
+    service: BrokerService, transport: GrpcServerTransport, auditor: Auditor | None = None
+) -> MetricsRegistry:
     """What a broker shows at /metrics."""
     registry = MetricsRegistry()
     registry.collect(lambda: transport_metrics(transport.bounds))
+    add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_broker_metrics(registry, service.report.describe)
     if service.data is not None:
         space = service.data.space
@@ -263,12 +278,16 @@ def metrics_registry(service: BrokerService, transport: GrpcServerTransport) -> 
 
 
 async def _start_http(
-    config: NodeConfig, broker_id: int, service: BrokerService, transport: GrpcServerTransport
+    config: NodeConfig,
+    broker_id: int,
+    service: BrokerService,
+    transport: GrpcServerTransport,
+    auditor: Auditor | None,
 ) -> HttpServer | None:
     """Metrics and health, if the configuration wants them."""
     if config.http_listener is None:
         return None
-    registry = metrics_registry(service, transport)
+    registry = metrics_registry(service, transport, auditor)
     server = HttpServer(
         config.http_listener.host,
         config.http_listener.port,

@@ -22,6 +22,7 @@ from raftlog.config.settings import values_of
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import (
+    add_audit_metrics,
     add_controller_metrics,
     add_quorum_metrics,
     add_refusal_metrics,
@@ -30,7 +31,13 @@ from raftlog.observability.node_metrics import (
 )
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
-from raftlog.security.configured import authentication_of, authorization_of, warn_of_plaintext
+from raftlog.security.audit import Auditor
+from raftlog.security.configured import (
+    audit_of,
+    authentication_of,
+    authorization_of,
+    warn_of_plaintext,
+)
 from raftlog.security.guard import Authentication, LogReaders, guarded, guarded_handler
 from raftlog.storage.api import LogStore
 from raftlog.storage.bootstrap_file import NO_BOOTSTRAP, Bootstrap, read_bootstrap
@@ -92,6 +99,7 @@ async def run_controller(config: NodeConfig) -> int:
     transport = transport_of(config)
     authentication = authentication_of(config.settings)
     http: HttpServer | None = None
+    audit = contextlib.ExitStack()
     try:
         service = _service_of(config, bootstrap, store, transport, failed)
         # The log, then the ports, then the quorum: nobody may reach a node whose log is damaged,
@@ -101,12 +109,14 @@ async def run_controller(config: NodeConfig) -> int:
         readers = (
             None if authorization is None else LogReaders(authorization, lambda: service.image)
         )
+        make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
+        auditor = make_auditor(config.node_id, lambda: service.image)
         listener = await transport.listen(
             config.listener.address,
-            guarded(service.acceptors(), authentication, readers),
-            extra_handlers=_unary_handlers(service, authentication, readers),
+            guarded(service.acceptors(), authentication, readers, auditor),
+            extra_handlers=_unary_handlers(service, authentication, readers, auditor),
         )
-        http = await start_http(config, service, transport)
+        http = await start_http(config, service, transport, auditor)
         service.start()
         warn_of_plaintext(config.settings)
         log.info(
@@ -126,6 +136,7 @@ async def run_controller(config: NodeConfig) -> int:
         if http is not None:
             await http.stop()
         await transport.close()
+        audit.close()
         store.close()
     if failure:
         code = exit_code(failure[0])
@@ -171,8 +182,9 @@ def _unary_handlers(
     service: ControllerService,
     authentication: Authentication | None,
     readers: LogReaders | None,
+    auditor: Auditor | None,
 ) -> list[object]:
-    handler = guarded_handler(service.reception, Conversation.CONTROLLER, authentication)
+    handler = guarded_handler(service.reception, Conversation.CONTROLLER, authentication, auditor)
 
     async def ask(
         request: controller_pb2.ControllerRequest, caller: Caller
@@ -199,10 +211,13 @@ def _unary_handlers(
     ]
 
 
-def metrics_registry(service: ControllerService, transport: GrpcServerTransport) -> MetricsRegistry:
+def metrics_registry(
+    service: ControllerService, transport: GrpcServerTransport, auditor: Auditor | None = None
+) -> MetricsRegistry:
     """What a controller shows at /metrics."""
     registry = MetricsRegistry()
     registry.collect(lambda: transport_metrics(transport.bounds))
+    add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_quorum_metrics(registry, lambda: describe_quorum(service))
     replica = service.replica
     add_refusal_metrics(registry, lambda: replica.refusals.counts)
@@ -227,12 +242,15 @@ def metrics_registry(service: ControllerService, transport: GrpcServerTransport)
 
 
 async def start_http(
-    config: NodeConfig, service: ControllerService, transport: GrpcServerTransport
+    config: NodeConfig,
+    service: ControllerService,
+    transport: GrpcServerTransport,
+    auditor: Auditor | None = None,
 ) -> HttpServer | None:
     """Metrics and health, if the configuration wants them."""
     if config.http_listener is None:
         return None
-    registry = metrics_registry(service, transport)
+    registry = metrics_registry(service, transport, auditor)
     server = HttpServer(
         config.http_listener.host,
         config.http_listener.port,

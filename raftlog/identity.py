@@ -16,11 +16,12 @@ class PeerIdentity:
 
     ``subject``: the certificate's distinguished name (RFC 2253), empty without a certificate.
     ``names``: the names that a :class:`NodeRule` looks at: ``CN=…`` of the subject, and ``DNS:…``
-    and ``URI:…`` of the alternative names.
+    and ``URI:…`` of the alternative names. ``fingerprint``: SHA-256 of the certificate, in hex.
     """
 
     subject: str = ""
     names: frozenset[str] = frozenset()
+    fingerprint: str = ""
 
     def __str__(self) -> str:
         return self.subject or ", ".join(sorted(self.names)) or "no certificate"

@@ -324,6 +324,12 @@ def _authorizer_needs_names(settings: Settings) -> str | None:
     return None
 
 
+def _audit_needs_names(settings: Settings) -> str | None:
+    if settings.audit_log_file and not settings.node_principal_rule:
+        return "needs node.principal.rule: without it clients state who they are"
+    return None
+
+
 def _principal_rules(settings: Settings) -> str | None:
     try:
         PrincipalMapping.parse(settings.ssl_principal_mapping_rules)
@@ -401,4 +407,5 @@ RULES: tuple[Rule, ...] = (
     Rule(("ssl_principal_mapping_rules",), _principal_rules),
     Rule(("super_users",), _super_users),
     Rule(("authorizer_class_name", "node_principal_rule"), _authorizer_needs_names),
+    Rule(("audit_log_file", "node_principal_rule"), _audit_needs_names),
 )

@@ -491,6 +491,18 @@ class Settings:
         False,
         "Whether everybody may do everything to a resource that no access control entry is about.",
     )
+    audit_log_file: str = _key(
+        "",
+        "Where this node writes who asked for what, one JSON object a line: refused requests, and"
+        " every request that changes something. Needs node.principal.rule. Empty: nowhere.",
+    )
+    audit_log_max_bytes: Positive = _key(
+        100 << 20, "The size above which the audit log begins a new file.", unit="bytes"
+    )
+    audit_log_max_backups: NonNegative = _key(10, "How many older files of the audit log are kept.")
+    audit_log_reads: bool = _key(
+        False, "Write reads and produced records that are allowed to the audit log, too."
+    )
 
     # --- logs ------------------------------------------------------------------------------------
     log_level: Literal["debug", "info", "warning", "error"] = _key(

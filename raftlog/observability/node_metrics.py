@@ -43,6 +43,19 @@ def add_refusal_metrics(
     metrics.collect(collect)
 
 
+def add_audit_metrics(metrics: MetricsRegistry, dropped: Callable[[], int]) -> None:
+    """What the audit log leaves out."""
+
+    def collect() -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "raftlog_audit_events_dropped",
+            "Events without a line in the audit log: too many refusals, or it cannot be written.",
+            value=dropped(),
+        )
+
+    metrics.collect(collect)
+
+
 def _quorum(response: quorum_pb2.DescribeQuorumResponse) -> Iterator[Metric]:
     states = (((role,), float(role == response.role)) for role in ROLES)
     yield gauge(

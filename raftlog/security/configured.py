@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from raftlog.config.rules import listens_in_plaintext
 from raftlog.config.settings import Settings
 from raftlog.errors import ConfigError
@@ -9,7 +14,9 @@ from raftlog.identity import NodeRule
 from raftlog.logger import get_logger
 from raftlog.principals import PrincipalMapping, parse_super_users
 from raftlog.security.access import Access
-from raftlog.security.authorization import Authorization
+from raftlog.security.audit import Auditor
+from raftlog.security.audit_log import AuditLog
+from raftlog.security.authorization import Authorization, HasAcls
 from raftlog.security.authorizer import Authorizer
 from raftlog.security.guard import Authentication
 
@@ -43,6 +50,37 @@ def access_of(settings: Settings) -> Access | None:
     if authentication is None:
         raise ConfigError("authorizer.class.name needs node.principal.rule")
     return Access(authentication, authorization)
+
+
+@contextmanager
+def audit_of(
+    settings: Settings, cluster_id: str
+) -> Iterator[Callable[[int, Callable[[], HasAcls]], Auditor | None]]:
+    """What makes the auditor of a node, by its id and what gives its newest image; None: nothing is
+    audited.
+
+    What waits is written at the end. Raises ConfigError.
+    """
+    if not settings.audit_log_file:
+        yield lambda node_id, image: None
+        return
+    log_ = AuditLog(
+        Path(settings.audit_log_file),
+        max_bytes=settings.audit_log_max_bytes,
+        max_backups=settings.audit_log_max_backups,
+    )
+    try:
+        yield lambda node_id, image: Auditor(
+            node_id,
+            cluster_id,
+            log_,
+            lambda: time.time_ns() // 1_000_000,
+            authorization_of(settings),
+            image,
+            reads=settings.audit_log_reads,
+        )
+    finally:
+        log_.close()
 
 
 def warn_of_plaintext(settings: Settings) -> None:

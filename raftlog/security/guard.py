@@ -7,15 +7,17 @@ forged heartbeat must not count on arrival, and a new kind of request must not b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
 from raftlog.principals import PrincipalMapping
 from raftlog.security import node_claims, permissions
+from raftlog.security.audit import AuditedLink, Auditor
 from raftlog.security.authorization import Asker, Authorization, HasAcls
 from raftlog.security.authorizer import Caller
 from raftlog.security.node_claims import CLAIM_OF, refusal_of
@@ -36,6 +38,8 @@ def host_of(peer: str) -> str:
     return peer.rpartition(":")[0].strip("[]").removeprefix("::ffff:")
 
 
+_ANSWERED = (Conversation.CONTROLLER, Conversation.BROKER)
+"""The conversations whose requests are audited; of the others, refusals are."""
 _OF_LOG = {
     conversation: conversation.value.rpartition("/")[2]
     for conversation in (Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER)
@@ -108,8 +112,14 @@ class Guard:
         conversation: Conversation,
         handler: LinkHandler,
         readers: LogReaders | None = None,
+        auditor: Auditor | None = None,
+        audited: Mapping[Link, AuditedLink] = MappingProxyType({}),
     ) -> None:
-        """``readers`` None: whoever may connect may read the log."""
+        """``readers`` None: whoever may connect may read the log. ``auditor`` None: nobody is told
+        anything; ``audited``: the link, as the handler knows it already.
+        """
+        self._auditor = auditor
+        self._audited: dict[Link, AuditedLink] = dict(audited)
         self._readers = readers if conversation in _OF_LOG else None
         self._authentication = authentication
         self._conversation = conversation
@@ -118,6 +128,7 @@ class Guard:
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Hand on what comes from whom it says, and refuse the rest."""
+        link = self._known_as(link)
         admitted = [message for message in messages if self._admits(link, message)]
         if self._conversation is Conversation.CONTROLLER:
             self._authentication.sign(
@@ -129,12 +140,34 @@ class Guard:
             self._authentication.sign(
                 writes, link.identity, host=host_of(link.peer), forwarded=False
             )
+        if isinstance(link, AuditedLink) and self._conversation in _ANSWERED:
+            for message in admitted:
+                link.asked(message, self._caller(link, message))
         if admitted:
             self._handler.received(link, admitted)
 
     def closed(self, link: Link, reason: str) -> None:
         """The link is gone."""
-        self._handler.closed(link, reason)
+        audited = self._audited.pop(link, None)
+        self._handler.closed(audited or link, reason)
+        if audited is not None:
+            audited.closed()
+
+    def _known_as(self, link: Link) -> Link:
+        """The link that the handler is to know."""
+        if self._auditor is None:
+            return link
+        found = self._audited.get(link)
+        if found is None:
+            found = self._audited[link] = AuditedLink(self._auditor, self._conversation, link)
+        return found
+
+    def _caller(self, link: Link, message: Any) -> Caller:
+        """Who asks, as the request says by now."""
+        if self._conversation is Conversation.BROKER and not message.HasField("write"):
+            return self._authentication.asker_of(link.identity, link.peer).caller
+        request = message.write if self._conversation is Conversation.BROKER else message
+        return Caller(request.client.principal, request.client.host)
 
     def _admits(self, link: Link, message: Any) -> bool:
         node_id = self._claim_of(message)
@@ -163,6 +196,9 @@ class Guard:
 
     def _refused(self, link: Link, message: Any, error: ApiError) -> bool:
         link.forbidden(error.message)
+        if isinstance(link, AuditedLink):
+            asker = self._authentication.asker_of(link.identity, link.peer)
+            link.refused(message, asker.caller, error.message)
         with suppress(LinkClosedError):
             link.send(refusal_of(self._conversation, message, error))
         return False
@@ -172,6 +208,7 @@ def guarded(
     acceptors: Acceptors,
     authentication: Authentication | None,
     readers: LogReaders | None = None,
+    auditor: Auditor | None = None,
 ) -> Acceptors:
     """The same conversations, in which everybody is who the certificate says; without
     authentication as they are.
@@ -181,16 +218,21 @@ def guarded(
     node_claims.check_rows()
     permissions.check_rows()
     return {
-        conversation: _guard(authentication, conversation, acceptor, readers)
+        conversation: _guard(authentication, conversation, acceptor, readers, auditor)
         for conversation, acceptor in acceptors.items()
     }
 
 
 def guarded_handler(
-    handler: LinkHandler, conversation: Conversation, authentication: Authentication | None
+    handler: LinkHandler,
+    conversation: Conversation,
+    authentication: Authentication | None,
+    auditor: Auditor | None = None,
 ) -> LinkHandler:
     """The same for one handler: that of unary calls."""
-    return handler if authentication is None else Guard(authentication, conversation, handler)
+    if authentication is None:
+        return handler
+    return Guard(authentication, conversation, handler, auditor=auditor)
 
 
 def _guard(
@@ -198,5 +240,14 @@ def _guard(
     conversation: Conversation,
     acceptor: Acceptor,
     readers: LogReaders | None,
+    auditor: Auditor | None,
 ) -> Acceptor:
-    return lambda link: Guard(authentication, conversation, acceptor(link), readers)
+    def accept(link: Link) -> LinkHandler:
+        if auditor is None:
+            return Guard(authentication, conversation, acceptor(link), readers)
+        audited = AuditedLink(auditor, conversation, link)
+        return Guard(
+            authentication, conversation, acceptor(audited), readers, auditor, {link: audited}
+        )
+
+    return accept

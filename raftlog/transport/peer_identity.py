@@ -29,14 +29,18 @@ def identity_of(context: Any) -> PeerIdentity:
 def _identity(subject: str, pem: bytes) -> PeerIdentity:
     # Here: a client that shows none needs no parser.
     from cryptography import x509
+    from cryptography.hazmat.primitives.hashes import SHA256
 
+    names, fingerprint = frozenset[str](), ""
     try:
         with warnings.catch_warnings(action="ignore"):
-            names = names_of(x509.load_pem_x509_certificate(pem))
+            certificate = x509.load_pem_x509_certificate(pem)
+            fingerprint = certificate.fingerprint(SHA256()).hex()
+            names = names_of(certificate)
     except Exception:
         # Whoever issued it decides what is in it.
         names = frozenset()
-    return PeerIdentity(subject, names)
+    return PeerIdentity(subject, names, fingerprint)
 
 
 def names_of(certificate: x509.Certificate) -> frozenset[str]:

@@ -1,0 +1,242 @@
+"""Sees what comes in on a link and what is answered, and tells the audit log.
+
+It stands where the guard stands, so no kind of request can be forgotten: whatever has a row in the
+table of permissions is written here. Each node tells about its own connections. A write through a
+broker is told twice: by the broker, with the client's certificate, and by the controller, which
+decided it, with the broker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from raftlog.errors import ErrorCode
+from raftlog.identity import PeerIdentity
+from raftlog.security.audit_event import (
+    MAX_RESOURCES,
+    REFUSALS,
+    Event,
+    Touched,
+    operation_of,
+    resources_of,
+)
+from raftlog.security.authorization import Authorization, HasAcls
+from raftlog.security.authorizer import Caller
+from raftlog.security.permissions import BROKER, CONTROLLER, LOG, OfNode, Row
+from raftlog.transport.api import Conversation, Link
+
+MAX_OPEN = 10_000
+"""Requests of one link whose answer is awaited; what is beyond is told without its result."""
+_READS_AND_DATA = frozenset(
+    {
+        "api_versions", "broker_metadata", "describe_acls", "describe_broker", "describe_brokers",
+        "describe_cluster", "describe_configs", "fetch", "list_export_cursors", "list_hostnames",
+        "list_offsets", "list_partition_reassignments", "metadata", "produce",
+    }
+)  # fmt: skip
+
+
+class Sink(Protocol):
+    """Where events go."""
+
+    def add(self, event: Event) -> None:
+        """One event; returns at once."""
+
+    @property
+    def dropped(self) -> int:
+        """How many events have no line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Auditor:
+    """What a node tells its audit log.
+
+    ``reads``: reads and produced records that are allowed, too, not only refusals and writes.
+    ``wall_clock_ms``: of the events.
+    """
+
+    node_id: int
+    cluster_id: str
+    sink: Sink
+    wall_clock_ms: Callable[[], int]
+    authorization: Authorization | None = None
+    image: Callable[[], HasAcls] | None = None
+    reads: bool = False
+
+    def verdicts(self, caller: Caller, event: Event) -> Event:
+        """With what has decided about each resource, by the newest image."""
+        if self.authorization is None or self.image is None or event.operation is None:
+            return event
+        index, authorizer = self.image().acl_index, self.authorization.authorizer
+        judged = tuple(
+            one._replace(verdict=authorizer.verdict(index, caller, event.operation, one.resource))
+            for one in event.touched
+        )
+        return event._replace(touched=judged)
+
+
+class _Asked(NamedTuple):
+    kind: str
+    row: Row | None
+    body: Any
+    caller: Caller
+
+
+class AuditedLink:
+    """A link whose answers are compared with its requests. A Link itself."""
+
+    def __init__(self, auditor: Auditor, conversation: Conversation, link: Link) -> None:
+        self._auditor, self._link = auditor, link
+        self._broker = conversation is Conversation.BROKER
+        self._service = conversation.value.split("/")[1].rpartition(".")[2]
+        self._method = conversation.value.rpartition("/")[2]
+        self._rows: Mapping[str, Row] = BROKER if self._broker else CONTROLLER
+        self._open: dict[int, _Asked] = {}
+
+    # --- a link ----------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """The other side's address."""
+        return self._link.peer
+
+    @property
+    def identity(self) -> PeerIdentity:
+        """What the other side has proved."""
+        return self._link.identity
+
+    def send(self, message: Any) -> None:
+        """Queue a message, and tell what it answers."""
+        self._link.send(message)
+        number = getattr(message, "correlation_id", 0)
+        asked = self._open.get(number)
+        # What nobody asked for has a number, too: 0.
+        if asked is not None and _answers(asked, message):
+            del self._open[number]
+            self._tell(asked, message)
+
+    def close(self, reason: str = "") -> None:
+        """End the stream."""
+        self._link.close(reason)
+
+    def unknown_kind(self, what: str) -> None:
+        """The peer sent what this side has no name for."""
+        self._link.unknown_kind(what)
+
+    def malformed(self, what: str) -> None:
+        """The peer sent what is beyond a limit."""
+        self._link.malformed(what)
+
+    def forbidden(self, what: str) -> None:
+        """The peer sent what it may not."""
+        self._link.forbidden(what)
+
+    # --- auditing --------------------------------------------------------------------------------
+
+    def asked(self, request: Any, caller: Caller) -> None:
+        """A request is handed on, signed."""
+        kind = request.WhichOneof("body") or ""
+        row, body = self._rows.get(kind), getattr(request, kind, None)
+        if self._broker and kind == "write":
+            kind = request.write.WhichOneof("body") or ""
+            row, body = CONTROLLER.get(kind), getattr(request.write, kind, None)
+        if isinstance(row, OfNode) or body is None:
+            return  # Chatter of nodes; the guard tells what it refuses of it.
+        asked = _Asked(kind, row, body, caller)
+        # A number that is used again must not hide what was asked under it.
+        former = self._open.pop(request.correlation_id, None)
+        if former is not None:
+            self._unanswered(former, "its number was used again before it was answered")
+        if len(self._open) < MAX_OPEN:
+            self._open[request.correlation_id] = asked
+        else:
+            self._unanswered(asked, f"{MAX_OPEN} requests of this link wait for an answer")
+
+    def closed(self) -> None:
+        """The link is gone: what is not answered has an unknown result."""
+        for asked in self._open.values():
+            self._unanswered(asked, "the connection closed before it was answered")
+        self._open.clear()
+
+    def _unanswered(self, asked: _Asked, why: str) -> None:
+        if asked.kind not in _READS_AND_DATA:
+            self._emit(self._event(asked, f"result unknown: {why}")._replace(unknown=True))
+
+    def refused(self, message: Any, caller: Caller, why: str) -> None:
+        """The guard has refused a message."""
+        kind = getattr(message, "WhichOneof", lambda _: "")("body") if _has_body(message) else ""
+        method = _rpc(kind) if kind else self._method
+        event = self._event(_Asked("", LOG.get(method), None, caller), why)
+        self._emit(event._replace(method=method, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+
+    def _tell(self, asked: _Asked, response: Any) -> None:
+        if self._broker and response.HasField("write") and not response.error.error_code:
+            response = response.write
+        error = response.error
+        codes = _codes(response)
+        refused = error.error_code in REFUSALS or any(code in REFUSALS for code in codes)
+        if asked.kind in _READS_AND_DATA and not refused and not self._auditor.reads:
+            return
+        event = self._event(asked, error.error_message)
+        touched = tuple(
+            one._replace(error_code=code)
+            for one, code in zip(event.touched, [*codes, *[0] * len(event.touched)], strict=False)
+        )
+        event = event._replace(error_code=error.error_code, touched=touched)
+        if "write" in response.DESCRIPTOR.fields_by_name and response.HasField("write"):
+            token = response.write.token
+            event = event._replace(offset=token.offset, epoch=token.epoch)
+        self._emit(self._auditor.verdicts(asked.caller, event))
+
+    def _event(self, asked: _Asked, message: str) -> Event:
+        named = [one for one in resources_of(asked.row, asked.body) if one is not None]
+        auditor = self._auditor
+        return Event(
+            time_ms=auditor.wall_clock_ms(),
+            node_id=auditor.node_id,
+            cluster_id=auditor.cluster_id,
+            service=self._service,
+            method=_rpc(asked.kind),
+            caller=asked.caller,
+            identity=self._link.identity,
+            peer=self._link.peer,
+            operation=operation_of(asked.row),
+            touched=tuple(Touched(one) for one in named[:MAX_RESOURCES]),
+            message=message,
+            more_resources=max(0, len(named) - MAX_RESOURCES),
+        )
+
+    def _emit(self, event: Event) -> None:
+        self._auditor.sink.add(event)
+
+
+def _answers(asked: _Asked, response: Any) -> bool:
+    kind = response.WhichOneof("body")
+    return kind in (None, "write", asked.kind)
+
+
+def _rpc(kind: str) -> str:
+    return "".join(word.capitalize() for word in kind.split("_"))
+
+
+def _has_body(message: Any) -> bool:
+    return "body" in message.DESCRIPTOR.oneofs_by_name
+
+
+def _codes(response: Any) -> list[int]:
+    """The error codes of the items of an answer, in order; empty: all succeeded, or there are
+    none.
+    """
+    kind = response.WhichOneof("body")
+    if kind is None:
+        return []
+    for field, value in getattr(response, kind).ListFields():
+        if field.is_repeated and field.message_type is not None:
+            names = field.message_type.fields_by_name
+            if "error" in names:
+                return [one.error.error_code for one in value]
+            if "error_code" in names:
+                return [one.error_code for one in value]
+    return []

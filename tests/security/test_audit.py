@@ -1,0 +1,376 @@
+"""The audit log: a line for each request that changes something and for each refusal, whoever asks
+in whatever way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog.errors import ConfigError, ErrorCode
+from raftlog.identity import NodeRule, PeerIdentity
+from raftlog.metadata.acl_index import AclIndex
+from raftlog.metadata.acls import AccessControlEntry, AclOperation, AclResourceType, Resource
+from raftlog.metadata.image import Image
+from raftlog.security import audit_log
+from raftlog.security.audit import Auditor
+from raftlog.security.audit_event import Event, Touched
+from raftlog.security.audit_log import AuditLog
+from raftlog.security.authorization import Authorization
+from raftlog.security.authorizer import Authorizer, Caller, Why
+from raftlog.security.guard import Authentication, guarded, guarded_handler
+from raftlog.transport.api import Conversation, Link
+from raftlog.wire.broker.v1 import broker_pb2 as broker
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+
+RULE = Authentication(NodeRule.parse("CN=node-{id}"))
+C = Conversation
+ALICE = PeerIdentity("CN=alice", frozenset({"CN=alice"}), "ab12")
+NODE = PeerIdentity("CN=node-4", frozenset({"CN=node-4"}), "cd34")
+DENY = AccessControlEntry(
+    b"", AclResourceType.TOPIC, "t", 3, "User:CN=alice", "*", AclOperation.ALL, 2
+)
+
+
+class Memory:
+    dropped = 0
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+
+
+class FakeLink:
+    peer = "10.0.0.1:5000"
+
+    def __init__(self, identity: PeerIdentity) -> None:
+        self.identity = identity
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def close(self, reason: str = "") -> None:
+        raise NotImplementedError
+
+    def unknown_kind(self, what: str) -> None:
+        raise NotImplementedError
+
+    malformed = unknown_kind
+
+    def forbidden(self, what: str) -> None:
+        return
+
+
+class Handler:
+    """Keeps what it gets, and by which link it knows it."""
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self.got: list[Any] = []
+        self.closed_links: list[Link] = []
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        self.links.append(link)
+        self.got += messages
+
+    def closed(self, link: Link, reason: str) -> None:
+        self.closed_links.append(link)
+
+
+class World:
+    def __init__(
+        self, conversation: Conversation, who: PeerIdentity = ALICE, *, reads: bool = False
+    ) -> None:
+        self.memory, self.handler, self.link = Memory(), Handler(), FakeLink(who)
+        image = replace(Image(), acl_index=AclIndex().with_entry(DENY))
+        self.auditor = Auditor(
+            3,
+            "c",
+            self.memory,
+            lambda: 1234,
+            Authorization(Authorizer()),
+            lambda: image,
+            reads=reads,
+        )
+        accepted: list[Link] = []
+
+        def accept(link: Link) -> Handler:
+            accepted.append(link)
+            return self.handler
+
+        guards = guarded({conversation: accept}, RULE, None, self.auditor)
+        self.guard = guards[conversation](self.link)
+        self.accepted = accepted
+
+    def ask(self, message: Any) -> None:
+        self.guard.received(self.link, [message])
+
+    def answer(self, message: Any) -> None:
+        self.handler.links[-1].send(message)
+
+    @property
+    def one(self) -> Event:
+        (event,) = self.memory.events
+        return event
+
+
+def create(number: int = 7, *names: str) -> controller.ControllerRequest:
+    topics = [controller.CreatableTopic(name=name) for name in names or ("t",)]
+    return controller.ControllerRequest(
+        correlation_id=number, create_topics=controller.CreateTopicsRequest(topics=topics)
+    )
+
+
+def created(number: int = 7, *codes: int) -> controller.ControllerResponse:
+    response = controller.ControllerResponse(correlation_id=number)
+    for code in codes or (0,):
+        response.create_topics.topics.add().error.error_code = code
+    response.write.token.offset, response.write.token.epoch = 41, 2
+    return response
+
+
+def test_a_write_is_told_with_what_became_of_it() -> None:
+    world = World(C.CONTROLLER)
+    world.ask(create())
+    assert world.memory.events == []
+    world.answer(created())
+    event = world.one
+    assert (event.service, event.method, event.time_ms) == ("Controller", "CreateTopics", 1234)
+    assert (event.caller, event.peer) == (Caller("User:CN=alice", "10.0.0.1"), "10.0.0.1:5000")
+    assert (event.offset, event.epoch, event.refused) == (41, 2, False)
+    assert [one.resource for one in event.touched] == [Resource(AclResourceType.TOPIC, "t")]
+
+
+def test_an_item_that_is_refused_is_told_with_the_entry_that_decides() -> None:
+    world = World(C.CONTROLLER)
+    world.ask(create(7, "t", "u"))
+    world.answer(created(7, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0))
+    first, second = world.one.touched
+    assert world.one.refused
+    assert (first.error_code, first.verdict and first.verdict.entry) == (29, DENY)
+    assert second.verdict is not None
+    assert (second.error_code, second.verdict.why) == (0, Why.NO_ENTRY)
+
+
+def test_who_a_broker_forwards_for_is_told_and_which_broker() -> None:
+    world = World(C.CONTROLLER, NODE)
+    forwarded = create()
+    forwarded.client.principal, forwarded.client.host = "User:bob", "10.9.9.9"
+    world.ask(forwarded)
+    world.answer(created())
+    event = world.one
+    assert (event.caller, event.identity.fingerprint) == (Caller("User:bob", "10.9.9.9"), "cd34")
+
+
+def test_a_broker_tells_what_its_client_wrote_and_read() -> None:
+    world = World(C.BROKER)
+    world.ask(broker.BrokerRequest(correlation_id=7, write=create()))
+    world.answer(broker.BrokerResponse(correlation_id=7, write=created()))
+    assert (world.one.method, world.one.offset) == ("CreateTopics", 41)
+    assert world.one.caller == Caller("User:CN=alice", "10.0.0.1")
+    world.memory.events.clear()
+    world.ask(broker.BrokerRequest(correlation_id=8, metadata=broker.MetadataRequest()))
+    world.answer(broker.BrokerResponse(correlation_id=8, metadata=broker.MetadataResponse()))
+    assert world.memory.events == []
+    asked = broker.BrokerRequest(correlation_id=9, describe_cluster=broker.DescribeClusterRequest())
+    world.ask(asked)
+    refused = broker.BrokerResponse(correlation_id=9)
+    refused.error.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    world.answer(refused)
+    assert (world.one.method, world.one.refused) == ("DescribeCluster", True)
+
+
+def test_reads_are_told_if_they_are_wanted() -> None:
+    world = World(C.BROKER, reads=True)
+    world.ask(broker.BrokerRequest(correlation_id=8, metadata=broker.MetadataRequest()))
+    world.answer(broker.BrokerResponse(correlation_id=8, metadata=broker.MetadataResponse()))
+    assert (world.one.method, world.one.refused) == ("Metadata", False)
+
+
+@pytest.mark.parametrize(
+    ("conversation", "message", "method"),
+    [
+        (
+            C.QUORUM,
+            quorum.QuorumMessage(vote_request=quorum.VoteRequest(replica_id=1)),
+            "VoteRequest",
+        ),
+        (C.REPLICATION, quorum.FetchRequest(replica_id=1), "Fetch"),
+        (
+            C.CONTROLLER,
+            controller.ControllerRequest(
+                broker_heartbeat=controller.BrokerHeartbeatRequest(broker_id=1)
+            ),
+            "BrokerHeartbeat",
+        ),
+    ],
+)
+def test_what_the_guard_refuses_is_told(
+    conversation: Conversation, message: Any, method: str
+) -> None:
+    world = World(conversation)
+    world.ask(message)
+    assert world.handler.got == []
+    event = world.one
+    assert (event.method, event.error_code, event.refused) == (method, 31, True)
+    assert event.caller.principal == "User:CN=alice"
+    assert "node 1 shows a certificate" in event.message
+
+
+def test_nodes_are_not_told_for_what_they_do_all_the_time() -> None:
+    world = World(C.CONTROLLER, NODE)
+    beat = controller.BrokerHeartbeatRequest(broker_id=4)
+    world.ask(controller.ControllerRequest(correlation_id=7, broker_heartbeat=beat))
+    response = controller.ControllerResponse(correlation_id=7)
+    response.broker_heartbeat.SetInParent()
+    world.answer(response)
+    assert (len(world.handler.got), world.memory.events) == (1, [])
+
+
+def test_no_write_is_hidden_behind_a_number_that_is_used_twice() -> None:
+    world = World(C.BROKER)
+    world.ask(broker.BrokerRequest(correlation_id=7, write=create()))
+    world.ask(broker.BrokerRequest(correlation_id=7, metadata=broker.MetadataRequest()))
+    assert (world.one.method, world.one.unknown) == ("CreateTopics", True)
+
+
+def test_an_answer_that_nobody_asked_for_is_no_answer() -> None:
+    world = World(C.BROKER)
+    world.ask(broker.BrokerRequest(correlation_id=0, write=create(0)))
+    world.answer(broker.BrokerResponse(api_versions=broker.ApiVersionsResponse()))
+    assert world.memory.events == []
+    world.answer(broker.BrokerResponse(write=created(0)))
+    assert world.one.offset == 41
+
+
+def test_a_connection_that_closes_leaves_an_unknown_result() -> None:
+    world = World(C.CONTROLLER)
+    world.ask(create())
+    world.guard.closed(world.link, "gone")
+    assert (world.one.unknown, world.one.offset) == (True, -1)
+    # The handler knows one link, from its acceptance to its end.
+    assert world.handler.closed_links == world.accepted == world.handler.links
+
+
+def test_a_unary_call_is_told_too() -> None:
+    memory, handler = Memory(), Handler()
+    auditor = Auditor(3, "c", memory, lambda: 0)
+    guard = guarded_handler(handler, C.CONTROLLER, RULE, auditor)
+    one, two = FakeLink(ALICE), FakeLink(ALICE)
+    for link in (one, two):
+        guard.received(link, [create(0)])
+    for known in list(handler.links):
+        known.send(created(0))
+    for link in (one, two):
+        guard.closed(link, "over")
+    assert [event.offset for event in memory.events] == [41, 41]
+    assert handler.closed_links == handler.links
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+# --- the file --------------------------------------------------------------------------------------
+
+
+def event(*, refused: bool = False, message: str = "") -> Event:
+    code = 31 if refused else 0
+    return Event(
+        5, 3, "c", "Controller", "CreateTopics", Caller("User:a", "10.0.0.1"), ALICE, "10.0.0.2:9",
+        AclOperation.CREATE, (Touched(Resource(AclResourceType.TOPIC, "t"), code),), code, message,
+    )  # fmt: skip
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_line_is_an_ocsf_api_activity(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    log = AuditLog(path, max_bytes=1 << 20, max_backups=1)
+    log.add(event(refused=True, message="no\x1b[2J"))
+    log.close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "\x1b" not in path.read_text()
+    (line,) = lines(path)
+    assert (line["class_uid"], line["activity_name"], line["type_uid"]) == (6003, "Create", 600301)
+    assert line["api"] == {"operation": "CreateTopics", "service": {"name": "Controller"}}
+    assert line["actor"] == {"user": {"name": "User:a"}}
+    assert line["src_endpoint"] == {"ip": "10.0.0.1"}
+    assert line["tls"]["certificate"]["fingerprints"][0]["value"] == "ab12"
+    assert line["resources"] == [
+        {"type": "TOPIC", "name": "t", "status_code": "CLUSTER_AUTHORIZATION_FAILED"}
+    ]
+    assert (line["status"], line["status_code"]) == ("Failure", "CLUSTER_AUTHORIZATION_FAILED")
+    assert line["unmapped"]["peer"] == {"ip": "10.0.0.2", "port": 9}
+
+
+def test_files_rotate_and_the_oldest_goes(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    log = AuditLog(path, max_bytes=1500, max_backups=2)
+    for number in range(9):
+        log.add(event(message=str(number)))
+    log.close()
+    found = sorted(path.parent.iterdir())
+    assert [one.name for one in found] == ["audit.log", "audit.log.1", "audit.log.2"]
+    assert all(one.stat().st_size <= 1500 for one in found)
+    kept = [line["status_detail"] for one in reversed(found) for line in lines(one)]
+    assert kept == [str(number) for number in range(9)][-len(kept) :]
+
+
+def test_a_flood_of_refusals_is_counted_and_writes_have_their_lines(tmp_path: Path) -> None:
+    path, now = tmp_path / "audit.log", [0.0]
+    log = AuditLog(path, max_bytes=1 << 30, max_backups=0, clock=lambda: now[0])
+    burst = audit_log.REFUSALS_BURST
+    for _ in range(burst + 5):
+        log.add(event(refused=True))
+    log.add(event())
+    now[0] = 1.0
+    for _ in range(audit_log.REFUSALS_PER_S + 3):
+        log.add(event(refused=True))
+    log.close()
+    found = lines(path)
+    assert len(found) == burst + 1 + audit_log.REFUSALS_PER_S
+    assert [line["unmapped"]["left_out"] for line in found if line["unmapped"]["left_out"]] == [5]
+    assert log.dropped == 8
+
+
+def test_a_disk_that_takes_nothing_is_said_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit.log"
+    log = AuditLog(path, max_bytes=1 << 20, max_backups=0)
+    write = os.write
+
+    def half(fd: int, data: bytes) -> int:
+        return write(fd, data[: len(data) // 2])
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", half)
+        log.add(event(message="lost"))
+        wait_for(lambda: bool(log.failed))
+    log.add(event(message="kept"))
+    log.close()
+    # What was written of the line that did not fit is taken back.
+    assert [line["status_detail"] for line in lines(path)] == ["kept"]
+    assert (log.dropped, log.failed) == (1, "")
+
+
+def test_a_file_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"audit\.log\.file: Is a directory"):
+        AuditLog(tmp_path, max_bytes=1, max_backups=0)
