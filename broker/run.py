@@ -38,8 +38,15 @@ from raftlog.observability.node_metrics import (
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
 from raftlog.security.audit import Auditor
-from raftlog.security.configured import access_of, audit_of, authentication_of, warn_of_plaintext
+from raftlog.security.configured import (
+    access_of,
+    audit_of,
+    authentication_of,
+    quotas_of,
+    warn_of_plaintext,
+)
 from raftlog.security.guard import Authentication, guarded, guarded_handler
+from raftlog.security.quotas import Quotas
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.partition_opening import open_partition_store
@@ -218,11 +225,12 @@ async def _live(
     try:
         # The ports first: a broker that is about to give up must not begin to register.
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
+        quotas = quotas_of(config.settings)
         auditor = make_auditor(settings.broker_id, lambda: service.image)
         http = await _start_http(config, settings.broker_id, service, transport, auditor)
         await service.start(
-            extra_handlers=[_unary_handler(service, authentication, auditor)],
-            guard=lambda acceptors: guarded(acceptors, authentication, auditor=auditor),
+            extra_handlers=[_unary_handler(service, authentication, auditor, quotas)],
+            guard=lambda acceptors: guarded(acceptors, authentication, None, auditor, quotas),
         )
         warn_of_plaintext(config.settings)
         log.info(
@@ -250,9 +258,14 @@ async def _ended(service: BrokerService) -> Exit | FatalError:
 
 
 def _unary_handler(
-    service: BrokerService, authentication: Authentication | None, auditor: Auditor | None
+    service: BrokerService,
+    authentication: Authentication | None,
+    auditor: Auditor | None,
+    quotas: Quotas | None,
 ) -> object:
-    handler = guarded_handler(service.requests, Conversation.BROKER, authentication, auditor)
+    handler = guarded_handler(
+        service.requests, Conversation.BROKER, authentication, auditor, quotas
+    )
 
     async def ask(request: broker_pb2.BrokerRequest, caller: Caller) -> broker_pb2.BrokerResponse:
         return await answer(handler, request, caller)

@@ -36,9 +36,11 @@ from raftlog.security.configured import (
     audit_of,
     authentication_of,
     authorization_of,
+    quotas_of,
     warn_of_plaintext,
 )
 from raftlog.security.guard import Authentication, LogReaders, guarded, guarded_handler
+from raftlog.security.quotas import Quotas
 from raftlog.storage.api import LogStore
 from raftlog.storage.bootstrap_file import NO_BOOTSTRAP, Bootstrap, read_bootstrap
 from raftlog.storage.layout import disk_bytes
@@ -110,11 +112,12 @@ async def run_controller(config: NodeConfig) -> int:
             None if authorization is None else LogReaders(authorization, lambda: service.image)
         )
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
+        quotas = quotas_of(config.settings)
         auditor = make_auditor(config.node_id, lambda: service.image)
         listener = await transport.listen(
             config.listener.address,
-            guarded(service.acceptors(), authentication, readers, auditor),
-            extra_handlers=_unary_handlers(service, authentication, readers, auditor),
+            guarded(service.acceptors(), authentication, readers, auditor, quotas),
+            extra_handlers=_unary_handlers(service, authentication, readers, auditor, quotas),
         )
         http = await start_http(config, service, transport, auditor)
         service.start()
@@ -183,8 +186,11 @@ def _unary_handlers(
     authentication: Authentication | None,
     readers: LogReaders | None,
     auditor: Auditor | None,
+    quotas: Quotas | None,
 ) -> list[object]:
-    handler = guarded_handler(service.reception, Conversation.CONTROLLER, authentication, auditor)
+    handler = guarded_handler(
+        service.reception, Conversation.CONTROLLER, authentication, auditor, quotas
+    )
 
     async def ask(
         request: controller_pb2.ControllerRequest, caller: Caller

@@ -330,6 +330,15 @@ def _audit_needs_names(settings: Settings) -> str | None:
     return None
 
 
+def _quotas_need_names(settings: Settings) -> str | None:
+    limited = (
+        settings.max_requests_per_second_per_principal or settings.max_requests_per_second_per_ip
+    )
+    if limited and not settings.node_principal_rule:
+        return "needs node.principal.rule: nodes have no limit, and must be told from clients"
+    return None
+
+
 def _principal_rules(settings: Settings) -> str | None:
     try:
         PrincipalMapping.parse(settings.ssl_principal_mapping_rules)
@@ -408,4 +417,12 @@ RULES: tuple[Rule, ...] = (
     Rule(("super_users",), _super_users),
     Rule(("authorizer_class_name", "node_principal_rule"), _authorizer_needs_names),
     Rule(("audit_log_file", "node_principal_rule"), _audit_needs_names),
+    Rule(
+        (
+            "max_requests_per_second_per_principal",
+            "max_requests_per_second_per_ip",
+            "node_principal_rule",
+        ),
+        _quotas_need_names,
+    ),
 )

@@ -491,6 +491,13 @@ class Settings:
         False,
         "Whether everybody may do everything to a resource that no access control entry is about.",
     )
+    max_requests_per_second_per_principal: NonNegative = _key(
+        0,
+        "How many requests a second one principal may make of this node, over all its connections;"
+        " more are refused with the time to wait. Nodes have no limit. 0: nobody has. Needs"
+        " node.principal.rule.",
+    )
+    max_requests_per_second_per_ip: NonNegative = _key(0, "The same for one address.")
     audit_log_file: str = _key(
         "",
         "Where this node writes who asked for what, one JSON object a line: refused requests, and"

@@ -19,6 +19,7 @@ from raftlog.security.audit_log import AuditLog
 from raftlog.security.authorization import Authorization, HasAcls
 from raftlog.security.authorizer import Authorizer
 from raftlog.security.guard import Authentication
+from raftlog.security.quotas import Quotas
 
 log = get_logger(__name__)
 
@@ -50,6 +51,15 @@ def access_of(settings: Settings) -> Access | None:
     if authentication is None:
         raise ConfigError("authorizer.class.name needs node.principal.rule")
     return Access(authentication, authorization)
+
+
+def quotas_of(settings: Settings) -> Quotas | None:
+    """How much a client may ask of a node; None: as much as it likes."""
+    per_principal = settings.max_requests_per_second_per_principal
+    per_address = settings.max_requests_per_second_per_ip
+    if not per_principal and not per_address:
+        return None
+    return Quotas(per_principal=per_principal, per_address=per_address, clock=time.monotonic)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
@@ -22,6 +22,7 @@ from raftlog.security.authorization import Asker, Authorization, HasAcls
 from raftlog.security.authorizer import Caller
 from raftlog.security.node_claims import CLAIM_OF, refusal_of
 from raftlog.security.permissions import LOG
+from raftlog.security.quotas import Quotas
 from raftlog.transport.api import (
     Acceptor,
     Acceptors,
@@ -103,6 +104,19 @@ class LogReaders:
         self.authorization.check(LOG.get(method), message, asker, self.image())
 
 
+class Watch(NamedTuple):
+    """What a guard does besides. ``readers`` None: whoever may connect may read the log;
+    ``auditor`` None: nobody is told anything; ``quotas`` None: nobody asks too much.
+    """
+
+    readers: LogReaders | None = None
+    auditor: Auditor | None = None
+    quotas: Quotas | None = None
+
+
+_NOTHING_BESIDES = Watch()
+
+
 class Guard:
     """In front of the handler of one link: a LinkHandler itself."""
 
@@ -111,16 +125,14 @@ class Guard:
         authentication: Authentication,
         conversation: Conversation,
         handler: LinkHandler,
-        readers: LogReaders | None = None,
-        auditor: Auditor | None = None,
+        watch: Watch = _NOTHING_BESIDES,
         audited: Mapping[Link, AuditedLink] = MappingProxyType({}),
     ) -> None:
-        """``readers`` None: whoever may connect may read the log. ``auditor`` None: nobody is told
-        anything; ``audited``: the link, as the handler knows it already.
-        """
-        self._auditor = auditor
+        """``audited``: the link, as the handler knows it already."""
+        self._auditor = watch.auditor
         self._audited: dict[Link, AuditedLink] = dict(audited)
-        self._readers = readers if conversation in _OF_LOG else None
+        self._readers = watch.readers if conversation in _OF_LOG else None
+        self._quotas = None if conversation is Conversation.QUORUM else watch.quotas
         self._authentication = authentication
         self._conversation = conversation
         self._claim_of = CLAIM_OF[conversation]
@@ -172,7 +184,9 @@ class Guard:
     def _admits(self, link: Link, message: Any) -> bool:
         node_id = self._claim_of(message)
         if node_id is None:
-            return self._readers is None or self._may_read(self._readers, link, message)
+            return self._within_quota(link, message) and (
+                self._readers is None or self._may_read(self._readers, link, message)
+            )
         rule = self._authentication.rule
         if self._conversation is Conversation.BROKER:
             # A broker forwards on its own link: the controller would take it for the broker's.
@@ -185,6 +199,22 @@ class Guard:
                 f" of {link.identity}"
             )
         return self._refused(link, message, ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, why))
+
+    def _within_quota(self, link: Link, message: Any) -> bool:
+        if self._quotas is None:
+            return True
+        of_node = self._conversation is not Conversation.BROKER
+        asker = self._authentication.asker_of(link.identity, link.peer, node=of_node)
+        if asker.node_id is not None:
+            # What it forwards has been counted where the client is connected.
+            return True
+        try:
+            self._quotas.check(asker.caller)
+        except ApiError as error:
+            with suppress(LinkClosedError):
+                link.send(refusal_of(self._conversation, message, error))
+            return False
+        return True
 
     def _may_read(self, readers: LogReaders, link: Link, message: Any) -> bool:
         asker = self._authentication.asker_of(link.identity, link.peer, node=True)
@@ -209,6 +239,7 @@ def guarded(
     authentication: Authentication | None,
     readers: LogReaders | None = None,
     auditor: Auditor | None = None,
+    quotas: Quotas | None = None,
 ) -> Acceptors:
     """The same conversations, in which everybody is who the certificate says; without
     authentication as they are.
@@ -217,8 +248,9 @@ def guarded(
         return dict(acceptors)
     node_claims.check_rows()
     permissions.check_rows()
+    watch = Watch(readers, auditor, quotas)
     return {
-        conversation: _guard(authentication, conversation, acceptor, readers, auditor)
+        conversation: _guard(authentication, conversation, acceptor, watch)
         for conversation, acceptor in acceptors.items()
     }
 
@@ -228,26 +260,24 @@ def guarded_handler(
     conversation: Conversation,
     authentication: Authentication | None,
     auditor: Auditor | None = None,
+    quotas: Quotas | None = None,
 ) -> LinkHandler:
     """The same for one handler: that of unary calls."""
     if authentication is None:
         return handler
-    return Guard(authentication, conversation, handler, auditor=auditor)
+    return Guard(authentication, conversation, handler, Watch(None, auditor, quotas))
 
 
 def _guard(
     authentication: Authentication,
     conversation: Conversation,
     acceptor: Acceptor,
-    readers: LogReaders | None,
-    auditor: Auditor | None,
+    watch: Watch,
 ) -> Acceptor:
     def accept(link: Link) -> LinkHandler:
-        if auditor is None:
-            return Guard(authentication, conversation, acceptor(link), readers)
-        audited = AuditedLink(auditor, conversation, link)
-        return Guard(
-            authentication, conversation, acceptor(audited), readers, auditor, {link: audited}
-        )
+        if watch.auditor is None:
+            return Guard(authentication, conversation, acceptor(link), watch)
+        audited = AuditedLink(watch.auditor, conversation, link)
+        return Guard(authentication, conversation, acceptor(audited), watch, {link: audited})
 
     return accept

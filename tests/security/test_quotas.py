@@ -1,0 +1,103 @@
+"""How much one principal, and one address, may ask of a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_guard import CLIENT, FakeLink, Recorder, of
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import NodeRule, PeerIdentity
+from raftlog.security import quotas
+from raftlog.security.authorizer import Caller
+from raftlog.security.guard import Authentication, guarded
+from raftlog.security.quotas import Quotas, Rates
+from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2 as broker
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+
+RULE = Authentication(NodeRule.parse("CN=node-{id}"))
+C = Conversation
+
+
+def test_a_second_has_so_many_and_what_is_refused_takes_nothing() -> None:
+    rates = Rates(10)
+    assert [rates.wait_s("a", 1, 0.0) for _ in range(11)] == [0.0] * 10 + [0.1]
+    assert rates.wait_s("b", 1, 0.0) == 0.0
+    assert rates.wait_s("a", 1, 0.05) == pytest.approx(0.05)
+    assert rates.wait_s("a", 1, 0.1) == 0.0
+    # A long rest saves up for one second, not for more.
+    assert [rates.wait_s("a", 1, 99.0) for _ in range(11)] == [0.0] * 10 + [0.1]
+
+
+def test_there_are_only_so_many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "REMEMBERED", 2)
+    rates = Rates(1)
+    for name in ("a", "b", "a", "c"):
+        rates.wait_s(name, 1, 0.0)
+    assert list(rates._buckets) == ["a", "c"]
+
+
+def test_the_refusal_says_how_long_to_wait() -> None:
+    now = [0.0]
+    made = Quotas(per_principal=0, per_address=2, clock=lambda: now[0])
+    caller = Caller("User:a", "10.0.0.1")
+    made.check(caller)
+    made.check(caller)
+    with pytest.raises(ApiError, match=r"10\.0\.0\.1 makes more than 2 requests a second") as found:
+        made.check(caller)
+    assert found.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert found.value.throttle_time_ms == 500
+    made.check(Caller("User:a", "10.0.0.2"))
+    now[0] = 0.5
+    made.check(caller)
+
+
+class World:
+    def __init__(self, conversation: Conversation, **limits: int) -> None:
+        self.now = 0.0
+        self.recorder = Recorder()
+        made = Quotas(**{"per_principal": 0, "per_address": 0, **limits}, clock=lambda: self.now)
+        acceptors = guarded({conversation: lambda _: self.recorder}, RULE, quotas=made)
+        self.accept = acceptors[conversation]
+
+    def ask(self, who: PeerIdentity, *messages: Any) -> list[int]:
+        """By a connection of its own; the error codes of the answers."""
+        link = FakeLink(who)
+        self.accept(link).received(link, list(messages))
+        assert all(one.correlation_id == 7 for one in link.sent)
+        return [one.error.error_code for one in link.sent]
+
+
+READ = broker.BrokerRequest(correlation_id=7, metadata=broker.MetadataRequest())
+WRITE = controller.ControllerRequest(
+    correlation_id=7, create_topics=controller.CreateTopicsRequest()
+)
+THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+def test_a_principal_has_its_rate_over_all_its_connections() -> None:
+    world = World(C.BROKER, per_principal=3)
+    assert world.ask(CLIENT, READ, READ) == []
+    assert world.ask(CLIENT, READ, READ, READ) == [THROTTLED, THROTTLED]
+    assert len(world.recorder.got) == 3
+    other = PeerIdentity("CN=other", frozenset({"CN=other"}))
+    assert world.ask(other, READ) == []
+    # At a broker a node is a client like any other.
+    assert world.ask(of(4), READ, READ, READ, READ) == [THROTTLED]
+    world.now = 1.0
+    assert world.ask(CLIENT, READ) == []
+
+
+def test_nodes_have_no_limit_where_they_are_nodes() -> None:
+    world = World(C.CONTROLLER, per_principal=1, per_address=1)
+    forwarded = controller.ControllerRequest()
+    forwarded.CopyFrom(WRITE)
+    forwarded.client.principal = "User:x"
+    beat = controller.ControllerRequest(
+        broker_heartbeat=controller.BrokerHeartbeatRequest(broker_id=4)
+    )
+    assert world.ask(of(4), *[forwarded] * 5, *[beat] * 5) == []
+    assert world.ask(CLIENT, WRITE, WRITE) == [THROTTLED]
+    assert len(world.recorder.got) == 11
