@@ -33,6 +33,7 @@ from raftlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from raftlog.cli.quorum_queries import Quorum
+    from raftlog.transport.tls import TlsConfig
 
 HOST = "127.0.0.1"
 STATE_FILE = "cluster.json"
@@ -84,7 +85,14 @@ class LocalCluster:
         brokers: int = 3,
         base_port: int | None = None,
         settings: Mapping[str, Any] | None = None,
+        settings_of: Callable[[Node], Mapping[str, Any]] | None = None,
     ) -> None:
+        """``settings_of``: further keys of one node, quoted where TOML wants it, when it is
+        generated.
+        """
+        self._settings_of = settings_of
+        self.tls: TlsConfig | None = None
+        """What this object shows to nodes that want a certificate."""
         self.directory = directory.absolute()
         self._controllers, self._brokers, self._base_port = controllers, brokers, base_port
         self._settings = dict(settings or {})
@@ -248,7 +256,8 @@ class LocalCluster:
         """What every controller says of itself."""
         from raftlog.cli.quorum_queries import ask_quorum
 
-        return asyncio.run(ask_quorum([node.endpoint for node in self.controllers], timeout_s))
+        addresses = [node.endpoint for node in self.controllers]
+        return asyncio.run(ask_quorum(addresses, timeout_s, self.tls))
 
     def leader_id(self, timeout_s: float = 2.0) -> int | None:
         """The id of the controller that says it leads, None if none does.
@@ -347,6 +356,7 @@ class LocalCluster:
             "http.listener": f"{HOST}:{node.http_port}",
             "controller.quorum.voters": voters,
             **self._state.settings,
+            **(self._settings_of(node) if self._settings_of is not None else {}),
         }
         path = self.config_path(node.name)
         # JSON strings, numbers and arrays of them are TOML too.

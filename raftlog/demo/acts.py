@@ -22,6 +22,7 @@ from rich.table import Table
 
 from raftlog.cli.local import LocalCluster
 from raftlog.demo.records import Records
+from raftlog.demo.secure import ADMINISTRATOR, Authority, Rights
 from raftlog.demo.world import DemoError, LaoRecord, Watch, World, Writer, setting
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -34,7 +35,11 @@ ROOT = Path(__file__).resolve().parents[2]
 class Demo:
     """The whole play on one cluster. ``summary`` fills as it goes: (what, result)."""
 
-    def __init__(self, cluster: LocalCluster, console: Console) -> None:
+    def __init__(
+        self, cluster: LocalCluster, console: Console, authority: Authority | None = None
+    ) -> None:
+        """``authority``: with certificates and an authorizer; None: with neither."""
+        self._authority = authority
         self.cluster = cluster
         self.console = console
         self.summary: list[tuple[str, str]] = []
@@ -46,9 +51,11 @@ class Demo:
         Raises DemoError if a promise is broken; everything else is the cluster's own error.
         """
         await self._start()
-        self.world = World(self.cluster)
+        self.world = World(self.cluster, self.cluster.tls)
         try:
             await self._topics()
+            if self._authority is not None:
+                await self._rights(self._authority)
             await self._life_of_a_write()
             await self._visible_everywhere()
             await self._failures()
@@ -75,6 +82,9 @@ class Demo:
             " its own"
         )
         cluster = self.cluster
+        if self._authority is not None:
+            self._authority.make()
+            cluster.tls = self._authority.tls(ADMINISTRATOR)
         cluster.generate()
         self._say(f"cluster {cluster.cluster_id} in {cluster.directory}")
         cluster.start_controllers()
@@ -100,6 +110,12 @@ class Demo:
             if time.monotonic() - begun > within_s:
                 raise DemoError(f"{name} is not ready after {within_s:g} s: {reason}")
             await asyncio.sleep(0.05)
+
+    async def _rights(self, authority: Authority) -> None:
+        self._act("Rights: who has none, who gets one, and whose is taken away again")
+        rights = Rights(self.world, self.cluster, authority, self._say)
+        self._result("rights", await rights.play())
+        self._say(f"each node's audit log: {authority.audit_log(self.cluster.brokers[0])}")
 
     # --- 2 ---------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from raftlog.cli.exits import EPILOG, Exit
 from raftlog.cli.interrupts import INTERRUPTED, TERMINATED, TerminationError, raise_at_sigterm
 from raftlog.cli.local import LocalCluster
 from raftlog.demo.acts import Demo
+from raftlog.demo.secure import Authority
 from raftlog.demo.world import DemoError
 from raftlog.safe_console import SafeConsole
 
@@ -46,6 +47,10 @@ def demo(
         Path | None,
         typer.Option("--dir", help="Where to put them; default: a temporary directory."),
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="With mutual TLS, access control entries and an audit log."),
+    ] = False,
 ) -> None:
     """Demonstrate raftlog: three controllers and three brokers as processes, writes, failures,
     export and Spark. About a minute.
@@ -65,8 +70,15 @@ def demo(
     )
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise typer.BadParameter(f"{directory} is not empty", param_hint="--dir")
-    cluster = LocalCluster(chosen, controllers=3, brokers=3, settings=SETTINGS)
-    play = Demo(cluster, console)
+    authority = Authority(chosen / "pki") if secure else None
+    cluster = LocalCluster(
+        chosen,
+        controllers=3,
+        brokers=3,
+        settings=SETTINGS,
+        settings_of=None if authority is None else authority.settings,
+    )
+    play = Demo(cluster, console, authority)
     code: int = Exit.OK
     signal.signal(signal.SIGTERM, raise_at_sigterm)
     try:

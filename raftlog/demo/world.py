@@ -14,6 +14,7 @@ from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, RaftlogError
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.tls import TlsConfig
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -30,9 +31,9 @@ class DemoError(RaftlogError):
 class World:
     """A running cluster and its clients. Make it on the event loop."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: LocalCluster, tls: TlsConfig | None = None) -> None:
         self.cluster = cluster
-        self.transport = GrpcTransport()
+        self.transport = GrpcTransport(tls=tls)
         self.controllers = ControllerClient(
             self.transport, [node.endpoint for node in cluster.controllers], rng=random.Random()
         )

@@ -68,7 +68,12 @@ class _TakesAll:
         if self._skip:
             self._skip -= 1
         else:
-            count = len(self._source.recv(TAKEN_BYTES, _PEEK))
+            try:
+                count = len(self._source.recv(TAKEN_BYTES, _PEEK))
+            except BlockingIOError:
+                # A process has one such socket for all its loops: another one was faster, and has
+                # taken the events, too.
+                return
             if count > FEW_BYTES:
                 self._source.recv(count - 1)
             else:

@@ -10,7 +10,7 @@ from typing import Any
 import uvloop
 
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
-from raftlog.transport.wakeups import FEW_BYTES, SKIPPED, take_all_wakeups
+from raftlog.transport.wakeups import FEW_BYTES, SKIPPED, _TakesAll, take_all_wakeups
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -93,3 +93,22 @@ def test_this_is_how_grpc_is_woken() -> None:
     """Should another release of gRPC do it in another way, this says so."""
     registered = asyncio.run(_registered())
     assert [type(callback).__name__ for callback in registered] == ["_TakesAll"]
+
+
+def test_a_byte_that_another_loop_has_taken_is_no_error() -> None:
+    """One process, two loops: both wake by the same socket, and one of them finds it empty."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    called: list[object] = []
+
+    def _handle_events() -> None:
+        called.append(ours.recv(1))
+
+    handler = _TakesAll(ours, _handle_events)
+    handler()
+    assert called == []
+    theirs.send(b"1")
+    handler()
+    assert called == [b"1"]
+    ours.close()
+    theirs.close()
