@@ -58,8 +58,9 @@ class AuditedLog(LogHistory):
         }
         return pb.PartitionChangeRecord(topic_id=self.topics[name], **values)
 
-    def change(self, name: str, *, principal: str = "", **named: Any) -> int:
-        """By the controller itself."""
+    def change(self, name: str, **named: Any) -> int:
+        """By the controller itself, unless a ``principal`` is named."""
+        principal = named.pop("principal", "")
         return self.append(self.changed(name, **named), principal=principal)
 
     def propose(

@@ -133,7 +133,7 @@ def test_history_of_access_control_entries(replay: Replay, tmp_path: Path) -> No
     of_alice = log.add_entry("User:alice", read, topic, "orders", by="User:admin")
     log.add_entry("User:*", AclOperation.ALTER, AclResourceType.CLUSTER, "kafka-cluster")
     log.add_entry("User:bob", AclOperation.ALL, topic, "*", host="10.0.0.1")
-    denied = {"pattern": PatternType.PREFIXED, "permission": AclPermission.DENY}
+    denied: dict[str, Any] = {"pattern": PatternType.PREFIXED, "permission": AclPermission.DENY}
     log.add_entry("User:eve", AclOperation.CREATE, AclResourceType.CLIENT_SESSION, "s-", **denied)
     log.remove_entry(of_alice, by="User:root")
     export(log, tmp_path)

@@ -195,13 +195,18 @@ def test_pieces_find_what_the_whole_does(
 
 
 def test_what_is_remembered_of_entries(spark: SparkSession, tmp_path: Path) -> None:
-    """Those that are there, and the first that was there: its removal must not end the rule."""
+    """Those that are there, and the first that was there: its removal must not end the rule. And
+    the first level with entries, which counts where super users are named.
+    """
     log = LogHistory(7, metadata_version=7)
     ids = [log.add_entry("User:a", ALTER_CONFIGS, TOPIC, name) for name in ("a", "b", "c")]
     at = [log.end_offset - 3, log.end_offset - 2, log.end_offset - 1]
     gone = [log.remove_entry(ids[0]), log.remove_entry(ids[1])]
+    lowered = log.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=6))
     rows = rows_of(spark, log, tmp_path)
-    known = remember(History(rows, log.end_offset))
+    known = remember(History(rows, log.end_offset)).cache()
+    levels = known.where(sf.col("feature_name") == "metadata.version").select("offset").collect()
+    assert {row.offset for row in levels} == {1, lowered}
     of_entries = known.where(sf.col("group_kind") == "acl").select("offset", "type").collect()
     assert {(row.offset, row.type) for row in of_entries} == {
         (at[0], RecordType.ACCESS_CONTROL_ENTRY),
