@@ -466,6 +466,9 @@ class Demo:
             "JAVA_TOOL_OPTIONS": f"'-Djava.io.tmpdir={aside}' -XX:-UsePerfData",
         }
         command = [str(ROOT / "scripts" / "replay"), str(export), "summary", "--json"]
+        if self._authority is not None:
+            # Who is a super user, no log says.
+            command += ["--super-user", f"User:{ADMINISTRATOR}"]
         try:
             return await run_command(command, environment)
         finally:
