@@ -11,6 +11,16 @@ from simulation import faults_disks
 from simulation.checks.broker_ids import BROKER_IDS
 from simulation.host_settings import quorum_of, settings_of_broker, settings_of_controllers
 from simulation.hosts import BrokerHost, ControllerHost
+from simulation.identities import (
+    CALLERS,
+    FORGER,
+    OPERATOR,
+    WARDEN,
+    certificate_of_client,
+    certificate_of_node,
+    principal_of,
+    security_of_brokers,
+)
 from simulation.twins.partition_disk import SimPartitionDisk
 
 if TYPE_CHECKING:
@@ -42,6 +52,7 @@ class Fleet:
         ]
         self.brokers: list[BrokerHost] = list(self.members)
         """The members, and whoever else poses as one."""
+        self._give_certificates()
         for controller in self.controllers:
             self._let_work_take_time(controller.name)
         self._make_old_builds()
@@ -69,6 +80,20 @@ class Fleet:
         for host in made:
             host.on_death = restarts.died_writing
         return made
+
+    def _give_certificates(self) -> None:
+        if not self._config.authorizer:
+            return
+        network = self._world.network
+        network.other_identity = certificate_of_client(OPERATOR)
+        for name in (*CALLERS, WARDEN, FORGER):
+            network.identities[name] = certificate_of_client(principal_of(name, self._config))
+        network.addresses.update({name: site.address for name, site in CALLERS.items()})
+        for controller in self.controllers:
+            network.identities[controller.name] = certificate_of_node(controller.id)
+        for member in self.members:
+            # Who proposes ISRs beside a broker has its certificate.
+            network.identities[f"leader{member.id}"] = certificate_of_node(member.id)
 
     def _let_work_take_time(self, host: str) -> None:
         if mean_us := self._config.work_us:
@@ -103,7 +128,14 @@ class Fleet:
                 latency_min_s=config.disk_min_ms / 1000,
                 latency_max_s=config.disk_max_ms / 1000,
             )
-        host = BrokerHost(world.network, settings, rng, world.watch, disk=disk)
+        security = None
+        if config.authorizer:
+            security = security_of_brokers(config)
+        host = BrokerHost(
+            world.network, settings, rng, world.watch, disk=disk, security=security
+        )
+        if config.authorizer:
+            world.network.identities[host.name] = certificate_of_node(broker_id)
         self._let_work_take_time(host.name)
         return host
 

@@ -11,6 +11,7 @@ from controller.settings import ControllerSettings
 from raftlog.metadata import versions
 from raftlog.quorum.config import QuorumConfig, Voter
 from simulation.hosts import CLUSTER_ID, broker_settings
+from simulation.identities import ROOT, security_settings
 from simulation.swarm.config import SwarmConfig
 
 _DEFAULT_PART_BYTES = QuorumConfig("", 0, "", ()).fetch_snapshot_max_bytes
@@ -40,6 +41,12 @@ def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
             settings,
             leader_imbalance_check_interval_seconds=config.balance_interval_s,
             unclean_leader_election_interval_ms=config.balance_interval_s * 1000,
+        )
+    if config.authorizer:
+        settings = replace(
+            settings,
+            bootstrap_super_users=(ROOT,),
+            **security_settings(config),  # type: ignore[arg-type]
         )
     if config.release_version:
         settings = replace(settings, bootstrap_metadata_version=config.release_version)

@@ -17,11 +17,14 @@ from broker.service.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
+from raftlog.config.settings import Settings
 from raftlog.errors import FatalError
 from raftlog.metadata import versions
 from raftlog.metadata.entities import Process
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
+from raftlog.security.configured import access_of, authentication_of, authorization_of
+from raftlog.security.guard import LogReaders, guarded
 from raftlog.storage.api import NO_NODE_ID, LogStore, NodeIdentity
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import HostDiedError, host_context
@@ -188,8 +191,15 @@ class ControllerHost:
                 return
             service.replica.core.validate_each_step = True
             self._watch.tell("controller_started", self)
+            authorization = authorization_of(self.settings)
+            readers = (
+                None if authorization is None else LogReaders(authorization, lambda: service.image)
+            )
             for port in ports:
-                await transport.listen(f"{self.name}:{port}", service.acceptors())
+                await transport.listen(
+                    f"{self.name}:{port}",
+                    guarded(service.acceptors(), authentication_of(self.settings), readers),
+                )
             service.start()
 
         asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
@@ -299,12 +309,14 @@ class BrokerHost:
 
     def __init__(
         self, network: SimNetwork, settings: BrokerSettings, rng: random.Random, watch: Watch,
-        *, disk: SimPartitionDisk | None = None,
+        *, disk: SimPartitionDisk | None = None, security: Settings | None = None,
     ) -> None:  # fmt: skip
+        """``security``: what its configuration says about certificates and rights."""
         self.network, self.id = network, settings.broker_id
         self.name = settings.listen.rpartition(":")[0]
         self._settings, self._rng, self._watch = settings, rng, watch
         self.disk = disk
+        self._security = security or Settings()
         self.wall_offset_ms = 0
         """By how much this host's wall clock is wrong."""
         self.service: BrokerService | None = None
@@ -417,13 +429,15 @@ class BrokerHost:
             wall_clock_ms=self._wall_clock_ms,
             stopwatch=lambda: self.network.loop.stopwatch(self.name),
             tracer=BrokerTap(self, self._watch),
+            access=access_of(self._security),
         )
+        authentication = authentication_of(self._security)
         self._watch.tell("broker_started", self)
 
         async def up() -> None:
             # Not ``run``: a task that waits in a process that dies would never end.
             try:
-                await service.start()
+                await service.start(guard=lambda acceptors: guarded(acceptors, authentication))
             except FatalError as error:
                 service.fail(error)
 

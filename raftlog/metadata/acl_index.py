@@ -10,7 +10,7 @@ trie that ends at the first letter with which no prefix goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from raftlog.metadata import pmap
@@ -34,6 +34,7 @@ class Rules(NamedTuple):
     """The entries about one principal on one pattern, and what they come to."""
 
     entries: tuple[AccessControlEntry, ...]
+    """Sorted, so that every node names the same one as the reason of a verdict."""
     any_host: Bits
     by_host: Mapping[str, Bits]
     """Of the entries that name a host."""
@@ -70,7 +71,8 @@ class AclIndex:
         """With one more."""
         bucket = self._bucket(entry)
         rules = bucket.get(entry.principal)
-        return self._with(entry, bucket, (*(rules.entries if rules else ()), entry))
+        entries = (*(rules.entries if rules else ()), entry)
+        return self._with(entry, bucket, tuple(sorted(entries, key=lambda one: one.binding)))
 
     def without(self, entry: AccessControlEntry) -> AclIndex:
         """Without this one, which is there."""
@@ -93,6 +95,22 @@ class AclIndex:
                 if HERE in node:
                     found.append(node[HERE])
         return found
+
+    def items(self) -> Iterator[tuple[tuple[int, int, str], Bucket]]:
+        """(pattern type, resource type, name) of each pattern, and the entries on it."""
+        for (type_, name), bucket in self._literal.items():
+            yield (PatternType.LITERAL, type_, name), bucket
+        for type_, bucket in self._whole.items():
+            yield (PatternType.LITERAL, type_, ALL_RESOURCES), bucket
+        for type_, trie in self._prefixed.items():
+            below: list[tuple[str, Trie]] = [("", trie)]
+            while below:
+                prefix, node = below.pop()
+                for letter, other in node.items():
+                    if letter == HERE:
+                        yield (PatternType.PREFIXED, type_, prefix), other
+                    else:
+                        below.append((prefix + letter, other))
 
     def _bucket(self, entry: AccessControlEntry) -> Bucket:
         type_, name = entry.resource_type, entry.resource_name

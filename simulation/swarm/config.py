@@ -44,6 +44,11 @@ left out for it.
 """
 NOT_RECOVERED = ("bit_flip", "lower_features")
 """Faults that do not go with a recovery."""
+AUTHORIZER_SHARE, SHARED_AUTHORIZER_SHARE = 0.75, 0.13
+NOT_WITH_AUTHORIZER = ("newcomer", "lose_broker_disk", "lower_features")
+"""A broker that does not know its id has no certificate; and a level is not lowered below entries
+and clients that have owners.
+"""
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
 """Of no effect without the setting that goes with them."""
 DRAWN_BY_PROFILES = (
@@ -154,6 +159,14 @@ class SwarmConfig:
     """
     reserve_bytes: int = 0
     """The free-space reserve of controllers; 0: not watched."""
+    authorizer: bool = False
+    """Nodes and clients have certificates, and nodes ask an authorizer about each request."""
+    allow_everyone: bool = False
+    """With an authorizer: what no entry is about, everybody may do."""
+    entries_per_s: float = 3.0
+    """With an authorizer: access control entries added or removed."""
+    callers_per_s: float = 10.0
+    """With an authorizer: calls of all clients together whose rights these are."""
     work_us: float = 0.0
     """What each callback of a controller or broker takes, and each request that is decided, on
     average; exponentially distributed. 0: nothing takes time."""
@@ -229,7 +242,33 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
                 session_timeout_ms=1500,
                 replica_lag_ms=500,
             )
-    return config
+    return _draw_authorizer(seed, config)
+
+
+def _draw_authorizer(seed: int, config: SwarmConfig) -> SwarmConfig:
+    """For clusters with brokers that begin at the level of access control entries, or are raised
+    to it.
+
+    Where a broker without an id comes it is drawn less often: such a broker has no certificate, and
+    does not come then.
+    """
+    rng = random.Random(f"{seed} swarm, authorizer")
+    share = SHARED_AUTHORIZER_SHARE if "newcomer" in config.faults else AUTHORIZER_SHARE
+    raised = not config.release_version or "raise_features" in config.faults
+    if rng.random() >= share or not config.brokers or not raised:
+        return config
+    return replace(
+        config,
+        authorizer=True,
+        allow_everyone=rng.random() < 0.2,
+        entries_per_s=rng.choice((2.0, 5.0)),
+        callers_per_s=rng.choice((5.0, 10.0)),
+        faults={
+            name: strength
+            for name, strength in config.faults.items()
+            if name not in NOT_WITH_AUTHORIZER
+        },
+    )
 
 
 def draw_freely(seed: int) -> SwarmConfig:

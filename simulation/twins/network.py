@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raftlog.errors import ConfigError
+from raftlog.identity import ANONYMOUS, PeerIdentity
 from raftlog.transport.api import Conversation, Probe, TransportLimits
 from simulation.twins.loop import VirtualLoop
 from simulation.twins.network_faults import LinkFaults
@@ -67,6 +68,12 @@ class SimNetwork:
         """
         self.far_s: dict[tuple[str, str], float] = {}
         """What a message takes from one host to another on top of what is drawn."""
+        self.identities: dict[str, PeerIdentity] = {}
+        """By host: what its certificate says."""
+        self.other_identity = ANONYMOUS
+        """Of all other hosts."""
+        self.addresses: dict[str, str] = {}
+        """By host: the address that its connections come from; that of others is their name."""
         self.taps: dict[str, Callable[[str, Any], None]] = {}
         """By host: what hears of each message that is given to a link there, as (peer's host,
         message).
@@ -286,7 +293,11 @@ class SimNetwork:
 
     def client_address(self, host: str) -> str:
         """What a server sees as its peer."""
-        return self._next_address(host, "client", 40000)
+        return self._next_address(self.addresses.get(host, host), "client", 40000)
+
+    def identity_of(self, host: str) -> PeerIdentity:
+        """What a server learns of a client's certificate."""
+        return self.identities.get(host, self.other_identity)
 
     def bind(self, listener: SimListener) -> None:
         """Raises ConfigError."""

@@ -74,13 +74,18 @@ class SimLink(BaseLink):
         )
         tap = self._network.taps.get(self.site.host)
         if tap is not None:
-            tap(self.peer.rpartition(":")[0], message)
+            tap(self._other_host, message)
         if len(self._pending) + self.flow.backlog >= self._max_messages:
             self.close(f"{self._max_messages} messages wait unsent: the peer does not keep up")
             raise self._closed_error()
         if not self._pending:
             self._loop.call_soon(self._flush, context=self.site.context)
         self._pending.append(message)
+
+    @property
+    def _other_host(self) -> str:
+        client, server = self.connection.ends
+        return (server if self is client else client).site.host
 
     def arrive(self, messages: list[Any]) -> None:
         """One envelope's messages, as the real link hands them over."""

@@ -118,6 +118,7 @@ class SimListener:
         if link.close_reason is not None:
             return
         link.flow.push_call(lambda: dialer.connected(connection))
+        link.identity = self._network.identity_of(dialer.site.host)
         try:
             handler = self.acceptors[conversation](link)
         except Exception as error:

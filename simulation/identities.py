@@ -1,0 +1,80 @@
+"""Who is who in a run with an authorizer: what each host's certificate says, and from which address
+its connections come.
+
+Nodes have certificates with their names. ``CALLERS`` are the clients whose rights change all the
+time: a principal may have several hosts, and two principals may share one address. Every other
+host is the operator's, a super user.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raftlog.config.settings import Settings
+from raftlog.identity import PeerIdentity
+from simulation.swarm.config import SwarmConfig
+
+NODE_RULE = "CN=node-{id}"
+MAPPING_RULES = "RULE:^CN=([^,]*).*$/$1/,DEFAULT"
+OPERATOR, ROOT = "User:operator", "User:root"
+"""The super user of the configuration, and the one that the cluster is formatted with."""
+
+
+class Site(NamedTuple):
+    """A client's host, as nodes see it."""
+
+    principal: str
+    address: str
+
+
+CALLERS: dict[str, Site] = {
+    "alice": Site("User:alice", "10.1.0.1"),
+    "alice-away": Site("User:alice", "10.1.0.2"),
+    "bob": Site("User:bob", "10.1.0.1"),
+    "mallory": Site("User:mallory", "10.1.0.3"),
+}
+"""Host -> who it is."""
+WARDEN, FORGER = "warden", "forger"
+"""The hosts of who changes rights, and of a client that poses as a node."""
+
+
+def principal_of(host: str, config: SwarmConfig) -> str:
+    """The principal of a client's host."""
+    if host in CALLERS:
+        return CALLERS[host].principal
+    if host == FORGER:
+        return "User:mallory"
+    # Only a cluster that begins at a level with entries begins with hers.
+    return ROOT if host == WARDEN and not config.release_version else OPERATOR
+
+
+def certificate_of_node(node_id: int) -> PeerIdentity:
+    """What a node proves."""
+    return _certificate(f"node-{node_id}")
+
+
+def certificate_of_client(principal: str) -> PeerIdentity:
+    """What a client proves."""
+    return _certificate(principal.removeprefix("User:"))
+
+
+def _certificate(name: str) -> PeerIdentity:
+    return PeerIdentity(f"CN={name},O=simulated", frozenset({f"CN={name}"}))
+
+
+def security_settings(config: SwarmConfig) -> dict[str, str | bool]:
+    """The configuration keys that all nodes have; none without an authorizer."""
+    if not config.authorizer:
+        return {}
+    return {
+        "node_principal_rule": NODE_RULE,
+        "ssl_principal_mapping_rules": MAPPING_RULES,
+        "authorizer_class_name": "StandardAuthorizer",
+        "super_users": OPERATOR,
+        "allow_everyone_if_no_acl_found": config.allow_everyone,
+    }
+
+
+def security_of_brokers(config: SwarmConfig) -> Settings:
+    """As a broker has it in its configuration."""
+    return Settings(**security_settings(config))  # type: ignore[arg-type]
