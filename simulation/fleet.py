@@ -131,9 +131,7 @@ class Fleet:
         security = None
         if config.authorizer:
             security = security_of_brokers(config)
-        host = BrokerHost(
-            world.network, settings, rng, world.watch, disk=disk, security=security
-        )
+        host = BrokerHost(world.network, settings, rng, world.watch, disk=disk, security=security)
         if config.authorizer:
             world.network.identities[host.name] = certificate_of_node(broker_id)
         self._let_work_take_time(host.name)

@@ -21,11 +21,14 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.administrator import Administrator
+from simulation.callers import Callers
 from simulation.checks.api import CheckFailedError, Operation
 from simulation.data_workload import DataWorkload
 from simulation.exporters import Exporters
+from simulation.forger import Forger
 from simulation.isr_queries import IsrQueries
 from simulation.partition_leaders import PartitionLeaders
+from simulation.warden import Warden
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -66,6 +69,7 @@ class Workload:
         self.data = DataWorkload(self, world)
         self._isr_askers = IsrQueries(world)
         self._exporters = Exporters(world)
+        self._of_rights = (Callers(self, world), Warden(self, world), Forger(world))
 
     def hosts(self) -> list[str]:
         """Names of the clients' hosts."""
@@ -80,6 +84,7 @@ class Workload:
             *self.data.hosts(),
             *self._isr_askers.hosts(),
             *self._exporters.hosts(),
+            *(host for each in self._of_rights for host in each.hosts()),
         ]
 
     def begin(self) -> None:
@@ -94,6 +99,8 @@ class Workload:
         self.data.begin()
         self._isr_askers.begin()
         self._exporters.begin()
+        for each in self._of_rights:
+            each.begin()
 
     def stop(self) -> None:
         """No more operations; those under way stay pending."""
@@ -102,6 +109,8 @@ class Workload:
         self.data.stop()
         self._isr_askers.stop()
         self._exporters.stop()
+        for each in self._of_rights:
+            each.stop()
         for task in self._tasks:
             task.cancel()
 

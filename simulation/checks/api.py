@@ -34,6 +34,7 @@ OperationKind = Literal[
     "read_topics",
     "alter_partition",
     "admin",
+    "access",
     "produce",
     "other",
 ]

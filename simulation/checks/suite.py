@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulation.checks.acl_history import AclHistory
 from simulation.checks.api import Checker
 from simulation.checks.broker_ids import BrokerIds
 from simulation.checks.brokers import Brokers
@@ -26,7 +27,9 @@ from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
 from simulation.checks.replica_logs import ReplicaLogs
+from simulation.checks.rights import Rights
 from simulation.checks.served_partitions import ServedPartitions
+from simulation.checks.shown import Shown
 from simulation.checks.snapshot_parts import SnapshotParts
 from simulation.checks.space import Space
 from simulation.checks.states import States
@@ -39,6 +42,7 @@ def all_checkers() -> list[Checker]:
     """Fresh ones, for one run."""
     ledger, logs = Ledger(), ReplicaLogs()
     data = CommittedData(ledger, logs)
+    acls = AclHistory()
     return [
         ledger,
         Elections(ledger),
@@ -71,4 +75,6 @@ def all_checkers() -> list[Checker]:
         DataServing(ledger, logs),
         DataClients(data),
         Linearizability(ledger),
+        Rights(ledger, acls),
+        Shown(ledger, acls),
     ]

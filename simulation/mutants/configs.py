@@ -332,3 +332,30 @@ BUILDS = SwarmConfig(
 """Nodes of two builds, one restarted as the other, and an operator who wants the newer one's level
 as soon as may be.
 """
+
+RIGHTS = SwarmConfig(
+    brokers=3, clients=1, writes_per_s=2.0, reads_per_s=2.0, topics_share=0.0, safety_s=8.0, strict_share=0.3,
+    authorizer=True, entries_per_s=10.0, callers_per_s=100.0,
+)  # fmt: skip
+"""Rights that change all the time, and clients that try them."""
+
+RIGHTS_LATE = replace(
+    RIGHTS,
+    delay_min_ms=1.0,
+    delay_mean_ms=20.0,
+    fetch_timeout_ms=2000,
+    session_timeout_ms=3000,
+    disk_max_ms=5.0,
+    faults={"clog": 1.0, "broker_behind": 1.0},
+)
+
+RIGHTS_PENDING = replace(
+    RIGHTS,
+    disk_min_ms=30.0,
+    disk_max_ms=90.0,
+    fetch_timeout_ms=2000,
+    entries_per_s=40.0,
+    callers_per_s=200.0,
+)
+"""The same on slow disks: much is decided before what it follows is committed."""
+"""The same over long ways: some brokers know of a change before others do, and reads wait."""

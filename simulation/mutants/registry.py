@@ -16,6 +16,7 @@ from simulation.mutants import (
     in_quorum,
     in_reads,
     in_recovery,
+    in_security,
     in_snapshots,
 )
 from simulation.mutants.mutant import Mutant
@@ -37,6 +38,7 @@ MUTANTS: dict[str, Mutant] = {
         in_lifecycle,
         in_messages,
         in_operations,
+        in_security,
     )
     for mutant in module.MUTANTS
 }

@@ -165,7 +165,7 @@ class SwarmConfig:
     """With an authorizer: what no entry is about, everybody may do."""
     entries_per_s: float = 3.0
     """With an authorizer: access control entries added or removed."""
-    callers_per_s: float = 10.0
+    callers_per_s: float = 20.0
     """With an authorizer: calls of all clients together whose rights these are."""
     work_us: float = 0.0
     """What each callback of a controller or broker takes, and each request that is decided, on
@@ -262,7 +262,7 @@ def _draw_authorizer(seed: int, config: SwarmConfig) -> SwarmConfig:
         authorizer=True,
         allow_everyone=rng.random() < 0.2,
         entries_per_s=rng.choice((2.0, 5.0)),
-        callers_per_s=rng.choice((5.0, 10.0)),
+        callers_per_s=rng.choice((10.0, 20.0)),
         faults={
             name: strength
             for name, strength in config.faults.items()

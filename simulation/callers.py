@@ -1,0 +1,367 @@
+"""Clients with rights that change all the time: of four hosts and three principals (``CALLERS``).
+
+Each asks for what it may and for what it may not, alike: reads of every mode through brokers,
+listings, configs, topics, exactly-once clients, those of others too. Now and then one states
+another principal, host or node than it is. What came of it ``checks/rights.py`` and
+``checks/shown.py`` judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from raftlog.client.broker_client import BrokerClient
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.requests import controller_request
+from raftlog.errors import ApiError
+from raftlog.transport.api import Conversation
+from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.api import Operation
+from simulation.checks.history import TOPIC_KINDS
+from simulation.forger import WAITS_S, SendsOne
+from simulation.hosts import CLUSTER_ID
+from simulation.identities import CALLERS, OPERATOR
+
+if TYPE_CHECKING:
+    from simulation.workload import Workload
+    from simulation.world import World
+
+TOPIC, BROKER, GROUP = 2, 4, 32
+GROUP_KEY = "consumer.session.timeout.ms"
+NAMES = ("alice-0", "alice-1", "alice", "bob-0", "common")
+"""Of topics and of groups."""
+UNDER_WAY_MAX = 6
+FORGED_P = 0.15
+NUMBERED_P, OPENS_P = 0.3, 0.1
+"""That a write is numbered, and that it is if a client is to be opened for it."""
+MODES = (broker_pb2.REPEATABLE, broker_pb2.LATEST, broker_pb2.STRICT)
+LEVELS = (common_pb2.ACKS_COMMITTED, common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE)
+LISTINGS: tuple[type[Any], ...] = (
+    pb.ListHostnamesRequest,
+    pb.ListExportCursorsRequest,
+    pb.DescribeBrokersRequest,
+    pb.ListPartitionReassignmentsRequest,
+    pb.DescribeAclsRequest,
+)
+
+
+class Callers:
+    """All of them; without an authorizer there are none."""
+
+    def __init__(self, workload: Workload, world: World) -> None:
+        self.workload, self.world = workload, world
+        self._on = world.config.authorizer and bool(world.members)
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.opened: dict[str, int] = {}
+        """Host -> the id of its exactly-once client."""
+        self.values = 0
+        """So many were written."""
+
+    def hosts(self) -> list[str]:
+        """Names of their hosts."""
+        return list(CALLERS) if self._on else []
+
+    def begin(self) -> None:
+        """Let them begin."""
+        for host in self.hosts():
+            self.spawn(Caller(self, host).live(), host)
+
+    def stop(self) -> None:
+        """No more calls."""
+        for task in self._tasks:
+            task.cancel()
+
+    def spawn(self, work: Any, host: str) -> asyncio.Task[Any]:
+        """A task of one of them."""
+        task = self.world.spawn(work, host, host)
+        self._tasks.append(task)
+        return task
+
+
+class Caller:
+    """One host."""
+
+    def __init__(self, all_: Callers, host: str) -> None:
+        self._all, self._host, self._world = all_, host, all_.world
+        world = all_.world
+        self._rng = world.rng(host)
+        transport = world.network.transport_for(host)
+        self._brokers = BrokerClient(
+            transport,
+            [member.endpoint for member in world.members],
+            rng=world.rng(f"{host} router"),
+            round_robin=True,
+        )
+        self._controllers = ControllerClient(
+            transport, world.fleet.endpoints, rng=world.rng(f"{host} controllers")
+        )
+        self._transport = transport
+        self._session = self._brokers.session(host)
+        self._under_way = 0
+        self._calls = (
+            (0.2, self._read_topics),
+            (0.2, self._read_configs),
+            (0.05, self._read_cluster),
+            (0.12, self._list),
+            (0.25, self._write_groups),
+            (0.1, self._change_topics),
+            (0.03, self._grant),
+            (0.05, self._use_client_of_another),
+            (0.02, self._read_log),
+        )
+
+    async def live(self) -> None:
+        """Call for ever, several calls at a time."""
+        rate = self._world.config.callers_per_s / len(CALLERS)
+        calls = [call for _, call in self._calls]
+        weights = [weight for weight, _ in self._calls]
+        while True:
+            await asyncio.sleep(self._rng.expovariate(rate))
+            if self._under_way < UNDER_WAY_MAX:
+                self._under_way += 1
+                (call,) = self._rng.choices(calls, weights)
+                self._all.spawn(self._one(call), self._host)
+
+    async def _one(self, call: Any) -> None:
+        try:
+            await call()
+        finally:
+            self._under_way -= 1
+
+    def _names(self) -> list[str]:
+        return self._rng.sample(NAMES, self._rng.randint(1, 2))
+
+    # --- reads -----------------------------------------------------------------------------------
+
+    async def _read_topics(self) -> None:
+        topics = self._names() if self._rng.random() < 0.4 else []
+        await self._read("topics", broker_pb2.MetadataRequest(topics=topics))
+
+    async def _read_configs(self) -> None:
+        rng = self._rng
+        resources = [
+            broker_pb2.DescribeConfigsResource(
+                resource_type=rng.choice((GROUP, GROUP, TOPIC)), resource_name=name
+            )
+            for name in self._names()
+        ]
+        if rng.random() < 0.2:
+            resources.append(broker_pb2.DescribeConfigsResource(resource_type=BROKER))
+        await self._read("configs", broker_pb2.DescribeConfigsRequest(resources=resources))
+
+    async def _read_cluster(self) -> None:
+        body: Any = self._rng.choice(
+            (broker_pb2.DescribeClusterRequest(), broker_pb2.DescribeBrokerRequest())
+        )
+        await self._read("cluster", body)
+
+    async def _read_log(self) -> None:
+        """As an export does, that is no node."""
+        fetch = pb.MetadataFetchRequest(
+            cluster_id=CLUSTER_ID,
+            replica_id=-1,
+            max_bytes=1000,
+            high_watermark=-1,
+            applied_offset=-1,
+            told_lowest_acknowledged_offset=-1,
+            generation=-1,
+        )
+        address = self._rng.choice(self._world.controllers).endpoint
+        dialer = self._transport.dial(address, Conversation.OBSERVER, SendsOne(fetch))
+        await asyncio.sleep(WAITS_S)
+        dialer.close()
+
+    async def _read(self, key: str, body: Any) -> None:
+        if self._rng.random() < 0.5:
+            self._brokers.forget()
+        mode = self._rng.choice(MODES)
+        timeout_s = self._world.config.timeout_s
+        if mode == broker_pb2.STRICT:
+            try:
+                mode = await self._brokers.strongest_mode(timeout_s)
+            except ApiError:
+                mode = broker_pb2.REPEATABLE
+        token = self._brokers.token
+        operation = self._operation(
+            f"read {key}", mode=mode, at_least=token.offset if token is not None else -1
+        )
+
+        async def work() -> None:
+            response = await self._brokers.read(body, mode=mode, timeout_s=timeout_s)
+            operation.response = response
+            operation.offset = response.token.offset if response.HasField("token") else -1
+            operation.generation = response.token.generation
+
+        await self._carry_out([operation], work)
+
+    # --- writes ----------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        body = self._rng.choice(LISTINGS)()
+        if isinstance(body, pb.DescribeAclsRequest):
+            body.filter.resource_type = body.filter.operation = body.filter.permission_type = 1
+            body.filter.pattern_type = 1
+        operation = self._operation(f"list {type(body).__name__}")
+        await self._write([operation], body)
+
+    async def _write_groups(self) -> None:
+        names = self._names()
+        self._all.values += 1
+        value = str(self._all.values)
+        operation = self._operation(f"groups {' '.join(names)}", value=value)
+        await self._write([operation], _groups(names, value))
+
+    async def _change_topics(self) -> None:
+        names, rng = self._names(), self._rng
+        body: Any
+        if rng.random() < 0.6:
+            kind = "create_topic"
+            body = pb.CreateTopicsRequest(
+                topics=[
+                    pb.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+                    for name in names
+                ]
+            )
+        else:
+            kind, body = "delete_topic", pb.DeleteTopicsRequest(names=names)
+        # A topic's history is judged call by call: each name is one.
+        await self._write([self._operation(name, kind=kind) for name in names], body)
+
+    async def _grant(self) -> None:
+        entry = pb.AccessControlEntry(
+            resource_type=GROUP_RESOURCE,
+            resource_name=self._rng.choice(NAMES),
+            pattern_type=LITERAL,
+            principal=CALLERS[self._host].principal,
+            host="*",
+            operation=ALL,
+            permission_type=ALLOW,
+        )
+        operation = self._operation("grant itself")
+        await self._write([operation], pb.CreateAclsRequest(creations=[entry]))
+
+    async def _use_client_of_another(self) -> None:
+        """Write under its id, or close it."""
+        rng = self._rng
+        others = sorted(
+            client_id for host, client_id in self._all.opened.items() if host != self._host
+        )
+        if not others:
+            return
+        client_id = rng.choice(others)
+        operation = self._operation(f"client {client_id}", client_id=client_id)
+        if rng.random() < 0.3:
+            request = controller_request(pb.CloseClientRequest(client_id=client_id))
+        else:
+            self._all.values += 1
+            operation.value = str(self._all.values)
+            request = controller_request(_groups(self._names(), operation.value))
+            token = self._brokers.token
+            request.client.generation = token.generation if token is not None else 0
+            request.client.client_id, request.client.sequence = client_id, rng.randint(1, 20)
+        await self._carry_out([operation], lambda: self._send([operation], request))
+
+    async def _write(self, operations: list[Operation], body: Any) -> None:
+        rng, timeout_s = self._rng, self._world.config.timeout_s
+        acks = rng.choice(LEVELS)
+        for operation in operations:
+            operation.acks = acks
+        numbered = rng.random() < (NUMBERED_P if self._session.client_id else OPENS_P)
+
+        async def work() -> None:
+            if numbered:
+                try:
+                    response = await self._session.write(
+                        body, acks=acks, timeout_s=timeout_s, raise_refused=False
+                    )
+                finally:
+                    if self._session.client_id:
+                        self._all.opened[self._host] = self._session.client_id
+                _note(operations, response)
+                return
+            request = controller_request(body, acks=acks)
+            if rng.random() < FORGED_P:
+                self._forge(request.client)
+            await self._send(operations, request)
+
+        await self._carry_out(operations, work)
+
+    def _forge(self, client: common_pb2.ClientIdentity) -> None:
+        """State what is not so."""
+        rng = self._rng
+        others = [site for site in CALLERS.values() if site != CALLERS[self._host]]
+        site = rng.choice(others)
+        if rng.random() < 0.6:
+            client.principal = rng.choice((OPERATOR, OPERATOR, site.principal))
+        if rng.random() < 0.5:
+            client.host = site.address
+        if rng.random() < 0.4:
+            client.node_id = rng.choice(self._world.members).id
+
+    async def _send(self, operations: list[Operation], request: pb.ControllerRequest) -> None:
+        timeout_s = self._world.config.timeout_s
+        if self._rng.random() < 0.7:
+            response = await self._brokers.write(request, timeout_s=timeout_s, raise_refused=False)
+        else:
+            response = await self._controllers.call(
+                request, timeout_s=timeout_s, raise_refused=False
+            )
+        _note(operations, response)
+
+    # --- operations ------------------------------------------------------------------------------
+
+    def _operation(self, key: str, kind: Any = "access", **fields: Any) -> Operation:
+        return self._all.workload.operation(client=self._host, kind=kind, key=key, **fields)
+
+    async def _carry_out(self, operations: list[Operation], work: Any) -> None:
+        try:
+            await work()
+        except ApiError as error:
+            for operation in operations:
+                operation.refused(error)
+        else:
+            for operation in operations:
+                if operation.outcome == "pending":
+                    operation.outcome = "ok"
+        for operation in operations:
+            self._all.workload.answered(operation)
+
+
+LITERAL, GROUP_RESOURCE, ALL, ALLOW = 3, 3, 2, 3
+
+
+def _groups(names: list[str], value: str) -> pb.IncrementalAlterConfigsRequest:
+    config = pb.AlterableConfig(name=GROUP_KEY, value=value)
+    return pb.IncrementalAlterConfigsRequest(
+        resources=[
+            pb.AlterConfigsResource(resource_type=GROUP, resource_name=name, configs=[config])
+            for name in names
+        ]
+    )
+
+
+def _note(operations: list[Operation], response: pb.ControllerResponse) -> None:
+    """What the answer says of each; of topics each has its own result."""
+    for index, operation in enumerate(operations):
+        operation.response = response
+        if response.HasField("write"):
+            operation.offset = response.write.token.offset
+            operation.generation = response.write.token.generation
+            operation.reached = response.write.reached
+        if operation.kind not in TOPIC_KINDS:
+            continue
+        if response.write.duplicate:
+            # Executed by an earlier attempt, whose answer is lost: of several topics nobody knows.
+            operation.outcome = "ok" if len(operations) == 1 else "unknown"
+            continue
+        body = (
+            response.create_topics if operation.kind == "create_topic" else response.delete_topics
+        )
+        result = body.topics[index]
+        if result.HasField("error"):
+            operation.refused(error_from_wire(result.error))
+            operation.offset = -1

@@ -1,0 +1,232 @@
+"""Nothing that somebody may not do is in the committed log (I27).
+
+With an authorizer each batch with a client's principal is judged by the entries just before it in
+the log, with a naive authorizer (``acl_history``):
+
+* the principal had the right to what each of its records does, from one of its addresses; if its
+  call is known, from the one that it came from;
+* the principal is the one that the client's certificate proves, whatever the client has stated, and
+  whichever nodes have forwarded it;
+* a numbered write, and the end of a client, are of the principal that has opened the client; nobody
+  is told anything of the writes of another's.
+
+Would catch: a request that is decided by the committed entries, and not by those before it in the
+log; an item executed that was refused; a claim that is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from typing_extensions import override
+
+from raftlog.metadata.records import Record, RecordType
+from simulation.checks.acl_history import (
+    ALTER,
+    ALTER_CONFIGS,
+    CLIENT_SESSION,
+    CLUSTER,
+    CREATE,
+    DELETE,
+    EXPORT_CURSOR,
+    GROUP,
+    HOSTNAME,
+    OF_CLUSTER,
+    TOPIC,
+    AclHistory,
+    Right,
+)
+from simulation.checks.api import Checker, CheckFailedError, Operation, World
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+from simulation.identities import CALLERS, OPERATOR, ROOT, principal_of
+
+LEVEL = 7
+"""Of metadata.version, from which on clients have owners."""
+CONFIGS_OF_GROUPS = 32
+ALTER_CLUSTER: Right = (ALTER, CLUSTER, OF_CLUSTER)
+NODE = "User:node-"
+OF_NODES = frozenset(
+    {
+        RecordType.REGISTER_BROKER,
+        RecordType.BROKER_REGISTRATION_CHANGE,
+        RecordType.PARTITION_CHANGE,
+        RecordType.HOSTNAME,
+        RecordType.VOTERS,
+    }
+)
+"""What nodes may bring about in their own names."""
+
+
+def right_of_config(message: Any, alone: int) -> Right:
+    """``alone``: the operation, of a config record or of a resource in a request."""
+    if message.resource_type == TOPIC:
+        return (alone, TOPIC, message.resource_name)
+    if message.resource_type == CONFIGS_OF_GROUPS:
+        return (alone, GROUP, message.resource_name)
+    return (alone, CLUSTER, OF_CLUSTER)
+
+
+class Rights(Checker):
+    """I27, of what is written."""
+
+    def __init__(self, ledger: Ledger, history: AclHistory) -> None:
+        self._golden, self._history = ledger.golden, history
+        self._level = 1
+        self._topics: dict[bytes, str] = {}
+        self._owners: dict[int, str] = {}
+        """Id of a client -> who has opened it."""
+        self._addresses: dict[str, list[str]] = {}
+        for site in CALLERS.values():
+            self._addresses.setdefault(site.principal, []).append(site.address)
+        self._written: dict[int, tuple[str, int, list[Right]]] = {}
+        """Offset of a record -> its batch's principal and base offset; what it needed any of."""
+        self._values: dict[str, Operation] = {}
+        self.batches = 0
+        """Of the callers."""
+        self.from_one_place = 0
+        """Of these, whose call is known."""
+        self.kept_out = 0
+        """Tries to use another's client."""
+        self._rights_of: dict[int, Callable[[Any, int], list[Right]]] = {
+            RecordType.TOPIC: self._of_topic,
+            RecordType.REMOVE_TOPIC: lambda one, _: [(DELETE, TOPIC, self._topics[one.topic_id])],
+            RecordType.PARTITION: lambda one, _: [(ALTER, TOPIC, self._topics[one.topic_id])],
+            RecordType.CONFIG: lambda one, _: [right_of_config(one, ALTER_CONFIGS)],
+            RecordType.OPEN_CLIENT: lambda one, _: [(CREATE, CLIENT_SESSION, one.name)],
+            RecordType.HOSTNAME: lambda one, _: [(ALTER, HOSTNAME, one.hostname)],
+            RecordType.EXPORT_CURSOR: lambda one, _: [(ALTER, EXPORT_CURSOR, one.name)],
+        }
+
+    @override
+    def begin(self, world: World) -> None:
+        super().begin(world)
+        if world.config.authorizer:
+            self._history.super_users = frozenset({OPERATOR})
+            self._history.allow_everyone = world.config.allow_everyone
+            self._golden.listeners.append(self._committed)
+
+    # --- the log ---------------------------------------------------------------------------------
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        header = logged.header
+        created = {one.message.topic_id for one in records if one.type == RecordType.TOPIC}
+        created_names = {one.message.name for one in records if one.type == RecordType.TOPIC}
+        if header.sequence:
+            self._check_owner(
+                header.client_id, header.principal, f"a write at {header.base_offset}"
+            )
+        self.batches += header.principal in self._addresses
+        for offset, record in enumerate(records, header.base_offset):
+            message = record.message
+            self._note(record, offset, header.principal)
+            if record.type == RecordType.CLOSE_CLIENT:
+                if header.principal:
+                    self._check_owner(message.client_id, header.principal, f"its end at {offset}")
+                self._owners.pop(message.client_id, None)
+                continue
+            if not header.principal:
+                continue
+            if record.type == RecordType.PARTITION and message.topic_id in created:
+                continue
+            if record.type == RecordType.CONFIG and message.resource_name in created_names:
+                continue
+            self._check_record(logged, record, offset)
+        # Each batch is judged by what was before it.
+        self._history.committed(logged, records)
+
+    def _note(self, record: Record, offset: int, principal: str) -> None:
+        message = record.message
+        if record.type == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
+            self._level = message.feature_level
+        elif record.type == RecordType.TOPIC:
+            self._topics[message.topic_id] = message.name
+        elif record.type == RecordType.OPEN_CLIENT and self._level >= LEVEL:
+            self._owners[offset] = principal
+
+    def _check_record(self, logged: Logged, record: Record, offset: int) -> None:
+        principal, before = logged.header.principal, logged.header.base_offset - 1
+        if principal.startswith(NODE):
+            if record.type not in OF_NODES:
+                raise CheckFailedError(
+                    f"I27: {principal} has written {RecordType(record.type).name} at {offset}"
+                )
+            return
+        if principal not in self._addresses and principal not in (OPERATOR, ROOT):
+            raise CheckFailedError(f"I27: at {offset} is a write of {principal}, who is nobody")
+        self._check_value(record, principal, offset)
+        of_record = self._rights_of.get(record.type)
+        rights = [ALTER_CLUSTER] if of_record is None else of_record(record.message, offset)
+        self._written[offset] = principal, before + 1, rights
+        hosts = self._addresses.get(principal, ["?"])
+        if not any(self._history.allows(principal, hosts, right, before) for right in rights):
+            raise CheckFailedError(
+                f"I27: {principal} has written {RecordType(record.type).name} at {offset}, and had"
+                f" none of {rights} (operation, type, name) before it"
+            )
+
+    def _check_value(self, record: Record, principal: str, offset: int) -> None:
+        """Each value of a group's config is written by one call."""
+        if record.type != RecordType.CONFIG or record.message.resource_type != CONFIGS_OF_GROUPS:
+            return
+        operation = self._values.get(record.message.value)
+        if operation is not None:
+            self._check_principal(operation, principal, offset)
+
+    def _of_topic(self, message: Any, offset: int) -> list[Right]:
+        return [(CREATE, TOPIC, message.name), (CREATE, CLUSTER, OF_CLUSTER)]
+
+    def _check_owner(self, client_id: int, principal: str, what: str) -> None:
+        owner = self._owners.get(client_id)
+        if owner is not None and owner != principal:
+            raise CheckFailedError(
+                f"I27: client {client_id} is of {owner}, and {principal} has used it: {what}"
+            )
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    @override
+    def client_invoked(self, operation: Operation) -> None:
+        if operation.kind == "access" and operation.value:
+            self._values[operation.value] = operation
+
+    @override
+    def client_returned(self, operation: Operation) -> None:
+        if not self.world.config.authorizer:
+            return
+        site = CALLERS.get(operation.client)
+        if site is not None and operation.client_id >= 0:
+            if operation.outcome == "ok":
+                what = f"number {operation.number} was answered"
+                self._check_owner(operation.client_id, site.principal, what)
+            self.kept_out += operation.outcome == "failed"
+        found = self._written.get(operation.offset)
+        if operation.outcome != "ok" or found is None or operation.mode or _is_read(operation):
+            return
+        principal, base, rights = found
+        self._check_principal(operation, principal, operation.offset)
+        if site is None or operation.response.write.duplicate:
+            # What it is a duplicate of may have come from the principal's other host.
+            return
+        self.from_one_place += 1
+        if not any(
+            self._history.allows(principal, (site.address,), right, base - 1) for right in rights
+        ):
+            raise CheckFailedError(
+                f"I27: {principal} has written at {operation.offset} from {site.address}, and had"
+                f" none of {rights} (operation, type, name) there"
+            )
+
+    def _check_principal(self, operation: Operation, principal: str, offset: int) -> None:
+        host = operation.client.partition(".")[0]
+        proved = principal_of(host, self.world.config)
+        if principal != proved:
+            raise CheckFailedError(
+                f"I27: number {operation.number} of {operation.client}, who is {proved}, is at"
+                f" {offset} as a write of {principal}"
+            )
+
+
+def _is_read(operation: Operation) -> bool:
+    return operation.kind in ("read_config", "read_topics") or operation.key.startswith("read")

@@ -1,0 +1,228 @@
+"""Nobody is shown what he may not see, and nodes believe no client that poses as one of them (I28).
+
+* What a broker answers a caller shows only what the entries of the newest image that the broker has
+  applied allow, whichever image answers; and it refuses only what these do not allow.
+* After a change of entries was answered ``acknowledged`` or ``visible``, what an unfenced broker
+  answers to a read that began later shows nothing that no state since then has allowed.
+* A listing of a controller shows only what was allowed in some committed image between the call and
+  the answer.
+* The log is shown to no client that was never allowed to read it.
+* Whatever is answered to a client that sends what nodes send is the refusal of exactly that.
+
+Would catch: a read that is checked when it comes in and not when it is answered, or by the image
+that answers; verdicts that are kept; a listing that is not filtered; a guard that has a gap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from typing_extensions import override
+
+from raftlog.errors import ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.quorum.v1 import quorum_pb2
+from simulation.checks.acl_history import (
+    CLUSTER,
+    CLUSTER_ACTION,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    EXPORT_CURSOR,
+    HOSTNAME,
+    OF_CLUSTER,
+    TOPIC,
+    AclHistory,
+    Right,
+)
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.floors import Floors
+from simulation.checks.ledger import Ledger
+from simulation.checks.rights import right_of_config
+from simulation.identities import CALLERS, FORGER
+
+SENT_MAX = 1000
+REFUSALS = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+DESCRIBE_CLUSTER: Right = (DESCRIBE, CLUSTER, OF_CLUSTER)
+OF_CLUSTER_LISTS = frozenset({"describe_brokers", "list_partition_reassignments", "describe_acls"})
+
+
+class _Sent(NamedTuple):
+    """An answer as it left its broker, which a client gets as this very object."""
+
+    response: Any
+    unfenced: bool
+
+
+class Shown(Checker):
+    """I28."""
+
+    def __init__(self, ledger: Ledger, history: AclHistory) -> None:
+        self._golden, self._history = ledger.golden, history
+        self._floor = Floors()
+        self._began: dict[int, int] = {}
+        """Number of a call -> the last offset that was committed when it began."""
+        self._sent: deque[_Sent] = deque(maxlen=SENT_MAX)
+        self.shown = 0
+        """Things that brokers have shown callers."""
+        self.refused = 0
+        """Things that brokers have refused them."""
+        self.held_to = 0
+        """Things shown to reads that began after an acknowledged change."""
+        self.listed = 0
+        """Things that controllers have listed for them."""
+        self.log_reads = 0
+        """Answers to who reads the log."""
+        self.posed = 0
+        """Answers to who poses as a node."""
+
+    # --- what leaves a node ----------------------------------------------------------------------
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        if peer == FORGER:
+            self._check_posed(host, message)
+        elif peer in CALLERS and type(message) is broker_pb2.BrokerResponse:
+            self._check_answer(host, peer, message)
+        elif peer in CALLERS and type(message) is pb.MetadataFetchResponse:
+            self._check_log(host, peer, message)
+
+    def _check_answer(self, host: Any, peer: str, response: broker_pb2.BrokerResponse) -> None:
+        standing, service = self._golden.standing(host.id), host.service
+        if service is None:
+            return
+        unfenced = not standing.fenced and standing.broker_epoch == service.lifecycle.epoch
+        self._sent.append(_Sent(response, unfenced))
+        site, newest = CALLERS[peer], service.view.tip.offset
+        for right, refused in _judged(response):
+            allowed = self._history.allows(site.principal, (site.address,), right, newest)
+            self.refused += refused
+            self.shown += not refused
+            if allowed is refused:
+                raise CheckFailedError(
+                    f"I28: {host.name} {'refuses' if refused else 'shows'} {site.principal} at"
+                    f" {site.address} {right} (operation, type, name), which the entries at"
+                    f" {newest}, the newest that it has applied,"
+                    f" {'allow' if allowed else 'do not allow'}"
+                )
+
+    def _check_log(
+        self, host: ControllerView | BrokerView, peer: str, response: pb.MetadataFetchResponse
+    ) -> None:
+        # By the image of a controller that may be behind, or has just begun: no more is promised.
+        self.log_reads += 1
+        site, last = CALLERS[peer], self._golden.end - 1
+        if not response.HasField("error") and not self._history.ever_allows(
+            site.principal, site.address, (CLUSTER_ACTION, CLUSTER, OF_CLUSTER), -1, last
+        ):
+            raise CheckFailedError(
+                f"I28: {host.name} shows {site.principal} at {site.address} the log, who was never"
+                " allowed to read it"
+            )
+
+    def _check_posed(self, host: ControllerView | BrokerView, message: Any) -> None:
+        if isinstance(message, broker_pb2.BrokerResponse | pb.ControllerResponse) and (
+            not message.correlation_id and not message.HasField("error")
+        ):
+            return  # News for all.
+        self.posed += 1
+        if _code(message) != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise CheckFailedError(
+                f"I28: {host.name} answers a client that poses as a node: {str(message)[:200]}"
+            )
+
+    # --- what clients learn ----------------------------------------------------------------------
+
+    @override
+    def client_invoked(self, operation: Operation) -> None:
+        if operation.client in CALLERS:
+            self._began[operation.number] = self._golden.end - 1
+
+    @override
+    def client_returned(self, operation: Operation) -> None:
+        if (
+            operation.outcome == "ok"
+            and operation.offset >= 0
+            and operation.reached >= common_pb2.ACKS_ACKNOWLEDGED
+        ):
+            self._floor.raise_to(operation.offset, operation.returned_at)
+        began = self._began.pop(operation.number, None)
+        if began is None or operation.outcome != "ok":
+            return
+        if isinstance(operation.response, broker_pb2.BrokerResponse):
+            self._check_floor(operation)
+        elif isinstance(operation.response, pb.ControllerResponse):
+            for right in _listed(operation.response):
+                self.listed += 1
+                self._check_since(operation, right, began, "since it asked")
+
+    def _check_floor(self, operation: Operation) -> None:
+        response = operation.response
+        sent = next((one for one in reversed(self._sent) if one.response is response), None)
+        floor = self._floor.at(operation.invoked_at)
+        if sent is None or not sent.unfenced or floor < 0:
+            return
+        for right, refused in _judged(response):
+            if not refused:
+                self.held_to += 1
+                self._check_since(
+                    operation, right, floor, f"since {floor} was acknowledged, before it began"
+                )
+
+    def _check_since(self, operation: Operation, right: Right, first: int, since: str) -> None:
+        site, last = CALLERS[operation.client], self._golden.end - 1
+        if not self._history.ever_allows(site.principal, site.address, right, first, last):
+            raise CheckFailedError(
+                f"I28: {operation.client}'s {operation.key} (number {operation.number}) is shown"
+                f" {right} (operation, type, name), which {site.principal} at {site.address} has"
+                f" not been allowed {since}"
+            )
+
+
+def _judged(response: broker_pb2.BrokerResponse) -> Iterator[tuple[Right, bool]]:
+    """What an answer shows, and what it refuses."""
+    kind = response.WhichOneof("body")
+    if kind == "metadata":
+        for topic in response.metadata.topics:
+            yield (DESCRIBE, TOPIC, topic.name), topic.error_code in REFUSALS
+    elif kind == "describe_configs":
+        for result in response.describe_configs.results:
+            yield right_of_config(result, DESCRIBE_CONFIGS), result.error_code in REFUSALS
+    elif kind in ("describe_cluster", "describe_broker"):
+        yield DESCRIBE_CLUSTER, False
+
+
+def _listed(response: pb.ControllerResponse) -> Iterable[Right]:
+    """What a controller's listing shows."""
+    kind = response.WhichOneof("body")
+    if kind in OF_CLUSTER_LISTS:
+        return [DESCRIBE_CLUSTER]
+    if kind == "list_hostnames":
+        hostnames = response.list_hostnames
+        of_cluster = bool(hostnames.absent_ids or hostnames.waiting_brokers)
+        return [
+            *((DESCRIBE, HOSTNAME, one.hostname) for one in hostnames.hostnames),
+            *[DESCRIBE_CLUSTER] * of_cluster,
+        ]
+    if kind == "list_export_cursors":
+        return [(DESCRIBE, EXPORT_CURSOR, one.name) for one in response.list_export_cursors.cursors]
+    return []
+
+
+def _code(message: Any) -> int:
+    """The error of any response to what nodes send."""
+    if isinstance(message, quorum_pb2.QuorumMessage):
+        body = message.WhichOneof("body")
+        message = getattr(message, str(body))
+    if "error" in message.DESCRIPTOR.fields_by_name:
+        return int(message.error.error_code)
+    return int(message.error_code)
