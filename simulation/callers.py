@@ -100,6 +100,8 @@ class Caller:
             transport, world.fleet.endpoints, rng=world.rng(f"{host} controllers")
         )
         self._transport = transport
+        self._leaders: dict[str, BrokerClient] = {}
+        """By endpoint."""
         self._session = self._brokers.session(host)
         self._under_way = 0
         self._calls = (
@@ -112,6 +114,7 @@ class Caller:
             (0.03, self._grant),
             (0.05, self._use_client_of_another),
             (0.02, self._read_log),
+            (0.1 * bool(world.config.data_per_s), self._read_records),
         )
 
     async def live(self) -> None:
@@ -174,6 +177,43 @@ class Caller:
         dialer = self._transport.dial(address, Conversation.OBSERVER, SendsOne(fetch))
         await asyncio.sleep(WAITS_S)
         dialer.close()
+
+    async def _read_records(self) -> None:
+        """Of a partition that is most likely empty: a fetch waits."""
+        world, rng = self._world, self._rng
+        service = world.active()
+        if service is None or not len(service.image.partitions):
+            return
+        topic_id, index = rng.choice(sorted(service.image.partitions))
+        partition = service.image.partitions[topic_id, index]
+        leader = next((one for one in world.members if one.id == partition.leader), None)
+        if leader is None:
+            return
+        named = {
+            "topic_id": topic_id,
+            "partition_index": index,
+            "current_leader_epoch": partition.leader_epoch,
+        }
+        request = broker_pb2.BrokerRequest()
+        if rng.random() < 0.3:
+            request.list_offsets.partitions.add(**named, timestamp=-1)
+        else:
+            request.fetch.max_wait_ms, request.fetch.min_bytes = 500, 1
+            request.fetch.max_bytes = 1000
+            request.fetch.partitions.add(**named, partition_max_bytes=1000)
+        client = self._leaders.get(leader.endpoint)
+        if client is None:
+            client = self._leaders[leader.endpoint] = BrokerClient(
+                self._transport,
+                [leader.endpoint],
+                rng=world.rng(f"{self._host} {leader.endpoint}"),
+            )
+        operation = self._operation("read records")
+
+        async def work() -> None:
+            operation.response = await client.send(request, world.config.timeout_s)
+
+        await self._carry_out([operation], work)
 
     async def _read(self, key: str, body: Any) -> None:
         if self._rng.random() < 0.5:

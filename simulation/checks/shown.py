@@ -34,6 +34,7 @@ from simulation.checks.acl_history import (
     EXPORT_CURSOR,
     HOSTNAME,
     OF_CLUSTER,
+    READ,
     TOPIC,
     AclHistory,
     Right,
@@ -103,7 +104,7 @@ class Shown(Checker):
         unfenced = not standing.fenced and standing.broker_epoch == service.lifecycle.epoch
         self._sent.append(_Sent(response, unfenced))
         site, newest = CALLERS[peer], service.view.tip.offset
-        for right, refused in _judged(response):
+        for right, refused in self._judged(response):
             allowed = self._history.allows(site.principal, (site.address,), right, newest)
             self.refused += refused
             self.shown += not refused
@@ -165,13 +166,32 @@ class Shown(Checker):
                 self.listed += 1
                 self._check_since(operation, right, began, "since it asked")
 
+    def _judged(self, response: broker_pb2.BrokerResponse) -> Iterator[tuple[Right, bool]]:
+        """What an answer shows, and what it refuses."""
+        kind = response.WhichOneof("body")
+        if kind == "metadata":
+            for topic in response.metadata.topics:
+                yield (DESCRIBE, TOPIC, topic.name), topic.error_code in REFUSALS
+        elif kind == "describe_configs":
+            for result in response.describe_configs.results:
+                yield right_of_config(result, DESCRIBE_CONFIGS), result.error_code in REFUSALS
+        elif kind in ("describe_cluster", "describe_broker"):
+            yield DESCRIBE_CLUSTER, False
+        elif kind in ("fetch", "list_offsets"):
+            operation = READ if kind == "fetch" else DESCRIBE
+            for partition in getattr(response, kind).partitions:
+                # Another error is of a partition that is not here.
+                if partition.error_code in REFUSALS or not partition.error_code:
+                    name = self._golden.topic_name(partition.topic_id)
+                    yield (operation, TOPIC, name), partition.error_code in REFUSALS
+
     def _check_floor(self, operation: Operation) -> None:
         response = operation.response
         sent = next((one for one in reversed(self._sent) if one.response is response), None)
         floor = self._floor.at(operation.invoked_at)
         if sent is None or not sent.unfenced or floor < 0:
             return
-        for right, refused in _judged(response):
+        for right, refused in self._judged(response):
             if not refused:
                 self.held_to += 1
                 self._check_since(
@@ -186,19 +206,6 @@ class Shown(Checker):
                 f" {right} (operation, type, name), which {site.principal} at {site.address} has"
                 f" not been allowed {since}"
             )
-
-
-def _judged(response: broker_pb2.BrokerResponse) -> Iterator[tuple[Right, bool]]:
-    """What an answer shows, and what it refuses."""
-    kind = response.WhichOneof("body")
-    if kind == "metadata":
-        for topic in response.metadata.topics:
-            yield (DESCRIBE, TOPIC, topic.name), topic.error_code in REFUSALS
-    elif kind == "describe_configs":
-        for result in response.describe_configs.results:
-            yield right_of_config(result, DESCRIBE_CONFIGS), result.error_code in REFUSALS
-    elif kind in ("describe_cluster", "describe_broker"):
-        yield DESCRIBE_CLUSTER, False
 
 
 def _listed(response: pb.ControllerResponse) -> Iterable[Right]:

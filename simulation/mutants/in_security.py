@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulation.mutants.configs import RIGHTS, RIGHTS_LATE, RIGHTS_PENDING
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
@@ -155,6 +157,19 @@ MUTANTS = (
         ),
         RIGHTS_LATE,
         "slow links, brokers that are behind",
+    ),
+    Mutant(
+        "fetch-checked-on-arrival",
+        "a fetch of records that waits is checked when it comes in, and not when it is answered",
+        (
+            Edit(
+                "broker.service.access:RequestAccess.partitions",
+                "late = self._refused(asker, row.operation, response.partitions)",
+                "late = {}",
+            ),
+        ),
+        replace(RIGHTS, data_per_s=5.0),
+        "fetches that wait",
     ),
     Mutant(
         "removed-entry-counts",

@@ -65,6 +65,7 @@ def test_elements_are_drawn_for_some_runs_each_and_fit_the_rest() -> None:
         sum(bool(config.snapshot_part_bytes) for config in configs) / 300,
         sum(bool(config.old_build) for config in configs) / 300,
         sum(config.recovery for config in configs) / 300,
+        sum(config.authorizer for config in configs) / 300,
     ):
         assert 0.2 < share < 0.5
     for config in configs:
@@ -73,3 +74,9 @@ def test_elements_are_drawn_for_some_runs_each_and_fit_the_rest() -> None:
         assert not config.old_build or 0 < config.release_version <= config.old_build
         assert not config.recovery or (config.voters > 1 and not config.release_version)
         assert not config.recovery or not {"bit_flip", "lower_features"} & set(config.faults)
+        # A broker without an id has no certificate; level 7 is there, or is raised to.
+        assert not config.authorizer or not {"newcomer", "lower_features"} & set(config.faults)
+        assert not config.authorizer or config.brokers
+        assert (
+            not config.authorizer or not config.release_version or "raise_features" in config.faults
+        )

@@ -47,6 +47,7 @@ def chunk_of(
     *messages: Any,
     client: tuple[int, int] = (0, 0),
     timestamp_ms: int = 1,
+    principal: str = "",
 ) -> bytes:
     """One batch."""
     control = isinstance(messages[0], (pb.LeaderChangeRecord, pb.VotersRecord))
@@ -58,6 +59,7 @@ def chunk_of(
         control=control,
         client_id=client[0],
         sequence=client[1],
+        principal=principal,
     )
 
 
@@ -158,11 +160,17 @@ class Trace:
     ``checkers`` are told of it as in a simulation; the ledger is the first.
     """
 
-    def __init__(self, *makers: Any, voters: tuple[Voter, ...] = VOTERS, brokers: int = 0) -> None:
+    def __init__(
+        self,
+        *makers: Any,
+        voters: tuple[Voter, ...] = VOTERS,
+        brokers: int = 0,
+        config: SwarmConfig | None = None,
+    ) -> None:
         self.ledger = Ledger()
         self.checkers: list[Checker] = [self.ledger, *(make(self.ledger) for make in makers)]
         self.time = 0.0
-        self.config = SwarmConfig()
+        self.config = config or SwarmConfig()
         self.controllers = [Host(voter.node_id, voters) for voter in voters]
         self.brokers = [Broker(i) for i in range(1, brokers + 1)]
         self._hosts: dict[str, Any] = {
@@ -254,11 +262,12 @@ class Trace:
         *messages: Any,
         durable: bool = True,
         client: tuple[int, int] = (0, 0),
+        principal: str = "",
     ) -> int:
         """One batch at the end of this node's log; its end."""
         log = self.ledger.nodes[name].log
         base = log.end
-        chunk = chunk_of(base, epoch, *messages, client=client)
+        chunk = chunk_of(base, epoch, *messages, client=client, principal=principal)
         return self.append_chunk(name, base, chunk, durable=durable)
 
     def append_chunk(
@@ -303,9 +312,15 @@ class Trace:
     def send(self, name: str, peer: str, message: Any) -> None:
         self.tell("message_sent", self.host(name), peer, message)
 
-    def committed(self, epoch: int, *messages: Any, client: tuple[int, int] = (0, 0)) -> int:
+    def committed(
+        self,
+        epoch: int,
+        *messages: Any,
+        client: tuple[int, int] = (0, 0),
+        principal: str = "",
+    ) -> int:
         """One batch of c1's, on all voters that are up, and committed; its last offset."""
-        end = self.append("c1", epoch, *messages, client=client)
+        end = self.append("c1", epoch, *messages, client=client, principal=principal)
         for host in self.controllers[1:]:
             if host.core is not None:
                 self.replicate("c1", host.name)

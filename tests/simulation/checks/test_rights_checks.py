@@ -1,0 +1,366 @@
+"""What nobody had the right to do or to see is noticed, by a second authorizer of its own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from checks_harness import Trace, registered
+
+from raftlog.errors import ErrorCode
+from raftlog.metadata.acls import (
+    OPERATIONS_OF,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+    Resource,
+)
+from raftlog.quorum import events as ev
+from raftlog.security.authorizer import Authorizer, Caller
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+from raftlog.wire.records.v1 import records_pb2 as pb
+from simulation.checks.acl_history import CREATE, DESCRIBE, TOPIC, AclHistory
+from simulation.checks.api import CheckFailedError
+from simulation.checks.rights import Rights
+from simulation.checks.shown import Shown
+from simulation.identities import CALLERS, OPERATOR
+from simulation.swarm.config import SwarmConfig
+from simulation.world import run_swarm
+
+ALICE, HERE, AWAY = "User:alice", "10.1.0.1", "10.1.0.2"
+BOB = "User:bob"
+ACKNOWLEDGED = 1
+
+
+def entry(number: int, **fields: Any) -> pb.AccessControlEntryRecord:
+    """ALLOW alice CREATE on the topic t, but for what is said."""
+    said = {
+        "resource_type": AclResourceType.TOPIC,
+        "resource_name": "t",
+        "pattern_type": PatternType.LITERAL,
+        "principal": ALICE,
+        "host": "*",
+        "operation": AclOperation.CREATE,
+        "permission_type": AclPermission.ALLOW,
+        **fields,
+    }
+    return pb.AccessControlEntryRecord(id=number.to_bytes(16, "big"), **said)
+
+
+def removed(number: int) -> pb.RemoveAccessControlEntryRecord:
+    return pb.RemoveAccessControlEntryRecord(id=number.to_bytes(16, "big"))
+
+
+def topic(name: str = "t") -> pb.TopicRecord:
+    return pb.TopicRecord(name=name, topic_id=name.encode().rjust(16))
+
+
+def begun(**config: Any) -> Trace:
+    acls = AclHistory()
+    trace = Trace(
+        lambda ledger: Rights(ledger, acls),
+        lambda ledger: Shown(ledger, acls),
+        brokers=1,
+        config=SwarmConfig(authorizer=True, **config),
+    )
+    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
+    trace.step("c1", ev.BecameLeader(1, (1, 2)))
+    for name in ("c2", "c3"):
+        trace.replicate("c1", name)
+    trace.commit("c1", 1)
+    trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=7))
+    return trace
+
+
+# --- what is written ---------------------------------------------------------------------------
+
+
+def test_a_write_by_right_passes() -> None:
+    trace = begun()
+    trace.committed(1, entry(1), principal=OPERATOR)
+    trace.committed(1, topic(), principal=ALICE)
+    trace.committed(1, topic("of the controller"))
+    assert trace.checkers[1].looked_at()["batches"] == 1
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [],
+        [entry(1, principal=BOB)],
+        [entry(1, resource_name="t2")],
+        [entry(1, operation=AclOperation.DESCRIBE)],
+        [entry(1), entry(2, permission_type=AclPermission.DENY, principal="User:*")],
+        [entry(1), removed(1)],
+        [entry(1, host="10.9.9.9")],
+    ],
+)
+def test_a_write_without_a_right_is_noticed(entries: list[Any]) -> None:
+    trace = begun()
+    for one in entries:
+        trace.committed(1, one)
+    with pytest.raises(CheckFailedError, match="I27: User:alice has written TOPIC"):
+        trace.committed(1, topic(), principal=ALICE)
+
+
+def test_what_comes_later_in_the_log_gives_no_right_and_takes_none() -> None:
+    trace = begun()
+    trace.committed(1, entry(1))
+    trace.committed(1, topic(), principal=ALICE)
+    trace.committed(1, removed(1))
+    with pytest.raises(CheckFailedError, match="I27"):
+        trace.committed(1, topic("t2"), entry(2, resource_name="t2"), principal=ALICE)
+
+
+def test_a_right_of_another_address_of_the_principal_is_noticed_when_the_call_is_known() -> None:
+    trace = begun()
+    trace.committed(1, entry(1, host=AWAY))
+    call = trace.invoke("access", client="alice")
+    offset = trace.committed(1, topic(), principal=ALICE)
+    with pytest.raises(CheckFailedError, match=f"from {HERE}"):
+        trace.give(call, offset=offset, response=controller_pb2.ControllerResponse())
+
+
+def test_a_principal_that_the_caller_has_not_proved_is_noticed() -> None:
+    trace = begun()
+    trace.committed(1, entry(1))
+    call = trace.invoke("access", client="mallory")
+    offset = trace.committed(1, topic(), principal=ALICE)
+    with pytest.raises(CheckFailedError, match="mallory, who is User:mallory"):
+        trace.give(call, offset=offset, response=controller_pb2.ControllerResponse())
+
+
+def test_a_value_under_another_principal_is_noticed_though_nobody_knows_what_became_of_it() -> None:
+    trace = begun()
+    trace.invoke("access", "groups", value="17", client="mallory")
+    group = pb.ConfigRecord(resource_type=32, resource_name="g", name="k", value="17")
+    with pytest.raises(CheckFailedError, match="mallory, who is User:mallory"):
+        trace.committed(1, group, principal=OPERATOR)
+
+
+def test_a_principal_that_nobody_has_is_noticed() -> None:
+    with pytest.raises(CheckFailedError, match="who is nobody"):
+        begun().committed(1, topic(), principal="User:eve")
+
+
+def test_a_node_that_writes_what_only_clients_write_is_noticed() -> None:
+    begun().committed(1, registered(1, 1), principal="User:node-1")
+    with pytest.raises(CheckFailedError, match="User:node-1 has written TOPIC"):
+        begun().committed(1, topic(), principal="User:node-1")
+
+
+def test_a_client_of_another_is_noticed() -> None:
+    def with_client() -> tuple[Trace, int]:
+        trace = begun(allow_everyone=True)
+        return trace, trace.committed(1, pb.OpenClientRecord(name="a"), principal=ALICE)
+
+    trace, client = with_client()
+    trace.committed(1, topic(), client=(client, 1), principal=ALICE)
+    with pytest.raises(CheckFailedError, match="is of User:alice, and User:bob"):
+        trace.committed(1, topic("t2"), client=(client, 2), principal=BOB)
+    trace, client = with_client()
+    with pytest.raises(CheckFailedError, match="its end"):
+        trace.committed(1, pb.CloseClientRecord(client_id=client), principal=BOB)
+    trace, client = with_client()
+    call = trace.invoke("access", client="bob", client_id=client)
+    with pytest.raises(CheckFailedError, match="was answered"):
+        trace.give(call, response=controller_pb2.ControllerResponse())
+
+
+# --- what is shown -----------------------------------------------------------------------------
+
+
+def shows(*names: str, refused: tuple[str, ...] = ()) -> broker_pb2.BrokerResponse:
+    topics = [broker_pb2.MetadataTopic(name=name) for name in names]
+    topics += [
+        broker_pb2.MetadataTopic(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        for name in refused
+    ]
+    return broker_pb2.BrokerResponse(
+        correlation_id=1, metadata=broker_pb2.MetadataResponse(topics=topics)
+    )
+
+
+def at(trace: Trace, offset: int) -> None:
+    """The broker has applied so much."""
+    trace.host("b1").service.view.tip = SimpleNamespace(offset=offset)
+
+
+def test_a_broker_shows_what_its_newest_image_allows_and_refuses_the_rest() -> None:
+    trace = begun()
+    allowed = trace.committed(1, entry(1, operation=AclOperation.READ))
+    denied = trace.committed(1, removed(1))
+    at(trace, allowed)
+    trace.send("b1", "alice", shows("t", refused=("u",)))
+    at(trace, denied)
+    with pytest.raises(CheckFailedError, match="b1 shows User:alice"):
+        trace.send("b1", "alice", shows("t"))
+    at(trace, allowed)
+    with pytest.raises(CheckFailedError, match="b1 refuses User:alice"):
+        trace.send("b1", "alice", shows(refused=("t",)))
+    trace.send("b1", "client0", shows("t", "u"))
+
+
+def taken(reached: int) -> tuple[Trace, int, int]:
+    """A right is given, and taken again; where."""
+    trace = begun()
+    trace.committed(1, registered(1, 5, fenced=False))
+    trace.host("b1").service.lifecycle.epoch = 5
+    given = trace.committed(1, entry(1, operation=AclOperation.DESCRIBE))
+    taking = trace.invoke("access", client="operator")
+    offset = trace.committed(1, removed(1), principal=OPERATOR)
+    trace.give(taking, offset=offset, reached=reached, response=controller_pb2.ControllerResponse())
+    return trace, given, offset
+
+
+def test_what_was_taken_and_acknowledged_is_not_shown_to_who_asks_then() -> None:
+    trace, given, _ = taken(ACKNOWLEDGED)
+    late = trace.invoke("access", "topics", client="alice")
+    at(trace, given)
+    answer = shows("t")
+    trace.send("b1", "alice", answer)
+    with pytest.raises(CheckFailedError, match=r"has not been allowed since .* was acknowledged"):
+        trace.give(late, response=answer)
+
+
+def test_what_was_taken_and_only_committed_may_be_shown_for_a_while() -> None:
+    trace, given, _ = taken(0)
+    late = trace.invoke("access", "topics", client="alice")
+    at(trace, given)
+    answer = shows("t")
+    trace.send("b1", "alice", answer)
+    trace.give(late, response=answer)
+
+
+def test_what_a_fenced_broker_shows_is_held_to_its_own_image_only() -> None:
+    trace, given, _ = taken(ACKNOWLEDGED)
+    late = trace.invoke("access", "topics", client="alice")
+    trace.host("b1").service.lifecycle.epoch = 4
+    at(trace, given)
+    answer = shows("t")
+    trace.send("b1", "alice", answer)
+    trace.give(late, response=answer)
+
+
+@pytest.mark.parametrize("during", [True, False])
+def test_a_listing_shows_what_was_allowed_while_it_was_under_way(during: bool) -> None:
+    trace = begun()
+    about = {"resource_type": AclResourceType.HOSTNAME, "operation": AclOperation.DESCRIBE}
+    trace.committed(1, entry(1, **about))
+    if not during:
+        trace.committed(1, removed(1))
+    call = trace.invoke("access", "list", client="alice")
+    if during:
+        trace.committed(1, removed(1))
+    listed = controller_pb2.ListHostnamesResponse(
+        hostnames=[controller_pb2.MappedHostname(hostname="t")]
+    )
+    response = controller_pb2.ControllerResponse(list_hostnames=listed)
+    if during:
+        trace.give(call, response=response)
+        return
+    with pytest.raises(CheckFailedError, match="not been allowed since it asked"):
+        trace.give(call, response=response)
+
+
+def test_the_log_is_not_shown_to_who_was_never_allowed_to_read_it() -> None:
+    trace = begun()
+    trace.send("c1", "bob", controller_pb2.MetadataFetchResponse(error={"error_code": 31}))
+    with pytest.raises(CheckFailedError, match="never allowed to read it"):
+        trace.send("c1", "bob", controller_pb2.MetadataFetchResponse())
+
+
+REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize(
+    ("refusal", "answer"),
+    [
+        (
+            quorum_pb2.QuorumMessage(vote_response={"error_code": REFUSED}),
+            quorum_pb2.QuorumMessage(vote_response={"vote_granted": True}),
+        ),
+        (quorum_pb2.FetchResponse(error_code=REFUSED), quorum_pb2.FetchResponse()),
+        (
+            controller_pb2.ControllerResponse(error={"error_code": REFUSED}),
+            controller_pb2.ControllerResponse(correlation_id=1, error={"error_code": 77}),
+        ),
+    ],
+)
+def test_who_poses_as_a_node_is_refused_for_that(refusal: Any, answer: Any) -> None:
+    trace = begun()
+    trace.send("c1", "forger", refusal)
+    with pytest.raises(CheckFailedError, match="answers a client that poses as a node"):
+        trace.send("c1", "forger", answer)
+
+
+# --- the second authorizer, and the workload -----------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", [CREATE, DESCRIBE])
+def test_its_verdicts_are_those_of_the_authorizer_in_a_run(operation: int) -> None:
+    acls = AclHistory()
+    trace = Trace(lambda ledger: Rights(ledger, acls), config=SwarmConfig(authorizer=True))
+    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
+    trace.step("c1", ev.BecameLeader(1, (1, 2)))
+    for name in ("c2", "c3"):
+        trace.replicate("c1", name)
+    trace.commit("c1", 1)
+    number = 0
+    for pattern in (PatternType.LITERAL, PatternType.PREFIXED):
+        for name in ("t", "to", "*"):
+            for permission in (AclPermission.ALLOW, AclPermission.DENY):
+                for one in sorted(OPERATIONS_OF[AclResourceType.TOPIC]):
+                    for host in ("*", HERE):
+                        number += 1
+                        if number % 7 == 3 and not (
+                            name == "*" and pattern == PatternType.PREFIXED
+                        ):
+                            trace.committed(
+                                1,
+                                entry(
+                                    number,
+                                    pattern_type=pattern,
+                                    resource_name=name,
+                                    permission_type=permission,
+                                    operation=one,
+                                    host=host,
+                                ),
+                            )
+    authorizer, golden = Authorizer(), trace.ledger.golden
+    asked = 0
+    for offset, image in golden.images.items():
+        for name in ("t", "to", "top", "x"):
+            for host in (HERE, AWAY):
+                asked += 1
+                assert acls.allows(ALICE, (host,), (operation, TOPIC, name), offset) == (
+                    authorizer.allows(
+                        image.acl_index,
+                        Caller(ALICE, host),
+                        AclOperation(operation),
+                        Resource(AclResourceType.TOPIC, name),
+                    )
+                )
+    assert asked > 100
+
+
+def test_in_a_run_every_kind_of_check_has_work() -> None:
+    outcome = run_swarm(
+        1,
+        SwarmConfig(
+            authorizer=True, entries_per_s=8.0, callers_per_s=60.0, exports_per_s=1.0, safety_s=5.0
+        ),
+    )
+    assert outcome.failure is None
+    counts = {
+        name: count
+        for name, count in outcome.looked_at.items()
+        if name.startswith(("Rights.", "Shown."))
+    }
+    assert len(counts) == 9
+    assert all(counts.values()), counts
+    assert set(CALLERS) == {"alice", "alice-away", "bob", "mallory"}
