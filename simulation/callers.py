@@ -24,7 +24,7 @@ from simulation.checks.api import Operation
 from simulation.checks.history import TOPIC_KINDS
 from simulation.forger import WAITS_S, SendsOne
 from simulation.hosts import CLUSTER_ID
-from simulation.identities import CALLERS, OPERATOR
+from simulation.swarm.identities import CALLERS, OPERATOR
 
 if TYPE_CHECKING:
     from simulation.workload import Workload

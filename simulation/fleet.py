@@ -11,7 +11,7 @@ from simulation import faults_disks
 from simulation.checks.broker_ids import BROKER_IDS
 from simulation.host_settings import quorum_of, settings_of_broker, settings_of_controllers
 from simulation.hosts import BrokerHost, ControllerHost
-from simulation.identities import (
+from simulation.swarm.identities import (
     CALLERS,
     FORGER,
     OPERATOR,

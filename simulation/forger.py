@@ -15,7 +15,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 from simulation.hosts import CLUSTER_ID
-from simulation.identities import FORGER
+from simulation.swarm.identities import FORGER
 
 if TYPE_CHECKING:
     from simulation.world import World

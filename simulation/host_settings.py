@@ -11,8 +11,8 @@ from controller.settings import ControllerSettings
 from raftlog.metadata import versions
 from raftlog.quorum.config import QuorumConfig, Voter
 from simulation.hosts import CLUSTER_ID, broker_settings
-from simulation.identities import ROOT, security_settings
 from simulation.swarm.config import SwarmConfig
+from simulation.swarm.identities import ROOT, security_settings
 
 _DEFAULT_PART_BYTES = QuorumConfig("", 0, "", ()).fetch_snapshot_max_bytes
 

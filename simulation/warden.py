@@ -19,7 +19,7 @@ from raftlog.metadata.acls import (
 from raftlog.metadata.versions import supports_acls
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.callers import LEVELS, NAMES
-from simulation.identities import CALLERS, WARDEN
+from simulation.swarm.identities import CALLERS, WARDEN
 
 if TYPE_CHECKING:
     from simulation.workload import Workload

@@ -16,6 +16,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from raftlog.errors import ErrorCode
 from raftlog.quorum import events as ev
 from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
 from raftlog.wire.data.v1.data_pb2 import ReplicaFetchRequest, ReplicaFetchResponse
@@ -83,7 +84,12 @@ class Durability(Checker):
 def _of_partitions(message: Any) -> bool:
     """Whether a broker says something that rests on its disk."""
     if type(message) is BrokerResponse:
-        return message.WhichOneof("body") in ("produce", "fetch")
+        body = message.WhichOneof("body")
+        # Who may do nothing is told so without a look at the disk.
+        return body in ("produce", "fetch") and any(
+            one.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            for one in getattr(message, body).partitions
+        )
     return type(message) in (ReplicaFetchRequest, ReplicaFetchResponse)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
+from raftlog.wire.controller.v1.controller_pb2 import ControllerResponse
 from simulation.checks.acl_history import (
     ALTER,
     ALTER_CONFIGS,
@@ -40,7 +41,7 @@ from simulation.checks.acl_history import (
 from simulation.checks.api import Checker, CheckFailedError, Operation, World
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-from simulation.identities import CALLERS, OPERATOR, ROOT, principal_of
+from simulation.swarm.identities import CALLERS, OPERATOR, ROOT, principal_of
 
 LEVEL = 7
 """Of metadata.version, from which on clients have owners."""
@@ -204,10 +205,13 @@ class Rights(Checker):
         found = self._written.get(operation.offset)
         if operation.outcome != "ok" or found is None or operation.mode or _is_read(operation):
             return
+        if _is_duplicate(operation):
+            # Of a write from another host of the principal's, or by anybody, if the client was
+            # opened at a level at which clients have no owners.
+            return
         principal, base, rights = found
         self._check_principal(operation, principal, operation.offset)
-        if site is None or operation.response.write.duplicate:
-            # What it is a duplicate of may have come from the principal's other host.
+        if site is None:
             return
         self.from_one_place += 1
         if not any(
@@ -226,6 +230,11 @@ class Rights(Checker):
                 f"I27: number {operation.number} of {operation.client}, who is {proved}, is at"
                 f" {offset} as a write of {principal}"
             )
+
+
+def _is_duplicate(operation: Operation) -> bool:
+    response = operation.response
+    return isinstance(response, ControllerResponse) and response.write.duplicate
 
 
 def _is_read(operation: Operation) -> bool:

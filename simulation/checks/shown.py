@@ -43,7 +43,7 @@ from simulation.checks.api import BrokerView, Checker, CheckFailedError, Control
 from simulation.checks.floors import Floors
 from simulation.checks.ledger import Ledger
 from simulation.checks.rights import right_of_config
-from simulation.identities import CALLERS, FORGER
+from simulation.swarm.identities import CALLERS, FORGER
 
 SENT_MAX = 1000
 REFUSALS = frozenset(

@@ -9,6 +9,7 @@ from raftlog.errors import StorageError
 from raftlog.quorum import events as ev
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.voter import VotersAt
+from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
@@ -465,6 +466,20 @@ def test_a_word_after_a_storage_error_is_refused() -> None:
     trace.host("c2").disk.failure = StorageError("fsync: EIO")
     with refused("I18"):
         trace.send("c2", "c1", quorum.FetchResponse())
+
+
+@pytest.mark.parametrize(("code", "rests_on_the_disk"), [(0, True), (29, False)])
+def test_a_broker_may_refuse_who_may_not_read_whatever_its_disk(
+    code: int, rests_on_the_disk: bool
+) -> None:
+    trace = Trace(Durability, brokers=1)
+    trace.host("b1").disk = SimpleNamespace(failure=StorageError("append: EIO"))
+    answer = BrokerResponse(fetch={"partitions": [{"error_code": code}]})
+    if not rests_on_the_disk:
+        trace.send("b1", "client", answer)
+        return
+    with refused("I18"):
+        trace.send("b1", "client", answer)
 
 
 # --- I19 ----------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from simulation.checks.acl_history import CREATE, DESCRIBE, TOPIC, AclHistory
 from simulation.checks.api import CheckFailedError
 from simulation.checks.rights import Rights
 from simulation.checks.shown import Shown
-from simulation.identities import CALLERS, OPERATOR
 from simulation.swarm.config import SwarmConfig
+from simulation.swarm.identities import CALLERS, OPERATOR
 from simulation.world import run_swarm
 
 ALICE, HERE, AWAY = "User:alice", "10.1.0.1", "10.1.0.2"
@@ -364,3 +364,14 @@ def test_in_a_run_every_kind_of_check_has_work() -> None:
     assert len(counts) == 9
     assert all(counts.values()), counts
     assert set(CALLERS) == {"alice", "alice-away", "bob", "mallory"}
+
+
+def test_a_client_of_a_time_without_owners_may_be_used_by_anybody() -> None:
+    trace = begun(allow_everyone=True)
+    trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=6))
+    client = trace.committed(1, pb.OpenClientRecord(name="a"), principal=ALICE)
+    offset = trace.committed(1, topic(), client=(client, 1), principal=ALICE)
+    call = trace.invoke("access", client="bob", client_id=client)
+    duplicate = controller_pb2.ControllerResponse(write={"duplicate": True})
+    trace.give(call, offset=offset, response=duplicate)
+    trace.committed(1, topic("t2"), client=(client, 2), principal=BOB)
