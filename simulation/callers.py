@@ -395,8 +395,9 @@ def _note(operations: list[Operation], response: pb.ControllerResponse) -> None:
         if operation.kind not in TOPIC_KINDS:
             continue
         if response.write.duplicate:
-            # Executed by an earlier attempt, whose answer is lost: of several topics nobody knows.
-            operation.outcome = "ok" if len(operations) == 1 else "unknown"
+            # Of an earlier attempt, whose answer is lost; or of a write of somebody who may use the
+            # client, too.
+            operation.outcome = "unknown"
             continue
         body = (
             response.create_topics if operation.kind == "create_topic" else response.delete_topics
