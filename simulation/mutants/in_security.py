@@ -15,7 +15,7 @@ AUTHORIZED = "controller.decider:Decider._authorized"
 MUTANTS = (
     Mutant(
         "deny-ignored",
-        "a DENY entry for any host decides nothing",
+        "a DENY entry that names no address denies nothing",
         (Edit(ALLOWS, "if any_host.denied & denying:", "if False:"),),
         RIGHTS,
     ),
@@ -37,8 +37,9 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.metadata.acl_index:AclIndex.matching",
-                "if HERE in node:",
-                "if HERE in node and letter is name[-1] and len(found) < 0:",
+                "                if HERE in node:\n                    found.append(node[HERE])",
+                "            else:\n"
+                "                if HERE in node:\n                    found.append(node[HERE])",
             ),
         ),
         RIGHTS,
@@ -197,7 +198,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused-item-executed",
-        "of several configs in one request, those that are refused are set all the same",
+        "of several items in one request, those that are refused are executed all the same",
         (
             Edit(
                 AUTHORIZED,
@@ -218,6 +219,7 @@ MUTANTS = (
             ),
         ),
         RIGHTS,
+        known=1,
     ),
     Mutant(
         "allow-of-other-host",
@@ -269,8 +271,8 @@ MUTANTS = (
         RIGHTS,
     ),
     Mutant(
-        "guard-off-quorum",
-        "a vote and a fetch count under the node id that they name, whoever sends them",
+        "any-node-id",
+        "whatever nodes send counts under the node id that it names, whoever sends it",
         (
             Edit(
                 "raftlog.identity:NodeRule.admits",
