@@ -96,10 +96,11 @@ OTHERS = (
     (0, AWAY),
     (1, configs.TRANSFERS),
     (5, configs.BUILDS),
+    (1, configs.RIGHTS),
 )
 """Twins; disks below their reserve; ids that are given by hand, adopted and new; levels that are
 lowered; controllers that are away, and code that takes time; snapshots in many parts; nodes of two
-builds."""
+builds; rights that change."""
 
 
 @pytest.mark.nightly
