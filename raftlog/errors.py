@@ -102,6 +102,8 @@ class ErrorCode(IntEnum):
 
     Nothing was written.
     """
+    SASL_AUTHENTICATION_FAILED = 58
+    """The call has no token where it needs one, or one that does not count. Nothing was done."""
     UNKNOWN_PRODUCER_ID = 59
     """The client id was never opened, or is closed."""
     FENCED_LEADER_EPOCH = 74

@@ -1,4 +1,6 @@
-"""Who the other side of a connection is: what its certificate says, and which node it makes."""
+"""Who the other side of a connection is: what its certificate and its token say, and which node the
+certificate makes.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +14,27 @@ _RULE = re.compile(r"(CN=|DNS:|URI:)[!-~]+")
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """What a peer has proved in the TLS handshake.
+    """What a peer has proved: in the TLS handshake, and by a token.
 
     ``subject``: the certificate's distinguished name (RFC 2253), empty without a certificate.
     ``names``: the names that a :class:`NodeRule` looks at: ``CN=…`` of the subject, and ``DNS:…``
     and ``URI:…`` of the alternative names. ``fingerprint``: SHA-256 of the certificate, in hex.
+    ``principal``: ``User:…`` of a token, empty without one. Nothing in a token becomes one of the
+    names: it makes nobody a node.
     """
 
     subject: str = ""
     names: frozenset[str] = frozenset()
     fingerprint: str = ""
+    principal: str = ""
 
     def __str__(self) -> str:
-        return self.subject or ", ".join(sorted(self.names)) or "no certificate"
+        certificate = self.subject or ", ".join(sorted(self.names)) or "no certificate"
+        return f"{self.principal} with {certificate}" if self.principal else certificate
 
 
 ANONYMOUS = PeerIdentity()
-"""A peer without a certificate."""
+"""A peer without a certificate and without a token."""
 
 
 @dataclass(frozen=True, slots=True)

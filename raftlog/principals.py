@@ -1,4 +1,6 @@
-"""Which principal a certificate makes of a client (Kafka: ``ssl.principal.mapping.rules``)."""
+"""Which principal a client is: the one of its token, or what the rules make of its certificate
+(Kafka: ``ssl.principal.mapping.rules``).
+"""
 
 from __future__ import annotations
 
@@ -70,8 +72,11 @@ class PrincipalMapping:
     def principal_of(self, identity: PeerIdentity) -> str:
         """``User:…``; ANONYMOUS_PRINCIPAL if there is no subject, or no rule matches it.
 
-        Never empty: what a broker forwards without a principal is its own request.
+        Never empty: what a broker forwards without a principal is its own request. The rules are
+        about certificates: the name in a token is taken as it is.
         """
+        if identity.principal:
+            return identity.principal
         for rule in self.rules:
             name = rule.apply(identity.subject)
             if name is not None:

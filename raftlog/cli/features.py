@@ -44,11 +44,11 @@ def describe(
     Examples:
       raftlog features describe --bootstrap-controller 127.0.0.1:9093
     """
+    from raftlog.cli.client_security import security_of_environment
     from raftlog.cli.quorum_queries import ask_quorum
-    from raftlog.cli.session import tls_of_environment
 
     addresses = controllers(bootstrap_controller)
-    quorum = asyncio.run(ask_quorum(addresses, timeout, tls_of_environment()))
+    quorum = asyncio.run(ask_quorum(addresses, timeout, security_of_environment()))
     if not quorum.descriptions:
         reasons = "; ".join(f"{answer.address}: {answer.failure}" for answer in quorum.answers)
         raise FailedError(f"no node of the quorum answers ({reasons})", Exit.UNREACHABLE)

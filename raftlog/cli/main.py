@@ -29,7 +29,8 @@ GROUP = "raftlog.commands"
 _HELP = """A replicated log of cluster metadata: run its nodes, query them, and read and change the metadata.
 
 Give a controller's address by --bootstrap-controller or RAFTLOG_BOOTSTRAP_CONTROLLER, a broker's by --bootstrap-server or
-RAFTLOG_BOOTSTRAP_SERVER. For mutual TLS set RAFTLOG_TLS_CERTIFICATE_FILE, RAFTLOG_TLS_KEY_FILE and RAFTLOG_TLS_CA_FILE.
+RAFTLOG_BOOTSTRAP_SERVER. For mutual TLS set RAFTLOG_TLS_CERTIFICATE_FILE, RAFTLOG_TLS_KEY_FILE and RAFTLOG_TLS_CA_FILE; for a token
+RAFTLOG_TOKEN_FILE and RAFTLOG_TLS_CA_FILE.
 
 \b
 First steps:

@@ -163,11 +163,11 @@ def _directory_of(voter_id: int, bootstrap_controller: str, timeout_s: float) ->
     """
     import asyncio
 
+    from raftlog.cli.client_security import security_of_environment
     from raftlog.cli.quorum_queries import ask_quorum
-    from raftlog.cli.session import tls_of_environment
 
     addresses = controllers(bootstrap_controller)
-    quorum = asyncio.run(ask_quorum(addresses, timeout_s, tls_of_environment()))
+    quorum = asyncio.run(ask_quorum(addresses, timeout_s, security_of_environment()))
     voters = [
         voter
         for one in ([quorum.leader] if quorum.leader else quorum.descriptions)

@@ -8,17 +8,21 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from raftlog.cli.client_security import ClientSecurity
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.grpc_dialer import channel_options
 from raftlog.transport.grpc_link import failure_text
-from raftlog.transport.tls import TlsConfig
+from raftlog.transport.token_source import NoTokenError, authorization
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
 _METHOD = "/raftlog.wire.quorum.v1.Quorum/DescribeQuorum"
+
+
+_PLAINTEXT = ClientSecurity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Quorum:
 
 
 async def ask_quorum(
-    addresses: Sequence[str], timeout_s: float, tls: TlsConfig | None = None
+    addresses: Sequence[str], timeout_s: float, security: ClientSecurity = _PLAINTEXT
 ) -> Quorum:
     """Ask these addresses and the voters that they name, all at once, each at most until
     ``timeout_s`` is over.
@@ -64,7 +68,7 @@ async def ask_quorum(
     while ask and len(asked) < 1000:
         remaining_s = max(0.01, deadline - loop.time())
         for answer in await asyncio.gather(
-            *(ask_node(address, remaining_s, tls) for address in ask)
+            *(ask_node(address, remaining_s, security) for address in ask)
         ):
             asked[answer.address] = answer
         named = (
@@ -77,9 +81,10 @@ async def ask_quorum(
     return Quorum(tuple(_once_a_node(asked)))
 
 
-async def ask_node(address: str, timeout_s: float, tls: TlsConfig | None = None) -> Answer:
+async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _PLAINTEXT) -> Answer:
     """Ask one node. Never raises for what the node or the network does."""
     options = channel_options(TransportLimits())
+    tls = security.tls
     if tls is None:
         channel = grpc.aio.insecure_channel(address, options=options)
     else:
@@ -90,7 +95,11 @@ async def ask_node(address: str, timeout_s: float, tls: TlsConfig | None = None)
             request_serializer=pb.DescribeQuorumRequest.SerializeToString,
             response_deserializer=pb.DescribeQuorumResponse.FromString,
         )
-        return Answer(address, await call(pb.DescribeQuorumRequest(), timeout=timeout_s))
+        metadata = await authorization(security.token, timeout_s)
+        request = pb.DescribeQuorumRequest()
+        return Answer(address, await call(request, timeout=timeout_s, metadata=metadata))
+    except NoTokenError as error:
+        return Answer(address, None, str(error))
     except (grpc.RpcError, grpc.aio.BaseError) as error:
         return Answer(address, None, failure_text(error))
     finally:

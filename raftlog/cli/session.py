@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
+from raftlog.cli.client_security import security_of_environment
 from raftlog.cli.options import brokers, controllers
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.consumer import Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
 from raftlog.client.producer import Producer, ProducerSettings
-from raftlog.errors import ConfigError
 from raftlog.transport.grpc_transport import GrpcTransport
-from raftlog.transport.tls import TlsConfig
 
 T = TypeVar("T")
-_TLS_VARIABLES = ("RAFTLOG_TLS_CERTIFICATE_FILE", "RAFTLOG_TLS_KEY_FILE", "RAFTLOG_TLS_CA_FILE")
 
 
 class Session:
@@ -88,22 +84,7 @@ def run(body: Callable[[Session], Awaitable[T]], timeout_s: float) -> T:
 def open_session(timeout_s: float) -> Session:
     """A session on the running event loop.
 
-    Raises ConfigError for certificates that cannot be read.
+    Raises ConfigError for certificates and tokens that cannot be read.
     """
-    return Session(GrpcTransport(tls=tls_of_environment()), timeout_s)
-
-
-def tls_of_environment() -> TlsConfig | None:
-    """The certificates that the environment names. Raises ConfigError if only some of them are."""
-    paths = [os.environ.get(variable, "") for variable in _TLS_VARIABLES]
-    if not any(paths):
-        return None
-    if not all(paths):
-        missing = [
-            variable for variable, path in zip(_TLS_VARIABLES, paths, strict=True) if not path
-        ]
-        raise ConfigError(
-            f"TLS needs all of {', '.join(_TLS_VARIABLES)}; missing: {', '.join(missing)}"
-        )
-    certificate, key, ca = map(Path, paths)
-    return TlsConfig(certificate, key, ca)
+    security = security_of_environment()
+    return Session(GrpcTransport(tls=security.tls, token=security.token), timeout_s)

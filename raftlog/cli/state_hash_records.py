@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from raftlog.cli.client_security import security_of_environment
 from raftlog.cli.quorum_queries import Answer, ask_quorum
-from raftlog.cli.session import tls_of_environment
 from raftlog.client.snapshot_footer import fetch_state_hash
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.entities import format_hash
@@ -42,7 +42,7 @@ class StateHashRecorder:
 
     async def ask(self) -> list[StateHash]:
         """What those say that answer; never an error."""
-        quorum = await ask_quorum(self._addresses, ANSWER_WITHIN_S, tls_of_environment())
+        quorum = await ask_quorum(self._addresses, ANSWER_WITHIN_S, security_of_environment())
         said: list[StateHash] = []
         for answer in quorum.answers:
             said += await self._said_by(answer)

@@ -20,7 +20,12 @@ ENV_PREFIX = "RAFTLOG_"
 ENV_OF_KEY: dict[str, str] = {key: ENV_PREFIX + name.upper() for key, name in FIELD_OF_KEY.items()}
 """Configuration key -> environment variable."""
 CLI_VARIABLES = frozenset(
-    {"RAFTLOG_BOOTSTRAP_CONTROLLER", "RAFTLOG_BOOTSTRAP_SERVER", "RAFTLOG_TIMEOUT"}
+    {
+        "RAFTLOG_BOOTSTRAP_CONTROLLER",
+        "RAFTLOG_BOOTSTRAP_SERVER",
+        "RAFTLOG_TIMEOUT",
+        "RAFTLOG_TOKEN_FILE",
+    }
 )
 """Variables with our prefix that the command line reads, and that configure no node."""
 

@@ -1,8 +1,9 @@
 """What stands before every call that is no conversation: unary methods, health, reflection.
 
-A call needs a place, and its turn: one is begun in each turn of the loop, however many have come. A
-request that does not parse is the caller's mistake; left to itself, gRPC would make an unknown
-error of it, and a traceback in our log.
+A call needs a place, and its turn: one is begun in each turn of the loop, however many have come.
+Then its caller has to be known, but for a look at the health. A request that does not parse is the
+caller's mistake; left to itself, gRPC would make an unknown error of it, and a traceback in our
+log.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from raftlog.access import Access
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.admitted import admit, remember
 from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import UNARY, Bounds
 from raftlog.transport.complaints import Complaint
@@ -23,13 +26,16 @@ import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
 _CONVERSATIONS = frozenset(conversation.value for conversation in Conversation)
+OPEN_METHOD = "/grpc.health.v1.Health/Check"
+"""Whoever connects may call it: a probe has no token."""
 
 
 class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Wraps the handlers of a server. Conversations have places and turns of their own."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, access: Access) -> None:
         self._bounds = bounds
+        self._access = access
         self._places = bounds.streams[UNARY]
         self._turns = bounds.turns[UNARY]
 
@@ -75,6 +81,16 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         finally:
             places.give_back(peer)
 
+    async def _identify(self, context: Any, method: str = "") -> ApiError | None:
+        """Why the caller is refused; None: it is known to the handler from here on."""
+        if method == OPEN_METHOD:
+            return None
+        try:
+            remember((await admit(context, self._access, self._bounds)).identity)
+        except ApiError as error:
+            return error
+        return None
+
     async def _turn(self, peer: str) -> None:
         if self._turns.busy:
             await self._turns.next(peer)
@@ -88,6 +104,9 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 if refusal is not None:
                     return await abort(context, refusal)
                 await self._turn(peer)
+                unknown = await self._identify(context, method)
+                if unknown is not None:
+                    return await abort(context, unknown)
                 try:
                     request = parse(data) if parse is not None else data
                 except (
@@ -106,8 +125,9 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
                 peer = peer_address(context)
                 with self._place(peer) as refusal:
-                    if refusal is not None:
-                        await abort(context, refusal)
+                    why_not = refusal or await self._identify(context)
+                    if why_not is not None:
+                        await abort(context, why_not)
                     async for response in behaviour(request, context):
                         await self._turn(peer)
                         yield response
@@ -116,8 +136,9 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         async def call(request: Any, context: Any) -> Any:
             with self._place(peer_address(context)) as refusal:
-                if refusal is not None:
-                    await abort(context, refusal)
+                why_not = refusal or await self._identify(context)
+                if why_not is not None:
+                    await abort(context, why_not)
                 return await behaviour(request, context)
 
         return call

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
+from raftlog.access import CERTIFICATES_ALONE, Access
 from raftlog.errors import RaftlogError
 from raftlog.identity import PeerIdentity
 from raftlog.resource_limits import TransportLimits
@@ -174,9 +175,10 @@ class ServerTransport(Transport, Protocol):
         acceptors: Acceptors,
         *,
         extra_handlers: Sequence[Any] = (),
+        access: Access = CERTIFICATES_ALONE,
     ) -> Listener:
         """Serve these conversations. Raises ConfigError if the address cannot be bound.
 
-        ``extra_handlers``: generic gRPC handlers for the same server (raftlog.transport.unary); a
-        simulated one has no use for them.
+        ``extra_handlers``: generic gRPC handlers for the same server (raftlog.transport.unary).
+        ``access``: who may call it. A simulated one has no use for either.
         """

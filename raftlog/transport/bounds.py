@@ -50,3 +50,8 @@ class Bounds:
         return ApiError(
             ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS
         )
+
+    def unauthenticated(self, peer: str, message: str) -> ApiError:
+        """Complain about a peer that has not proved who it is; the refusal that it is told."""
+        self.complaints.add(Complaint.UNAUTHENTICATED, peer, message)
+        return ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, message)

@@ -30,6 +30,7 @@ class Complaint(StrEnum):
     UNKNOWN_KIND = "unknown_kind"
     SLOW_READER = "slow_reader"
     FORBIDDEN = "forbidden"
+    UNAUTHENTICATED = "unauthenticated"
 
 
 _EVENT = {
@@ -41,6 +42,7 @@ _EVENT = {
     Complaint.UNKNOWN_KIND: "message of an unknown kind",
     Complaint.SLOW_READER: "a peer does not read",
     Complaint.FORBIDDEN: "a peer may not do this",
+    Complaint.UNAUTHENTICATED: "a peer has not proved who it is",
 }
 
 

@@ -75,7 +75,9 @@ class GrpcLink(BaseLink):
         self._wake: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self.refusal: ApiError | None = None
-        """Why the link was closed, if it was for want of room."""
+        """Why the link was closed, if the peer is to know it: for want of room, or as its token has
+        expired.
+        """
 
     def send(self, message: Any) -> None:
         """Queue a message.
@@ -105,8 +107,13 @@ class GrpcLink(BaseLink):
 
     def cut(self, reason: str) -> None:
         """Close a link whose peer does not read."""
-        self.refusal = self._bounds.throttled(Complaint.SLOW_READER, self.peer, reason)
-        self.close(reason)
+        self.refuse(self._bounds.throttled(Complaint.SLOW_READER, self.peer, reason))
+
+    def refuse(self, error: ApiError) -> None:
+        """Close the link, and tell the peer why."""
+        if self._reason is None:
+            self.refusal = error
+            self.close(error.message)
 
     async def run(self) -> None:
         """Carry messages until either side ends the stream or the caller is cancelled."""

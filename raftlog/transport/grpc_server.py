@@ -11,19 +11,20 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from raftlog.errors import ConfigError
+from raftlog.access import Access
+from raftlog.errors import ApiError, ConfigError
 from raftlog.resource_limits import UNARY_MAX_BYTES
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.admission import Admission
+from raftlog.transport.admitted import METADATA_MAX_BYTES, ExpiryTimer, admit
 from raftlog.transport.api import Acceptor, Conversation, TransportLimits
 from raftlog.transport.base_link import PEER_ENDED, log
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
 from raftlog.transport.grpc_dialer import LINK_METADATA_KEY
 from raftlog.transport.grpc_link import GrpcLink
-from raftlog.transport.peer_identity import identity_of
 from raftlog.transport.probe import split_address
-from raftlog.transport.statuses import abort, peer_address, refusal_metadata
+from raftlog.transport.statuses import abort, peer_address, refusal_metadata, status_of
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -62,14 +63,21 @@ def server_options(
     ]
 
 
+def _metadata_options(access: Access) -> list[tuple[str, int]]:
+    return [] if access.tokens is None else [("grpc.max_metadata_size", METADATA_MAX_BYTES)]
+
+
 class GrpcListener:
     """A bound server and its live links. Made by :func:`listen`."""
 
-    def __init__(self, server: Any, address: str, health_servicer: Any, bounds: Bounds) -> None:
+    def __init__(
+        self, server: Any, address: str, health_servicer: Any, bounds: Bounds, access: Access
+    ) -> None:
         self._server = server
         self._address = address
         self._health = health_servicer
         self._bounds = bounds
+        self._access = access
         # A dict for its order: links are closed in the order they came.
         self._links: dict[GrpcLink, None] = {}
         self._closing: asyncio.Task[None] | None = None
@@ -129,9 +137,14 @@ class GrpcListener:
     async def _converse(
         self, conversation: Conversation, acceptor: Acceptor, peer: str, context: Any
     ) -> None:
+        try:
+            caller = await admit(context, self._access, self._bounds)
+        except ApiError as error:
+            await abort(context, error)
+            return
         await context.send_initial_metadata(((LINK_METADATA_KEY, "1"),))
         link = GrpcLink(context, peer, conversation, self._bounds, serves=True)
-        link.identity = identity_of(context)
+        link.identity = caller.identity
         try:
             handler = acceptor(link)
         except Exception:
@@ -139,13 +152,16 @@ class GrpcListener:
             await context.abort(grpc.StatusCode.INTERNAL, "the acceptor failed")
         link.attach(handler.received, handler.closed)
         self._links[link] = None
+        expiry = ExpiryTimer(caller.proved, self._access, link.refuse) if caller.proved else None
         try:
             await link.run()
         finally:
             del self._links[link]
+            if expiry is not None:
+                expiry.cancel()
         if link.refusal is not None:
             context.set_trailing_metadata(refusal_metadata(link.refusal))
-            context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)
+            context.set_code(status_of(link.refusal))
             context.set_details(link.close_reason or "")
         # A client that ends its sending side ends the link: answers still due are not waited for.
         elif link.close_reason != PEER_ENDED:
@@ -160,6 +176,7 @@ async def listen(
     extra_handlers: Sequence[Any],
     bounds: Bounds,
     credentials: Any | None,
+    access: Access,
 ) -> GrpcListener:
     """Bind and start. Raises ConfigError if the address cannot be bound."""
     host, port = split_address(address)
@@ -167,7 +184,8 @@ async def listen(
     if why := _why_not(host, port):
         raise ConfigError(f"cannot listen on {address}: {why}")
     server = grpc.aio.server(
-        interceptors=(Admission(bounds),), options=server_options(bounds.limits, acceptors)
+        interceptors=(Admission(bounds, access),),
+        options=[*server_options(bounds.limits, acceptors), *_metadata_options(access)],
     )
     health_servicer = health.aio.HealthServicer()
     try:
@@ -181,7 +199,7 @@ async def listen(
             f"cannot listen on {address}: {_why_not(host, port) or 'gRPC refuses it'}"
         ) from error
     shown_host = f"[{host}]" if ":" in host else host
-    listener = GrpcListener(server, f"{shown_host}:{bound}", health_servicer, bounds)
+    listener = GrpcListener(server, f"{shown_host}:{bound}", health_servicer, bounds, access)
     generic = [*_conversation_handlers(listener, acceptors), *extra_handlers]
     server.add_generic_rpc_handlers(tuple(generic))
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import random
 
+from raftlog.errors import ConfigError
 from raftlog.transport import probe
 from raftlog.transport.api import Conversation, DialHandler, Probe, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_dialer import GrpcDialer
-from raftlog.transport.tls import TlsConfig
+from raftlog.transport.tls import ClientTls
+from raftlog.transport.token_source import TokenSource
 from raftlog.transport.wakeups import take_all_wakeups
 
 _GRPC_STATUS_TASK = "_AioCall._handle_status_once_received"
@@ -21,20 +23,24 @@ _GRPC_STATUS_TASK = "_AioCall._handle_status_once_received"
 class GrpcTransport:
     """Implements :class:`raftlog.transport.api.Transport`. Made and used on one running event loop.
 
-    ``rng`` spreads the pauses between connection attempts. Raises ConfigError for unreadable TLS
-    files.
+    ``token`` gives the token that each new connection shows, if the servers take some. ``rng``
+    spreads the pauses between connection attempts. Raises ConfigError for unreadable TLS files, and
+    for a token without TLS.
     """
 
     def __init__(
         self,
         limits: TransportLimits | None = None,
         *,
-        tls: TlsConfig | None = None,
+        tls: ClientTls | None = None,
+        token: TokenSource | None = None,
         rng: random.Random | None = None,
     ) -> None:
+        check_token_is_safe(tls, token)
         self._limits = limits or TransportLimits()
         self._rng = rng or random.Random()
         self._channel_credentials = tls.rereading_channel_credentials() if tls else None
+        self._token = token
         loop = asyncio.get_running_loop()
         take_all_wakeups(loop)
         self.bounds = Bounds(loop, self._limits)
@@ -52,6 +58,7 @@ class GrpcTransport:
             bounds=self.bounds,
             rng=self._rng,
             credentials=self._channel_credentials,
+            token=self._token,
         )
         self._dialers.append(dialer)
         return dialer
@@ -75,6 +82,12 @@ class GrpcTransport:
 
     async def _close_listeners(self) -> None:
         """Of those that have some."""
+
+
+def check_token_is_safe(tls: ClientTls | None, token: TokenSource | None) -> None:
+    """Raises ConfigError for a token that would be sent in plain text."""
+    if token is not None and tls is None:
+        raise ConfigError("a token is sent over TLS only: who reads it on the way can use it")
 
 
 async def _let_grpc_confirm() -> None:

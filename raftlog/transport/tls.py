@@ -1,4 +1,6 @@
-"""Mutual TLS for the links: both sides show a certificate of the same authority."""
+"""Mutual TLS for the links: both sides show a certificate of the same authority, but for clients
+that have a token instead.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from raftlog.errors import ConfigError
 from raftlog.key_file import exposed
@@ -16,6 +18,41 @@ from raftlog.transport.reread import Reread, stamp
 import grpc  # isort: skip
 
 _KEYS = ("tls.certificate.file", "tls.key.file", "tls.ca.file")
+
+
+class ClientTls(Protocol):
+    """What a client needs of TLS."""
+
+    def rereading_channel_credentials(self) -> Callable[[], Any]:
+        """What gives the credentials for the next connection: those of the files as they are then.
+
+        Raises ConfigError naming unreadable files.
+        """
+
+    def channel_credentials(self) -> Any:
+        """The credentials of the files as they are now. Raises ConfigError."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsTrust:
+    """The authority that signs the servers' certificates: for a client that shows none."""
+
+    ca_path: Path
+
+    def rereading_channel_credentials(self) -> Callable[[], Any]:
+        """See :class:`ClientTls`."""
+        return Reread((self.ca_path,), self.channel_credentials).current
+
+    def channel_credentials(self) -> Any:
+        """See :class:`ClientTls`."""
+        try:
+            ca = self.ca_path.read_bytes()
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=ca.decode())
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(f"tls.ca.file: {self.ca_path} holds no certificate") from error
+        except OSError as error:
+            raise ConfigError(f"tls.ca.file: {error.strerror}: {self.ca_path}") from error
+        return grpc.ssl_channel_credentials(root_certificates=ca)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +69,12 @@ class TlsConfig:
     def _paths(self) -> tuple[Path, Path, Path]:
         return self.certificate_path, self.private_key_path, self.ca_path
 
-    def server_credentials(self) -> Any:
+    def server_credentials(self, *, require_certificates: bool = True) -> Any:
         """For a server that refuses clients without a certificate. Each handshake is made with the
         files as they are then.
 
-        Raises ConfigError naming unreadable files.
+        Without ``require_certificates`` it asks for none: gRPC's Python has no third way, which is
+        to ask for one and to do without. Raises ConfigError naming unreadable files.
         """
         reread = Reread(self._paths, self._server_configuration)
         used = reread.version
@@ -50,7 +88,7 @@ class TlsConfig:
             return made
 
         return grpc.dynamic_ssl_server_credentials(
-            reread.current(), changed, require_client_authentication=True
+            reread.current(), changed, require_client_authentication=require_certificates
         )
 
     def _server_configuration(self) -> Any:

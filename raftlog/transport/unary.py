@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.logger import get_logger
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.peer_identity import identity_of
+from raftlog.transport.admitted import remembered
 from raftlog.transport.statuses import (
     ERROR_METADATA_KEY,
     LEADER_METADATA_KEY,
@@ -111,7 +111,7 @@ def _body_call(
                 # At least 1: 0 would mean the server's default, which is longer than what the
                 # client has left.
                 item.timeout_ms = max(1, math.floor(min(remaining_s, 2**31 / 1000 - 1) * 1000))
-            response = await answer(item, Caller(peer_address(context), identity_of(context)))
+            response = await answer(item, Caller(peer_address(context), remembered(context)))
         except Exception as error:
             return await _abort(context, error)
         if response.error.error_code != ErrorCode.NONE:

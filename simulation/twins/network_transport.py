@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from raftlog.access import CERTIFICATES_ALONE, Access
 from raftlog.errors import ConfigError
 from raftlog.transport.api import Acceptor, Conversation, DialHandler, LinkClosedError, Probe
 from raftlog.transport.base_link import log
@@ -174,6 +175,7 @@ class SimTransport:
         acceptors: dict[Conversation, Acceptor],
         *,
         extra_handlers: Sequence[Any] = (),
+        access: Access = CERTIFICATES_ALONE,
     ) -> SimListener:
         """Serve these conversations on ``host:port``, where host is this one's; port 0: any free
         one. Raises ConfigError.
