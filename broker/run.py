@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
+from raftlog.wire.broker.v1 import broker_pb2
 
 from broker.partition.settings import PartitionSettings
 from broker.registration.directory import BrokerDirectory, open_directory
@@ -42,6 +43,7 @@ from raftlog.security.configured import (
     access_of,
     audit_of,
     authentication_of,
+    client_rules_of,
     quotas_of,
     warn_of_plaintext,
 )
@@ -58,7 +60,6 @@ from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
 from raftlog.transport.unary import unary_handler
 from raftlog.transport.unary_link import Caller
-from raftlog.wire.broker.v1 import broker_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -217,7 +218,7 @@ async def _live(
         store=store,
         wall_clock_ms=lambda: time.time_ns() // 1_000_000,
         stopwatch=time.perf_counter,
-        access=access_of(config.settings),
+        client_rules=client_rules_of(config.settings),
     )
     signals.call(service.stop)
     audit = contextlib.ExitStack()
@@ -231,6 +232,7 @@ async def _live(
         await service.start(
             extra_handlers=[_unary_handler(service, authentication, auditor, quotas)],
             guard=lambda acceptors: guarded(acceptors, authentication, None, auditor, quotas),
+            access=access_of(config.settings),
         )
         warn_of_plaintext(config.settings)
         log.info(

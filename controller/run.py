@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 
 import structlog
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 from controller.disk.space import effective_reserve_bytes
 from controller.service.service import ControllerService
@@ -33,6 +35,7 @@ from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
 from raftlog.security.audit import Auditor
 from raftlog.security.configured import (
+    access_of,
     audit_of,
     authentication_of,
     authorization_of,
@@ -53,8 +56,6 @@ from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
 from raftlog.transport.unary import unary_handler
 from raftlog.transport.unary_link import Caller
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -118,6 +119,7 @@ async def run_controller(config: NodeConfig) -> int:
             config.listener.address,
             guarded(service.acceptors(), authentication, readers, auditor, quotas),
             extra_handlers=_unary_handlers(service, authentication, readers, auditor, quotas),
+            access=access_of(config.settings),
         )
         http = await start_http(config, service, transport, auditor)
         service.start()

@@ -23,7 +23,7 @@ from raftlog.metadata import versions
 from raftlog.metadata.entities import Process
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
-from raftlog.security.configured import access_of, authentication_of, authorization_of
+from raftlog.security.configured import authentication_of, authorization_of, client_rules_of
 from raftlog.security.guard import LogReaders, guarded
 from raftlog.storage.api import NO_NODE_ID, LogStore, NodeIdentity
 from simulation.twins.disk import SimDisk
@@ -429,7 +429,7 @@ class BrokerHost:
             wall_clock_ms=self._wall_clock_ms,
             stopwatch=lambda: self.network.loop.stopwatch(self.name),
             tracer=BrokerTap(self, self._watch),
-            access=access_of(self._security),
+            client_rules=client_rules_of(self._security),
         )
         authentication = authentication_of(self._security)
         self._watch.tell("broker_started", self)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from broker.settings import BrokerSettings
-from raftlog.metadata.entities import Process
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.records.v1 import records_pb2
+
+from broker.settings import BrokerSettings
+from raftlog.metadata.entities import Process
 
 REGISTRATION_VERSION = 1
 """1: this broker heartbeats, and reports what it has applied."""

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2
+
 from broker.metadata.view import View
 from raftlog.errors import ApiError
 from raftlog.metadata.acls import AclOperation
-from raftlog.security.access import Access, Peer
 from raftlog.security.authorization import NONE_REFUSED, Asker, Refused, refusal
+from raftlog.security.client_rules import ClientRules, Peer
 from raftlog.security.permissions import BROKER, EachPartition, topic
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.data.v1 import data_pb2
 
 Answer = Callable[..., None]
 _RESULTS: dict[str, Callable[..., Any]] = {
@@ -40,24 +41,24 @@ _NO_OFFSETS: dict[str, dict[str, int]] = {
 
 
 class RequestAccess:
-    """The permissions of a broker's clients. ``access`` None: everybody may do everything."""
+    """The permissions of a broker's clients. ``rules`` None: everybody may do everything."""
 
-    def __init__(self, access: Access | None, view: View) -> None:
-        self._access, self._view = access, view
+    def __init__(self, rules: ClientRules | None, view: View) -> None:
+        self._rules, self._view = rules, view
 
     def check(self, peer: Peer, body: str, request: broker_pb2.BrokerRequest) -> Refused:
         """The items that are refused. Raises ApiError if the whole request is."""
-        if self._access is None:
+        if self._rules is None:
             return NONE_REFUSED
-        return self._access.authorization.check(
-            BROKER.get(body), getattr(request, body), self._access.asker_of(peer), self._view.tip
+        return self._rules.authorization.check(
+            BROKER.get(body), getattr(request, body), self._rules.asker_of(peer), self._view.tip
         )
 
     def may_describe(self, peer: Peer) -> Callable[[str], bool] | None:
         """Whether a topic of this name may be shown; None: each may."""
-        if self._access is None:
+        if self._rules is None:
             return None
-        authorization, asker = self._access.authorization, self._access.asker_of(peer)
+        authorization, asker = self._rules.authorization, self._rules.asker_of(peer)
         image = self._view.tip
         return lambda name: authorization.allows(asker, AclOperation.DESCRIBE, topic(name), image)
 
@@ -67,11 +68,11 @@ class RequestAccess:
         """The request without the partitions that are refused, None if nothing is left of it; and
         the answer that has their errors in their places.
         """
-        if self._access is None:
+        if self._rules is None:
             return request, answer
         row = BROKER[body]
         assert isinstance(row, EachPartition)
-        asker = self._access.asker_of(peer)
+        asker = self._rules.asker_of(peer)
         asked = getattr(request, body).partitions
         refused = self._refused(asker, row.operation, asked)
         if len(refused) == len(asked) > 0:
@@ -101,8 +102,8 @@ class RequestAccess:
 
     def _refused(self, asker: Asker, operation: AclOperation, partitions: Iterable[Any]) -> Refused:
         """Those whose topic is known here, and not allowed."""
-        assert self._access is not None
-        image, authorization = self._view.tip, self._access.authorization
+        assert self._rules is not None
+        image, authorization = self._view.tip, self._rules.authorization
         errors: dict[int, ApiError] = {}
         for index, one in enumerate(partitions):
             found = image.topics.get(one.topic_id)

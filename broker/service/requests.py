@@ -13,6 +13,10 @@ from functools import partial
 from typing import Any, Protocol
 
 import structlog
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.data.v1 import data_pb2
 
 from broker.metadata import reads
 from broker.metadata.read_gate import ReadGate
@@ -30,13 +34,9 @@ from raftlog.limits import check as check_limits
 from raftlog.limits.timeouts import bounded_timeout_ms
 from raftlog.metadata.image import Image
 from raftlog.resource_limits import TURN_MAX_S
-from raftlog.security.access import Access
+from raftlog.security.client_rules import ClientRules
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.wire_errors import error_to_wire
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.data.v1 import data_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -79,10 +79,10 @@ class RequestServer:
         data: DataPlane | None = None,
         request_timeout_max_ms: int = 2**31 - 1,
         stopwatch: Callable[[], float] | None = None,
-        access: Access | None = None,
+        client_rules: ClientRules | None = None,
     ) -> None:
-        """``access``: who its clients are and what they may do; None: everybody everything."""
-        self._access = RequestAccess(access, view)
+        """``client_rules``: of its clients; None: everybody may do everything."""
+        self._access = RequestAccess(client_rules, view)
         self._loop = asyncio.get_running_loop()
         self._view = view
         self._gate = gate

@@ -26,11 +26,12 @@ from broker.service.report import BrokerReport
 from broker.service.tracer import BrokerTracer
 from broker.service.wiring import make_data_plane, make_request_server
 from broker.settings import BrokerSettings
+from raftlog.access import CERTIFICATES_ALONE, Access
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
 from raftlog.metadata.entities import Process
 from raftlog.metadata.image import Image
-from raftlog.security.access import Access
+from raftlog.security.client_rules import ClientRules
 from raftlog.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTransport
 
@@ -48,7 +49,7 @@ class BrokerService:
     ``store``: its partition replicas, opened and not yet recovered; whoever opened it closes it,
     after this. None: the broker keeps no partitions. ``wall_clock_ms`` stamps the records that it
     is given. ``stopwatch``: seconds that go on within a turn of the loop. ``tracer``: follows it.
-    ``access``: who its clients are, and what they may do; None: everybody everything.
+    ``client_rules``: who its clients are, and what they may do; None: everybody everything.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class BrokerService:
         wall_clock_ms: Callable[[], int] = lambda: 0,
         stopwatch: Callable[[], float] | None = None,
         tracer: BrokerTracer | None = None,
-        access: Access | None = None,
+        client_rules: ClientRules | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -142,7 +143,7 @@ class BrokerService:
             why_fenced=self._fencing.why_for_client,
             describe=self.report.describe,
             stopwatch=stopwatch,
-            access=access,
+            client_rules=client_rules,
         )
         news.connect(self._follower, self._registration_client, self.requests, self.data)
 
@@ -193,11 +194,15 @@ class BrokerService:
         return self._lifecycle.exit
 
     async def start(
-        self, *, extra_handlers: Sequence[Any] = (), guard: Callable[[Acceptors], Acceptors] = dict
+        self,
+        *,
+        extra_handlers: Sequence[Any] = (),
+        guard: Callable[[Acceptors], Acceptors] = dict,
+        access: Access = CERTIFICATES_ALONE,
     ) -> None:
         """Recover, listen, then begin to follow and to register.
 
-        ``guard`` is put in front of the conversations.
+        ``guard`` is put in front of the conversations; ``access``: who may call.
 
         Raises ConfigError if the address can't be bound, CorruptLogError and StorageError for what
         the store holds.
@@ -208,7 +213,7 @@ class BrokerService:
             recovered = self.data.recover()
             acceptors[Conversation.REPLICA_FETCH] = self.data.accept
         self._listener = await self._transport.listen(
-            self._settings.listen, guard(acceptors), extra_handlers=extra_handlers
+            self._settings.listen, guard(acceptors), extra_handlers=extra_handlers, access=access
         )
         if self.data is not None:
             # Said once it is certain that there will be a broker: one that cannot listen says that

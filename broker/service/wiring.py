@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from raftlog.wire.broker.v1 import broker_pb2
+
 from broker.metadata.read_gate import ReadGate
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
@@ -18,10 +20,9 @@ from broker.service.requests import Pending, RequestServer
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
-from raftlog.security.access import Access
+from raftlog.security.client_rules import ClientRules
 from raftlog.storage.partition_api import PartitionStore, RecoveredPartition
 from raftlog.transport.api import Transport
-from raftlog.wire.broker.v1 import broker_pb2
 
 
 def make_data_plane(
@@ -72,7 +73,7 @@ def make_request_server(
     why_fenced: Callable[[], str],
     describe: Callable[[], broker_pb2.DescribeBrokerResponse],
     stopwatch: Callable[[], float] | None,
-    access: Access | None,
+    client_rules: ClientRules | None,
 ) -> RequestServer:
     """What serves the clients of one broker, with a read gate of its own."""
     gate: ReadGate[Pending] = ReadGate(
@@ -94,5 +95,5 @@ def make_request_server(
         data=data,
         request_timeout_max_ms=settings.request_timeout_max_ms,
         stopwatch=stopwatch,
-        access=access,
+        client_rules=client_rules,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from raftlog.config import token_rules
 from raftlog.config.settings import Settings, key_of
 from raftlog.endpoint import WILDCARD_HOSTS, Endpoint, parse_endpoint
 from raftlog.identity import NodeRule
@@ -424,5 +425,20 @@ RULES: tuple[Rule, ...] = (
             "node_principal_rule",
         ),
         _quotas_need_names,
+    ),
+    Rule(
+        (
+            "sasl_oauthbearer_jwks_endpoint_url",
+            "sasl_oauthbearer_expected_issuer",
+            "sasl_oauthbearer_expected_audience",
+        ),
+        token_rules.complete,
+    ),
+    Rule(("sasl_oauthbearer_jwks_endpoint_url",), token_rules.url),
+    Rule(("sasl_oauthbearer_jwks_endpoint_url", "node_principal_rule"), token_rules.secured),
+    Rule(("sasl_oauthbearer_sub_claim_name",), token_rules.claim),
+    Rule(
+        ("ssl_client_auth", "listeners", "sasl_oauthbearer_jwks_endpoint_url"),
+        token_rules.client_auth,
     ),
 )

@@ -14,9 +14,17 @@ A part of the program whose settings have defaults of their own takes them from 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from raftlog.config.fields import Endpoints, NodeId, NonNegative, Positive, Strings, Voters
+from raftlog.config.fields import (
+    Endpoints,
+    NodeId,
+    NonNegative,
+    Positive,
+    Strings,
+    Voters,
+    Within,
+)
 from raftlog.resource_limits import TransportLimits
 
 BOTH = ("controller", "broker")
@@ -509,6 +517,49 @@ class Settings:
     audit_log_max_backups: NonNegative = _key(10, "How many older files of the audit log are kept.")
     audit_log_reads: bool = _key(
         False, "Write reads and produced records that are allowed to the audit log, too."
+    )
+    ssl_client_auth: Literal["required", "none"] = _key(
+        "required",
+        "Whether clients must show a certificate of the authority. With none, TLS asks for none,"
+        " and each call needs a token; nodes could not say who they are, so it is for a listener of"
+        " clients. Kafka's `requested` is not there: gRPC's Python cannot ask for a certificate and"
+        " do without.",
+    )
+
+    # --- tokens ----------------------------------------------------------------------------------
+    sasl_oauthbearer_jwks_endpoint_url: str = _key(
+        "",
+        "Where the public keys of the issuer of tokens are (a JWK set): https://, file:///, or"
+        " http:// on this machine. With the issuer and the audience, clients may show bearer tokens"
+        " (JWT) signed by one of these keys; the principal in the log is then the token's. Needs"
+        " TLS and node.principal.rule.",
+    )
+    sasl_oauthbearer_expected_issuer: str = _key(
+        "", "The issuer of tokens: their claim iss is exactly this."
+    )
+    sasl_oauthbearer_expected_audience: Strings = _key(
+        (), "For whom tokens are: one of these is in their claim aud."
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: Positive = _key(
+        3_600_000,
+        "How often the keys of the issuer are fetched. A file is read again when it changes.",
+        unit="ms",
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: Positive = _key(
+        10_000,
+        "How long to wait after a fetch before the next one, if it failed or if a token names a key"
+        " that is not known. Anybody can write such a name, so this bounds what strangers make the"
+        " issuer's endpoint serve. Known keys stay valid while fetches fail.",
+        unit="ms",
+    )
+    sasl_oauthbearer_clock_skew_seconds: Annotated[NonNegative, Within(0, 3_600)] = _key(
+        30,
+        "How much the clock of the issuer may differ: so much longer, and earlier, a token is"
+        " valid.",
+        unit="s",
+    )
+    sasl_oauthbearer_sub_claim_name: str = _key(
+        "sub", "The claim whose value names the principal: User: and the value."
     )
 
     # --- logs ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a node's configuration wants certificates to say."""
+"""What a node's configuration wants certificates and tokens to say."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from raftlog.access import CERTIFICATES_ALONE, Access
 from raftlog.config.rules import listens_in_plaintext
 from raftlog.config.settings import Settings
+from raftlog.config.token_rules import takes_tokens
 from raftlog.errors import ConfigError
 from raftlog.identity import NodeRule
 from raftlog.logger import get_logger
 from raftlog.principals import PrincipalMapping, parse_super_users
-from raftlog.security.access import Access
 from raftlog.security.audit import Auditor
 from raftlog.security.audit_log import AuditLog
 from raftlog.security.authorization import Authorization, HasAcls
 from raftlog.security.authorizer import Authorizer
+from raftlog.security.client_rules import ClientRules
 from raftlog.security.guard import Authentication
 from raftlog.security.quotas import Quotas
 
@@ -43,14 +45,14 @@ def authorization_of(settings: Settings) -> Authorization | None:
     )
 
 
-def access_of(settings: Settings) -> Access | None:
+def client_rules_of(settings: Settings) -> ClientRules | None:
     """What a broker asks about its clients; None: nothing."""
     authentication, authorization = authentication_of(settings), authorization_of(settings)
     if authorization is None:
         return None
     if authentication is None:
         raise ConfigError("authorizer.class.name needs node.principal.rule")
-    return Access(authentication, authorization)
+    return ClientRules(authentication, authorization)
 
 
 def quotas_of(settings: Settings) -> Quotas | None:
@@ -91,6 +93,20 @@ def audit_of(
         )
     finally:
         log_.close()
+
+
+def access_of(settings: Settings) -> Access:
+    """Who may call the listener. To be called on the event loop: it begins to fetch keys.
+
+    Raises ConfigError for a file without keys.
+    """
+    if not takes_tokens(settings):
+        return CERTIFICATES_ALONE
+    # Here: a node without tokens need not load what checks them.
+    from raftlog.security.token_setup import tokens_of
+
+    certificates = settings.ssl_client_auth == "required"
+    return Access(certificates=certificates, tokens=tokens_of(settings))
 
 
 def warn_of_plaintext(settings: Settings) -> None:

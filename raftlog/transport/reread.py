@@ -31,7 +31,7 @@ class Reread(Generic[T]):
 
     ``make`` raises ConfigError for files that do not go together, as when only some of them are
     replaced yet: then what was made before stays, it is logged once, and they are looked at again.
-    Raises ConfigError if they are wrong at the beginning.
+    Raises ConfigError if they are wrong at the beginning. ``what`` the files hold, for the log.
     """
 
     def __init__(
@@ -39,9 +39,10 @@ class Reread(Generic[T]):
         paths: Sequence[Path],
         make: Callable[[], T],
         *,
+        what: str = "certificate",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._paths, self._make, self._clock = tuple(paths), make, clock
+        self._paths, self._make, self._what, self._clock = tuple(paths), make, what, clock
         self._lock = threading.Lock()
         self._seen = self._look()
         self._made = make()
@@ -67,10 +68,10 @@ class Reread(Generic[T]):
         try:
             self._made = self._make()
         except ConfigError as error:
-            log.warning("changed certificate files are not used", files=names, error=str(error))
+            log.warning(f"changed {self._what} files are not used", files=names, error=str(error))
             return
         self.version += 1
-        log.info("changed certificate files are used from here on", files=names)
+        log.info(f"changed {self._what} files are used from here on", files=names)
 
     def _look(self) -> _Seen:
         return tuple(stamp(path) for path in self._paths)

@@ -78,7 +78,7 @@ def unary_handler(
 def _explicit_call(answer: Explicit) -> Callable[[Any, Any], Awaitable[Any]]:
     async def call(request: Any, context: Any) -> Any:
         try:
-            return await answer(request, Caller(peer_address(context), identity_of(context)))
+            return await answer(request, Caller(peer_address(context), remembered(context)))
         except Exception as error:
             return await _abort(context, error)
 

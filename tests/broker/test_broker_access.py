@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from broker_log import LogMaker, topic_id
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.data.v1 import data_pb2 as data
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 from broker.metadata.read_gate import ReadGate
 from broker.metadata.read_lease import ReadLease
@@ -16,18 +19,15 @@ from broker.service.requests import Pending, RequestServer
 from raftlog.errors import ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
 from raftlog.metadata.acls import CLUSTER_NAME, AclOperation, AclPermission, AclResourceType
-from raftlog.security.access import Access
 from raftlog.security.authorization import Authorization
 from raftlog.security.authorizer import Authorizer
+from raftlog.security.client_rules import ClientRules
 from raftlog.security.guard import Authentication
 from raftlog.security.permissions import BROKER, EachPartition
-from raftlog.wire.broker.v1 import broker_pb2 as pb
-from raftlog.wire.data.v1 import data_pb2 as data
-from raftlog.wire.records.v1 import records_pb2 as rec
 
 ME = 7
 Op, Kind = AclOperation, AclResourceType
-ACCESS = Access(
+RULES = ClientRules(
     Authentication(NodeRule.parse("CN=node-{id}")),
     Authorization(Authorizer(frozenset({"User:CN=root"}))),
 )
@@ -94,7 +94,7 @@ class Broker:
             describe=pb.DescribeBrokerResponse,
             versions=ApiVersions(self.view, ()),
             data=data_plane,
-            access=ACCESS,
+            client_rules=RULES,
         )
         self.apply()
 

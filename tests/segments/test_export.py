@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError
@@ -23,7 +24,6 @@ from raftlog.segments.pair import OpenPair
 from raftlog.segments.raw import read_batches
 from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 @pytest.fixture(scope="module")

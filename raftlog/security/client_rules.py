@@ -21,7 +21,7 @@ class Peer(Protocol):
         """What it has proved."""
 
 
-class Access(NamedTuple):
+class ClientRules(NamedTuple):
     """Both come of one configuration; without an authorizer there is none."""
 
     authentication: Authentication

@@ -1,0 +1,312 @@
+"""Where keys come from: bounded in bytes, time and number of fetches, and never lost while there are
+no newer ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+import trustme
+from jwks_endpoint import serving
+from structlog.testing import capture_logs
+from token_issuer import Issuer
+
+from raftlog.deadline import NEVER
+from raftlog.errors import ConfigError
+from raftlog.security import jwks_fetch, key_sources
+from raftlog.security.jwks import JWKS_MAX_BYTES, KeySet
+from raftlog.security.jwks_fetch import FetchError, fetch_keys
+from raftlog.security.key_sources import EndpointKeys, FileKeys
+from raftlog.security.refresh import RefreshPlan
+from raftlog.transport import reread
+
+US = Issuer()
+URL = "https://issuer.example/jwks"
+
+
+# --- when to fetch -------------------------------------------------------------------------------
+
+
+def test_a_plan_fetches_at_its_times_one_at_a_time() -> None:
+    plan = RefreshPlan(refresh_s=100, backoff_s=10)
+    assert plan.begin(0)
+    assert plan.due == NEVER
+    assert not plan.begin(1000)
+    assert not plan.begin(1000, wanted=True)
+    plan.ended(5, good=True)
+    assert (plan.due, plan.begin(104)) == (105, False)
+    assert plan.begin(105)
+    plan.ended(106, good=False)
+    assert (plan.due, plan.begin(115)) == (116, False)
+    assert plan.begin(116)
+
+
+def test_a_plan_fetches_for_an_unknown_key_once_a_backoff() -> None:
+    plan = RefreshPlan(refresh_s=100, backoff_s=10)
+    assert plan.begin(0, wanted=True)
+    plan.ended(1, good=True)
+    began = [
+        now
+        for now in range(1, 60)
+        if plan.begin(now, wanted=True) and not plan.ended(now, good=True)
+    ]
+    assert began == [11, 21, 31, 41, 51]
+    assert plan.due == 151
+
+
+# --- the endpoint --------------------------------------------------------------------------------
+
+
+class Fetches:
+    """Stands for the network: each fetch waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.result: KeySet | Exception = KeySet.parse(US.jwks())
+        self._go = threading.Semaphore(0)
+
+    def __call__(self, url: str) -> KeySet:
+        assert url == URL
+        assert threading.current_thread() is not threading.main_thread()
+        self.count += 1
+        assert self._go.acquire(timeout=30)
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+    def let_go(self, count: int = 1) -> None:
+        self._go.release(count)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def endpoint(fetches: Fetches, backoff_s: float = 100.0, refresh_s: float = 1000.0) -> EndpointKeys:
+    return EndpointKeys(URL, fetches, RefreshPlan(refresh_s, backoff_s))
+
+
+async def test_it_is_asked_at_once_and_those_who_wait_share_one_answer() -> None:
+    fetches = Fetches()
+    keys = endpoint(fetches)
+    assert keys.current() is None
+    waiting = [asyncio.create_task(keys.newer()) for _ in range(50)]
+    await asyncio.sleep(0)
+    fetches.let_go()
+    await asyncio.gather(*waiting)
+    assert keys.current() == KeySet.parse(US.jwks())
+    # Too soon for another: nobody waits, and nothing is asked.
+    await asyncio.gather(*(keys.newer() for _ in range(50)))
+    assert fetches.count == 1
+    keys.close()
+
+
+async def test_an_unknown_key_is_worth_one_fetch_after_the_backoff() -> None:
+    fetches = Fetches()
+    fetches.let_go(3)
+    keys = endpoint(fetches, backoff_s=0.05)
+    await keys.newer()
+    assert fetches.count == 1
+    first = keys.current()
+    await asyncio.sleep(0.06)
+    await asyncio.gather(*(keys.newer() for _ in range(50)))
+    assert fetches.count == 2
+    assert keys.current() is first, "the same keys are the same object: verdicts stay"
+    fetches.result = KeySet.parse(Issuer("k2").jwks())
+    await asyncio.sleep(0.06)
+    await keys.newer()
+    assert keys.current() == fetches.result
+    keys.close()
+
+
+async def test_known_keys_are_used_while_it_fails_and_it_is_said_once_for_each_reason() -> None:
+    fetches = Fetches()
+    fetches.let_go()
+    with capture_logs() as logs:
+        keys = endpoint(fetches, backoff_s=0.005, refresh_s=0.01)
+        await keys.newer()
+        first = keys.current()
+        assert first is not None
+        for failure in (FetchError("the answer is 500"), ZeroDivisionError("x")):
+            fetches.result = failure
+            for _ in range(3):
+                count = fetches.count
+                fetches.let_go()
+                await until(lambda: fetches.count > count)  # noqa: B023
+        assert keys.current() is first
+        fetches.result = first
+        fetches.let_go()
+        await until(lambda: any("again" in one["event"] for one in logs))
+        keys.close()
+        fetches.let_go()
+    assert [one.get("error") for one in logs if one["log_level"] == "warning"] == [
+        "the answer is 500",
+        "ZeroDivisionError: x",
+    ]
+
+
+async def test_nobody_waits_longer_than_a_fetch_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_sources, "FETCH_MAX_S", 0.01)
+    fetches = Fetches()
+    keys = endpoint(fetches)
+    await keys.newer()
+    assert keys.current() is None
+    await keys.newer()
+    assert fetches.count == 1, "one that hangs is the only one"
+    keys.close()
+    fetches.let_go()
+
+
+async def test_after_it_is_closed_nothing_counts_and_nobody_waits() -> None:
+    fetches = Fetches()
+    keys = endpoint(fetches, backoff_s=0.001, refresh_s=0.001)
+    await until(lambda: fetches.count == 1)
+    waiting = asyncio.create_task(keys.newer())
+    await asyncio.sleep(0)
+    keys.close()
+    await waiting
+    fetches.let_go()
+    await asyncio.sleep(0.02)
+    await keys.newer()
+    assert (keys.current(), fetches.count) == (None, 1)
+
+
+# --- the network ---------------------------------------------------------------------------------
+
+
+def test_keys_are_fetched() -> None:
+    with serving(US.jwks()) as found:
+        assert fetch_keys(found.url) == KeySet.parse(US.jwks())
+
+
+def test_no_proxy_stands_between_us_and_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with serving(US.jwks()) as found:
+        assert fetch_keys(found.url).ids == {"k1"}
+
+
+def test_https_is_checked_by_the_systems_authorities(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(US.jwks(), context) as found:
+        with pytest.raises(FetchError, match="CERTIFICATE_VERIFY_FAILED"):
+            fetch_keys(found.url)
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        assert fetch_keys(found.url).ids == {"k1"}
+
+
+def redirect(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(302)
+    handler.send_header("Location", "/elsewhere")
+    handler.end_headers()
+
+
+def fail(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(503)
+    handler.end_headers()
+
+
+def flood(handler: BaseHTTPRequestHandler) -> None:
+    """It goes on for as long as somebody reads."""
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(100_000):
+        handler.wfile.write(b" " * 65_536)
+
+
+def trickle(handler: BaseHTTPRequestHandler) -> None:
+    """A byte now and then, for ever."""
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(10_000):
+        handler.wfile.write(b" ")
+        threading.Event().wait(0.005)
+
+
+def silence(handler: BaseHTTPRequestHandler) -> None:
+    threading.Event().wait(1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (redirect, "the answer is 302"),
+        (fail, "the answer is 503"),
+        (flood, f"more than {JWKS_MAX_BYTES} bytes"),
+        (trickle, "takes longer than"),
+        (silence, "timed out"),
+    ],
+)
+def test_an_answer_that_is_none(
+    answer: Callable[[BaseHTTPRequestHandler], None], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jwks_fetch, "FETCH_MAX_S", 0.1)
+    monkeypatch.setattr(jwks_fetch, "_WAIT_MAX_S", 0.1)
+    with serving() as found:
+        found.answer = answer
+        with pytest.raises(FetchError, match=why):
+            fetch_keys(found.url)
+        assert found.asked == 1
+
+
+def test_nobody_is_there_or_something_else_is() -> None:
+    with serving(b"<html>") as found:
+        with pytest.raises(FetchError, match="not JSON"):
+            fetch_keys(found.url)
+        url = found.url
+    with pytest.raises(FetchError, match="refused"):
+        fetch_keys(url)
+
+
+# --- a file --------------------------------------------------------------------------------------
+
+
+def write(path: Path, content: bytes) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(content)
+    os.replace(fresh, path)
+
+
+async def test_a_file_is_read_again_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reread, "LOOK_AGAIN_S", 0.0)
+    path, other = tmp_path / "jwks.json", Issuer("k2")
+    write(path, US.jwks())
+    keys = FileKeys(path)
+    assert keys.current() is keys.current()
+    write(path, other.jwks())
+    await keys.newer()
+    assert keys.current() == KeySet.parse(other.jwks())
+    with capture_logs() as logs:
+        for content in (b"{", b" " * (JWKS_MAX_BYTES + 1)):
+            write(path, content)
+            assert keys.current() == KeySet.parse(other.jwks())
+        path.unlink()
+        assert keys.current() == KeySet.parse(other.jwks())
+    assert [one["event"] for one in logs] == ["changed JWKS files are not used"] * 3
+    keys.close()
+
+
+def test_a_file_without_keys_is_a_mistake_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url: No such file"):
+        FileKeys(tmp_path / "nothing")
+    write(tmp_path / "jwks.json", b"[]")
+    with pytest.raises(ConfigError, match="is no JWK set: it has no list"):
+        FileKeys(tmp_path / "jwks.json")
