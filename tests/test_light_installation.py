@@ -159,6 +159,7 @@ MODULE_OF = {
     "google-crc32c": "google_crc32c",
     "grpcio": "grpc",
     "protobuf": "google",
+    "pyjwt": "jwt",
     "rpds-py": "rpds",
 }
 MODULE_OF |= {

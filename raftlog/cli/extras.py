@@ -13,6 +13,7 @@ BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "grpc_health": ("server",),
     "grpc_reflection": ("server",),
     "jinja2": ("replay",),
+    "jwt": ("certs", "server"),
     "plotly": ("replay",),
     "prometheus_client": ("server",),
     "pyarrow": ("export", "replay"),

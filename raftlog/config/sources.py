@@ -27,7 +27,7 @@ CLI_VARIABLES = frozenset(
         "RAFTLOG_TOKEN_FILE",
     }
 )
-"""Variables with our prefix that the command line reads, and that configure no node."""
+"""Variables with our prefix that commands read, and that configure no node."""
 
 MAX_FILE_BYTES = 1 << 20
 """Far above any configuration: what is larger is another file."""

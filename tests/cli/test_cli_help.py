@@ -14,6 +14,7 @@ import typer
 from command_lines import Raftlog
 from typer.testing import CliRunner
 
+from raftlog.cli.client_security import TOKEN_VARIABLE
 from raftlog.cli.main import GROUP, build, build_for
 from raftlog.config.sources import CLI_VARIABLES
 
@@ -187,4 +188,5 @@ def variables(command: Any) -> Iterator[str]:
 
 
 def test_a_configuration_knows_the_variables_of_the_command_line() -> None:
-    assert {*variables(typer.main.get_command(build()))} == CLI_VARIABLES
+    options = {*variables(typer.main.get_command(build()))}
+    assert {*options, TOKEN_VARIABLE} == CLI_VARIABLES

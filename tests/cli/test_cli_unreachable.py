@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 from command_lines import Raftlog
 
 TIMEOUT_S = 0.5
@@ -111,3 +112,25 @@ def test_incomplete_tls_names_what_is_missing(
     ran = raftlog("brokers", "list", "--bootstrap-controller", dead)
     assert ran.code == 2
     assert "missing: RAFTLOG_TLS_CERTIFICATE_FILE, RAFTLOG_TLS_KEY_FILE" in ran.err
+
+
+def test_a_token_goes_over_tls_only(
+    raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(tmp_path / "token"))
+    for command in (("brokers", "list"), ("quorum", "describe")):
+        ran = raftlog(*command, "--bootstrap-controller", dead)
+        assert ran.code == 2
+        assert "RAFTLOG_TOKEN_FILE needs RAFTLOG_TLS_CA_FILE" in ran.err
+
+
+def test_a_token_that_is_not_there_is_said_at_once(
+    raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str, tmp_path: Path
+) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("RAFTLOG_TLS_CA_FILE", str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(tmp_path / "token"))
+    for command in (("brokers", "list"), ("quorum", "describe")):
+        ran = raftlog(*command, "--bootstrap-controller", dead)
+        assert ran.code == 2
+        assert f"RAFTLOG_TOKEN_FILE: no token: No such file or directory: {tmp_path}" in ran.err

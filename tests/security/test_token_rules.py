@@ -33,9 +33,8 @@ def segment(value: Any) -> str:
 
 
 def token(**changed: Any) -> str:
-    return US.token(
-        **claims(NOW_S, **changed), **{k: None for k, v in changed.items() if v is None}
-    )
+    left_out: dict[str, Any] = {name: None for name, value in changed.items() if value is None}
+    return US.token(**claims(NOW_S, **changed), **left_out)
 
 
 def prove(text: str, rules: TokenRules = RULES, keys: KeySet = KEYS) -> Proved:

@@ -1,0 +1,741 @@
+"""Who shows a token is its principal, and who shows a bad one reaches no handler: over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import uvloop
+from cryptography.hazmat.primitives import serialization
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from structlog.testing import capture_logs
+from token_issuer import AUDIENCE, ISSUER, Issuer, claims
+from transport_worlds import LIMITS, Recorder, echo, request, until
+
+from raftlog import access as access_module
+from raftlog.access import Access, Proved
+from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
+from raftlog.security.guard import Authentication, guarded, guarded_handler
+from raftlog.security.jwks import KeySet
+from raftlog.security.node_claims import refusal_of
+from raftlog.security.token_rules import TokenRules
+from raftlog.security.tokens import Tokens
+from raftlog.transport.api import Acceptors, Conversation, Link
+from raftlog.transport.complaints import Complaint
+from raftlog.transport.conversations import WIRES
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.rpc_client import RpcClient
+from raftlog.transport.statuses import ERROR_METADATA_KEY
+from raftlog.transport.tls import TlsConfig, TlsTrust
+from raftlog.transport.token_source import NoTokenError, TokenSource, token_file
+from raftlog.transport.unary import unary_handler
+from raftlog.transport.unary_link import Caller, answer
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+US, FORGER = Issuer(algorithm="RS256"), Issuer(algorithm="RS256")
+CONTROLLER = controller.DESCRIPTOR.services_by_name["Controller"]
+DESCRIBE = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
+DELETE = "/raftlog.wire.controller.v1.Controller/DeleteTopics"
+HEARTBEAT = "/raftlog.wire.controller.v1.Controller/BrokerHeartbeat"
+RULE = Authentication(NodeRule.parse("CN=node-{id}"))
+TIMEOUT_S = 30.0
+
+
+class Keys:
+    """Of the issuer, as they are now; a key that is not known has them changed to ``next``."""
+
+    def __init__(self) -> None:
+        self.now: KeySet | None = KeySet.parse(US.jwks())
+        self.next: KeySet | None = None
+        self.asked = 0
+        self.closed = False
+
+    def current(self) -> KeySet | None:
+        return self.now
+
+    async def newer(self) -> None:
+        self.asked += 1
+        await asyncio.sleep(0)
+        self.now = self.next or self.now
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Node:
+    """A server whose handlers remember who has reached them."""
+
+    address: str
+    server: GrpcServerTransport
+    tls: TlsConfig
+    authority: trustme.CA
+    directory: Path
+    keys: Keys
+    streams: Recorder
+    callers: list[Caller] = field(default_factory=list)
+    items: list[controller.ControllerRequest] = field(default_factory=list)
+
+    @property
+    def complaints(self) -> int:
+        return self.server.bounds.complaints.counts[Complaint.UNAUTHENTICATED]
+
+    @property
+    def reached(self) -> int:
+        return len(self.streams.links) + len(self.streams.envelopes) + len(self.callers)
+
+    @property
+    def trust(self) -> TlsTrust:
+        return TlsTrust(self.tls.ca_path)
+
+    def issue(self, name: str) -> TlsConfig:
+        return issue(self.directory, self.authority, name)
+
+
+def issue(directory: Path, authority: trustme.CA, name: str) -> TlsConfig:
+    certificate = authority.issue_cert("127.0.0.1", common_name=name)
+    paths = [directory / f"{name}.{kind}" for kind in ("pem", "key", "ca")]
+    certificate.cert_chain_pems[0].write_to_path(paths[0])
+    paths[1].touch(mode=0o600)
+    certificate.private_key_pem.write_to_path(paths[1])
+    authority.cert_pem.write_to_path(paths[2])
+    return TlsConfig(*paths)
+
+
+@asynccontextmanager
+async def serving(
+    directory: Path,
+    *,
+    certificates: bool = False,
+    tokens: bool = True,
+    guard: Authentication | None = None,
+    clock: Callable[[], float] = time.time,
+) -> AsyncIterator[Node]:
+    authority = trustme.CA()
+    tls = issue(directory, authority, "node-1")
+    server, keys, streams = GrpcServerTransport(LIMITS, tls=tls), Keys(), Recorder(echo)
+    check = Tokens(TokenRules(ISSUER, frozenset({AUDIENCE}), skew_s=0), keys)
+    node = Node("", server, tls, authority, directory, keys, streams)
+    handler = guarded_handler(AnswerAll(), Conversation.CONTROLLER, guard)
+
+    async def ask(item: controller.ControllerRequest, caller: Caller) -> Any:
+        # As a handler that has to wait has it: others have come meanwhile.
+        await asyncio.sleep(0)
+        node.callers.append(caller)
+        node.items.append(item)
+        return await answer(handler, item, caller)
+
+    acceptors: Acceptors = {
+        Conversation.CONTROLLER: streams.accept,
+        Conversation.QUORUM: streams.accept,
+        Conversation.REPLICATION: streams.accept,
+        Conversation.OBSERVER: streams.accept,
+    }
+    listener = await server.listen(
+        "127.0.0.1:0",
+        guarded(acceptors, guard),
+        extra_handlers=[unary_handler(CONTROLLER, controller.ControllerRequest, ask)],
+        access=Access(certificates, check if tokens else None, clock),
+    )
+    node.address = listener.address
+    try:
+        yield node
+    finally:
+        await server.close()
+        assert keys.closed == tokens
+
+
+class AnswerAll:
+    """Answers each request with its own body, empty."""
+
+    def received(self, link: Link, messages: Any) -> None:
+        for message in messages:
+            response = controller.ControllerResponse(correlation_id=message.correlation_id)
+            getattr(response, message.WhichOneof("body")).SetInParent()
+            link.send(response)
+
+    def closed(self, link: Link, reason: str) -> None:
+        pass
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+        await until(lambda: asyncio.all_tasks() <= {asyncio.current_task()})
+
+    uvloop.run(main())
+
+
+def bearing(*tokens: str) -> tuple[tuple[str, str], ...]:
+    return tuple(("authorization", f"Bearer {one}") for one in tokens)
+
+
+@asynccontextmanager
+async def channel(node: Node, tls: TlsConfig | None = None) -> AsyncIterator[Any]:
+    credentials = (tls or node.trust).channel_credentials()
+    options = [("grpc.max_metadata_size", 4 << 20)]
+    async with grpc.aio.secure_channel(node.address, credentials, options=options) as opened:
+        yield opened
+
+
+@dataclass
+class Refusal:
+    status: Any
+    details: str
+    code: int
+
+
+async def unary(opened: Any, metadata: Any, method: str = DESCRIBE, body: bytes = b"") -> Refusal:
+    """What became of a call; a good one has the status OK."""
+    try:
+        await opened.unary_unary(method)(body, metadata=metadata, timeout=TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        return refusal(error.code(), error.details(), error.trailing_metadata())
+    return Refusal(grpc.StatusCode.OK, "", 0)
+
+
+async def stream(opened: Any, metadata: Any) -> Refusal:
+    """The same for a stream of requests with one request."""
+    call = opened.stream_stream(Conversation.CONTROLLER.value)(metadata=metadata, timeout=TIMEOUT_S)
+    requests = controller.ControllerRequests(requests=[request(1)])
+    try:
+        await call.write(requests.SerializeToString())
+        if await call.read() is not grpc.aio.EOF:
+            return Refusal(grpc.StatusCode.OK, "", 0)
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        pass
+    finally:
+        call.cancel()
+    return refusal(await call.code(), await call.details(), await call.trailing_metadata())
+
+
+def refusal(status: Any, details: str | None, metadata: Any) -> Refusal:
+    found = dict(metadata or ())
+    error = common_pb2.Error.FromString(found.get(ERROR_METADATA_KEY, b""))
+    return Refusal(status, details or "", error.error_code)
+
+
+# --- good ones -----------------------------------------------------------------------------------
+
+
+def test_a_token_names_the_principal_of_streams_and_calls(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node, channel(node) as opened:
+            for made in (stream, unary):
+                assert (await made(opened, bearing(US.token()))).status is grpc.StatusCode.OK
+            assert [one.identity for one in node.streams.links] == [
+                PeerIdentity(principal="User:alice")
+            ]
+            (caller,) = node.callers
+            assert caller.identity == PeerIdentity(principal="User:alice")
+            assert node.complaints == 0
+
+    run(scenario)
+
+
+def test_two_callers_at_once_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node, channel(node) as opened:
+            names = [f"u{number % 7}" for number in range(60)]
+            tokens = {name: bearing(US.token(sub=name)) for name in names}
+            requests = [
+                controller.DeleteTopicsRequest(names=[name]).SerializeToString() for name in names
+            ]
+            done = await asyncio.gather(
+                *(
+                    unary(opened, tokens[name], DELETE, body)
+                    for name, body in zip(names, requests, strict=True)
+                )
+            )
+            assert {one.status for one in done} == {grpc.StatusCode.OK}
+            assert len(node.callers) == len(names)
+            for caller, item in zip(node.callers, node.items, strict=True):
+                (name,) = item.delete_topics.names
+                assert caller.identity.principal == f"User:{name}"
+
+    run(scenario)
+
+
+def test_with_a_certificate_the_token_names_the_principal_and_the_certificate_the_node(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, certificates=True, guard=RULE) as node:
+            for name, metadata in (("client", ()), ("client", bearing(US.token()))):
+                async with channel(node, node.issue(name)) as opened:
+                    assert (await stream(opened, metadata)).status is grpc.StatusCode.OK
+            async with channel(node, node.tls) as opened:
+                assert (await stream(opened, bearing(US.token()))).status is grpc.StatusCode.OK
+            principals = [
+                RULE.mapping.principal_of(one.identity).partition(",")[0]
+                for one in node.streams.links
+            ]
+            assert principals == ["User:CN=client", "User:alice", "User:alice"]
+            assert [RULE.rule.nodes_of(one.identity) for one in node.streams.links] == [
+                set(), set(), {1},
+            ]  # fmt: skip
+
+    run(scenario)
+
+
+def test_where_no_tokens_are_configured_nobody_looks_at_them(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            serving(tmp_path, certificates=True, tokens=False) as node,
+            channel(node, node.issue("client")) as opened,
+        ):
+            assert (await unary(opened, bearing("x"))).status is grpc.StatusCode.OK
+            assert node.callers[0].identity.principal == ""
+
+    run(scenario)
+
+
+# --- bad ones ------------------------------------------------------------------------------------
+
+
+def segment(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+
+def unsigned() -> str:
+    return f"{segment({'alg': 'none', 'kid': 'k1'})}.{segment(claims())}."
+
+
+def signed_with_the_public_key() -> str:
+    public = US.keys["k1"][0].public_key()
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    secret = public.public_bytes(serialization.Encoding.PEM, form)
+    signed = f"{segment({'alg': 'HS256', 'kid': 'k1'})}.{segment(claims())}"
+    mac = hmac.new(secret, signed.encode(), hashlib.sha256).digest()
+    return f"{signed}.{base64.urlsafe_b64encode(mac).rstrip(b'=').decode()}"
+
+
+def bad(now: float) -> dict[str, tuple[tuple[tuple[str, str], ...], str]]:
+    """Metadata, and what its refusal says."""
+    return {
+        "none": ((), "has no token"),
+        "empty": (bearing(""), "no signed JWT"),
+        "another scheme": ((("authorization", "Basic YTpi"),), "is not `Bearer`"),
+        "two": (bearing(US.token(), US.token(sub="bob")), "several tokens"),
+        "expired": (bearing(US.token(exp=int(now) - 1)), "has expired"),
+        "not yet valid": (bearing(US.token(nbf=int(now) + 600)), "not valid yet"),
+        "another issuer": (bearing(US.token(iss="https://elsewhere.example")), "another issuer"),
+        "another audience": (bearing(US.token(aud="else")), "another audience"),
+        "alg none": (bearing(unsigned()), "no signed JWT"),
+        "the public key as secret": (bearing(signed_with_the_public_key()), "is not taken"),
+        "another key of the same id": (bearing(FORGER.token()), "the signature"),
+        "an unknown key": (bearing(Issuer("k9").token("k9")), "no key of the token's id"),
+        "no subject": (bearing(US.token(sub=None)), "no claim sub"),
+        "a subject that cannot be printed": (
+            bearing(US.token(sub="a\x1b[2J")),
+            "cannot be printed",
+        ),
+        "too long": (bearing(US.token(more="x" * 8_192)), "8192 are the most"),
+    }
+
+
+@pytest.mark.parametrize("certificates", [False, True], ids=["token alone", "with a certificate"])
+def test_a_bad_token_reaches_no_handler(tmp_path: Path, *, certificates: bool) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, certificates=certificates) as node:
+            cases = bad(time.time())
+            if certificates:
+                # It is enough there.
+                del cases["none"]
+            refusals = 0
+            tls = node.issue("client") if certificates else None
+            async with channel(node, tls) as opened:
+                for name, (metadata, why) in cases.items():
+                    for made in (stream, unary):
+                        refused = await made(opened, metadata)
+                        assert refused.status is grpc.StatusCode.UNAUTHENTICATED, (name, refused)
+                        assert refused.code == ErrorCode.SASL_AUTHENTICATION_FAILED, name
+                        assert why in refused.details, (name, refused)
+                        refusals += 1
+                        assert node.complaints == refusals, name
+            assert node.reached == 0
+            # Nobody holds a place.
+            await until(lambda: not any(one.total for one in node.server.bounds.streams.values()))
+
+    with capture_logs() as logs:
+        run(scenario)
+    said = json.dumps(logs)
+    assert "127.0.0.1:" in said
+    assert "a peer has not proved who it is" in said
+    # Every token begins with a header in JSON, and has a body that does.
+    assert "eyJ" not in said
+
+
+def test_a_megabyte_is_refused_before_it_is_looked_at(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node, channel(node) as opened:
+            for made in (stream, unary):
+                refused = await made(opened, bearing("x" * (1 << 20)))
+                assert refused.status in {
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    grpc.StatusCode.UNAVAILABLE,
+                    grpc.StatusCode.INTERNAL,
+                }, refused
+            assert node.reached == 0
+            # Others are served as before, with tokens as long as they may be.
+            long = US.token(more="x" * 5_300)
+            assert 7_600 < len(long) <= 8_192
+            for _ in range(20):
+                assert (await unary(opened, bearing(long))).status is grpc.StatusCode.OK
+
+    run(scenario)
+
+
+def test_a_rotated_key_is_asked_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node, channel(node) as opened:
+            rotated = Issuer("k2")
+            for _ in range(2):
+                refused = await unary(opened, bearing(rotated.token("k2")))
+                assert refused.status is grpc.StatusCode.UNAUTHENTICATED
+            node.keys.next = KeySet.parse(rotated.jwks())
+            for made in (stream, unary):
+                good = await made(opened, bearing(rotated.token("k2")))
+                assert good.status is grpc.StatusCode.OK
+            assert node.keys.asked == 3
+            # The old key is gone with it.
+            refused = await unary(opened, bearing(US.token()))
+            assert refused.status is grpc.StatusCode.UNAUTHENTICATED
+
+    run(scenario)
+
+
+def test_whoever_connects_may_look_at_the_health_and_at_nothing_else(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node, channel(node) as opened:
+            stub = health_pb2_grpc.HealthStub(opened)
+            found = await stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+            assert found.status == health_pb2.HealthCheckResponse.SERVING
+            watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+            listing = reflection_pb2_grpc.ServerReflectionStub(opened).ServerReflectionInfo(
+                iter([reflection_pb2.ServerReflectionRequest(list_services="")]),
+                timeout=TIMEOUT_S,
+            )
+            for call in (watch, listing):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await anext(aiter(call))
+                assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+    run(scenario)
+
+
+def test_without_certificates_tls_asks_for_none_and_with_them_it_insists(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, certificates=True) as node, channel(node) as opened:
+            refused = await unary(opened, bearing(US.token()))
+            assert refused.status is grpc.StatusCode.UNAVAILABLE
+            assert node.reached == 0
+        async with serving(tmp_path) as node, channel(node, node.issue("node-2")) as opened:
+            # Not asked for, so not shown: it makes nobody a node here.
+            assert (await unary(opened, bearing(US.token()))).status is grpc.StatusCode.OK
+            assert node.callers[0].identity.names == frozenset()
+
+    run(scenario)
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def like_a_node() -> list[str]:
+    """Tokens that say "node 1" wherever something can be said."""
+    named: dict[str, Any] = {
+        "cn": "node-1", "CN": "node-1", "dns": "node-1", "uri": "node-1", "names": ["CN=node-1"],
+        "subject": "CN=node-1", "node_id": 1,
+    }  # fmt: skip
+    subjects = ("CN=node-1", "node-1", "1", "CN=node-1,O=raftlog", "DNS:node-1")
+    return [US.token(sub=subject, **named) for subject in subjects]
+
+
+def forgeries() -> list[tuple[Conversation, Any]]:
+    """What only node 1 may send."""
+    beat = controller.BrokerHeartbeatRequest(broker_id=1)
+    registration = controller.RegisterBrokerRequest(broker_id=1)
+    return [
+        (Conversation.QUORUM, quorum.QuorumMessage(vote_request=quorum.VoteRequest(replica_id=1))),
+        (Conversation.REPLICATION, quorum.FetchRequest(replica_id=1)),
+        (Conversation.CONTROLLER, controller.ControllerRequest(broker_heartbeat=beat)),
+        (Conversation.CONTROLLER, controller.ControllerRequest(register_broker=registration)),
+        (Conversation.OBSERVER, controller.MetadataFetchRequest(replica_id=1)),
+    ]
+
+
+async def sent(opened: Any, conversation: Conversation, message: Any, metadata: Any) -> Any:
+    """The one answer."""
+    wires = WIRES[conversation]
+    call = opened.stream_stream(conversation.value)(metadata=metadata, timeout=TIMEOUT_S)
+    (envelope,) = wires.to_server.envelopes([message.SerializeToString()])
+    await call.write(envelope)
+    (found,) = wires.to_client.decode(await call.read(), 10)
+    call.cancel()
+    return found
+
+
+@pytest.mark.parametrize("certificates", [False, True], ids=["token alone", "with a certificate"])
+def test_a_token_makes_nobody_a_node(tmp_path: Path, *, certificates: bool) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, certificates=certificates, guard=RULE) as node:
+            tls = node.issue("client") if certificates else None
+            async with channel(node, tls) as opened:
+                for token in like_a_node():
+                    for conversation, message in forgeries():
+                        got = await sent(opened, conversation, message, bearing(token))
+                        error = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
+                        expected = refusal_of(conversation, message, error)
+                        assert code_of(got) == code_of(expected)
+                        assert code_of(got) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                    body = controller.BrokerHeartbeatRequest(broker_id=1).SerializeToString()
+                    refused = await unary(opened, bearing(token), HEARTBEAT, body)
+                    assert refused.status is grpc.StatusCode.PERMISSION_DENIED
+            assert node.streams.envelopes == []
+            assert all(not RULE.rule.is_node(one.identity) for one in node.streams.links)
+
+    run(scenario)
+
+
+def code_of(response: Any) -> int:
+    if isinstance(response, quorum.QuorumMessage):
+        response = response.vote_response
+    return int(response.error.error_code if hasattr(response, "error") else response.error_code)
+
+
+def test_what_a_client_states_of_its_principal_is_not_believed(tmp_path: Path) -> None:
+    """Not even in a request as nodes forward them."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path, guard=RULE) as node, channel(node) as opened:
+            item = controller.ControllerRequest(
+                describe_brokers=controller.DescribeBrokersRequest(),
+                client=common_pb2.ClientIdentity(principal="User:root"),
+            )
+            token = US.token(sub="CN=node-1")
+            await sent(opened, Conversation.CONTROLLER, item, bearing(token))
+            ((found,),) = node.streams.envelopes
+            assert found.client.principal == "User:CN=node-1"
+
+    run(scenario)
+
+
+# --- the end of a token --------------------------------------------------------------------------
+
+
+class Clock:
+    """The wall clock of a server; it is looked at often."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(access_module, "EXPIRY_LOOK_AGAIN_S", 0.01)
+        self.now_s = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def token(self, name: str, lasts_s: float) -> str:
+        return US.token(**claims(self.now_s, sub=name, exp=self.now_s + lasts_s))
+
+
+def test_a_stream_ends_with_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, clock=clock) as node, channel(node) as opened:
+            method = opened.stream_stream(Conversation.CONTROLLER.value)
+            call = method(metadata=bearing(clock.token("brief", 100)), timeout=TIMEOUT_S)
+            stays = method(metadata=bearing(clock.token("long", 1_000)), timeout=TIMEOUT_S)
+            await until(lambda: len(node.streams.links) == 2)
+            clock.now_s += 99
+            requests = controller.ControllerRequests(requests=[request(1)])
+            await call.write(requests.SerializeToString())
+            assert await call.read() is not grpc.aio.EOF
+            clock.now_s += 1
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            ended = caught.value
+            told = refusal(ended.code(), ended.details(), ended.trailing_metadata())
+            assert told.status is grpc.StatusCode.UNAUTHENTICATED
+            assert told.details == "the token has expired: connect again with a fresh one"
+            assert told.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert node.streams.reasons == [told.details]
+            assert node.complaints == 0, "that is no misbehaviour"
+            stays.cancel()
+
+    run(scenario)
+
+
+def test_how_long_to_wait_for_the_end_of_a_token() -> None:
+    proved = Proved("User:alice", 1_000.0)
+    assert [proved.look_again_in_s(now) for now in (0.0, 939.0, 990.0, 1_000.0, 2_000.0)] == [
+        60.0, 60.0, 10.0, 0.0, 0.0,
+    ]  # fmt: skip
+
+
+def test_a_client_connects_again_with_a_fresh_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, clock=clock) as node:
+            path = tmp_path / "token"
+            path.write_text(clock.token("first", 100) + "\n")
+            client = GrpcTransport(LIMITS, tls=node.trust, token=token_file(path))
+            caller = RpcClient(client, node.address, Conversation.CONTROLLER)
+            await caller.call(request(), TIMEOUT_S)
+            path.write_text(clock.token("second", 1_000))
+            clock.now_s += 100
+            await until(lambda: len(node.streams.links) == 2)
+            await caller.call(request(), TIMEOUT_S)
+            principals = [one.identity.principal for one in node.streams.links]
+            assert principals == ["User:first", "User:second"]
+            await client.close()
+
+    run(scenario)
+
+
+# --- the client's side ---------------------------------------------------------------------------
+
+
+def test_a_token_is_not_sent_in_plain_text() -> None:
+    async def scenario() -> None:
+        with pytest.raises(ConfigError, match="over TLS only"):
+            GrpcTransport(LIMITS, token=lambda: "x")
+        server = GrpcServerTransport(LIMITS)
+        access = Access(tokens=Tokens(TokenRules(ISSUER, frozenset()), Keys()))
+        with pytest.raises(ConfigError, match="over TLS only"):
+            await server.listen("127.0.0.1:0", {}, access=access)
+        await server.close()
+
+    run(scenario)
+
+
+async def given(token: str) -> str:
+    await asyncio.sleep(0)
+    return token
+
+
+def secret_in_an_error() -> str:
+    raise ValueError("eyJsecret")
+
+
+def no_token_now() -> str:
+    raise NoTokenError("no token: not logged in")
+
+
+async def for_ever() -> str:
+    await asyncio.Event().wait()
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (lambda: "", "gave is none"),
+        (lambda: "a b", "gave is none"),
+        (lambda: "eyJa\nb", "gave is none"),
+        (lambda: "eyJé", "gave is none"),
+        (lambda: "x" * 8_193, "gave is none"),
+        (lambda: 7, "gave is none"),
+        (lambda: given("eyJa\nb"), "gave is none"),
+        (secret_in_an_error, "its source failed with ValueError"),
+        (no_token_now, "not logged in"),
+        (token_file(Path("/nowhere/token")), "No such file or directory: /nowhere/token"),
+    ],
+)
+def test_without_a_token_nothing_is_dialled_and_it_is_said_why(
+    tmp_path: Path, source: TokenSource, why: str
+) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node:
+            client = GrpcTransport(LIMITS, tls=node.trust, token=source)
+            caller = RpcClient(client, node.address, Conversation.CONTROLLER)
+            await until(lambda: caller.failure)
+            assert why in caller.failure
+            assert "eyJ" not in caller.failure
+            assert (node.reached, node.complaints) == (0, 0)
+            await client.close()
+
+    with capture_logs() as logs:
+        run(scenario)
+    assert "eyJ" not in json.dumps(logs)
+
+
+def test_a_source_that_does_not_answer_is_given_up_with_the_client(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node:
+            client = GrpcTransport(LIMITS, tls=node.trust, token=for_ever)
+            RpcClient(client, node.address, Conversation.CONTROLLER)
+            await asyncio.sleep(0)
+            await client.close()
+
+    run(scenario)
+
+
+def test_a_source_may_be_a_coroutine_function(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node:
+            token = US.token(sub="bob")
+            client = GrpcTransport(LIMITS, tls=node.trust, token=lambda: given(token))
+            caller = RpcClient(client, node.address, Conversation.CONTROLLER)
+            await caller.call(request(), TIMEOUT_S)
+            assert node.streams.links[0].identity.principal == "User:bob"
+            await client.close()
+
+    run(scenario)
+
+
+def test_a_refused_client_is_told_why(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node:
+            client = GrpcTransport(LIMITS, tls=node.trust, token=lambda: US.token(aud="else"))
+            caller = RpcClient(client, node.address, Conversation.CONTROLLER)
+            await until(lambda: caller.failure)
+            assert "UNAUTHENTICATED" in caller.failure
+            assert "for another audience" in caller.failure
+            await client.close()
+
+    run(scenario)
+
+
+def test_a_file_that_is_no_token(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(NoTokenError, match="holds something else"):
+        token_file(tmp_path / "binary")()
+
+
+@pytest.mark.parametrize("content", [b"", b"no certificate", b"\xff"])
+def test_an_authority_that_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ca").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"tls\.ca\.file: .*/ca holds no certificate"):
+        TlsTrust(tmp_path / "ca").channel_credentials()
+    with pytest.raises(ConfigError, match=r"tls\.ca\.file: No such file or directory: .*/other"):
+        TlsTrust(tmp_path / "other").channel_credentials()
+
+
+def test_a_listener_that_nobody_could_use_is_none() -> None:
+    with pytest.raises(ValueError, match="nobody could say"):
+        Access(certificates=False)
+    assert Access().certificates
+    assert ANONYMOUS.principal == ""
