@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli.certificate_views import minute, row_of, show_rows
+from raftlog.cli.certs_token import token
 from raftlog.cli.exits import EPILOG, Exit
 from raftlog.cli.options import Json
 from raftlog.cli.output import print_json, print_line
@@ -28,7 +29,7 @@ _FILE_MAX_BYTES = 1 << 20
 _RULE = "CN=node-{id}"
 
 app = typer.Typer(
-    help="Certificates for mutual TLS: make and inspect them.",
+    help="Certificates for mutual TLS, and tokens: make and inspect them.",
     epilog=EPILOG,
     no_args_is_help=True,
 )
@@ -209,3 +210,6 @@ def _content(file: Path) -> bytes:
     if len(content) > _FILE_MAX_BYTES:
         raise ConfigError(f"{file}: longer than {_FILE_MAX_BYTES} bytes, so no certificate")
     return content
+
+
+app.command(epilog=EPILOG)(token)

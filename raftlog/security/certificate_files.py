@@ -72,6 +72,20 @@ def write_pair(
         raise ConfigError(f"{error.filename or paths.key.parent}: {error.strerror}") from error
 
 
+def replace_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner reads, in place of one that may be there.
+
+    Raises ConfigError.
+    """
+    try:
+        made = _fresh(path)
+        _write(made, content, OWNER_ONLY)
+        made.replace(path)
+        fsync_directory(path.parent)
+    except OSError as error:
+        raise ConfigError(f"{error.filename or path}: {error.strerror}") from error
+
+
 def _fresh(path: Path) -> Path:
     """Where the content waits: a node that starts now reads a whole file, the old or the new."""
     made = path.with_name(f"{path.name}.new")
