@@ -69,7 +69,7 @@ class Fetches:
 
     def __init__(self) -> None:
         self.count = 0
-        self.result: KeySet | Exception = KeySet.parse(US.jwks())
+        self.result: Issuer | Exception = US
         self._go = threading.Semaphore(0)
 
     def __call__(self, url: str) -> KeySet:
@@ -79,7 +79,8 @@ class Fetches:
         assert self._go.acquire(timeout=30)
         if isinstance(self.result, Exception):
             raise self.result
-        return self.result
+        # Another object each time.
+        return KeySet.parse(self.result.jwks())
 
     def let_go(self, count: int = 1) -> None:
         self._go.release(count)
@@ -121,10 +122,10 @@ async def test_an_unknown_key_is_worth_one_fetch_after_the_backoff() -> None:
     await asyncio.gather(*(keys.newer() for _ in range(50)))
     assert fetches.count == 2
     assert keys.current() is first, "the same keys are the same object: verdicts stay"
-    fetches.result = KeySet.parse(Issuer("k2").jwks())
+    fetches.result = other = Issuer("k2")
     await asyncio.sleep(0.06)
     await keys.newer()
-    assert keys.current() == fetches.result
+    assert keys.current() == KeySet.parse(other.jwks())
     keys.close()
 
 
@@ -143,7 +144,7 @@ async def test_known_keys_are_used_while_it_fails_and_it_is_said_once_for_each_r
                 fetches.let_go()
                 await until(lambda: fetches.count > count)  # noqa: B023
         assert keys.current() is first
-        fetches.result = first
+        fetches.result = US
         fetches.let_go()
         await until(lambda: any("again" in one["event"] for one in logs))
         keys.close()
