@@ -19,14 +19,14 @@ import uuid
 
 import structlog
 import uvloop
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2
 
 from benchmarks.stats import latency_ms
 from broker.settings import SUPPORTED_FEATURES
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.errors import ApiError
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
 
 FIRST_ID = 10_000
 INTERVAL_S = 2.0

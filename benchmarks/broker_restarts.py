@@ -15,13 +15,12 @@ import time
 from datetime import datetime
 from typing import Any
 
-from raftlog.wire.broker.v1 import broker_pb2
-
 from benchmarks.nodes import Quorum
 from benchmarks.stats import cpu_s, latency_ms
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ApiError
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.broker.v1 import broker_pb2
 
 POLL_S = 0.005
 GIVE_UP_S = 60.0

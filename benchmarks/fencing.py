@@ -17,9 +17,6 @@ import time
 from typing import Annotated, Any
 
 import typer
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from benchmarks.nodes import Quorum
 from benchmarks.propagation import FIRST_BROKER, observed
@@ -34,6 +31,9 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 HELD = 1_000
 TOTALS = (10_000, 100_000)

@@ -10,11 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from benchmarks.stats import cpu_s, latency_ms
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 KEYS = 100_000
 VALUE_BYTES = 256

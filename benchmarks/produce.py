@@ -10,8 +10,6 @@ import time
 from typing import Any
 
 import uvloop
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from benchmarks.nodes import Quorum
 from benchmarks.stats import cpu_s, latency_ms
@@ -19,6 +17,8 @@ from raftlog.client.broker_client import BrokerClient
 from raftlog.client.producer import Producer
 from raftlog.errors import ApiError
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 TOPIC = "bench"
 PARTITIONS = 6

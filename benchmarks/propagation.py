@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from benchmarks.load import Load, Writes
 from benchmarks.nodes import Quorum
 from benchmarks.stats import latency_ms
 from raftlog.client.controller_client import ControllerClient
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 FIRST_BROKER = 100
 REST_S = 1.0

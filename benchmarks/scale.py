@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from benchmarks.failover import RetryingWriter
 from benchmarks.nodes import Quorum
 from benchmarks.propagation import Observers, observed
@@ -23,6 +21,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, load, pieces
 from raftlog.storage.reader import open_read_only
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 PARTITIONS = 100_000
 PARTITIONS_A_TOPIC = 2_000

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
-from raftlog.wire.broker.v1 import broker_pb2
 
 from broker.partition.settings import PartitionSettings
 from broker.registration.directory import BrokerDirectory, open_directory
@@ -60,6 +59,7 @@ from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
 from raftlog.transport.unary import unary_handler
 from raftlog.transport.unary_link import Caller
+from raftlog.wire.broker.v1 import broker_pb2
 
 log = structlog.get_logger(__name__)
 

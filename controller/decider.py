@@ -11,9 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
 from controller.decision import (
     Decision,
     Defer,
@@ -57,6 +54,8 @@ from raftlog.metadata.entities import Broker
 from raftlog.security.authorization import Asker, Authorization
 from raftlog.security.authorizer import Caller
 from raftlog.security.permissions import CONTROLLER, Listed
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 WHOLE = frozenset({"register_broker", "unregister_broker", "broker_heartbeat"})
 """Requests whose effect on partitions is never refused for its size: it is bounded by what the

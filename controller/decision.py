@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, final
 
-from raftlog.wire.common.v1 import common_pb2
-
 from controller.effects import Effect
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import ClientResult
 from raftlog.metadata.records import Record
+from raftlog.wire.common.v1 import common_pb2
 
 MAX_BATCH_BYTES = 8 << 20
 """The most bytes that one request may write.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import Write
 from controller.decisions.acls import may_do_everything
 from controller.decisions.brokers.fencing_by_time import fence_gone, fence_silent, fence_stuck
@@ -23,6 +21,7 @@ from controller.state.state import ControllerState
 from raftlog.metadata import versions
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.records import Record, RecordType, record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 _NEWS = Record(RecordType.CONFIG, 0, b"", None)
 """Stands for any record but progress and no-op: that is all that the progress policy asks of a

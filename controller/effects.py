@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.image import PartitionKey
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Registered(NamedTuple):

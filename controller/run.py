@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 
 import structlog
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2
 
 from controller.disk.space import effective_reserve_bytes
 from controller.service.service import ControllerService
@@ -56,6 +54,8 @@ from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
 from raftlog.transport.unary import unary_handler
 from raftlog.transport.unary_link import Caller
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 log = structlog.get_logger(__name__)
 

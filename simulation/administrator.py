@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2
-
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_layers import UNCLEAN_ELECTION
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
 
 if TYPE_CHECKING:
     from simulation.workload import Workload

@@ -11,16 +11,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError
 from raftlog.transport.api import Conversation
 from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import Operation
 from simulation.checks.history import TOPIC_KINDS
 from simulation.forger import WAITS_S, SendsOne

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import CheckFailedError
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from raftlog.metadata import versions
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.faults_nodes import led, start_again
 from simulation.faults_voters import raise_features
 from simulation.hosts import BrokerHost, ControllerHost

@@ -13,11 +13,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.hosts import ControllerHost
 
 if TYPE_CHECKING:

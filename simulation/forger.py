@@ -8,13 +8,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from raftlog.client.requests import controller_request
+from raftlog.transport.api import Conversation, Link, LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
-
-from raftlog.client.requests import controller_request
-from raftlog.transport.api import Conversation, Link, LinkClosedError
 from simulation.hosts import CLUSTER_ID
 from simulation.swarm.identities import FORGER
 

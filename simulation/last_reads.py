@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from raftlog.errors import ApiError
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
-
-from raftlog.errors import ApiError
 from simulation.checks.api import CheckFailedError, Operation
 
 if TYPE_CHECKING:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
-
-from raftlog.client.controller_client import ControllerClient
-from raftlog.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from simulation.hosts import BrokerHost

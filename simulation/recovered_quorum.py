@@ -12,13 +12,12 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.recovery.unsafe_recovery import Recovery, Survivor, begin_anew, survivor_of
 from raftlog.storage.api import NodeIdentity
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation import faults_disks
 from simulation.checks.api import CheckFailedError
 from simulation.checks.ledger import Ledger

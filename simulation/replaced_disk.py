@@ -21,12 +21,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from typing_extensions import override
 
 from raftlog.client.consumer import EARLIEST, Consumer
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation import faults_data
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.hosts import BrokerHost

@@ -7,8 +7,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError
 from raftlog.metadata.acls import (
@@ -19,6 +17,7 @@ from raftlog.metadata.acls import (
     PatternType,
 )
 from raftlog.metadata.versions import supports_acls
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.callers import LEVELS, NAMES
 from simulation.swarm.identities import CALLERS, WARDEN
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from broker.partition import events as data_events
 from raftlog.quorum import events as quorum_events
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, World
 
 HOOKS = tuple(name for name in vars(Checker) if not name.startswith("_"))

@@ -10,10 +10,6 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient, controller_again
 from raftlog.client.router import Protocol, Router
@@ -21,6 +17,9 @@ from raftlog.client.session import Session
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport
 from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.administrator import Administrator
 from simulation.callers import Callers
 from simulation.checks.api import CheckFailedError, Operation

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
-from raftlog.wire.controller.v1 import controller_pb2
 
 from broker.metadata.view import View
 from broker.settings import FollowerSettings
@@ -32,6 +31,7 @@ from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
+from raftlog.wire.controller.v1 import controller_pb2
 
 log = structlog.get_logger(__name__)
 

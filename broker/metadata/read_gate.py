@@ -20,7 +20,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from raftlog.wire.broker.v1 import broker_pb2
 from sortedcontainers import SortedDict
 
 from broker.metadata.view import UNKNOWN, View
@@ -30,6 +29,7 @@ from raftlog.metadata import versions
 from raftlog.metadata.image import Image
 from raftlog.resource_limits import RETRY_AFTER_MS
 from raftlog.shares import Shares
+from raftlog.wire.broker.v1 import broker_pb2
 
 R = TypeVar("R")
 _FIRST = 0

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from raftlog.wire.broker.v1 import broker_pb2
-
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ResourceType, config_keys
 from raftlog.metadata.config_layers import inherited
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import Image
 from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.wire.broker.v1 import broker_pb2
 
 # Kafka's ConfigSource.
 DYNAMIC_TOPIC = 1

@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition.describe import ReplicaDescription
 from broker.partition.events import Effect, Event
 from broker.partition.unserved import Unserved
 from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 
 class PartitionReplicas(Protocol):

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2
-
 from broker.partition.host import Host
 from broker.partition.leader import Leader
 from broker.partition.replica import Replica
 from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.data.v1 import data_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
 
 NO_EPOCH = -1
 

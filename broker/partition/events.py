@@ -23,12 +23,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from raftlog.errors import ErrorCode
 from raftlog.metadata.image import ConfigKey, Image
 from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 # --- events --------------------------------------------------------------------------------------
 

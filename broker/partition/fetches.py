@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition.clients import WaitingOfClients
 from broker.partition.deadlines import Timer
 from broker.partition.events import AnswerFetch, Client, FetchReceived, Read
@@ -11,6 +9,7 @@ from broker.partition.host import Host
 from broker.partition.leader import Leader
 from broker.partition.produces import leader_of
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 LATEST, EARLIEST = -1, -2
 _NO_LIMIT = 1 << 31

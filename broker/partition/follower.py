@@ -7,13 +7,12 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition.host import Host
 from broker.partition.replica import Replica
 from raftlog import batch
 from raftlog.errors import CorruptLogError
 from raftlog.quorum.events import LogSpan
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 if TYPE_CHECKING:
     from broker.partition.deadlines import Timer

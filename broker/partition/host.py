@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition.deadlines import Deadlines
 from broker.partition.events import Append, Delete, Effect, Flush, Note, Truncate
 from broker.partition.replica import Replica
@@ -18,6 +16,7 @@ from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import Image
 from raftlog.quorum.events import LogSpan
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 if TYPE_CHECKING:
     from broker.partition.leader_link import LeaderLink

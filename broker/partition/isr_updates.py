@@ -4,9 +4,6 @@ under way at a time.
 
 from __future__ import annotations
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2
-
 from broker.partition.deadlines import Timer
 from broker.partition.events import AlterPartitionFailed, SendAlterPartition
 from broker.partition.host import Host
@@ -14,6 +11,8 @@ from broker.partition.isr import Kind, Proposal
 from broker.partition.leader import Leader
 from raftlog.errors import ErrorCode
 from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2
 
 RECOVERED = 0
 

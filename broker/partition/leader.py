@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition import configs
 from broker.partition.host import Host
 from broker.partition.leader_isr import LeaderIsr
@@ -18,6 +16,7 @@ from raftlog import batch
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Partition
 from raftlog.quorum.events import LogSpan
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 if TYPE_CHECKING:
     from broker.partition.fetches import ParkedFetch

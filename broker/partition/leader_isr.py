@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
 from broker.partition.deadlines import Timer
 from broker.partition.isr import FollowerState, IsrState, Kind, Proposal
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.versions import supports_replica_epochs
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 if TYPE_CHECKING:
     from broker.partition.leader import Leader

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition.deadlines import Timer
 from broker.partition.events import SendReplicaFetch, WantLink
 from broker.partition.follower import Follower, Stage
 from broker.partition.host import Host
 from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 MAX_OUTSTANDING = 2
 """One that waits at the leader, and one that has something new to say."""

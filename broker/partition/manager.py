@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition.describe import ReplicaDescription, describe_led, describe_replica
 from broker.partition.events import (
     AlterPartitionAnswered,
@@ -39,6 +37,7 @@ from broker.partition.sessions import Sessions
 from broker.partition.settings import PartitionSettings
 from broker.partition.unserved import Unserved, unserved
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 COUNTS = (
     "IsrShrinks",

@@ -5,7 +5,6 @@ partitions.
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
-from raftlog.wire.data.v1 import data_pb2 as pb
 
 from broker.partition.clients import WaitingOfClients
 from broker.partition.deadlines import Timer
@@ -15,6 +14,7 @@ from broker.partition.leader import Leader
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.timeouts import bounded_timeout_ms
 from raftlog.resource_limits import PRODUCE_MAX_RECORDS, RETRY_AFTER_MS
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 ALL, LEADER, NOBODY = -1, 1, 0
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition.deadlines import Timer
 from broker.partition.events import AnswerReplicaFetch, Read
 from broker.partition.leader import Leader
 from broker.partition.produces import leader_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 if TYPE_CHECKING:
     from broker.partition.sessions import Sessions

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition.events import ReplicaFetchReceived
 from broker.partition.host import Host
 from broker.partition.leader import Leader
@@ -14,6 +12,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
 from raftlog.metadata.versions import supports_replica_epochs
 from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 NO_EPOCH = -1
 

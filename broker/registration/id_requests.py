@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
-from raftlog.wire.controller.v1 import controller_pb2
 
 from broker.registration.identity import Ask, IdSeeker
 from broker.registration.lifecycle import Exit
@@ -22,6 +21,7 @@ from raftlog.deadline import NEVER
 from raftlog.errors import ApiError
 from raftlog.metadata.entities import Process
 from raftlog.transport.api import ServerTransport
+from raftlog.wire.controller.v1 import controller_pb2
 
 log = structlog.get_logger(__name__)
 

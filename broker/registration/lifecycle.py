@@ -18,14 +18,13 @@ import random
 from dataclasses import dataclass
 from enum import IntEnum
 
-from raftlog.wire.controller.v1 import controller_pb2
-
 from broker.settings import LifecycleSettings
 from raftlog.deadline import NEVER
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.dialing import Backoff
+from raftlog.wire.controller.v1 import controller_pb2
 
 
 class State(IntEnum):

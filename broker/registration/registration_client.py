@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 import structlog
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.records.v1 import records_pb2
 
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
@@ -19,6 +17,8 @@ from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Process
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.records.v1 import records_pb2
 
 log = structlog.get_logger(__name__)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.records.v1 import records_pb2
-
 from broker.settings import BrokerSettings
 from raftlog.metadata.entities import Process
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.records.v1 import records_pb2
 
 REGISTRATION_VERSION = 1
 """1: this broker heartbeats, and reports what it has applied."""

@@ -16,9 +16,6 @@ from functools import partial
 from typing import Any
 
 import structlog
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.data.v1 import data_pb2
 
 from broker.partition import events as ev
 from broker.partition.api import PartitionReplicas
@@ -37,6 +34,9 @@ from raftlog.metadata.image import Image
 from raftlog.step_tracer import traced
 from raftlog.storage.partition_api import PartitionStore, RecoveredPartition
 from raftlog.transport.api import Acceptor, Transport
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.data.v1 import data_pb2
 
 log = structlog.get_logger(__name__)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition.events import ReplicaFetchReceived, SessionClosed
 from raftlog.errors import ApiError
 from raftlog.transport.api import Link, LinkClosedError
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 SessionEvent = ReplicaFetchReceived | SessionClosed
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import structlog
-from raftlog.wire.data.v1 import data_pb2 as pb
 
 from broker.partition.events import LinkLost, LinkOpened, ReplicaFetchAnswered
 from raftlog.deadline import NEVER
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 log = structlog.get_logger(__name__)
 

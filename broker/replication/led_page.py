@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition.api import PartitionReplicas
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 PAGE_PARTITIONS = 1000
 """Looked at for one answer, at most."""

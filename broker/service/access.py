@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.data.v1 import data_pb2
-
 from broker.metadata.view import View
 from raftlog.errors import ApiError
 from raftlog.metadata.acls import AclOperation
 from raftlog.security.authorization import NONE_REFUSED, Asker, Refused, refusal
 from raftlog.security.client_rules import ClientRules, Peer
 from raftlog.security.permissions import BROKER, EachPartition, topic
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2
 
 Answer = Callable[..., None]
 _RESULTS: dict[str, Callable[..., Any]] = {

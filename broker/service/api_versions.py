@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from raftlog.wire.broker.v1 import broker_pb2 as pb
-
 from broker.metadata.view import View
 from raftlog.metadata.versions import METADATA_VERSION, MIN_METADATA_VERSION, STRICT_READS
+from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 
 class Api(NamedTuple):

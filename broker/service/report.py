@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-
 from broker.metadata.follower import MetadataFollower
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
@@ -17,6 +14,8 @@ from broker.replication.data_plane import DataPlane
 from broker.service.fencing import Fencing
 from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
 
 _ALSO = {
     NO_HIGH_WATERMARK: "led partitions that wait for a member of their ISR before they can be read",

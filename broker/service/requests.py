@@ -13,10 +13,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import structlog
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.data.v1 import data_pb2
 
 from broker.metadata import reads
 from broker.metadata.read_gate import ReadGate
@@ -37,6 +33,10 @@ from raftlog.resource_limits import TURN_MAX_S
 from raftlog.security.client_rules import ClientRules
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.wire_errors import error_to_wire
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.data.v1 import data_pb2
 
 log = structlog.get_logger(__name__)
 

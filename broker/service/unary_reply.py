@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from raftlog.wire.broker.v1 import broker_pb2
-
 from raftlog.transport import unary_link
 from raftlog.transport.api import LinkHandler
 from raftlog.transport.unary_link import Caller
+from raftlog.wire.broker.v1 import broker_pb2
 
 
 async def answer(

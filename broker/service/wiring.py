@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from raftlog.wire.broker.v1 import broker_pb2
-
 from broker.metadata.read_gate import ReadGate
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
@@ -23,6 +21,7 @@ from raftlog.errors import FatalError
 from raftlog.security.client_rules import ClientRules
 from raftlog.storage.partition_api import PartitionStore, RecoveredPartition
 from raftlog.transport.api import Transport
+from raftlog.wire.broker.v1 import broker_pb2
 
 
 def make_data_plane(

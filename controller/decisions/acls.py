@@ -6,9 +6,6 @@ import ipaddress
 import random
 from collections.abc import Iterable, Iterator
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import Reply, Write, check_item_count, refuse, wire_error, write_or_reply
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
@@ -27,6 +24,8 @@ from raftlog.metadata.acls import (
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import supports_acls
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_ENTRIES = 50_000
 """Each is in the image of every node. Kafka has no bound; its clusters have some ten thousand."""

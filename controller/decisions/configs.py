@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import (
     Reply,
     Write,
@@ -28,6 +25,8 @@ from raftlog.metadata.config_layers import topic_config
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 RESOURCE_NAME_MAX_CHARS = 249
 _TOPIC, _BROKER = int(ResourceType.TOPIC), int(ResourceType.BROKER)

@@ -7,13 +7,12 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import refuse
 from controller.rules.placement import place
 from raftlog.errors import ErrorCode
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_REPLICAS = 1_000_000
 """Placed in one go."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.rules.elections import MAX_REMOVALS, elections_on_join, removals
 from raftlog.metadata.causes import OLD_TEXT_OF, UNVOUCHED, Cause
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import supports_causes
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 _WORDS = {
     Cause.CAUGHT_UP: "caught up",

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from raftlog.metadata.causes import OLD_HOSTNAME_TEXT_OF, HostnameCause
 from raftlog.metadata.entities import Hostname
 from raftlog.metadata.hostnames import MAPPING_VERSION
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import supports_causes
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 _WORDS = {
     HostnameCause.BY_REGISTRATION: "registered",

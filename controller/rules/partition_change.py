@@ -22,10 +22,9 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import ImageView
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 NO_LEADER = -1
 RECOVERED, RECOVERING = 0, 1

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.service.intake import Intake
 from controller.service.leadership import Leadership
 from controller.service.node import ControllerNode
 from controller.service.observers import Observers
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class Announcements:

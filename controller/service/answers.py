@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from controller.decision import Duplicate, Refusal, Reply, TransferLeadership, Write
 from controller.service.directory import Directory
 from controller.service.intake import Waiting
@@ -15,6 +13,7 @@ from controller.service.parking import Parked
 from controller.service.responses import duplicate_of, fill_error, say_how_far, send_quietly
 from controller.visibility.lao_view import LaoView
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 Answerable = Write | Reply | Refusal | Duplicate | TransferLeadership
 """Every outcome except Defer: a deferred request is decided again later, and answered then."""

@@ -4,11 +4,10 @@ the voters.
 
 from __future__ import annotations
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from controller.service.responses import failure
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class Directory:

@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from controller.service.responses import send_quietly
 from raftlog.transport.api import Link
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 POLL_S = 0.005
 QUIET_S = 0.5

@@ -14,14 +14,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from controller.service.deadlines import SLACK, Deadlines
 from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.fair_queue import FairQueue
 from raftlog.limits.timeouts import bounded_timeout_ms
 from raftlog.shares import Shares
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 MAX_WAITING = limits.CONTROLLER_MAX_WAITING_REQUESTS
 MAX_REQUEST_BYTES = limits.CONTROLLER_REQUEST_MAX_BYTES

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 from controller.service.node import ControllerNode
 from raftlog.client.controller_client import ControllerClient, checked
@@ -19,6 +18,7 @@ from raftlog.errors import ApiError
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.description import QuorumDescription
 from raftlog.transport.unary_link import UnaryLink
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 if TYPE_CHECKING:
     from raftlog.transport.api import Transport

@@ -17,9 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-from raftlog.wire.quorum.v1 import quorum_pb2
-
 from raftlog.errors import ApiError, ErrorCode, FatalError, InvariantError
 from raftlog.fair_queue import FairQueue
 from raftlog.resource_limits import (
@@ -32,6 +29,8 @@ from raftlog.shares import Shares
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.wire_errors import error_to_wire
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 MAX_WAIT_MS = 5_000
 ANSWER_BYTES = 256

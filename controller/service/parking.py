@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from raftlog.wire.common.v1 import common_pb2
-
 from controller.service.deadlines import SLACK, Deadlines
 from raftlog.resource_limits import CONTROLLER_MAX_PARKED_REPLIES
 from raftlog.shares import Shares
+from raftlog.wire.common.v1 import common_pb2
 
 COMMITTED, ACKNOWLEDGED, VISIBLE = (
     common_pb2.ACKS_COMMITTED,

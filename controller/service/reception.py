@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from controller.service.answers import Answers
 from controller.service.broker_probes import BrokerProbes
 from controller.service.farewell import Farewell
@@ -17,6 +15,7 @@ from controller.service.intake import Intake
 from controller.service.node import ControllerNode
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Link, Transport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class Reception:

@@ -6,9 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from controller.service.intake import Waiting
 from controller.service.parking import COMMITTED, Parked
 from controller.state.id_waits import AwaitedIdError
@@ -16,6 +13,8 @@ from controller.visibility.lao_view import LaoView
 from raftlog.errors import ApiError
 from raftlog.metadata.entities import ClientResult
 from raftlog.transport.api import LinkClosedError
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 def fill_error(response: pb.ControllerResponse, error: ApiError) -> None:

@@ -4,14 +4,13 @@ for people.
 
 from __future__ import annotations
 
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-
 from controller.decisions.brokers.describe import describe_brokers
 from controller.decisions.quorum.features import known_features
 from controller.service.service import ControllerService
 from raftlog.quorum.description import ReplicaDescription
 from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:

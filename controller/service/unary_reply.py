@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from raftlog.transport import unary_link
 from raftlog.transport.api import LinkHandler
 from raftlog.transport.unary_link import Caller
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 async def answer(

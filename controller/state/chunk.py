@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raftlog.wire.common.v1 import common_pb2
-
 from raftlog import batch
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.voters_log import from_entries
 from raftlog.voter import VotersAt
+from raftlog.wire.common.v1 import common_pb2
 
 MAX_SHARED_RECORDS = 512
 

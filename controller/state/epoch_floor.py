@@ -26,8 +26,6 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import Write
 from controller.effects import Fenced, LeaderEpochsRaised
 from controller.rules.fencing import registration_change
@@ -37,6 +35,7 @@ from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.leader_epochs import first_leader_epoch
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.metadata.versions import supports_leader_epoch_ranges
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 if TYPE_CHECKING:
     from controller.state.state import ControllerState

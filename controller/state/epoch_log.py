@@ -14,8 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from raftlog.wire.common.v1 import common_pb2
-
 from controller.state.chunk import Chunk, ChunkBuilder
 from controller.visibility.lao import LaoTracker
 from controller.visibility.lao_view import LaoView
@@ -24,6 +22,7 @@ from raftlog.metadata.entities import Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.records import Record, decoded
+from raftlog.wire.common.v1 import common_pb2
 
 _NOBODY = common_pb2.ClientIdentity()
 

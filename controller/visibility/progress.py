@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from raftlog.metadata.records import Record, RecordType
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 _QUIET_TYPES = frozenset((RecordType.PROGRESS, RecordType.NO_OP))
 

@@ -254,10 +254,11 @@ class LocalCluster:
 
     def quorum(self, timeout_s: float = 2.0) -> Quorum:
         """What every controller says of itself."""
+        from raftlog.cli.client_security import ClientSecurity
         from raftlog.cli.quorum_queries import ask_quorum
 
         addresses = [node.endpoint for node in self.controllers]
-        return asyncio.run(ask_quorum(addresses, timeout_s, self.tls))
+        return asyncio.run(ask_quorum(addresses, timeout_s, ClientSecurity(self.tls)))
 
     def leader_id(self, timeout_s: float = 2.0) -> int | None:
         """The id of the controller that says it leads, None if none does.

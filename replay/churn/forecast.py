@@ -6,12 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, load, pieces
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 DAY_MS = 86_400_000
 _PARTITIONS = 5_000

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decisions.brokers.hostnames import mapping_of
 from controller.decisions.partitions.leader_elections import elect, wants_preferred
 from controller.rules.elections import MAX_REMOVALS, partitions_of, removals
@@ -31,6 +29,7 @@ from raftlog.metadata.versions import (
     LATEST_METADATA_VERSION,
     METADATA_VERSION,
 )
+from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.generate.log import GeneratedLog
 from replay.generate.profile import Profile
 from replay.generate.progress import Observation

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decisions.configs import config_record
 from controller.rules.assignments import new_partition, spread
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record, record
+from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.generate.cluster import Cluster
 from replay.generate.profile import BROKER_CONFIGS, PRINCIPALS, TOPIC_CONFIGS, Rates
 from replay.generate.schedule import Schedule

@@ -18,7 +18,6 @@ from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 from raftlog.wire.records.v1 import records_pb2
-
 from reference_pages.markdown import GENERATED, cell, paragraph, table
 
 PROTO = Path(__file__).resolve().parents[2] / "proto"

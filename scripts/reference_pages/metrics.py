@@ -12,9 +12,6 @@ from typing import Any
 from unittest import mock
 
 from prometheus_client.core import Metric
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2
 
 import broker.run
 import controller.run
@@ -25,6 +22,9 @@ from raftlog.observability.node_metrics import SnapshotFigures
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.bounds import Bounds
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
 from reference_pages.markdown import GENERATED, cell, table
 
 _HEAD = """# Metrics

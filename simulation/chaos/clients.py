@@ -9,12 +9,11 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.chaos.nodes import ChaosCluster, ChaosNode
 from simulation.checks.api import Operation
 from simulation.swarm.config import SwarmConfig

@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from raftlog.wire.common.v1 import common_pb2
-
 from raftlog.cli.data_directory import require_node
 from raftlog.cli.log_sources import DirectoryLog, chunks
 from raftlog.cli.quorum_queries import ask_quorum
@@ -27,6 +25,7 @@ from raftlog.client.data_records import ConsumedRecord
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import RaftlogError
 from raftlog.storage.reader import open_read_only
+from raftlog.wire.common.v1 import common_pb2
 from simulation.chaos.clients import PARTITIONS, TOPIC, Clients, History
 from simulation.chaos.faults import FAULTS, Scene, heal
 from simulation.chaos.judge import Verdict, judge

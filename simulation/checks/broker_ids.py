@@ -26,7 +26,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from typing_extensions import override
 
 from controller.settings import ControllerSettings
@@ -34,6 +33,7 @@ from raftlog.metadata.causes import HostnameCause, hostname_cause_of
 from raftlog.metadata.entities import has_left
 from raftlog.metadata.hostnames import hostname_key, takes_cause_back
 from raftlog.metadata.records import Record, RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged

@@ -26,7 +26,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from raftlog.wire.data.v1 import data_pb2
 from typing_extensions import override
 
 from broker.partition import events as ev
@@ -34,6 +33,7 @@ from raftlog import batch
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.records import Record, RecordType
 from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.data.v1 import data_pb2
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged

@@ -20,11 +20,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from typing_extensions import override
 
 from broker.partition import events as ev
 from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.committed_data import leader_epoch
 from simulation.checks.golden import NOT_REGISTERED, Standing

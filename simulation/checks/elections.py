@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from typing_extensions import override
 
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger, Node
 

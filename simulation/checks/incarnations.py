@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from typing_extensions import override
 
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger
 from simulation.checks.pending_requests import Asked

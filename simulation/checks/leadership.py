@@ -16,13 +16,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from typing_extensions import override
 
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import Effect, Event
 from raftlog.quorum.leader import CHECK_QUORUM_FACTOR
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger, Node
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from typing_extensions import override
 
 from raftlog.errors import ErrorCode
@@ -31,6 +30,7 @@ from raftlog.metadata.causes import Cause, cause_of
 from raftlog.metadata.entities import has_left
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import heartbeats_in_force
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged

@@ -29,10 +29,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raftlog.wire.controller.v1.controller_pb2 import ControllerResponse
 from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
+from raftlog.wire.controller.v1.controller_pb2 import ControllerResponse
 from simulation.checks.acl_history import (
     ALTER,
     ALTER_CONFIGS,

@@ -17,11 +17,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any, NamedTuple
 
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.data.v1 import data_pb2
 from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged

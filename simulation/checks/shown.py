@@ -19,13 +19,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
+from raftlog.errors import ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
-from typing_extensions import override
-
-from raftlog.errors import ErrorCode
 from simulation.checks.acl_history import (
     CLUSTER,
     CLUSTER_ACTION,

@@ -23,11 +23,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
 from typing_extensions import override
 
 from raftlog.errors import ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
 from simulation.checks.floors import Floors
 from simulation.checks.history import by_key

@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
 from typing_extensions import override
 
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
 from simulation.checks.floors import Floors
 from simulation.checks.history import CLIENT_METRICS, CONFIG_KEY

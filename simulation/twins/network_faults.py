@@ -24,10 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from raftlog.transport.api import Conversation
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1.quorum_pb2 import FetchSnapshotResponse
-
-from raftlog.transport.api import Conversation
 
 _REPEATABLE = frozenset(
     (

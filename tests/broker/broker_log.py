@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.wire.records.v1 import records_pb2 as rec
-
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 
 def topic_id(name: str) -> bytes:

@@ -10,9 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from broker_log import LogMaker
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from broker.service.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
@@ -20,6 +17,9 @@ from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Process
 from raftlog.transport.api import Acceptor, Conversation, Link
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.twins.loop import run
 from simulation.twins.network import SimNetwork
 

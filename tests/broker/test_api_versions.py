@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from broker_log import LogMaker
-from raftlog.wire.records.v1 import records_pb2 as rec
 
 from broker.metadata.view import View
 from broker.service.api_versions import METADATA_KEY, ApiVersions
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 ME = 7
 

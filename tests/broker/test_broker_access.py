@@ -7,9 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from broker_log import LogMaker, topic_id
-from raftlog.wire.broker.v1 import broker_pb2 as pb
-from raftlog.wire.data.v1 import data_pb2 as data
-from raftlog.wire.records.v1 import records_pb2 as rec
 
 from broker.metadata.read_gate import ReadGate
 from broker.metadata.read_lease import ReadLease
@@ -24,6 +21,9 @@ from raftlog.security.authorizer import Authorizer
 from raftlog.security.client_rules import ClientRules
 from raftlog.security.guard import Authentication
 from raftlog.security.permissions import BROKER, EachPartition
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.data.v1 import data_pb2 as data
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 ME = 7
 Op, Kind = AclOperation, AclResourceType

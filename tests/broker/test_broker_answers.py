@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.wire.data.v1 import data_pb2
-
 from broker.service.requests import _send
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import ANONYMOUS
 from raftlog.transport.api import LinkClosedError
+from raftlog.wire.data.v1 import data_pb2
 
 
 class Narrow:

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 from broker_log import LogMaker
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2 as rec
 
 from broker.metadata.follower import FollowerEvents, MetadataFollower
 from broker.metadata.view import View
@@ -17,6 +14,9 @@ from broker.settings import FollowerSettings
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.identity import ANONYMOUS
 from raftlog.transport.api import Conversation, LinkClosedError
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2 as rec
 from simulation.twins.loop import run
 
 ME = 7

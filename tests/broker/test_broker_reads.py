@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 from broker_log import LogMaker, topic_id
-from raftlog.wire.broker.v1 import broker_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2 as rec
 
 from broker.metadata import reads
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import config_keys
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 CLUSTER = "c-1"
 

@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 from fake_quorum import CLUSTER, Cluster, create, on_cluster, topics
-from raftlog.wire.broker.v1 import broker_pb2 as pb
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.records.v1 import records_pb2 as rec
 from structlog.testing import capture_logs
 
 from broker.service.unary_reply import answer
@@ -21,6 +17,10 @@ from raftlog.metadata.entities import format_hash
 from raftlog.metadata.image import Image
 from raftlog.transport.api import Conversation, Link
 from raftlog.transport.unary_link import Caller
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 
 async def failure(awaitable: Awaitable[object]) -> ApiError:

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 from broker_log import LogMaker
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-from raftlog.wire.quorum.v1 import quorum_pb2
 
 from broker.metadata.follower import FollowerEvents, MetadataFollower
 from broker.metadata.view import View
@@ -22,6 +19,9 @@ from raftlog.client import snapshot_fetch
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.transport.api import Conversation, Link
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.quorum.v1 import quorum_pb2
 from simulation.twins.loop import host_context, run
 from simulation.twins.network import SimNetwork
 

@@ -6,12 +6,12 @@ import pytest
 from broker_log import LogMaker
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raftlog.wire.records.v1 import records_pb2 as rec
 
 from broker.metadata.view import View
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import UnknownRecordError
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 ME = 7
 BIG = 1 << 30

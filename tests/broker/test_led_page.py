@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-from raftlog.wire.data.v1 import data_pb2 as pb
 
 from broker.replication.led_page import PAGE_PARTITIONS, led_page
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 Key = tuple[bytes, int]
 

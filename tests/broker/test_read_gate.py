@@ -4,14 +4,14 @@ from typing import Any, cast
 
 import pytest
 from broker_log import LogMaker
-from raftlog.wire.broker.v1 import broker_pb2 as pb
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.records.v1 import records_pb2 as rec
 
 from broker.metadata.read_gate import ReadGate
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 ME = 7
 

@@ -8,13 +8,13 @@ import asyncio
 
 import pytest
 from fake_quorum import Cluster, create, on_cluster, topics
-from raftlog.wire.broker.v1 import broker_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2 as rec
 
 from broker.metadata.read_lease import WANTED_FOR_S
 from broker.service.service import BrokerService
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 
 async def level_three(cluster: Cluster, *broker_ids: int) -> list[BrokerService]:

@@ -15,9 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.data.v1 import data_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2
 from replica_kit import CLUSTER_ID, data
 
 from broker.partition import events as ev
@@ -38,6 +35,9 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.data.v1 import data_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
 
 BROKERS = (1, 2, 3)
 TOPIC_ID = b"M" * 16

@@ -24,7 +24,6 @@ from partition_model import (
     World,
     Written,
 )
-from raftlog.wire.records.v1 import records_pb2
 
 from broker.partition import events as ev
 from controller.effects import LeaderEpochsRaised
@@ -34,6 +33,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.records.v1 import records_pb2
 
 
 class RecoveredController(Controller):

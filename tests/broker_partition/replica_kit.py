@@ -5,10 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.data.v1 import data_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2
-
 from broker.partition import events as ev
 from broker.partition.manager import Partitions
 from broker.partition.settings import PartitionSettings
@@ -17,6 +13,9 @@ from raftlog.metadata import pmap, versions
 from raftlog.metadata.entities import Broker, Listener, Partition, Process, Topic
 from raftlog.metadata.image import Image, ImageDraft
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.data.v1 import data_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
 
 CLUSTER_ID = "test-cluster"
 TOPIC_ID = b"T" * 16

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from raftlog.wire.data.v1 import data_pb2 as pb
 from replica_kit import KEY, Stand, data, of_kind
 
 from broker.partition import events as ev
 from broker.partition import produces
 from raftlog.errors import ErrorCode
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 GREEDY, OTHER = ev.Client("10.0.0.1:1", "one link"), ev.Client("10.0.0.2:1", "another")
 LONG_MS = 2**31 - 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from raftlog.wire.data.v1 import data_pb2 as pb
 from replica_kit import (
     CLUSTER_ID,
     EPOCHS,
@@ -28,6 +27,7 @@ from broker.partition.host import Host
 from broker.partition.settings import PartitionSettings
 from raftlog.errors import ErrorCode
 from raftlog.quorum.events import LogSpan
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 LEADER = 2
 FOLLOWS = partition(leader=LEADER)

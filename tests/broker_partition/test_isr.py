@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.data.v1 import data_pb2 as pb
 from replica_kit import EPOCHS, KEY, ME, Stand, first_image, of_kind, partition, recovered
 
 from broker.partition import events as ev
 from broker.partition.isr import FollowerState, IsrState, Kind, Proposal
 from raftlog.errors import ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 ALONE = partition(isr=(1,))
 

@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import pytest
-from raftlog.wire.data.v1 import data_pb2 as pb
 from replica_kit import (
     EPOCHS,
     KEY,
@@ -24,6 +23,7 @@ from replica_kit import (
 from broker.partition import events as ev
 from raftlog import batch
 from raftlog.errors import ErrorCode
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 
 def in_step(stand: Stand, offset: int = 0) -> Stand:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pytest
 from partition_model import BROKERS, TOPIC_ID, BrokenPromiseError, Node, World
-from raftlog.wire.records.v1 import records_pb2
 
 from broker.partition import events as ev
 from controller.decisions.partitions.leader_elections import elect, wants_preferred
@@ -15,6 +14,7 @@ from controller.rules.fencing import begin_shutdown
 from controller.rules.partition_change import Assignment, Brokers, Election, assignment_of
 from raftlog.errors import ApiError
 from raftlog.metadata.records import record
+from raftlog.wire.records.v1 import records_pb2
 from simulation.mutants.edits import Edit, edited
 
 

@@ -4,7 +4,6 @@ deletion, reassignment, descriptions.
 
 from __future__ import annotations
 
-from raftlog.wire.data.v1 import data_pb2 as pb
 from replica_kit import (
     EPOCHS,
     KEY,
@@ -21,6 +20,7 @@ from replica_kit import (
 from broker.partition import events as ev
 from raftlog.errors import ErrorCode
 from raftlog.metadata.image import Image, ImageDraft
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 OTHER = (TOPIC_ID, 1)
 

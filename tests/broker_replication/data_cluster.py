@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from broker.partition.settings import PartitionSettings
 from controller.settings import ControllerSettings
 from raftlog.client.consumer import EARLIEST, Consumer, ConsumerSettings
@@ -22,6 +20,7 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.hosts import CLUSTER_ID, BrokerHost, ControllerHost, broker_settings
 from simulation.twins.loop import run
 from simulation.twins.network import SimNetwork

@@ -7,9 +7,6 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.data.v1 import data_pb2 as pb
-
 from broker.partition import events as ev
 from broker.replication.data_plane import DataPlane
 from broker.replication.settings import ReplicationSettings
@@ -18,6 +15,8 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.transport.api import Conversation, Link
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2 as pb
 from simulation.twins.loop import run
 from simulation.twins.network import SimNetwork
 from simulation.twins.partition_disk import SimPartitionDisk

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_cluster import DataCluster, Load, on_cluster
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.data.v1 import data_pb2 as pb
 
 from raftlog.transport.api import Conversation, Dialer, Link
 from raftlog.transport.rpc_client import RpcClient
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2 as pb
 from simulation.hosts import CLUSTER_ID
 
 REQUESTS = 1500

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from broker.partition.events import Changes
 from broker.replication.changes import ChangeCollector
 from raftlog.metadata.records import record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 TOPIC = bytes(16)
 

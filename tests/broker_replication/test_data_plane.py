@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from plane_world import KEY, Peer, PlaneWorld, chunk, on_plane
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.data.v1 import data_pb2 as pb
 
 from broker.partition import events as ev
 from raftlog.errors import ApiError, ErrorCode, StorageError
 from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 
 def produce_when_flushed(world: PlaneWorld) -> None:

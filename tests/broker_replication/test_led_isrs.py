@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from data_cluster import TOPIC, DataCluster, Load, on_cluster
-from raftlog.wire.data.v1 import data_pb2 as pb
 
 from raftlog.client.committed_image import CommittedImage
 from raftlog.client.isr_compare import Compared, Why, compare
@@ -19,6 +18,7 @@ from raftlog.client.leader_isrs import LeaderAnswer, ask_leader, ask_leaders
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.image import Image
+from raftlog.wire.data.v1 import data_pb2 as pb
 
 
 class Looker:

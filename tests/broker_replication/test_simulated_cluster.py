@@ -9,10 +9,10 @@ from functools import partial
 
 import pytest
 from data_cluster import TOPIC, DataCluster, Load, Reader, nothing_is_lost, on_cluster
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ApiError, ErrorCode, StorageError
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.twins.loop import host_context
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from raftlog.cli.export_cursor import MAX_ATTEMPTS, ClusterCursors
 from raftlog.cli.log_sources import RunningLog
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class Flaky:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from command_lines import Raftlog
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
 
 from raftlog.cli.local import LocalCluster
 from raftlog.errors import ErrorCode
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.unary import ERROR_METADATA_KEY
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
 
 import grpc  # isort: skip
 

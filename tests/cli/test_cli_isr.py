@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import pytest
 from command_lines import Raftlog
-from raftlog.wire.data.v1 import data_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2 as rec
 
 from raftlog.client import committed_image, leader_isrs
 from raftlog.client.leader_isrs import LeaderAnswer
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.wire.data.v1 import data_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 T = b"t" * 16
 AT = ("--bootstrap-controller", "127.0.0.1:1")

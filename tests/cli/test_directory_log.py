@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog import batch
 from raftlog.cli.image import fold
@@ -18,6 +17,7 @@ from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.segments.export import export
 from raftlog.storage.api import SnapshotId
 from raftlog.storage.chunks import read_span
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class FakeReader:

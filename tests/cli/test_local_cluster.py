@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from raftlog.wire.quorum.v1 import quorum_pb2
 
 from raftlog.cli import processes
 from raftlog.cli.exits import FailedError
@@ -22,6 +21,7 @@ from raftlog.cli.quorum_queries import Answer, Quorum
 from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
 from raftlog.storage.meta_file import read_identity
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 
 def test_generate_writes_valid_configurations_and_formats(tmp_path: Path) -> None:

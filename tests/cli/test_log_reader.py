@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from raftlog import batch
 from raftlog.batch import RecordData
@@ -16,6 +15,7 @@ from raftlog.client.log_reader import BelowLogStartError, LogReader
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import LinkClosedError
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 Answer = Callable[[pb.MetadataFetchRequest], "pb.MetadataFetchResponse | None"]
 

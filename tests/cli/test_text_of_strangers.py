@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import structlog
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog import batch
 from raftlog.cli import image, log
@@ -29,6 +27,8 @@ from raftlog.observability.registry import MetricsRegistry
 from raftlog.printable import printable, printable_json
 from raftlog.safe_console import SafeConsole
 from raftlog.storage.chunks import read_span
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 EVIL = "a\x1b[31mb\x07\rc\nFORGED\x9b2Jd\u202ee\x7f[red]f[/]\u2028g"
 SEEN = r"a\x1b[31mb\x07\rc\nFORGED\x9b2Jd\u202ee\x7f[red]f[/]\u2028g"

@@ -7,14 +7,13 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation, Link
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
 from simulation.twins.loop import run
 from simulation.twins.network import SimNetwork
 

@@ -9,15 +9,14 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from raftlog.wire.broker.v1 import broker_pb2 as pb
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.data.v1 import data_pb2
-
 from raftlog import batch
 from raftlog.client.consumer import Consumer, ConsumerSettings
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation, Link
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.data.v1 import data_pb2
 from simulation.twins.loop import run
 from simulation.twins.network import SimNetwork
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from client_world import Server, World, create, leader, refuses, simulate
-from raftlog.wire.broker.v1 import broker_pb2 as pb
-from raftlog.wire.common.v1 import common_pb2
 
 from raftlog.errors import ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
 
 
 def offer(version: int, epoch: int) -> pb.ApiVersionsResponse:

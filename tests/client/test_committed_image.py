@@ -8,13 +8,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from raftlog.wire.records.v1 import records_pb2 as rec
-
 from raftlog import batch
 from raftlog.client.committed_image import CommittedImage
 from raftlog.client.log_reader import BelowLogStartError, LogInfo
 from raftlog.metadata.records import record
 from raftlog.storage.api import SnapshotId
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 
 class Log:

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 from data_world import TOPIC, DataWorld, simulate_data
-from raftlog.wire.data.v1 import data_pb2
 
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.data.v1 import data_pb2
 
 
 def fill(world: DataWorld, index: int, *values: bytes) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Awaitable
 
 import pytest
 from client_world import World, create, leader, not_controller, refuses, silent, simulate
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
 
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
 
 
 async def failure(awaitable: Awaitable[object]) -> ApiError:

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.wire.data.v1 import data_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2 as rec
-
 from raftlog.client.isr_compare import Compared, Why, compare, marks
 from raftlog.client.leader_isrs import LeaderAnswer
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.wire.data.v1 import data_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 A, B = b"a" * 16, b"b" * 16
 EPOCHS = {1: 0, 2: 1, 3: 2}

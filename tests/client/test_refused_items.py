@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from client_world import World, simulate
 from google.protobuf.descriptor import FieldDescriptor
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from raftlog.client.refused import RefusedItemsError, check_items
 from raftlog.errors import ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 WRITTEN = common_pb2.WriteResult(token=common_pb2.MetadataToken(epoch=1, offset=40))
 EXISTS = common_pb2.Error(error_code=36, error_message="topic 'a' exists", field="topics[0].name")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 from client_world import World, create, leader, refuses, silent, simulate
-from raftlog.wire.broker.v1 import broker_pb2 as pb
-from raftlog.wire.common.v1 import common_pb2
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
 
 
 def at(offset: int) -> Callable[[pb.BrokerRequest], pb.BrokerResponse]:

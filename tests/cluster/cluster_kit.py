@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from raftlog.cli.local import LocalCluster
 from raftlog.client.controller_client import ControllerClient
@@ -27,6 +26,7 @@ from raftlog.errors import ApiError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 PATIENCE_S = 60.0
 """For what takes well under a second on a machine that has nothing else to do."""

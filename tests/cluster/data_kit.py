@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from cluster_kit import PATIENCE_S, raftlog, until_true
-from raftlog.wire.broker.v1 import broker_pb2
 
 from raftlog.cli.local import LocalCluster
 from raftlog.client.backup import committed_state
@@ -23,6 +22,7 @@ from raftlog.client.log_reader import LogReader
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ApiError
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.broker.v1 import broker_pb2
 
 SETTINGS = {
     "broker.session.timeout.ms": 2_000,

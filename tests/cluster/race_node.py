@@ -12,14 +12,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from raftlog.wire.data.v1 import data_pb2
-from raftlog.wire.records.v1 import records_pb2
-
 from broker.partition import events as ev
 from broker.replication.data_plane import DataPlane
 from broker.replication.leader_links import LeaderLinks
 from controller.decisions.partitions import alter_partition
 from raftlog.cli.main import main
+from raftlog.wire.data.v1 import data_pb2
+from raftlog.wire.records.v1 import records_pb2
 
 POLL_S = 0.02
 

@@ -21,11 +21,6 @@ from typing import Any
 import pytest
 from cluster_kit import PATIENCE_S, controllers_of, describe, raftlog, says, setting, until_true
 from prometheus_client.parser import text_string_to_metric_families
-from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-from raftlog.wire.controller.v1 import controller_pb2_grpc
-from raftlog.wire.records.v1 import records_pb2
 
 from raftlog.cli.local import LocalCluster
 from raftlog.client.broker_client import BrokerClient
@@ -34,6 +29,11 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.unary import ERROR_METADATA_KEY
+from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.controller.v1 import controller_pb2_grpc
+from raftlog.wire.records.v1 import records_pb2
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip

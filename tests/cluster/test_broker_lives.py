@@ -21,10 +21,10 @@ from cluster_kit import (
     until,
     until_true,
 )
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from raftlog.cli.local import LocalCluster, free_ports
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 # So long that a broker which comes back sooner cannot have waited for its old session to end.
 LONG_SESSION = {"broker.session.timeout.ms": 60_000, "broker.fencing.timeout.ms": 90_000}

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, controllers_of, raftlog, setting, until_true
 from cuttable_proxy import CuttableProxy
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from tiers import nightly
 
 from raftlog.cli.local import LocalCluster, free_ports
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ErrorCode
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 SESSION_S, FENCING_S = 2.0, 5.0
 SETTINGS = {

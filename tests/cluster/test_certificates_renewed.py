@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import trustme
 from cluster_kit import PATIENCE_S, raftlog
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from raftlog.cli.local import LocalCluster
 from raftlog.client.controller_client import ControllerClient
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.reread import LOOK_AGAIN_S
 from raftlog.transport.tls import TlsConfig
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 CLIENT_METRICS = 16
 WRITE_EVERY_S = 0.05

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from cluster_kit import PATIENCE_S, controllers_of, setting
 from probe_kit import probing
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from raftlog.cli.local import LocalCluster, Node
 from raftlog.resource_limits import OBSERVER_ANSWER_MAX_BYTES
 from raftlog.transport.api import Conversation
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip

@@ -15,13 +15,13 @@ import psutil
 import pytest
 from cluster_kit import PATIENCE_S, raftlog
 from probe_kit import probing
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
 from tiers import in_gate
 
 from raftlog.cli.local import LocalCluster, Node
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip

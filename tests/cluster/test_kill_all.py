@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from tiers import nightly
 
 from raftlog.cli.local import LocalCluster
@@ -20,6 +19,7 @@ from raftlog.errors import ApiError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 ROUNDS = int(os.environ.get("RAFTLOG_KILL_ROUNDS", "10"))
 IN_FLIGHT = 64

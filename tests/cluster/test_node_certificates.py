@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from cluster_kit import PATIENCE_S, raftlog, until
-from raftlog.wire.controller.v1 import controller_pb2 as controller
-from raftlog.wire.data.v1 import data_pb2 as data
-from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 from raftlog.cli.local import LocalCluster
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation
 from raftlog.transport.tls import TlsConfig
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+from raftlog.wire.data.v1 import data_pb2 as data
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from cluster_kit import PATIENCE_S, Load, raftlog, until_true
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 from raftlog.cli.local import free_ports
 from raftlog.cli.quorum_queries import ask_quorum
@@ -23,6 +22,7 @@ from raftlog.client.log_reader import LogReader
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 GAP_S = 5.0
 """Of what takes some 50 ms on a machine that has nothing else to do."""

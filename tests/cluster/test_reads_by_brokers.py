@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from cluster_kit import CLIENT_METRICS, PATIENCE_S, controllers_of, raftlog, setting, until_true
 from mixed_builds import MixedCluster, pinned
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
 
 from raftlog.cli.local import LocalCluster
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ApiError
 from raftlog.metadata.versions import STRICT_READS
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
 
 SETTINGS = {
     "broker.session.timeout.ms": 2_000,

@@ -8,9 +8,6 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decider import Decider
 from controller.decision import (
     Decision,
@@ -30,6 +27,8 @@ from raftlog.metadata import versions
 from raftlog.metadata.entities import HASH_MASK, Broker, Partition
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 CLUSTER_ID = "test-cluster"
 BODIES = {

@@ -13,8 +13,6 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 from test_broker_ids import ADOPT_S, Ids, at
 from test_features import Quorum
 
@@ -26,6 +24,8 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, parse
 from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 RECORDED = Path(__file__).with_suffix(".json")
 OLD_LEVEL, KNOWN_LEVEL = 5, 6

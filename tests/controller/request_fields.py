@@ -7,6 +7,7 @@ from typing import Any
 
 from deciding import CLUSTER_ID, Cell, registration
 from google.protobuf.descriptor import FieldDescriptor
+
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 from deciding import Cell
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 from test_features import Quorum, cell, update
 
 from controller.decisions import acls
@@ -16,6 +14,8 @@ from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
 from raftlog.metadata.records import RecordType, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 ENTRY: dict[str, Any] = {
     "resource_type": 2, "resource_name": "orders", "pattern_type": 3, "principal": "User:alice",

@@ -10,8 +10,6 @@ import pytest
 from deciding import Cell, envelope
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 from tiers import nightly
 
 from controller.rules.partition_change import assignment_of
@@ -19,6 +17,8 @@ from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.records import Record, RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 SETTINGS = ControllerSettings(
     leader_imbalance_check_interval_seconds=20,

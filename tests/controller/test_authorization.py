@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 from deciding import Cell, Decided
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 from request_fields import envelope_of, valid
 
 from controller.settings import ControllerSettings
@@ -22,6 +20,8 @@ from raftlog.metadata.acls import (
 )
 from raftlog.metadata.records import record
 from raftlog.security.permissions import CONTROLLER, Each, Listed, OfAnybody, OfNode, Whole
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 Op, Kind = AclOperation, AclResourceType
 SETTINGS = ControllerSettings(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pytest
 from deciding import Cell, registration
-from raftlog.wire.records.v1 import records_pb2 as pb
 from test_features import Quorum, update
 
 from controller.decisions.quorum.features import SAFE_DOWNGRADE, UPGRADE
@@ -17,6 +16,7 @@ from raftlog.metadata import versions
 from raftlog.metadata.causes import OLD_TEXT_OF, Cause
 from raftlog.metadata.entities import said_cause
 from raftlog.metadata.records import RecordType, record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 LEVEL, BEFORE = versions.CAUSES, versions.CAUSES - 1
 OFF = update(("broker.heartbeat.version", 0), ("lao.version", 0), kind=SAFE_DOWNGRADE)

@@ -5,15 +5,15 @@ when.
 from typing import Any
 
 from deciding import Cell, Decided, envelope
-from raftlog.wire.common.v1.common_pb2 import ClientIdentity
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.decisions.clients.clients import CHECK_INTERVAL_S, IDLE, TOO_MANY
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import WINDOW
 from raftlog.metadata.records import RecordType, record
+from raftlog.wire.common.v1.common_pb2 import ClientIdentity
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def config(value: str, key: str = "retention.ms") -> rpc.IncrementalAlterConfigsRequest:

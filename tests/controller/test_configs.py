@@ -4,11 +4,11 @@ from typing import Any, cast
 
 import pytest
 from deciding import Cell
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 

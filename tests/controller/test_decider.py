@@ -3,12 +3,12 @@ from __future__ import annotations
 import math
 
 from deciding import CLUSTER_ID, Cell, envelope, registration
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def test_a_request_without_a_body_is_refused() -> None:

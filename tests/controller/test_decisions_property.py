@@ -9,12 +9,12 @@ from typing import Any
 from deciding import Cell, envelope, registration
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.image import Image
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 SETTINGS = ControllerSettings(broker_metadata_lag_max_ms=12_000, max_records_per_request=40)
 brokers = st.integers(1, 4)

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 from deciding import Cell
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.rules import fencing
 from controller.settings import ControllerSettings
 from raftlog.metadata.versions import CAUSES
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def test_all_brokers_with_what_the_controller_alone_knows() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from deciding import Cell, registration
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 from test_features import Quorum, refused, update
 
 from controller.decisions.quorum.features import SAFE_DOWNGRADE, UPGRADE
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 HEARTBEATS, LAO = "broker.heartbeat.version", "lao.version"
 OFF = update((HEARTBEATS, 0), (LAO, 0), kind=SAFE_DOWNGRADE)

@@ -8,8 +8,6 @@ from itertools import pairwise
 
 import pytest
 from deciding import Cell, registration
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.decision import Write
 from controller.settings import ControllerSettings
@@ -18,6 +16,8 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 from raftlog.metadata.leader_epochs import EPOCHS_PER_GENERATION, MAX_GENERATION, first_leader_epoch
 from raftlog.metadata.records import record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def taken_back(partitions: int = 3, *, level: int = 0) -> Image:

@@ -4,9 +4,6 @@ ends.
 
 from typing import get_type_hints
 
-from raftlog.wire.common.v1.common_pb2 import ClientIdentity
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.state.chunk import MAX_SHARED_RECORDS
 from controller.state.epoch_log import EpochLog, LogView
 from controller.state.state import ControllerState
@@ -17,6 +14,8 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.voters_log import voters_in
+from raftlog.wire.common.v1.common_pb2 import ClientIdentity
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def config(name: str) -> Record:

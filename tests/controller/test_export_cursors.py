@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from deciding import Cell
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 from controller.decisions.clients import export_cursors
 from controller.settings import ControllerSettings
@@ -14,6 +13,7 @@ from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import ExportCursor
 from raftlog.metadata.records import RecordType
 from raftlog.quorum.description import QuorumDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def alter(*alterations: dict[str, Any], **fields: Any) -> rpc.AlterExportCursorsRequest:

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 from deciding import Cell, registration
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.decision import Write
 from controller.decisions.quorum.features import (
@@ -22,6 +20,8 @@ from raftlog.metadata import versions
 from raftlog.metadata.records import record
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
 from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Quorum:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 from deciding import Cell
-from raftlog.wire.controller.v1.controller_pb2 import AlterPartitionRequest as AlterPartition
 
 from controller.rules.partition_change import Brokers, Election, choose_leader
 from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1.controller_pb2 import AlterPartitionRequest as AlterPartition
 
 
 def test_a_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() -> None:

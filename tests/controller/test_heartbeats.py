@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from deciding import Cell, registration
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def _state(reply: rpc.BrokerHeartbeatResponse) -> tuple[bool, bool, rpc.BrokerLifecycleState]:

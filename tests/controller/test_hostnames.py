@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 from deciding import Cell, registration
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.decision import Write
 from controller.decisions.brokers import hostnames
@@ -16,6 +14,8 @@ from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.records import RecordType, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def at(host: str, port: int = 9092) -> list[pb.Listener]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from deciding import Cell, Decided, registration
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 from controller.decisions.brokers import heartbeats
 from controller.rules import elections, fencing
 from controller.state import isr_removals
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 PARTITIONS, LIMIT = 10, 4
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from deciding import Cell
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 from controller.decisions.partitions import leader_elections
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import ResourceType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 LIMIT = 3
 NOBODY = "nobody"

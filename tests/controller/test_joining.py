@@ -8,12 +8,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
 from controller.service.joining import Joining, wish
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.description import QuorumDescription
 from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 ME = QuorumConfig("c", 4, "d4", (), endpoint="c4:1")
 OTHERS = (Voter(1, "c1:1", "d1"), Voter(2, "c2:1", "d2"))

@@ -7,8 +7,6 @@ from typing import Any, cast
 import pytest
 from deciding import Cell
 from msgspec.structs import replace
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.decision import Write
 from controller.decisions.partitions.leader_elections import wants_preferred
@@ -16,6 +14,8 @@ from controller.rules.partition_change import is_overdue
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 RECOVERING = 1
 UNKNOWN, NOT_NEEDED = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.ELECTION_NOT_NEEDED

@@ -22,7 +22,6 @@ from old_mappings import (
     snapshot_of,
     unpacked,
 )
-from raftlog.wire.records.v1 import records_pb2 as pb
 from test_features import update
 
 from controller.decisions.quorum.features import SAFE_DOWNGRADE
@@ -48,6 +47,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, UnknownRecordError, record
 from raftlog.metadata.snapshot import load
 from raftlog.metadata.versions import CAUSES
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 BY_REGISTRATION, BY_HAND = HostnameCause.BY_REGISTRATION, HostnameCause.BY_HAND
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from deciding import Cell, Decided
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.decision import Write
 from controller.decisions.quorum.membership import (
@@ -22,6 +20,8 @@ from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType, record
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
 from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 NEVER = -1
 

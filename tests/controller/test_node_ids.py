@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from deciding import Cell, registration
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 from raftlog.errors import ErrorCode
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
 from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 VOTERS, OBSERVER = (1, 2, 3), 4
 

@@ -5,13 +5,13 @@ read.
 from __future__ import annotations
 
 from deciding import Cell, Decided, registration
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 from controller.decision import Refusal, Write
 from controller.effects import Fenced, LeaseGranted, Left, Registered, ShutdownBegun, Unfenced
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.causes import Cause
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 SESSION_S = ControllerSettings().broker_session_timeout_ms / 1000
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 from deciding import Cell
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.decision import MAX_BATCH_BYTES
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def _add(name: str, count: int, *assignments: list[int]) -> rpc.CreatePartitionsTopic:

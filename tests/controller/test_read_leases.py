@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from deciding import Cell, registration
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.visibility.read_leases import LEASE_SHARE, ReadLeases
 from raftlog.errors import ErrorCode
 from raftlog.quorum.description import QuorumDescription
 from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 SESSION_S = 9.0
 LEASE_MS = 6750

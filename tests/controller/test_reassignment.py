@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from deciding import Cell
 from msgspec.structs import replace
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.rules.partition_change import Brokers, Election, next_state
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def _request(

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from deciding import Cell
 from google.protobuf.descriptor import FieldDescriptor
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from request_fields import Path, dotted, envelope_of, holder, leaves, put, valid
 
 from controller.decider import Decider
@@ -25,6 +24,7 @@ from raftlog.metadata import snapshot
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
 from raftlog.segments.columns import RowBuffer
 from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 INTEGERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2**31 - 1, 2**31, 2**63 - 1, 2**64 - 1)
 BOUNDS = {

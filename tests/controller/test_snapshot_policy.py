@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.disk.snapshot_generator import (
     ASK_AGAIN_S,
@@ -22,6 +21,7 @@ from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import BATCH_BYTES, header_of, pieces
 from raftlog.metadata.snapshot_file import SnapshotHeader, read_header
 from raftlog.storage.api import SnapshotId
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 SETTINGS = ControllerSettings(
     metadata_log_max_record_bytes_between_snapshots=1000,

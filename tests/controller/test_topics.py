@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from deciding import Cell
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 from controller.rules.placement import place
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def _topic(name: str = "t", **fields: Any) -> rpc.CreatableTopic:

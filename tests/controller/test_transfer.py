@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from deciding import Cell
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 from controller.decisions.quorum.transfer import LIVE_WITHIN_MS, Transfer, best_successor
 from raftlog.errors import ErrorCode
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def replica(

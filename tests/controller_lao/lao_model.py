@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.visibility.lao import LaoTracker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 BROKERS = 3
 MESSAGES_MAX = 10

@@ -6,12 +6,12 @@ import random
 from typing import Any
 
 import pytest
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.visibility.lao import LaoTracker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 A, B, C = 1, 2, 3
 NO_OP = record(pb.NoOpRecord())

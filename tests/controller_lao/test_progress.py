@@ -1,9 +1,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.visibility.progress import ProgressPolicy
 from raftlog.metadata.records import Record, record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 WRITE = record(pb.ConfigRecord(resource_type=2, resource_name="t", name="k"))
 NO_OP = record(pb.NoOpRecord())

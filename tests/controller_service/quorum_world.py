@@ -9,8 +9,6 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
@@ -19,6 +17,7 @@ from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig
 from raftlog.storage.api import NodeIdentity
 from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import host_context
 from simulation.twins.network import SimNetwork

@@ -9,10 +9,10 @@ import random
 
 import pytest
 from quorum_world import QuorumWorld
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulated import simulated
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 def add(node_id: int, directory: str = "") -> pb.AddRaftVoterRequest:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-from raftlog.wire.quorum.v1 import quorum_pb2
 from simulated import simulated
 
 from controller.service.service import ControllerService
@@ -22,6 +20,8 @@ from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.storage.api import NodeIdentity
 from raftlog.transport.api import Conversation, Link
 from raftlog.transport.unary_link import Caller
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.quorum.v1 import quorum_pb2
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import host_context
 from simulation.twins.network import SimNetwork

@@ -8,13 +8,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulated import simulated
 from test_controller_quorum import World, alter
 
 from raftlog import batch
 from raftlog.client.session import Session
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 def log_of(node: Any) -> list[batch.BatchHeader]:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulated import simulated
 from test_controller_quorum import Node, World, alter
 
@@ -21,6 +20,7 @@ from controller.service.hand_over import HOLD_S
 from controller.service.status import ready
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import ANONYMOUS
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class Load:

@@ -5,12 +5,12 @@ long.
 from dataclasses import dataclass
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from controller.service import intake
 from controller.service.intake import Intake, Waiting
 from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 def request(name: str = "a", timeout_ms: int = 0) -> pb.ControllerRequest:

@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulated import simulated
 from test_controller_quorum import Node, World
 from test_sessions_in_service import SESSION_S, FakeBroker, unfenced_broker
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 UNREGISTER = pb.UnregisterBrokerRequest(broker_id=7)
 

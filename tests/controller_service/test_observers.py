@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from controller.service.observers import Observers
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.identity import ANONYMOUS
 from raftlog.resource_limits import OBSERVER_ANSWER_MAX_BYTES, OBSERVERS_TURN_MAX_BYTES, TURN_MAX_MS
 from raftlog.storage.api import SnapshotId
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class FakeLink:

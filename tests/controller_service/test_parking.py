@@ -4,9 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from controller.service.parking import ACKNOWLEDGED, COMMITTED, VISIBLE, Parked, Parking
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 def parking() -> tuple[Parking, list[Parked]]:

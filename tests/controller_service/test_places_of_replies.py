@@ -8,12 +8,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulated import simulated
 from test_sessions_in_service import unfenced_broker
 
 from controller.decision import Decision, Defer, Write
 from raftlog.errors import ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 WRITE = pb.ControllerRequest(open_client=pb.OpenClientRequest(name="c"))
 READ = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())

@@ -4,8 +4,6 @@ import asyncio
 import random
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2
 from simulated import simulated
 from test_controller_quorum import VOTERS, Node, World
 
@@ -13,6 +11,8 @@ from controller.disk.space import FINE, Verdict
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
 
 
 class FakeBroker:

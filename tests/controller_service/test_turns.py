@@ -6,8 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2
 from simulated import simulated
 from test_sessions_in_service import unfenced_broker
 
@@ -17,6 +15,8 @@ from controller.service.leadership import Leadership
 from controller.state.epoch_log import EpochLog
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import record
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
 
 LIMIT = 5
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hostile_messages import Stranger, Target, targets
-from raftlog.wire.common.v1 import common_pb2
 
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.unary import ERROR_METADATA_KEY
+from raftlog.wire.common.v1 import common_pb2
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip

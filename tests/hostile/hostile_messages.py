@@ -16,6 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.data.v1 import data_pb2

@@ -24,9 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2
 
 from raftlog import batch
 from raftlog.cli.local import LocalCluster
@@ -35,6 +32,9 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import ApiError
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
 
 SERVED_WITHIN_S = 1.0
 PROBE_EVERY_S = 0.1

@@ -11,13 +11,13 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+
+from raftlog.limits.checking import checks_of
+from raftlog.limits.fields import FIELDS
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
-
-from raftlog.limits.checking import checks_of
-from raftlog.limits.fields import FIELDS
 
 FILES = (broker_pb2, controller_pb2, data_pb2, quorum_pb2)
 REQUESTS = sorted(

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.data.v1 import data_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check
@@ -18,6 +15,9 @@ from raftlog.limits.fields import FIELDS
 from raftlog.limits.rules import ByHandler, Octets
 from raftlog.replica.peer_acceptor import PeerAcceptor
 from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 TEXTS = [
     (type_, field.name)

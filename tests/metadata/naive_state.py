@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog.metadata.records import Record, record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class NaiveState:

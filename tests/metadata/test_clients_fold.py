@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog import batch
 from raftlog.metadata.clients import WINDOW, fold_identity
@@ -23,6 +22,7 @@ from raftlog.metadata.records import (
     record,
 )
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 Batch = tuple[list[Record], dict[str, Any]]
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog.metadata.config_keys import config_keys
 from raftlog.metadata.config_layers import (
@@ -13,6 +12,7 @@ from raftlog.metadata.config_layers import (
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 ID = bytes(range(16))
 

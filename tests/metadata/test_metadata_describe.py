@@ -1,12 +1,11 @@
 import json
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from raftlog.metadata.describe import image_to_dict
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def test_an_image_as_json_is_sorted_whatever_the_order_of_its_records() -> None:

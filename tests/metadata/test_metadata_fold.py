@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_state import HISTORIES, NaiveState
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog import batch
 from raftlog.metadata import pmap
@@ -36,6 +35,7 @@ from raftlog.metadata.records import (
     parse,
     record,
 )
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 PLACE = ("offset", "epoch", "timestamp_ms", "state_hash")
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_state import HISTORIES
-from raftlog.wire.records.v1 import records_pb2 as pb
 from test_metadata_fold import fold, history, state
 
 from raftlog import batch
@@ -26,6 +25,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.voter import Voter
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def content_of(image: Image) -> bytes:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 from prometheus_client import generate_latest
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2
-from raftlog.wire.records.v1 import records_pb2
 
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -20,6 +16,10 @@ from raftlog.observability.node_metrics import (
     add_space_metrics,
 )
 from raftlog.observability.registry import Latency, MetricsRegistry
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+from raftlog.wire.records.v1 import records_pb2
 
 
 def page(metrics: MetricsRegistry) -> list[str]:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from marks import mark
-from raftlog.wire.records.v1 import records_pb2 as pb
 from said import batches_of, vote_as_said
 
 from raftlog import batch
@@ -26,6 +25,7 @@ from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap
 from raftlog.storage.snapshot_files import file_name
 from raftlog.voter import Voter
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def _records(at: int) -> list[batch.RecordData]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorum_oracle import Oracle
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 from raftlog.errors import ErrorCode
 from raftlog.quorum.config import QuorumConfig, Voter
@@ -59,6 +58,7 @@ from raftlog.quorum.events import (
 )
 from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.voter import VotersAt
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 CLUSTER = "cluster-a"
 TRAVEL_S = 0.0005

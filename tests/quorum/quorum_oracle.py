@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-
 from raftlog.quorum.config import Voter
 from raftlog.quorum.events import Reply, SendFetch
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
     from quorum_harness import Cluster, SimNode

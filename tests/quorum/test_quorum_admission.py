@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, span_of
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from test_quorum_elections import ask, end_request, one, vote_request
 from test_quorum_replication import follower_of_two, leader_of_three, respond
 
@@ -36,6 +35,7 @@ from raftlog.quorum.events import (
 )
 from raftlog.storage.api import VoteState
 from raftlog.voter import Voter, VotersAt
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def begin(

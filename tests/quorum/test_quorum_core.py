@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quorum_harness import CLUSTER, Cluster, effects_of
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from test_quorum_replication import caught_up, follower_of_two, leader_of_three
 
 from raftlog.errors import InvariantError
@@ -27,6 +26,7 @@ from raftlog.quorum.events import (
     VotersChanged,
 )
 from raftlog.storage.api import VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 INT32 = st.one_of(st.integers(-3, 6), st.integers(-(2**31), 2**31 - 1))
 INT64 = st.one_of(st.integers(-3, 6), st.integers(-(2**63), 2**63 - 1))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.quorum.events import (
@@ -29,6 +28,7 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.node import TRANSITIONS
 from raftlog.storage.api import VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def vote_request(to: int, **fields: Any) -> pb.VoteRequest:

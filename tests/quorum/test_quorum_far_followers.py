@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 from far_followers import TOPOLOGIES, silence
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 from raftlog.quorum.events import BecameLeader, PersistVote, RequestReceived
 from raftlog.storage.api import VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 SEEDS = 2
 LOADS = (0.0, 0.013)

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, span_of, voters_value
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from test_quorum_replication import make_leader
 
 from raftlog.quorum.admission import (
@@ -44,6 +43,7 @@ from raftlog.quorum.events import (
 )
 from raftlog.storage.api import SnapshotId, VoteState
 from raftlog.voter import Voter, VotersAt
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 MESSAGES = int(os.environ.get("RAFTLOG_HOSTILE_MESSAGES", "10000"))
 EPOCH = 7

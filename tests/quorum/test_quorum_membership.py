@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from quorum_harness import Cluster, SimNode, effects_of, requests_of, span_of, voter, voters_value
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 from raftlog.quorum.events import (
     Append,
@@ -27,6 +26,7 @@ from raftlog.quorum.voter_history import VoterHistory
 from raftlog.quorum.voters import VoterSet
 from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.voter import Voter, VotersAt
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def voters(*names: str) -> tuple[Voter, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 from quorum_harness import CLUSTER, Cluster, effects_of, requests_of
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 from raftlog.errors import ErrorCode
 from raftlog.quorum.config import QuorumConfig, Voter
@@ -23,6 +22,7 @@ from raftlog.quorum.events import (
     Tick,
 )
 from raftlog.storage.api import RecoveredLog, VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def test_asks_one_voter_after_the_other() -> None:

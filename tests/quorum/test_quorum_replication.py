@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of, span_of
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 from raftlog.errors import ErrorCode
 from raftlog.quorum.events import (
@@ -28,6 +27,7 @@ from raftlog.quorum.events import (
     Truncate,
 )
 from raftlog.storage.api import VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def leader_of_three(**options: Any) -> SimNode:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from test_quorum_replication import caught_up, fetch, follower_of_two, leader_of_three
 
 from raftlog.errors import ErrorCode
@@ -31,6 +30,7 @@ from raftlog.quorum.events import (
 from raftlog.quorum.log_state import LogState
 from raftlog.quorum.snapshot_fetcher import MIN_PART_BYTES
 from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def compacted_leader() -> SimNode:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from log_history import LogHistory
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog import batch
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.records import record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class AuditedLog(LogHistory):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from log_history import LogHistory
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog.metadata.entities import Partition
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 BEGIN_MS = 1_700_000_000_000
 """2023-11-14 22:13:20 UTC, where every LogHistory begins."""

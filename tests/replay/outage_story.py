@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from log_history import LogHistory
+
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 HOUR_MS = 3_600_000

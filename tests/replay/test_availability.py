@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from outage_story import HOUR_MS, OutageStory
-from raftlog.wire.records.v1 import records_pb2 as pb
 from spark_runs import Replay
 
 from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import availability
 from replay.jobs.availability import AvailabilityResult
 from replay.text import console

@@ -14,12 +14,12 @@ from audited_log import AuditedLog
 from log_history import LogHistory
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
-from raftlog.wire.records.v1 import records_pb2 as pb
 from spark_runs import Replay
 from unentitled import write_without_rights
 
 from controller.rules.elections import MAX_REMOVALS
 from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.audit import departed, quorum
 from replay.audit.check import FAMILIES, choose
 from replay.audit.history import History

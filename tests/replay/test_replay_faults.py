@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
-from raftlog.wire.records.v1 import records_pb2 as pb
 from spark_runs import Replay
 
 from raftlog import batch
@@ -22,6 +21,7 @@ from raftlog.segments.errors import ExportError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import MANIFEST_NAME, RECORDS, Segment, encode, read_manifest
 from raftlog.segments.writer import ExportWriter
+from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.errors import ReplayError, explain
 from replay.request import JobRequest
 from replay.source import open_export

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from log_history import LogHistory
-from raftlog.wire.records.v1 import records_pb2 as pb
 from spark_runs import Replay
 
 from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import lao
 from replay.lag import holders
 from replay.order import Order

@@ -11,13 +11,13 @@ from spark_runs import Replay
 sys.path.insert(0, str(Path(__file__).parents[1] / "controller"))
 
 from deciding import Cell
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog import batch
 from raftlog.metadata.entities import HASH_MASK, format_hash
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.segments.writer import ExportWriter
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Logged(Cell):

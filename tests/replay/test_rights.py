@@ -13,7 +13,6 @@ import pytest
 from log_history import PRINCIPALS, LogHistory
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
-from raftlog.wire.records.v1 import records_pb2 as pb
 from rich.console import Console
 from spark_runs import Replay
 from test_streaming_audit import rows_of
@@ -32,6 +31,7 @@ from raftlog.metadata.records import RecordType, parse
 from raftlog.security.authorizer import Authorizer, Caller
 from raftlog.security.permissions import CONTROLLER, Each, Whole
 from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.audit.history import History
 from replay.audit.memory import remember
 from replay.audit.needs import NEEDS

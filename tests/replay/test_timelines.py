@@ -9,13 +9,13 @@ import pytest
 from log_history import LogHistory
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, parse
 from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
 from replay import timelines
 from replay.request import JobRequest
 from replay.source import open_export, records

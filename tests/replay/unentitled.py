@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from audited_log import AuditedLog
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 TOPIC, ALTER_CONFIGS = AclResourceType.TOPIC, AclOperation.ALTER_CONFIGS
 PREFIXED, DENY = PatternType.PREFIXED, AclPermission.DENY

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
-from raftlog.wire.records.v1 import records_pb2
 from simulated import simulated
 
 from raftlog import batch
@@ -18,6 +17,7 @@ from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.leader import Leader
 from raftlog.replica.replica import Replica
 from raftlog.storage.api import NodeIdentity, SnapshotId
+from raftlog.wire.records.v1 import records_pb2
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import host_context, run
 from simulation.twins.network import SimNetwork

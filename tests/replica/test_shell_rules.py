@@ -10,7 +10,6 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulated import simulated
 
 from raftlog.identity import ANONYMOUS
@@ -21,6 +20,7 @@ from raftlog.replica.peer_acceptor import PeerAcceptor
 from raftlog.replica.replica import Replica
 from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.transport.api import Conversation, Probe
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import run
 

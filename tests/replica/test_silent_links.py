@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulated import simulated
 from test_shell_rules import FakeDialer, FakeLink
 
 from raftlog.replica.peers import Peer, PeerListener
 from raftlog.replica.silence import LONGEST, Silence
 from raftlog.transport.api import Conversation, Probe
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 class ClosingDialer(FakeDialer):

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from raftlog.wire.quorum.v1 import quorum_pb2
-from raftlog.wire.records.v1 import records_pb2 as pb
 from simulated import simulated
 from test_shell_rules import Shell
 
@@ -18,6 +16,8 @@ from raftlog.quorum import events as ev
 from raftlog.recovery.first_chunk import beginning_chunk
 from raftlog.storage.api import SnapshotId
 from raftlog.voter import Voter
+from raftlog.wire.quorum.v1 import quorum_pb2
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 VOTERS = (Voter(1, "c1:9093", "dir-1"), Voter(7, "c7:9093", "dir-7"))
 ID = SnapshotId(40, 3)

@@ -5,13 +5,13 @@ without an outcome.
 import asyncio
 from typing import Any, cast
 
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulated import simulated
 from test_shell_rules import FakeDialer, FakeTransport
 
 from raftlog.replica import snapshot_link
 from raftlog.replica.snapshot_link import SnapshotLink
 from raftlog.transport.api import Conversation
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 class Heard:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulated import simulated
 
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, StorageError
@@ -18,6 +17,7 @@ from raftlog.replica import snapshots
 from raftlog.replica.snapshot_writer import PAUSE_S, SnapshotWriter
 from raftlog.replica.snapshots import ReplicaSnapshots
 from raftlog.storage.api import AcceptHeader, SnapshotId
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 HEADER = SnapshotHeader("c", 0, 8, 3, 1)
 ID = SnapshotId(8, 3)

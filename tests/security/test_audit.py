@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raftlog.wire.broker.v1 import broker_pb2 as broker
-from raftlog.wire.controller.v1 import controller_pb2 as controller
-from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
@@ -30,6 +27,9 @@ from raftlog.security.authorization import Authorization
 from raftlog.security.authorizer import Authorizer, Caller, Why
 from raftlog.security.guard import Authentication, guarded, guarded_handler
 from raftlog.transport.api import Conversation, Link
+from raftlog.wire.broker.v1 import broker_pb2 as broker
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 RULE = Authentication(NodeRule.parse("CN=node-{id}"))
 C = Conversation

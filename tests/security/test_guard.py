@@ -7,10 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from raftlog.wire.broker.v1 import broker_pb2 as broker
-from raftlog.wire.controller.v1 import controller_pb2 as controller
-from raftlog.wire.data.v1 import data_pb2 as data
-from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 from raftlog.errors import ErrorCode
 from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
@@ -33,6 +29,10 @@ from raftlog.security.guard import (
 )
 from raftlog.security.node_claims import CLAIM_OF, CONTROLLER_CLAIMS, QUORUM_CLAIMS, check_rows
 from raftlog.transport.api import Acceptors, Conversation, Link, LinkClosedError
+from raftlog.wire.broker.v1 import broker_pb2 as broker
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+from raftlog.wire.data.v1 import data_pb2 as data
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 RULE = Authentication(NodeRule.parse("CN=node-{id}"))
 ME, OTHER = 3, 4

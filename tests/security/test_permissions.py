@@ -6,9 +6,6 @@ import importlib
 from typing import Any
 
 import pytest
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2
 
 from raftlog.metadata.acls import OPERATIONS_OF, AclOperation, AclResourceType
 from raftlog.security import permissions
@@ -24,6 +21,9 @@ from raftlog.security.permissions import (
     Whole,
 )
 from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 SERVICES = [
     service

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from raftlog.wire.broker.v1 import broker_pb2 as broker
-from raftlog.wire.controller.v1 import controller_pb2 as controller
 from test_guard import CLIENT, FakeLink, Recorder, of
 
 from raftlog.errors import ApiError, ErrorCode
@@ -16,6 +14,8 @@ from raftlog.security.authorizer import Caller
 from raftlog.security.guard import Authentication, guarded
 from raftlog.security.quotas import Quotas, Rates
 from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2 as broker
+from raftlog.wire.controller.v1 import controller_pb2 as controller
 
 RULE = Authentication(NodeRule.parse("CN=node-{id}"))
 C = Conversation

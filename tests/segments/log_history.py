@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from raftlog import batch
 from raftlog.metadata.acls import (
     ANY_HOST,
@@ -26,6 +24,7 @@ from raftlog.metadata.versions import (
     supports_hostnames,
     supports_leader_epoch_ranges,
 )
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 CLUSTER_ID = "test-cluster-0000000000"
 PRINCIPALS = ("User:alice", "User:bob", "User:carol")

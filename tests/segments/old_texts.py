@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from log_history import LogHistory
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.rules.fencing import begin_shutdown, fence, registration_change, take_leave, unfence
 from controller.visibility.lao import LaoTracker
@@ -24,6 +23,7 @@ from raftlog.metadata.entities import Broker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, parse, record
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 OLD: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
 OLD_LEVEL = 5

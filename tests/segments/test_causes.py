@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from old_texts import OLD, OLD_LEVEL, OldLog, Story, counting, decoded, images, reported, unpacked
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from controller.rules import fencing
 from controller.rules.fencing import without_cause
@@ -20,6 +19,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, UnknownRecordError, record
 from raftlog.metadata.snapshot import header_of, load, pieces
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 @pytest.fixture

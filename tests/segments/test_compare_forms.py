@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog import batch
 from raftlog.metadata.records import record
@@ -24,6 +23,7 @@ from raftlog.segments.manifest import RAW, RECORDS, Manifest, Segment, read_mani
 from raftlog.segments.place import LocalPlace
 from raftlog.segments.raw import RawHeader, RawWriter
 from raftlog.segments.writer import ExportWriter
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def written(history: LogHistory, directory: Path, records: int) -> Manifest:

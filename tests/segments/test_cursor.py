@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog import batch
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.records import record
 from raftlog.segments.cursor import INTERVAL_S, LAG_MAX_RECORDS, STALE_S, Cursor, CursorKeeper
 from raftlog.segments.manifest import RAW, Manifest, Segment
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 NEWS, PROGRESS, CURSOR = (
     pb.ConfigRecord(name="k"),

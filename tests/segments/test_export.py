@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError
@@ -24,6 +23,7 @@ from raftlog.segments.pair import OpenPair
 from raftlog.segments.raw import read_batches
 from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 @pytest.fixture(scope="module")

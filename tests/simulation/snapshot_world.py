@@ -11,8 +11,6 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from broker.service.service import BrokerService
 from broker.settings import BrokerSettings
 from controller.service.service import ControllerService
@@ -23,6 +21,7 @@ from raftlog.metadata.entities import Process
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.storage.api import NodeIdentity
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import host_context
 from simulation.twins.network import SimNetwork

@@ -14,15 +14,15 @@ from dataclasses import replace
 
 import pytest
 import structlog
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.strict import StrictReads
 from simulation.checks.suite import all_checkers
 from simulation.cli import silence

@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from raftlog.wire.records.v1 import records_pb2 as pb
 from storage_kit import make_chunk
 
 from raftlog import batch
@@ -30,6 +29,7 @@ from raftlog.storage.meta_file import format_storage, read_identity
 from raftlog.storage.opening import open_store
 from raftlog.storage.reader import open_read_only
 from raftlog.voter import Voter
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 VOTERS = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from raftlog.wire.records.v1 import records_pb2 as pb
 from storage_kit import (
     IDENTITY,
     Machine,
@@ -37,6 +36,7 @@ from raftlog.storage.reader import open_read_only
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.vote_file import write_vote_file
 from raftlog.voter import Voter, VotersAt
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 VOTERS = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))
 

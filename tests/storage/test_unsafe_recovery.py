@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from raftlog.wire.records.v1 import records_pb2 as pb
 from storage_kit import IDENTITY, flush, make_chunk, open_rocks, write_vote
 
 from raftlog import batch
@@ -26,6 +25,7 @@ from raftlog.storage.bootstrap_file import Bootstrap
 from raftlog.storage.meta_file import format_storage, read_identity
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.voter import Voter, VotersAt
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 VOTERS = tuple(Voter(node, f"host{node}:9093", f"d{node}") for node in (1, 2, 3))
 NOW_MS = 5_000

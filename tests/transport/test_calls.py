@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import ANONYMOUS
 from raftlog.transport.api import Conversation, LinkClosedError
 from raftlog.transport.rpc_client import DEADLINE_GRAIN_S, RpcClient
+from raftlog.wire.controller.v1 import controller_pb2
 from simulation.twins.loop import run
 
 

@@ -5,10 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.data.v1 import data_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation
@@ -21,6 +17,10 @@ from raftlog.transport.conversations import (
     MalformedMessageError,
     TooManyItemsError,
 )
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.data.v1 import data_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 MAX_BYTES = 64 << 20
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import trustme
-from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
 from structlog.testing import capture_logs
 from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
 
@@ -27,6 +26,7 @@ from raftlog.transport.api import Conversation, LinkClosedError, Probe
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.rpc_client import RpcClient
 from raftlog.transport.tls import TlsConfig
+from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip

@@ -12,9 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2
 from structlog.testing import capture_logs
 from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
 
@@ -25,6 +22,9 @@ from raftlog.transport.complaints import LOGGED_A_PERIOD, Complaint
 from raftlog.transport.statuses import ERROR_METADATA_KEY, PUSHBACK_KEY, RICH_STATUS_KEY
 from raftlog.transport.unary import unary_handler
 from raftlog.transport.unary_link import Caller
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip

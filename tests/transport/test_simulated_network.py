@@ -10,11 +10,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2
 from transport_worlds import Recorder, echo, request, until
 
 from raftlog.errors import ConfigError
 from raftlog.transport.api import Conversation, LinkClosedError, Probe, TransportLimits
+from raftlog.wire.controller.v1 import controller_pb2
 from simulation.twins.loop import VirtualLoop, host_context, run
 from simulation.twins.network import NetworkParams, SimNetwork
 from simulation.twins.network_transport import SimDialer, SimTransport

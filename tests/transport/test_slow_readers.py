@@ -8,12 +8,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from raftlog.wire.controller.v1 import controller_pb2
-
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_link import GrpcLink
+from raftlog.wire.controller.v1 import controller_pb2
 
 
 class SlowStream:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2
 from structlog.testing import capture_logs
 from transport_worlds import (
     LIMITS,
@@ -26,6 +24,8 @@ from transport_worlds import (
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Probe
 from raftlog.transport.rpc_client import RpcClient
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 Runner = Callable[..., None]
 

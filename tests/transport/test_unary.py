@@ -4,10 +4,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
-from raftlog.wire.quorum.v1 import quorum_pb2, quorum_pb2_grpc
 from structlog.testing import capture_logs
 from transport_worlds import Recorder, World, echo, run_real
 
@@ -17,6 +13,10 @@ from raftlog.transport.api import Conversation
 from raftlog.transport.unary import ERROR_METADATA_KEY, LEADER_METADATA_KEY, STATUS, unary_handler
 from raftlog.transport.unary_link import Caller
 from raftlog.transport.wire_errors import error_from_wire, error_to_wire
+from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
+from raftlog.wire.quorum.v1 import quorum_pb2, quorum_pb2_grpc
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import uvloop
-from raftlog.wire.controller.v1 import controller_pb2
 
 from raftlog.transport.api import Conversation, Link, ServerTransport, Transport, TransportLimits
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.tls import TlsConfig
+from raftlog.wire.controller.v1 import controller_pb2
 from simulation.twins.loop import run as run_virtual
 from simulation.twins.network import NetworkParams, SimNetwork
 

@@ -20,8 +20,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
 from controller.decision import refuse
 from controller.state.absent_ids import Absent
 from controller.state.double_roll import heartbeats_off
@@ -32,6 +30,7 @@ from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.entities import Broker, Hostname
 from raftlog.metadata.hostnames import host_of, hostname_key
 from raftlog.metadata.image import Image
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 BROKER_ID_MAX = 2**31 - 1
 _FORCE = (

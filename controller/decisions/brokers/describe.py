@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, cast
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
 from controller.decision import Reply
 from controller.rules.partition_change import NO_LEADER, RECOVERING
 from controller.state.state import ControllerState
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import Image
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def describe_brokers(state: ControllerState, now: float) -> Reply:

@@ -7,8 +7,6 @@ heartbeat is decided.
 
 from __future__ import annotations
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
 from controller.decision import Decision, Reply, Write, refuse, write_or_reply
 from controller.effects import Fenced, LeaseGranted, LeaseStopped, Left, ShutdownBegun, Unfenced
 from controller.rules.elections import MAX_REMOVALS, leads_any
@@ -20,6 +18,7 @@ from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def check_heartbeat(request: rpc.BrokerHeartbeatRequest) -> None:

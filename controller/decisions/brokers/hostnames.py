@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
 from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
 from controller.rules.mappings import mapping_change
 from controller.state.state import ControllerState
@@ -23,6 +21,7 @@ from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.records import Record
 from raftlog.metadata.versions import supports_hostnames
 from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 COLLECT_INTERVAL_S = 60.0
 COLLECT_MAX = 100

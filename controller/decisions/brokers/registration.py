@@ -8,9 +8,6 @@ else has the records.
 
 from __future__ import annotations
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import Decision, Defer, Write, refuse, write_or_reply
 from controller.decisions.brokers.broker_ids import Choice, choose_broker_id
 from controller.decisions.brokers.hostnames import check_supported, mapping_of
@@ -26,6 +23,8 @@ from raftlog.metadata.causes import UNVOUCHED
 from raftlog.metadata.entities import Broker, Process
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, LAO_VERSION
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 PORT_MAX = 65_535
 

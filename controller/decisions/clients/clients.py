@@ -13,10 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import Write, refuse
 from controller.settings import ControllerSettings
 from controller.state.epoch_log import PendingImage
@@ -26,6 +22,9 @@ from raftlog.metadata.entities import ClientResult, owner_of
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import supports_acls, supports_clients
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 CHECK_INTERVAL_S = 10.0
 """How often idle clients are looked for; those above the bound on their number go at once."""

@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import re
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
 from controller.decisions.quorum.membership import Look
 from controller.disk.retention import cursors_of
@@ -25,6 +22,8 @@ from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import supports_export_cursors
 from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 NAME_MAX_CHARS = 249
 TARGET_MAX_CHARS = 1024

@@ -11,9 +11,6 @@ Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 
 from __future__ import annotations
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import Reply, Write, check_record_count, refuse, write_or_reply
 from controller.rules.partition_change import RECOVERED, RECOVERING, Brokers, next_state
 from controller.settings import ControllerSettings
@@ -23,6 +20,8 @@ from raftlog.metadata.fold import changed_partition
 from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import supports_replica_epochs
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 UNKNOWN_EPOCH = -1
 TOPIC_ID_BYTES = 16

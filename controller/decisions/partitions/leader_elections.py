@@ -10,9 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
 from controller.decisions.partitions.reassignment import find_partition
 from controller.rules.partition_change import NO_LEADER, Brokers, Election, next_state
@@ -21,6 +18,8 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image, PartitionKey
 from raftlog.metadata.records import Record, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def wants_preferred(brokers: Brokers, partition: Partition) -> bool:

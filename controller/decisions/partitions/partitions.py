@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
 from controller.decision import (
     Reply,
     Write,
@@ -26,6 +24,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Topic
 from raftlog.metadata.records import Record
 from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def create_partitions(

@@ -12,9 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import (
     Reply,
     Write,
@@ -39,6 +36,8 @@ from raftlog.metadata.config_layers import unclean_election_enabled
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.records import Record, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def alter_reassignments(

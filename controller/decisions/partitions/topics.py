@@ -8,9 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import (
     Reply,
     Write,
@@ -28,6 +25,8 @@ from raftlog.metadata.config_keys import ResourceType, find
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 DEFAULT = -1
 NO_TOPIC_ID = bytes(16)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
 from raftlog.metadata import versions
 from raftlog.metadata.entities import owner_of
 from raftlog.metadata.image import Image
 from raftlog.quorum.description import QuorumDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 _SNAPSHOTS_VOTERS_CLIENTS = 2
 _HOSTNAMES = 3

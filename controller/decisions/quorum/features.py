@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import Decision, Defer, Reply, refuse, write_or_reply
 from controller.decisions.quorum.downgrade import left_behind, warnings
 from controller.decisions.quorum.membership import Look
@@ -25,6 +22,8 @@ from raftlog.metadata.entities import said_cause
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Kafka's upgrade types."""

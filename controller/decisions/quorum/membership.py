@@ -12,9 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.decision import Reply, Write, refuse
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
@@ -23,6 +20,8 @@ from raftlog.metadata.entities import VoterEntry, Voters
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import metadata_version, supports_voters
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 CAUGHT_UP_WITHIN_MS = 3_000
 """A new voter has had all of the leader's log so lately: the high watermark does not wait for it to

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
 from controller.decision import Decision, Reply, TransferLeadership, refuse
 from raftlog.errors import ErrorCode
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 LIVE_WITHIN_MS = 1_500
 """A voter that has fetched so lately counts as alive."""

@@ -16,8 +16,6 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -33,6 +31,7 @@ from raftlog.storage.meta_file import format_storage
 from raftlog.storage.opening import open_store
 from raftlog.storage.partition_opening import open_partition_store
 from raftlog.voter import Voter
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "segments"))
 from log_history import CLUSTER_ID, LogHistory

@@ -9,9 +9,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
-from raftlog.wire.records.v1 import records_pb2 as pb
-
 from controller.service.description import ControllerDescription
 from raftlog import batch
 from raftlog.metadata.records import record
@@ -20,6 +17,8 @@ from raftlog.metadata.voters_log import to_entries, voters_in
 from raftlog.quorum import events as ev
 from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.voter import Voter
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import Checker, Operation
 from simulation.checks.ledger import Ledger
 from simulation.swarm.config import SwarmConfig

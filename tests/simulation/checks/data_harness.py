@@ -8,9 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from checks_harness import Trace, fencing, registered
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.data.v1 import data_pb2
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from broker.partition import events as ev
 from broker.partition.describe import ReplicaDescription
@@ -18,6 +15,9 @@ from raftlog import batch
 from raftlog.errors import ErrorCode
 from raftlog.quorum import events as quorum
 from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.data.v1 import data_pb2
+from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.committed_data import CommittedData
 from simulation.checks.data_clients import DataClients
 from simulation.checks.data_serving import DataServing

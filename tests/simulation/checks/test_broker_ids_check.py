@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from checks_harness import Trace
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog.quorum import events as ev
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.broker_ids import BrokerIds
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.records.v1 import records_pb2
 
 from raftlog import batch
 from raftlog.client.data_records import ConsumedRecord
 from raftlog.metadata.records import record
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.records.v1 import records_pb2
 from simulation.chaos.clients import History
 from simulation.chaos.judge import judge
 from simulation.checks.api import Operation

@@ -3,12 +3,12 @@
 import pytest
 from checks_harness import fencing
 from data_harness import KEY, DataTrace, chunk
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.data.v1 import data_pb2
 
 from broker.partition import events as ev
 from raftlog.client.data_records import ConsumedRecord
 from raftlog.errors import ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.data.v1 import data_pb2
 from simulation.checks.api import CheckFailedError
 
 RECOVERING = 1

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from checks_harness import Trace
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog.quorum import events as ev
+from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.existence import Existence
 

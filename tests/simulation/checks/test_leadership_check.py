@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 from checks_harness import Trace, config, voter, voters_record
-from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog.quorum import events as ev
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.leadership import Leadership
 

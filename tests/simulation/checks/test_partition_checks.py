@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from checks_harness import Trace, fencing, registered
+
+from raftlog.quorum import events as ev
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
-
-from raftlog.quorum import events as ev
 from simulation.checks.api import CheckFailedError
 from simulation.checks.incarnations import Incarnations
 from simulation.checks.partitions import Partitions

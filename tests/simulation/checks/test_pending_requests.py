@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-
 from simulation.checks.pending_requests import Asked
 
 BEAT = pb.ControllerRequest(

@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 from checks_harness import VOTERS, Chunks, Trace, chunk_of, config, voter, voters_record
-from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
-from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog.errors import StorageError
 from raftlog.quorum import events as ev
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.voter import VotersAt
+from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.commitment import Commitment
 from simulation.checks.durability import Durability

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 from checks_harness import Trace, config, fencing, registered, voter, voters_record
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog.errors import ErrorCode
 from raftlog.metadata.fold import ImageBuilder
@@ -20,6 +17,9 @@ from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.quorum import events as ev
 from raftlog.replica.backlog import ReplicaBacklog
 from raftlog.storage.api import SnapshotId
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.brokers import Brokers
 from simulation.checks.exactly_once import ExactlyOnce

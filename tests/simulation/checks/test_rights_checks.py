@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 from checks_harness import Trace, registered
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 from raftlog.errors import ErrorCode
 from raftlog.metadata.acls import (
@@ -23,6 +19,10 @@ from raftlog.metadata.acls import (
 )
 from raftlog.quorum import events as ev
 from raftlog.security.authorizer import Authorizer, Caller
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.acl_history import CREATE, DESCRIBE, TOPIC, AclHistory
 from simulation.checks.api import CheckFailedError
 from simulation.checks.rights import Rights

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from checks_harness import Trace, fencing, registered
+
+from raftlog.quorum import events as ev
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
-
-from raftlog.quorum import events as ev
 from simulation.checks.api import CheckFailedError
 from simulation.checks.served_partitions import ServedPartitions
 
