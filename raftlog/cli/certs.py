@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli.certificate_views import minute, row_of, show_rows
-from raftlog.cli.certs_token import token
+from raftlog.cli.certs_token import AuthorityDirectory, ClientName, token
 from raftlog.cli.exits import EPILOG, Exit
 from raftlog.cli.options import Json
 from raftlog.cli.output import print_json, print_line
@@ -33,9 +33,6 @@ app = typer.Typer(
     epilog=EPILOG,
     no_args_is_help=True,
 )
-AuthorityDirectory = Annotated[
-    Path, typer.Argument(metavar="DIRECTORY", help="The authority's directory.")
-]
 
 
 def register(app_: typer.Typer) -> None:
@@ -83,9 +80,7 @@ def issue(
         int | None,
         typer.Option("--node", metavar="ID", min=0, max=_NODE_ID_MAX, help="For this node."),
     ] = None,
-    client: Annotated[
-        str, typer.Option("--client", metavar="NAME", help="For this person or program.")
-    ] = "",
+    client: ClientName = "",
     hosts: Annotated[
         list[str] | None,
         typer.Option(

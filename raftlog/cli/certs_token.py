@@ -14,15 +14,17 @@ from raftlog.cli.certificate_views import minute
 from raftlog.cli.output import print_line
 
 _MINUTES, _MAX_MINUTES = 60, 525_600
+AuthorityDirectory = Annotated[
+    Path, typer.Argument(metavar="DIRECTORY", help="The authority's directory.")
+]
+ClientName = Annotated[
+    str, typer.Option("--client", metavar="NAME", help="For this person or program.")
+]
 
 
 def token(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help="The authority's directory.")
-    ],
-    client: Annotated[
-        str, typer.Option("--client", metavar="NAME", help="For this person or program.")
-    ],
+    directory: AuthorityDirectory,
+    client: ClientName,
     minutes: Annotated[
         int,
         typer.Option(
