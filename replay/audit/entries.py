@@ -88,7 +88,7 @@ def turns(asked: DataFrame, history: History) -> DataFrame:
     allowing = said.where(sf.col("allows"))
     hosts = allowing.select(*way, sf.explode(sf.array("host", sf.lit(ANY_HOST))).alias("from_host"))
     keys = {name: f"way_{name}" for name in QUESTION} | {"way_type": "way_way_type"}
-    same = sf.col("host").isin(ANY_HOST) | (sf.col("host") == sf.col("from_host"))
+    same = (sf.col("host") == ANY_HOST) | (sf.col("host") == sf.col("from_host"))
     for name, key in keys.items():
         same &= sf.col(name) == sf.col(key)
     changes = said.withColumnsRenamed(keys).select(
@@ -176,7 +176,7 @@ def _about(questions: DataFrame, entries: DataFrame) -> DataFrame:
     ways = ways.select(*QUESTION, "way_type", sf.explode(patterns).alias("wanted"))
     who = sf.array_distinct(sf.array("principal", sf.lit(ANYBODY)))
     ways = ways.withColumn("who", sf.explode(who))
-    decides = sf.col("about_operation").isin(int(AclOperation.ALL)) | (
+    decides = (sf.col("about_operation") == int(AclOperation.ALL)) | (
         sf.col("about_operation") == sf.col("operation")
     )
     return ways.join(

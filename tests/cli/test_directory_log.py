@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from raftlog import batch
-from raftlog.cli.image import fold
+from raftlog.cli.image import find, fold
 from raftlog.cli.log_sources import DirectoryLog, ExportLog, begins_late, chunks
 from raftlog.errors import ConfigError, CorruptLogError
+from raftlog.metadata.describe import image_to_dict
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
@@ -159,3 +160,12 @@ def test_what_begins_elsewhere_than_asked_is_no_answer() -> None:
     assert caught.value.offset == 0
     with pytest.raises(CorruptLogError, match="nothing at offset 0, and says that it ends at 4"):
         list(chunks(Skipping(b""), 4))  # type: ignore[arg-type]
+
+
+def test_an_entry_is_found_by_its_id() -> None:
+    draft = ImageBuilder(Image())
+    entries = [pb.AccessControlEntryRecord(id=bytes([each]) * 16) for each in (1, 2)]
+    draft.apply_batch([record(one) for one in entries], base_offset=0, epoch=1, timestamp_ms=1)
+    document = image_to_dict(draft.snapshot())
+    assert find(document, f"acls/{'02' * 16}")["id"] == "02" * 16
+    assert len(find(document, "acls")) == 2

@@ -9,10 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from log_history import PRINCIPALS, LogHistory
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
 from rich.console import Console
 from spark_runs import Replay
 from test_streaming_audit import rows_of
@@ -30,8 +32,11 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, parse
 from raftlog.security.authorizer import Authorizer, Caller
 from raftlog.security.permissions import CONTROLLER, Each, Whole
+from raftlog.segments.columns import SCHEMA
 from raftlog.segments.export import export
+from raftlog.segments.manifest import RECORDS
 from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.audit import rights
 from replay.audit.history import History
 from replay.audit.memory import remember
 from replay.audit.needs import NEEDS
@@ -175,6 +180,24 @@ def test_without_entries_nothing_is_judged(replay: Replay, tmp_path: Path) -> No
     assert (rule.begins, rule.checked, result.total) == (None, 0, 0)
     named = replay("audit", tmp_path, rules=RULE, super_users=("User:alice",))
     assert [(each.rule, each.offset) for each in named.findings] == [(rule.id, written)]
+
+
+def test_an_export_of_before_the_columns_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """It has no entries; a session whose name is not known is not judged."""
+    old = LogHistory(8, metadata_version=6)
+    old.append(pb.OpenClientRecord(name="c"), principal="User:bob")
+    old.alter_config("a", "key", "1", "User:bob")
+    export(old, tmp_path / "export")
+    columns = SCHEMA.names[: SCHEMA.names.index("acl_resource_type")]
+    table = pq.read_table(tmp_path / "export" / RECORDS, columns=columns)
+    pq.write_table(table, tmp_path / "old.parquet")
+    rows = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(str(tmp_path / "old.parquet"))
+    history = History(rows, old.end_offset)
+    assert rights.check(history).collect() == []
+    assert remember(history).count() > 0
+    raised = rows.withColumn("feature_level", sf.col("feature_level") + 1)
+    found = rights.check(History(raised, old.end_offset, super_users=frozenset({"User:x"})))
+    assert [row.subject for row in found.collect()] == ["topic a"]
 
 
 @pytest.mark.nightly

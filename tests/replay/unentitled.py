@@ -118,9 +118,9 @@ def partly_allowed(log: AuditedLog, name: str, by: str) -> list[int]:
     log.topics[name] = log.rng.getrandbits(128).to_bytes(16, "big")
     partition: dict[str, Any] = {
         "topic_id": log.topics[name],
-        "replicas": [1, 2],
-        "isr": [1, 2],
-        "leader": 1,
+        "replicas": [3, 4],
+        "isr": [3, 4],
+        "leader": 3,
     }
     configs: dict[str, Any] = {"resource_type": 2, "resource_name": name, "name": "retention.ms"}
     offsets = [
@@ -131,7 +131,7 @@ def partly_allowed(log: AuditedLog, name: str, by: str) -> list[int]:
             principal=by,
         ),
         log.append(pb.PartitionRecord(partition_id=1, **partition), principal=by),
-        log.append(log.changed(name, leader=2), log.changed(name, leader=1), principal=by),
+        log.append(log.changed(name, leader=4), log.changed(name, leader=3), principal=by),
         log.append(pb.FeatureLevelRecord(name="lao.version", feature_level=0), principal=by),
         log.append(
             pb.ConfigRecord(resource_type=4, resource_name="1", name="a", value="1"), principal=by
@@ -157,9 +157,9 @@ def partly_allowed(log: AuditedLog, name: str, by: str) -> list[int]:
     mapped = pb.HostnameRecord(hostname=f"{by[5:]}-5.example", broker_id=5, reason="registered")
     log.append(log.registration(5), mapped, principal=by)
     log.append(log.standing(5, fenced=False), principal=by)
-    log.append(log.standing(2, fenced=True), *log._removals(2), principal=by)
-    log.append(log.standing(2, fenced=False), principal=by)
-    log.propose(name, [1, 2], principal=by)
+    log.append(log.standing(4, fenced=True), *log._removals(4), principal=by)
+    log.append(log.standing(4, fenced=False), principal=by)
+    log.propose(name, [3, 4], principal=by)
     client = log.append(pb.OpenClientRecord(name="owned"))
     log.append(pb.CloseClientRecord(client_id=client, reason="closed"), principal=by)
     log.append(pb.VotersRecord(), control=True, principal=by)

@@ -11,6 +11,7 @@ from log_history import CLUSTER_ID, LogHistory
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError
+from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import UnknownRecordError
@@ -136,6 +137,35 @@ def test_typed_columns(tmp_path: Path) -> None:
     assert [entry["broker_id"] for entry in rows[-1]["applied"]] == [1, 2, 3]
     assert rows[-1]["high_watermark"] == history.end_offset - 1
     assert int(rows[5]["timestamp"].timestamp() * 1000) == rows[5]["timestamp_ms"]
+
+
+def test_columns_of_entries_and_of_owners(tmp_path: Path) -> None:
+    """An entry's principal and resource type are not in the columns of batches and configs."""
+    log = LogHistory(5, metadata_version=7)
+    added_at = log.end_offset
+    id_ = log.add_entry(
+        "User:alice", AclOperation.READ, AclResourceType.CLIENT_SESSION, "s-",
+        pattern=PatternType.PREFIXED, host="10.0.0.1", permission=AclPermission.DENY, by="User:admin",
+    )  # fmt: skip
+    removed_at = log.remove_entry(id_)
+    owned_at = log.append(pb.OpenClientRecord(name="c", principal="User:bob"))
+    free_at = log.append(pb.OpenClientRecord(name="d"))
+    export(log, tmp_path)
+    rows = pq.read_table(tmp_path / RECORDS).to_pylist()
+    added = rows[added_at]
+    assert (added["principal"], added["acl_principal"]) == ("User:admin", "User:alice")
+    assert (added["resource_type"], added["acl_resource_type"]) == (None, 100)
+    assert [added[name] for name in ("resource_name", "pattern_type", "host")] == [
+        "s-", 4, "10.0.0.1",
+    ]  # fmt: skip
+    assert [added[name] for name in ("operation", "permission_type")] == [3, 2]
+    for at in (added_at, removed_at):
+        assert (rows[at]["group_kind"], rows[at]["group_id"]) == ("acl", id_.hex())
+    assert rows[removed_at]["acl_principal"] is None
+    clients = [
+        (rows[at]["client_name"], rows[at]["client_principal"]) for at in (owned_at, free_at)
+    ]
+    assert clients == [("c", "User:bob"), ("d", None)]
 
 
 def test_manifest_describes_the_export(history: LogHistory, tmp_path: Path) -> None:
