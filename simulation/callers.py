@@ -36,7 +36,7 @@ NAMES = ("alice-0", "alice-1", "alice", "bob-0", "common")
 """Of topics and of groups."""
 UNDER_WAY_MAX = 6
 FORGED_P = 0.15
-NUMBERED_P, OPENS_P = 0.3, 0.1
+NUMBERED_P, OPENS_P = 0.3, 0.25
 """That a write is numbered, and that it is if a client is to be opened for it."""
 MODES = (broker_pb2.REPEATABLE, broker_pb2.LATEST, broker_pb2.STRICT)
 LEVELS = (common_pb2.ACKS_COMMITTED, common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE)
@@ -108,11 +108,11 @@ class Caller:
             (0.2, self._read_topics),
             (0.2, self._read_configs),
             (0.05, self._read_cluster),
-            (0.12, self._list),
+            (0.14, self._list),
             (0.25, self._write_groups),
             (0.1, self._change_topics),
             (0.03, self._grant),
-            (0.05, self._use_client_of_another),
+            (0.08, self._use_client_of_another),
             (0.02, self._read_log),
             (0.1 * bool(world.config.data_per_s), self._read_records),
         )

@@ -132,7 +132,13 @@ def refusal_of(conversation: Conversation, message: Any, error: ApiError) -> Any
                 correlation_id=message.correlation_id, error=error_to_wire(error), leader_id=-1
             )
         case Conversation.OBSERVER:
-            return controller.MetadataFetchResponse(error=error_to_wire(error), leader_id=-1)
+            return controller.MetadataFetchResponse(
+                error=error_to_wire(error),
+                leader_id=-1,
+                high_watermark=-1,
+                # Left out it would say 0: that every broker has applied the first record.
+                lowest_acknowledged_offset=-1,
+            )
         case Conversation.REPLICA_FETCH:
             return data.ReplicaFetchResponse(
                 correlation_id=message.correlation_id,

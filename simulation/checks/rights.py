@@ -113,7 +113,12 @@ class Rights(Checker):
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         header = logged.header
         created = {one.message.topic_id for one in records if one.type == RecordType.TOPIC}
-        created_names = {one.message.name for one in records if one.type == RecordType.TOPIC}
+        # Configs come and go with their topic.
+        with_configs = {one.message.name for one in records if one.type == RecordType.TOPIC} | {
+            self._topics[one.message.topic_id]
+            for one in records
+            if one.type == RecordType.REMOVE_TOPIC
+        }
         if header.sequence:
             self._check_owner(
                 header.client_id, header.principal, f"a write at {header.base_offset}"
@@ -131,7 +136,7 @@ class Rights(Checker):
                 continue
             if record.type == RecordType.PARTITION and message.topic_id in created:
                 continue
-            if record.type == RecordType.CONFIG and message.resource_name in created_names:
+            if record.type == RecordType.CONFIG and message.resource_name in with_configs:
                 continue
             self._check_record(logged, record, offset)
         # Each batch is judged by what was before it.

@@ -559,6 +559,18 @@ REGRESSIONS = [
         ' "broker_pause": 2.0, "newcomer": 0.5, "broker_away": 2.0, "alter_hostnames": 1.0}}',
         id="a reassignment was cancelled before a recovered log's leader epochs were raised, in the next epoch of the history before",
     ),
+    pytest.param(
+        740,
+        '{"voters": 5, "brokers": 5, "clients": 1, "reads_per_s": 0.0, "topics_share": 0.3, "admin_per_s":'
+        ' 1.0, "unclean": true, "balance_interval_s": 5, "shared_keys": 0, "safety_s": 5.0,'
+        ' "election_timeout_ms": 200, "fetch_timeout_ms": 200, "session_timeout_ms": 1500, "drift": 0.1,'
+        ' "snapshot_bytes": 50000, "retention_bytes": 1, "replica_lag_ms": 500, "reserve_bytes": 20000,'
+        ' "authorizer": true, "entries_per_s": 5.0, "callers_per_s": 40.0, "faults": {"long_pause": 11.9,'
+        ' "loop_blocked": 0.732, "one_way": 2.46, "bridge": 5.62, "link_broken": 0.00378, "connect_refused":'
+        ' 0.0201, "lose_disk": 7.11, "conversation_cut": 4.84, "unregister_broker": 5.05, "alter_hostnames":'
+        ' 1.88, "disk_low": 3.01}}',
+        id="a guard's refusal of a metadata fetch announced LAO 0",
+    ),
 ]
 
 

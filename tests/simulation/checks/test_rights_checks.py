@@ -107,6 +107,21 @@ def test_a_write_without_a_right_is_noticed(entries: list[Any]) -> None:
         trace.committed(1, topic(), principal=ALICE)
 
 
+def test_the_configs_of_a_topic_come_and_go_with_it() -> None:
+    trace = begun()
+    trace.committed(1, entry(1))
+    trace.committed(1, entry(2, operation=AclOperation.DELETE))
+    config = pb.ConfigRecord(resource_type=2, resource_name="t", name="k", value="v")
+    trace.committed(1, topic(), config, principal=ALICE)
+    gone = pb.ConfigRecord(resource_type=2, resource_name="t", name="k")
+    with pytest.raises(CheckFailedError, match="I27: User:alice has written CONFIG"):
+        trace.committed(1, gone, principal=ALICE)
+    trace = begun()
+    trace.committed(1, entry(2, operation=AclOperation.DELETE))
+    trace.committed(1, topic(), config)
+    trace.committed(1, gone, pb.RemoveTopicRecord(topic_id=topic().topic_id), principal=ALICE)
+
+
 def test_what_comes_later_in_the_log_gives_no_right_and_takes_none() -> None:
     trace = begun()
     trace.committed(1, entry(1))
