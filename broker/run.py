@@ -20,12 +20,13 @@ from broker.registration.lifecycle import Exit
 from broker.replication.metrics import add_data_metrics
 from broker.replication.settings import ReplicationSettings
 from broker.replication.space import effective_reserve_bytes
-from broker.service.service import BrokerService
+from broker.service.service import BrokerService, Serving
 from broker.service.unary_reply import answer
-from broker.settings import BrokerSettings, LifecycleSettings
+from broker.settings import BrokerSettings, ClientListener, LifecycleSettings
 from raftlog.cli.exits import Exit as ExitCode
 from raftlog.cli.exits import exit_code
 from raftlog.cli.nodes import remedy
+from raftlog.config.listeners import NodeListener
 from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
 from raftlog.errors import FatalError
@@ -37,23 +38,23 @@ from raftlog.observability.node_metrics import (
 )
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
+from raftlog.security import client_listeners
 from raftlog.security.audit import Auditor
 from raftlog.security.configured import (
-    access_of,
+    accesses_of,
     audit_of,
     authentication_of,
     client_rules_of,
     quotas_of,
     warn_of_plaintext,
 )
-from raftlog.security.guard import Authentication, guarded, guarded_handler
-from raftlog.security.quotas import Quotas
+from raftlog.security.guard import Authentication, Duties, guarded, guarded_handler
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.partition_opening import open_partition_store
 from raftlog.transport import grpc_env
-from raftlog.transport.api import Conversation, ServerTransport
-from raftlog.transport.configured import transport_of
+from raftlog.transport.api import Acceptors, Conversation, LinkHandler, ServerTransport
+from raftlog.transport.configured import http_contexts, transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
@@ -71,6 +72,8 @@ def settings_of(config: NodeConfig) -> BrokerSettings:
     """
     own, settings = config.broker, config.settings
     assert own is not None, "not the configuration of a broker"
+    of_brokers, *of_clients = config.listeners
+    name = of_brokers.name
     return BrokerSettings(
         broker_id=config.node_id,
         cluster_id=config.cluster_id,
@@ -78,6 +81,8 @@ def settings_of(config: NodeConfig) -> BrokerSettings:
         listen=config.listener.address,
         advertised_host=own.advertised.host,
         advertised_port=own.advertised.port,
+        listener_name=name,
+        client_listeners=tuple(_client_listener(one) for one in of_clients),
         rack=settings.broker_rack,
         id_generation_force=settings.broker_id_generation_force,
         log_dirs=(str(config.directory),),
@@ -95,9 +100,15 @@ def settings_of(config: NodeConfig) -> BrokerSettings:
             free_space_reserve_bytes=_reserve_bytes(config),
         ),
         partitions=PartitionSettings(
-            broker_id=config.node_id, **values_of(PartitionSettings, settings)
+            broker_id=config.node_id,
+            inter_broker_listener=name,
+            **values_of(PartitionSettings, settings),
         ),
     )
+
+
+def _client_listener(one: NodeListener) -> ClientListener:
+    return ClientListener(one.name, one.bind.address, one.advertised.host, one.advertised.port)
 
 
 def _reserve_bytes(config: NodeConfig) -> int:
@@ -192,7 +203,12 @@ async def _start_waiting_http(
         return None
     title = "raftlog broker without an id"
     server = HttpServer(
-        config.http_listener.host, config.http_listener.port, MetricsRegistry(), ready, title=title
+        config.http_listener.host,
+        config.http_listener.port,
+        MetricsRegistry(),
+        ready,
+        title=title,
+        contexts=http_contexts(config),
     )
     await server.start()
     return server
@@ -226,20 +242,22 @@ async def _live(
     try:
         # The ports first: a broker that is about to give up must not begin to register.
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
-        quotas = quotas_of(config.settings)
         auditor = make_auditor(settings.broker_id, lambda: service.image)
         http = await _start_http(config, settings.broker_id, service, transport, auditor)
+        duties = Duties(None, auditor, quotas_of(config.settings))
+        accesses = accesses_of(config)
+        for_clients = {one.name: not one.for_nodes for one in config.listeners}
         await service.start(
-            extra_handlers=[_unary_handler(service, authentication, auditor, quotas)],
-            guard=lambda acceptors: guarded(acceptors, authentication, None, auditor, quotas),
-            access=access_of(config.settings),
+            serving=lambda name, acceptors: _serving(
+                service, authentication, duties, name, acceptors, for_clients=for_clients[name]
+            )._replace(access=accesses[name])
         )
         warn_of_plaintext(config.settings)
         log.info(
             "broker started",
             node=settings.broker_id,
             cluster=config.cluster_id,
-            listener=service.address,
+            listener=",".join(service.addresses),
             http=http.address if http else "",
             event_engine=grpc_env.event_engine_state(),
         )
@@ -259,21 +277,34 @@ async def _ended(service: BrokerService) -> Exit | FatalError:
         return error
 
 
-def _unary_handler(
+def _serving(
     service: BrokerService,
     authentication: Authentication | None,
-    auditor: Auditor | None,
-    quotas: Quotas | None,
-) -> object:
-    handler = guarded_handler(
-        service.requests, Conversation.BROKER, authentication, auditor, quotas
-    )
+    duties: Duties,
+    name: str,
+    acceptors: Acceptors,
+    *,
+    for_clients: bool,
+) -> Serving:
+    """What a listener serves: guarded, and on one for clients nothing of nodes."""
+    admitted = guarded(acceptors, authentication, duties)
+    handler = guarded_handler(service.requests, Conversation.BROKER, authentication, duties)
+    if for_clients:
+        admitted = client_listeners.for_clients(admitted)
+        handler = client_listeners.handler_for_clients(handler, Conversation.BROKER)
+    return Serving(admitted, [_unary_handler(handler, name)])
+
+
+def _unary_handler(handler: LinkHandler, listener: str) -> object:
 
     async def ask(request: broker_pb2.BrokerRequest, caller: Caller) -> broker_pb2.BrokerResponse:
         return await answer(handler, request, caller)
 
     return unary_handler(
-        broker_pb2.DESCRIPTOR.services_by_name["Broker"], broker_pb2.BrokerRequest, ask
+        broker_pb2.DESCRIPTOR.services_by_name["Broker"],
+        broker_pb2.BrokerRequest,
+        ask,
+        listener=listener,
     )
 
 
@@ -310,6 +341,7 @@ async def _start_http(
         service.report.ready,
         title=f"raftlog broker {broker_id}",
         status=service.report.status,
+        contexts=http_contexts(config),
     )
     await server.start()
     return server

@@ -101,6 +101,18 @@ class FollowerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientListener:
+    """A listener for clients alone. What it advertises, if it is not given (empty, 0), is where it
+    listens, with the port really bound.
+    """
+
+    name: str
+    listen: str
+    advertised_host: str = ""
+    advertised_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """One broker. ``controllers``: host:port of the controllers it begins with.
 
@@ -114,6 +126,11 @@ class BrokerSettings:
     listen: str
     advertised_host: str = ""
     advertised_port: int = 0
+    listener_name: str = ""
+    """Of the listener at ``listen``, on which brokers fetch from each other. Empty: the only one,
+    and its name does not matter.
+    """
+    client_listeners: tuple[ClientListener, ...] = ()
     rack: str = Settings.broker_rack
     id_generation_force: bool = Settings.broker_id_generation_force
     log_dirs: tuple[str, ...] = ()

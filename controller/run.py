@@ -17,6 +17,7 @@ from controller.service.unary_reply import answer
 from controller.settings import ControllerSettings
 from raftlog.cli.exits import exit_code
 from raftlog.cli.nodes import remedy
+from raftlog.config.listeners import NodeListener
 from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
 from raftlog.errors import FatalError
@@ -32,23 +33,23 @@ from raftlog.observability.node_metrics import (
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
 from raftlog.security.audit import Auditor
+from raftlog.security.client_listeners import OF_NODES, for_clients, handler_for_clients
 from raftlog.security.configured import (
-    access_of,
+    accesses_of,
     audit_of,
     authentication_of,
     authorization_of,
     quotas_of,
     warn_of_plaintext,
 )
-from raftlog.security.guard import Authentication, LogReaders, guarded, guarded_handler
-from raftlog.security.quotas import Quotas
+from raftlog.security.guard import Authentication, Duties, LogReaders, guarded, guarded_handler
 from raftlog.storage.api import LogStore
 from raftlog.storage.bootstrap_file import NO_BOOTSTRAP, Bootstrap, read_bootstrap
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
 from raftlog.transport.api import Conversation
-from raftlog.transport.configured import transport_of
+from raftlog.transport.configured import http_contexts, transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
@@ -113,14 +114,9 @@ async def run_controller(config: NodeConfig) -> int:
             None if authorization is None else LogReaders(authorization, lambda: service.image)
         )
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
-        quotas = quotas_of(config.settings)
         auditor = make_auditor(config.node_id, lambda: service.image)
-        listener = await transport.listen(
-            config.listener.address,
-            guarded(service.acceptors(), authentication, readers, auditor, quotas),
-            extra_handlers=_unary_handlers(service, authentication, readers, auditor, quotas),
-            access=access_of(config.settings),
-        )
+        duties = Duties(readers, auditor, quotas_of(config.settings))
+        listening = await _listen(config, service, transport, authentication, duties)
         http = await start_http(config, service, transport, auditor)
         service.start()
         warn_of_plaintext(config.settings)
@@ -128,7 +124,7 @@ async def run_controller(config: NodeConfig) -> int:
             "controller started",
             node=config.node_id,
             cluster=config.cluster_id,
-            listener=listener.address,
+            listener=listening,
             http=http.address if http else "",
             event_engine=grpc_env.event_engine_state(),
         )
@@ -183,16 +179,39 @@ async def _hand_over(service: ControllerService) -> None:
             await service.successor.wait()
 
 
+async def _listen(
+    config: NodeConfig,
+    service: ControllerService,
+    transport: GrpcServerTransport,
+    authentication: Authentication | None,
+    duties: Duties,
+) -> str:
+    """Serve on all listeners; where they are. Raises ConfigError."""
+    bound: list[str] = []
+    accesses = accesses_of(config)
+    for one in config.listeners:
+        acceptors = guarded(service.acceptors(), authentication, duties)
+        listener = await transport.listen(
+            one.bind.address,
+            acceptors if one.for_nodes else for_clients(acceptors),
+            name=one.name,
+            extra_handlers=_unary_handlers(service, authentication, duties, one),
+            access=accesses[one.name],
+        )
+        bound.append(listener.address)
+    return ",".join(bound)
+
+
 def _unary_handlers(
     service: ControllerService,
     authentication: Authentication | None,
-    readers: LogReaders | None,
-    auditor: Auditor | None,
-    quotas: Quotas | None,
+    duties: Duties,
+    listener: NodeListener,
 ) -> list[object]:
-    handler = guarded_handler(
-        service.reception, Conversation.CONTROLLER, authentication, auditor, quotas
-    )
+    conversation = Conversation.CONTROLLER
+    handler = guarded_handler(service.reception, conversation, authentication, duties)
+    if not listener.for_nodes:
+        handler = handler_for_clients(handler, conversation)
 
     async def ask(
         request: controller_pb2.ControllerRequest, caller: Caller
@@ -202,16 +221,18 @@ def _unary_handlers(
     async def describe(
         request: quorum_pb2.DescribeQuorumRequest, caller: Caller
     ) -> quorum_pb2.DescribeQuorumResponse:
-        if readers is not None and authentication is not None:
+        if duties.readers is not None and authentication is not None:
             asker = authentication.asker_of(caller.identity, caller.address, node=True)
-            readers.check("DescribeQuorum", request, asker)
-        return describe_quorum(service)
+            duties.readers.check("DescribeQuorum", request, asker)
+        return describe_quorum(service, listener.name)
 
     return [
         unary_handler(
             controller_pb2.DESCRIPTOR.services_by_name["Controller"],
             controller_pb2.ControllerRequest,
             ask,
+            listener=listener.name,
+            without=() if listener.for_nodes else OF_NODES,
         ),
         unary_handler(
             quorum_pb2.DESCRIPTOR.services_by_name["Quorum"], explicit={"DescribeQuorum": describe}
@@ -266,6 +287,7 @@ async def start_http(
         lambda: ready(service),
         title=f"raftlog controller {config.node_id}",
         status=lambda: status(service),
+        contexts=http_contexts(config),
     )
     await server.start()
     return server

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
 from raftlog.limits.hosts import host_error
 
 _ENDPOINT = re.compile(
-    r"^(?:(?P<name>[A-Za-z][A-Za-z0-9_]*)://)?(?P<host>\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]*):(?P<port>\d{1,5})$"
+    r"^(?:(?P<name>[A-Za-z][A-Za-z0-9_]{0,63})://)?(?P<host>\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]*):(?P<port>\d{1,5})$"
 )
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "[::]"})
 
@@ -18,7 +19,7 @@ WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "[::]"})
 class Endpoint:
     """Where a node listens or is reached.
 
-    ``name`` is the listener's name, empty if none was given.
+    ``name`` is the listener's name in capitals, empty if none was given.
     """
 
     host: str
@@ -59,4 +60,31 @@ def parse_endpoint(value: object) -> Endpoint:
     port = int(match["port"])
     if port > 65535:
         raise ValueError(f"{value!r}: the port must be 0 to 65535")
-    return Endpoint(match["host"], port, match["name"] or "")
+    return Endpoint(match["host"], port, (match["name"] or "").upper())
+
+
+def endpoints_text(endpoints: Sequence[Endpoint]) -> str:
+    """How others are told where a node is reached: host:port of its only listener, or
+    ``NAME://host:port`` of each, with commas between them.
+    """
+    if len(endpoints) == 1:
+        return endpoints[0].address
+    return ",".join(str(endpoint) for endpoint in endpoints)
+
+
+def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
+    """What :func:`endpoints_text` has written. Raises ValueError."""
+    return tuple(parse_endpoint(part) for part in text.split(","))
+
+
+def endpoint_on(text: str, listener: str) -> str:
+    """host:port of one listener, among the endpoints of a node; empty: it has no such listener.
+
+    An endpoint without a name is that of the only listener, whatever this node calls its own.
+    ``listener`` empty: the first.
+    """
+    if "://" not in text:
+        return text
+    endpoints = parse_endpoints(text)
+    found = (one.address for one in endpoints if not listener or one.name == listener)
+    return next(found, "")

@@ -106,6 +106,8 @@ class ErrorCode(IntEnum):
     """The call has no token where it needs one, or one that does not count. Nothing was done."""
     UNKNOWN_PRODUCER_ID = 59
     """The client id was never opened, or is closed."""
+    LISTENER_NOT_FOUND = 72
+    """Metadata: the partition's leader has no listener of the name that the client has come to."""
     FENCED_LEADER_EPOCH = 74
     """The epoch of the sender is over."""
     UNKNOWN_LEADER_EPOCH = 75

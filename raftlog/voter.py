@@ -11,7 +11,8 @@ class Voter:
 
     ``directory_id`` empty: not known yet, any directory of that node counts (kraft.version 0).
 
-    ``endpoint`` is host:port.
+    ``endpoint`` is host:port, or ``NAME://host:port`` of each of several listeners, with commas
+    between them (``raftlog.endpoint``).
     """
 
     node_id: int

@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.registration.id_requests import seek_id
 from broker.registration.lifecycle import Exit
-from broker.service.service import BrokerService
+from broker.service.service import BrokerService, Serving
 from broker.settings import BrokerSettings, LifecycleSettings
 from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
@@ -24,7 +24,7 @@ from raftlog.metadata.entities import Process
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.security.configured import authentication_of, authorization_of, client_rules_of
-from raftlog.security.guard import LogReaders, guarded
+from raftlog.security.guard import Duties, LogReaders, guarded
 from raftlog.storage.api import NO_NODE_ID, LogStore, NodeIdentity
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import HostDiedError, host_context
@@ -192,13 +192,13 @@ class ControllerHost:
             service.replica.core.validate_each_step = True
             self._watch.tell("controller_started", self)
             authorization = authorization_of(self.settings)
-            readers = (
+            duties = Duties(
                 None if authorization is None else LogReaders(authorization, lambda: service.image)
             )
             for port in ports:
                 await transport.listen(
                     f"{self.name}:{port}",
-                    guarded(service.acceptors(), authentication_of(self.settings), readers),
+                    guarded(service.acceptors(), authentication_of(self.settings), duties),
                 )
             service.start()
 
@@ -437,7 +437,9 @@ class BrokerHost:
         async def up() -> None:
             # Not ``run``: a task that waits in a process that dies would never end.
             try:
-                await service.start(guard=lambda acceptors: guarded(acceptors, authentication))
+                await service.start(
+                    serving=lambda _, acceptors: Serving(guarded(acceptors, authentication))
+                )
             except FatalError as error:
                 service.fail(error)
 

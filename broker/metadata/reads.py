@@ -1,13 +1,18 @@
-"""Answers from one image. Pure: the same image and request give the same bytes on every broker."""
+"""Answers from one image. Pure: the same image, request and listener give the same bytes on every
+broker.
+
+A client is told the endpoints of the listener that it has come to (KIP-103): a broker that has none
+of this name does not exist for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ResourceType, config_keys
 from raftlog.metadata.config_layers import inherited
-from raftlog.metadata.entities import Broker, Partition
+from raftlog.metadata.entities import Broker, Listener, Partition
 from raftlog.metadata.image import Image
 from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.broker.v1 import broker_pb2
@@ -22,6 +27,8 @@ GROUP = 8
 
 NO_LEADER = -1
 
+_Told = Mapping[int, Listener | None]
+"""Live brokers, and where this client reaches each; None: it cannot."""
 _SOURCES = {
     ResourceType.CLIENT_METRICS: CLIENT_METRICS,
     ResourceType.GROUP: GROUP,
@@ -32,13 +39,15 @@ def metadata(
     image: Image,
     request: broker_pb2.MetadataRequest,
     cluster_id: str,
+    listener: str = "",
     may_describe: Callable[[str], bool] | None = None,
 ) -> broker_pb2.MetadataResponse:
     """Live brokers, and the topics asked for in the order asked (all of them: by name).
 
     Carries no ISR (KIP-24).
 
-    A fenced broker is absent; one in controlled shutdown still serves and is there.
+    A fenced broker is absent; one in controlled shutdown still serves and is there. ``listener``:
+    the one that was asked; empty: the first of each broker.
 
     ``may_describe``: whether a topic may be shown; None: each may. Of the others nothing is said,
     not even whether they exist.
@@ -52,12 +61,14 @@ def metadata(
             hidden = frozenset(name for name in names if not may_describe(name))
         else:
             names = [name for name in names if may_describe(name)]
-    live = [broker for broker in _brokers(image) if not broker.fenced]
-    live_ids = frozenset(broker.id for broker in live)
+    live = {broker.id: broker for broker in _brokers(image) if not broker.fenced}
+    told = {id_: broker.listener_for_clients(listener) for id_, broker in live.items()}
     return broker_pb2.MetadataResponse(
-        brokers=[_metadata_broker(broker) for broker in live],
+        brokers=[
+            _metadata_broker(live[id_], where) for id_, where in told.items() if where is not None
+        ],
         topics=[
-            _metadata_topic(image, name, live_ids)
+            _metadata_topic(image, name, told)
             if name not in hidden
             else broker_pb2.MetadataTopic(
                 error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name
@@ -69,18 +80,21 @@ def metadata(
 
 
 def describe_cluster(
-    image: Image, request: broker_pb2.DescribeClusterRequest, cluster_id: str
+    image: Image, request: broker_pb2.DescribeClusterRequest, cluster_id: str, listener: str = ""
 ) -> broker_pb2.DescribeClusterResponse:
     """The brokers by id, fenced ones only if asked for, and the controller that this image
     knows.
+
+    ``listener``: as of ``metadata``.
     """
     return broker_pb2.DescribeClusterResponse(
         cluster_id=cluster_id,
         controller_id=image.leader.leader_id if image.leader is not None else -1,
         brokers=[
-            _cluster_broker(broker)
+            _cluster_broker(broker, where)
             for broker in _brokers(image)
-            if request.include_fenced_brokers or not broker.fenced
+            if (request.include_fenced_brokers or not broker.fenced)
+            and (where := broker.listener_for_clients(listener)) is not None
         ],
     )
 
@@ -104,28 +118,24 @@ def _brokers(image: Image) -> list[Broker]:
     return [image.brokers[broker_id] for broker_id in sorted(image.brokers)]
 
 
-def _endpoint(broker: Broker) -> tuple[str, int]:
-    return (broker.listeners[0].host, broker.listeners[0].port) if broker.listeners else ("", 0)
+def _metadata_broker(broker: Broker, where: Listener) -> broker_pb2.MetadataBroker:
+    return broker_pb2.MetadataBroker(
+        node_id=broker.id, host=where.host, port=where.port, rack=broker.rack
+    )
 
 
-def _metadata_broker(broker: Broker) -> broker_pb2.MetadataBroker:
-    host, port = _endpoint(broker)
-    return broker_pb2.MetadataBroker(node_id=broker.id, host=host, port=port, rack=broker.rack)
-
-
-def _cluster_broker(broker: Broker) -> broker_pb2.DescribeClusterBroker:
-    host, port = _endpoint(broker)
+def _cluster_broker(broker: Broker, where: Listener) -> broker_pb2.DescribeClusterBroker:
     return broker_pb2.DescribeClusterBroker(
         broker_id=broker.id,
-        host=host,
-        port=port,
+        host=where.host,
+        port=where.port,
         rack=broker.rack,
         is_fenced=broker.fenced,
         broker_epoch=broker.epoch,
     )
 
 
-def _metadata_topic(image: Image, name: str, live_ids: frozenset[int]) -> broker_pb2.MetadataTopic:
+def _metadata_topic(image: Image, name: str, told: _Told) -> broker_pb2.MetadataTopic:
     topic_id = image.topic_ids.get(name)
     if topic_id is None:
         return broker_pb2.MetadataTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
@@ -134,26 +144,29 @@ def _metadata_topic(image: Image, name: str, live_ids: frozenset[int]) -> broker
         name=name,
         topic_id=topic_id,
         partitions=[
-            _metadata_partition(image.partitions[topic_id, index], live_ids)
-            for index in range(count)
+            _metadata_partition(image.partitions[topic_id, index], told) for index in range(count)
         ],
     )
 
 
-def _metadata_partition(
-    partition: Partition, live_ids: frozenset[int]
-) -> broker_pb2.MetadataPartition:
-    has_leader = partition.leader in live_ids
+def _metadata_partition(partition: Partition, told: _Told) -> broker_pb2.MetadataPartition:
+    error = _leader_error(partition.leader, told)
     return broker_pb2.MetadataPartition(
-        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=error,
         partition_index=partition.index,
-        leader_id=partition.leader if has_leader else NO_LEADER,
+        leader_id=NO_LEADER if error else partition.leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         offline_replicas=[
-            broker_id for broker_id in partition.replicas if broker_id not in live_ids
+            broker_id for broker_id in partition.replicas if told.get(broker_id) is None
         ],
     )
+
+
+def _leader_error(leader_id: int, told: _Told) -> ErrorCode:
+    if told.get(leader_id) is not None:
+        return ErrorCode.NONE
+    return ErrorCode.LISTENER_NOT_FOUND if leader_id in told else ErrorCode.LEADER_NOT_AVAILABLE
 
 
 def _config_result(

@@ -44,7 +44,8 @@ class LeaderLink:
     def look_up(self) -> None:
         """Where the leader listens, from the image; a link is wanted as soon as that is known."""
         broker = self._host.broker(self.leader_id)
-        endpoint = broker.endpoint if broker is not None else ""
+        name = self._host.settings.inter_broker_listener
+        endpoint = broker.endpoint_for_brokers(name) if broker is not None else ""
         if endpoint and endpoint != self.endpoint:
             self.endpoint = endpoint
             self.lost()

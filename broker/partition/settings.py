@@ -16,6 +16,10 @@ class PartitionSettings:
 
     broker_id: int
     cluster_id: str
+    inter_broker_listener: str = ""
+    """The name of the listeners on which brokers fetch from each other; empty: the first of
+    each.
+    """
     replica_lag_time_max_ms: int = Settings.replica_lag_time_max_ms
     replica_fetch_wait_max_ms: int = Settings.replica_fetch_wait_max_ms
     replica_fetch_max_bytes: int = Settings.replica_fetch_max_bytes

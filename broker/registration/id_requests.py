@@ -47,8 +47,8 @@ async def seek_id(
     registered. ``on_wait`` is told why there is no id yet.
     """
     loop = asyncio.get_running_loop()
-    listener = await transport.listen(settings.listen, {})
-    bound_host, _, bound_port = listener.address.rpartition(":")
+    listener = await transport.listen(settings.listen, {}, name=settings.listener_name)
+    bound_port = listener.address.rpartition(":")[2]
     client = ControllerClient(transport, settings.controllers, rng=rng)
     seeker = IdSeeker(
         timeout_ms=settings.lifecycle.registration_timeout_ms,
@@ -56,8 +56,7 @@ async def seek_id(
         rng=rng,
         now=loop.time(),
     )
-    host, port = settings.advertised_host or bound_host, settings.advertised_port or int(bound_port)
-    body = registration_request(settings, process, incarnation_id, host, port)
+    body = registration_request(settings, process, incarnation_id, [listener.address])
     body.id_wanted.force_generation = settings.id_generation_force
     try:
         while seeker.result is None:

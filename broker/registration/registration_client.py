@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
@@ -11,14 +11,13 @@ import structlog
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
 from broker.registration.lifecycle import UNKNOWN_GENERATION, Exit, Heartbeat, Lifecycle, Register
-from broker.registration.registration_request import LISTENER_NAME, registration_request
+from broker.registration.registration_request import registration_request
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Process
 from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.records.v1 import records_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +53,7 @@ class RegistrationClient:
         self._incarnation_id = incarnation_id
         self._on_heartbeat = on_heartbeat
         self._on_exit = on_exit
-        self._listener = records_pb2.Listener()
+        self._bound: Sequence[str] = ()
         self._timer = DeadlineTimer(self._loop, self.pump)
         self._last_error = ""
         self._checked_ms = 0
@@ -64,9 +63,9 @@ class RegistrationClient:
         """
         self._over = False
 
-    def start(self, host: str, port: int) -> None:
-        """Begin to register, as reachable at this address."""
-        self._listener = records_pb2.Listener(name=LISTENER_NAME, host=host, port=port)
+    def start(self, bound: Sequence[str]) -> None:
+        """Begin to register, as listening at ``bound``, in the order of its listeners."""
+        self._bound = bound
         self.pump()
 
     def close(self) -> None:
@@ -118,9 +117,8 @@ class RegistrationClient:
             )
 
     def _registration(self, action: Register) -> controller_pb2.ControllerRequest:
-        listener = self._listener
         body = registration_request(
-            self._settings, self._process, self._incarnation_id, listener.host, listener.port
+            self._settings, self._process, self._incarnation_id, self._bound
         )
         body.previous_broker_epoch = action.previous_broker_epoch
         return controller_pb2.ControllerRequest(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from broker.settings import BrokerSettings
+from collections.abc import Iterator, Sequence
+
+from broker.settings import BrokerSettings, ClientListener
 from raftlog.metadata.entities import Process
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.records.v1 import records_pb2
@@ -10,17 +12,20 @@ from raftlog.wire.records.v1 import records_pb2
 REGISTRATION_VERSION = 1
 """1: this broker heartbeats, and reports what it has applied."""
 LISTENER_NAME = "PLAINTEXT"
+"""Of a broker whose listener has no name."""
 
 
 def registration_request(
-    settings: BrokerSettings, process: Process, incarnation_id: str, host: str, port: int
+    settings: BrokerSettings, process: Process, incarnation_id: str, bound: Sequence[str]
 ) -> controller_pb2.RegisterBrokerRequest:
-    """The registration of a process that clients reach at ``host``:``port``."""
+    """The registration of a process that listens at ``bound``, in the order of its listeners; more
+    of them than it knows yet are told as they are configured.
+    """
     return controller_pb2.RegisterBrokerRequest(
         broker_id=settings.broker_id,
         cluster_id=settings.cluster_id,
         incarnation_id=incarnation_id,
-        listeners=[records_pb2.Listener(name=LISTENER_NAME, host=host, port=port)],
+        listeners=list(_listeners(settings, bound)),
         features=[
             records_pb2.FeatureRange(
                 name=name, min_supported_version=low, max_supported_version=high
@@ -38,3 +43,20 @@ def registration_request(
             lock_inode=process.lock_inode,
         ),
     )
+
+
+def _listeners(settings: BrokerSettings, bound: Sequence[str]) -> Iterator[records_pb2.Listener]:
+    """That for brokers first: others take the first as where this broker is."""
+    of_brokers = ClientListener(
+        settings.listener_name or LISTENER_NAME,
+        settings.listen,
+        settings.advertised_host,
+        settings.advertised_port,
+    )
+    listeners = (of_brokers, *settings.client_listeners)
+    known = (*bound, *(one.listen for one in listeners[len(bound) :]))
+    for one, address in zip(listeners, known, strict=True):
+        host, _, port = address.rpartition(":")
+        yield records_pb2.Listener(
+            name=one.name, host=one.advertised_host or host, port=one.advertised_port or int(port)
+        )

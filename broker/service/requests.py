@@ -52,6 +52,10 @@ class ReplyTo(Protocol):
     def identity(self) -> PeerIdentity:
         """What the other side has proved."""
 
+    @property
+    def listener(self) -> str:
+        """The listener that the client has come to."""
+
     def send(self, message: Any) -> None:
         """Queue the answer. Raises LinkClosedError."""
 
@@ -245,12 +249,19 @@ class RequestServer:
             self._refuse(pending, error)
             return
         if body == "metadata":
-            may_describe = self._access.may_describe(link)
-            answer = reads.metadata(image, request.metadata, self._cluster_id, may_describe)
+            answer = reads.metadata(
+                image,
+                request.metadata,
+                self._cluster_id,
+                link.listener,
+                self._access.may_describe(link),
+            )
         elif body == "describe_configs":
             answer = reads.describe_configs(image, request.describe_configs, refused)
         else:
-            answer = reads.describe_cluster(image, request.describe_cluster, self._cluster_id)
+            answer = reads.describe_cluster(
+                image, request.describe_cluster, self._cluster_id, link.listener
+            )
         _send(link, request.correlation_id, token=token, **{body: answer})
 
     def _refuse(self, pending: Pending, error: ApiError) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -36,6 +36,16 @@ from raftlog.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTransport
 
 log = structlog.get_logger(__name__)
+
+
+class Serving(NamedTuple):
+    """What a listener serves, and ``access``: who may call it; as ``ServerTransport.listen`` takes
+    them.
+    """
+
+    acceptors: Acceptors
+    extra_handlers: Sequence[Any] = ()
+    access: Access = CERTIFICATES_ALONE
 
 
 class BrokerService:
@@ -69,7 +79,7 @@ class BrokerService:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
         self._transport = transport
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
         self._closed = False
         self._done: asyncio.Future[Exit] = self._loop.create_future()
         self._view = View(
@@ -151,8 +161,13 @@ class BrokerService:
 
     @property
     def address(self) -> str:
-        """host:port that it listens on; empty before ``start``."""
-        return self._listener.address if self._listener is not None else ""
+        """host:port that it listens on for brokers; empty before ``start``."""
+        return self._listeners[0].address if self._listeners else ""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of all listeners, that for brokers first."""
+        return tuple(one.address for one in self._listeners)
 
     @property
     def image(self) -> Image:
@@ -194,44 +209,57 @@ class BrokerService:
         return self._lifecycle.exit
 
     async def start(
-        self,
-        *,
-        extra_handlers: Sequence[Any] = (),
-        guard: Callable[[Acceptors], Acceptors] = dict,
-        access: Access = CERTIFICATES_ALONE,
+        self, *, serving: Callable[[str, Acceptors], Serving] = lambda _, served: Serving(served)
     ) -> None:
         """Recover, listen, then begin to follow and to register.
 
-        ``guard`` is put in front of the conversations; ``access``: who may call.
+        ``serving``: what is really served on a listener, of what this broker has for it.
 
-        Raises ConfigError if the address can't be bound, CorruptLogError and StorageError for what
+        Raises ConfigError if an address can't be bound, CorruptLogError and StorageError for what
         the store holds.
         """
         acceptors: Acceptors = {Conversation.BROKER: self.requests.accept}
+        of_clients = dict(acceptors)
         if self.data is not None:
             # Before anybody can reach it: a broker whose replicas are damaged must not be heard of.
             recovered = self.data.recover()
             acceptors[Conversation.REPLICA_FETCH] = self.data.accept
-        self._listener = await self._transport.listen(
-            self._settings.listen, guard(acceptors), extra_handlers=extra_handlers, access=access
-        )
+        settings = self._settings
+        await self._listen(settings.listen, settings.listener_name, acceptors, serving)
+        for one in settings.client_listeners:
+            await self._listen(one.listen, one.name, of_clients, serving)
         if self.data is not None:
             # Said once it is certain that there will be a broker: one that cannot listen says that
             # alone.
             log.info("partition replicas recovered", broker=self._settings.broker_id, **recovered)
-        host, _, port = self._listener.address.rpartition(":")
-        self._registration_client.start(
-            self._settings.advertised_host or host, self._settings.advertised_port or int(port)
-        )
+        self._registration_client.start(self.addresses)
         self._follower.start()
 
-    async def run(self, *, extra_handlers: Sequence[Any] = ()) -> Exit:
+    async def _listen(
+        self,
+        address: str,
+        name: str,
+        acceptors: Acceptors,
+        serving: Callable[[str, Acceptors], Serving],
+    ) -> None:
+        served = serving(name, acceptors)
+        self._listeners.append(
+            await self._transport.listen(
+                address,
+                served.acceptors,
+                name=name,
+                extra_handlers=served.extra_handlers,
+                access=served.access,
+            )
+        )
+
+    async def run(self) -> Exit:
         """From start to end; why it ended.
 
         Raises ConfigError, and FatalError if the log could not be followed.
         """
         try:
-            await self.start(extra_handlers=extra_handlers)
+            await self.start()
             return await self.ended()
         finally:
             await self.close()
@@ -263,8 +291,8 @@ class BrokerService:
         if self.data is not None:
             self.data.close()
         self._writes.close()
-        if self._listener is not None:
-            await self._listener.close()
+        for listener in self._listeners:
+            await listener.close()
 
     def why_fenced(self) -> str:
         """Why this broker takes nothing new; empty if it does. For readiness too."""

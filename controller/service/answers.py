@@ -46,7 +46,7 @@ class Answers:
             # The node has stopped, perhaps because of its disk: send nothing more, not even an
             # error.
             return
-        send_quietly(link, self._node.directory.failure(correlation_id, error))
+        send_quietly(link, self._node.directory.failure(correlation_id, error, link.listener))
 
     def give_up(
         self, parked: Parked, lao: LaoView, is_committed: bool, code: ErrorCode, why: str

@@ -5,6 +5,7 @@ the voters.
 from __future__ import annotations
 
 from controller.service.responses import failure
+from raftlog.endpoint import endpoint_on
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -24,9 +25,10 @@ class Directory:
         self.leader_epoch = 0
         """The newest epoch this node knows."""
 
-    def endpoint_of(self, leader_id: int) -> str:
-        """The endpoint of a voter, empty if unknown."""
-        return next((voter.endpoint for voter in self.voters if voter.node_id == leader_id), "")
+    def endpoint_of(self, leader_id: int, listener: str) -> str:
+        """host:port of a voter on a listener; empty if it is unknown, or has no such listener."""
+        known = (voter.endpoint for voter in self.voters if voter.node_id == leader_id)
+        return endpoint_on(next(known, ""), listener)
 
     def not_controller(self) -> ApiError:
         """The error of a node that does not lead.
@@ -41,9 +43,11 @@ class Directory:
             leader_id=self.leader_id if elsewhere else -1,
         )
 
-    def failure(self, correlation_id: int, error: ApiError) -> pb.ControllerResponse:
-        """The response with an error, and with the endpoint of the leader that the error names."""
-        endpoint = self.endpoint_of(error.leader_id)
+    def failure(self, correlation_id: int, error: ApiError, listener: str) -> pb.ControllerResponse:
+        """The response with an error, and with the endpoint of the leader that the error names, for
+        somebody who has come to this listener.
+        """
+        endpoint = self.endpoint_of(error.leader_id, listener)
         return failure(
             correlation_id, error, controller_epoch=self.leader_epoch, leader_endpoint=endpoint
         )

@@ -12,6 +12,7 @@ Why: docs/decisions/023-leadership-transfer.md
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from controller.service.responses import send_quietly
@@ -52,11 +53,11 @@ class Farewell:
         """A request has come."""
         self._heard_at = now
 
-    def begin(self, now: float, notice: pb.ControllerResponse) -> None:
+    def begin(self, now: float, notice: Callable[[Link], pb.ControllerResponse]) -> None:
         """Send ``notice`` on every link, once."""
         self._begun_at = now
         for link in list(self._links.values()):
-            send_quietly(link, notice)
+            send_quietly(link, notice(link))
 
     def is_over(self, now: float) -> bool:
         """Whether nothing can be on its way to this node, or the time is up."""

@@ -14,7 +14,9 @@ import structlog
 from controller.service.node import ControllerNode
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.client.requests import controller_request
+from raftlog.endpoint import endpoint_on, parse_endpoints
 from raftlog.errors import ApiError
+from raftlog.metadata.versions import supports_voter_listeners
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.description import QuorumDescription
 from raftlog.transport.unary_link import UnaryLink
@@ -30,20 +32,24 @@ ASK_TIMEOUT_S = 5.0
 Wish = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateRaftVoterRequest
 
 
-def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> Wish | None:
+def wish(
+    seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool, several: bool = True
+) -> Wish | None:
     """What this node is to ask of the active controller now, going by its own log; None: nothing.
 
     A disk that was replaced is another replica: the voter it was before is removed first. Only who
-    is caught up asks to vote.
+    is caught up asks to vote. ``several``: the voter set may name several listeners of a voter;
+    below that level it has the one that others know, or else the first.
     """
     if seen.voters_offset < 0 or not quorum.endpoint:
         return None
+    endpoint = quorum.endpoint if several else endpoint_on(quorum.endpoint, "")
     me = next((voter for voter in seen.voter_set if voter.node_id == quorum.node_id), None)
     if me is not None and me.directory_id == quorum.directory_id:
-        if me.endpoint == quorum.endpoint:
+        if me.endpoint == endpoint or (not several and me.endpoint in _addresses(quorum)):
             return None
         return rpc.UpdateRaftVoterRequest(
-            voter_id=me.node_id, voter_directory_id=me.directory_id, endpoint=quorum.endpoint
+            voter_id=me.node_id, voter_directory_id=me.directory_id, endpoint=endpoint
         )
     caught_up = 0 <= seen.high_watermark <= seen.log_end_offset
     if not auto_join or not caught_up or seen.role != "observer" or seen.leader_id < 0:
@@ -53,10 +59,14 @@ def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> W
     return rpc.AddRaftVoterRequest(
         voter_id=quorum.node_id,
         voter_directory_id=quorum.directory_id,
-        endpoint=quorum.endpoint,
+        endpoint=endpoint,
         # Its own acknowledgement may be needed for the commit: it must not wait for that.
         ack_when_appended=True,
     )
+
+
+def _addresses(quorum: QuorumConfig) -> set[str]:
+    return {one.address for one in parse_endpoints(quorum.endpoint)}
 
 
 class Joining:
@@ -91,7 +101,8 @@ class Joining:
         self._next_look = now + self._interval_s
         node = self._node
         seen = node.replica.describe(now)
-        wanted = wish(seen, node.quorum, auto_join=self._auto_join)
+        several = supports_voter_listeners(node.image.features)
+        wanted = wish(seen, node.quorum, auto_join=self._auto_join, several=several)
         if wanted is not None:
             self._task = asyncio.get_running_loop().create_task(
                 self._ask(wanted, seen), name="joining"

@@ -109,9 +109,9 @@ class ControllerNode:
         """The newest epoch this node knows."""
         return self.directory.leader_epoch
 
-    def leader_endpoint(self, leader_id: int) -> str:
-        """The endpoint of a voter, empty if unknown."""
-        return self.directory.endpoint_of(leader_id)
+    def leader_endpoint(self, leader_id: int, listener: str) -> str:
+        """host:port of a voter on a listener; empty if it is unknown."""
+        return self.directory.endpoint_of(leader_id, listener)
 
     # --- its leadership --------------------------------------------------------------------------
 

@@ -79,8 +79,8 @@ class LogSource(Protocol):
     def not_controller(self) -> ApiError | None:
         """Why observers are not served here; None if they are."""
 
-    def leader_endpoint(self, leader_id: int) -> str:
-        """Where a node listens."""
+    def leader_endpoint(self, leader_id: int, listener: str) -> str:
+        """host:port of a node on a listener."""
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
         """Whole batches of the log."""
@@ -399,7 +399,7 @@ class Observers:
         response = pb.MetadataFetchResponse(
             error=error_to_wire(error),
             leader_id=error.leader_id,
-            leader_endpoint=self._source.leader_endpoint(error.leader_id),
+            leader_endpoint=self._source.leader_endpoint(error.leader_id, stream.link.listener),
             controller_epoch=self._source.controller_epoch,
             generation=self._source.generation,
             high_watermark=-1,

@@ -202,7 +202,9 @@ class ControllerService:
         """
         node = self.node
         error = node.not_controller() or ApiError(ErrorCode.NOT_CONTROLLER, "the node stops")
-        self._farewell.begin(self._loop.time(), node.directory.failure(0, error))
+        self._farewell.begin(
+            self._loop.time(), lambda link: node.directory.failure(0, error, link.listener)
+        )
         self.refusals.refuse_waiting()
         over = self._loop.create_future()
 

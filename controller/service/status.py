@@ -7,14 +7,18 @@ from __future__ import annotations
 from controller.decisions.brokers.describe import describe_brokers
 from controller.decisions.quorum.features import known_features
 from controller.service.service import ControllerService
+from raftlog.endpoint import endpoint_on
 from raftlog.quorum.description import ReplicaDescription
 from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
-def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
-    """The reply to DescribeQuorum: this node's view, with the others' progress if it leads."""
+def describe_quorum(service: ControllerService, listener: str = "") -> pb.DescribeQuorumResponse:
+    """The reply to DescribeQuorum: this node's view, with the others' progress if it leads.
+
+    ``listener``: the one that was asked; the endpoints are those of the same name.
+    """
     quorum = service.quorum
     seen = service.replica.core.describe(service.node.now())
     low = {quorum.node_id: service.node.space.low}
@@ -33,7 +37,9 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
         log_end_offset=seen.log_end_offset,
         durable_end_offset=seen.flushed_end_offset,
         high_watermark=seen.high_watermark,
-        voters=[_voter(voter, known.get(voter.node_id), low=low) for voter in seen.voter_set],
+        voters=[
+            _voter(voter, known.get(voter.node_id), listener, low=low) for voter in seen.voter_set
+        ],
         observers=[_replica(replica, "", low=replica.low_on_space) for replica in seen.observers],
         lowest_acknowledged_offset=service.node.lowest_acknowledged_offset,
         lao_unknown_reason=leadership.log.lao.unknown_reason
@@ -45,7 +51,7 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
             for one in service.replica.snapshots.ids
         ],
         voters_offset=seen.voters_offset,
-        leader_endpoint=service.node.leader_endpoint(seen.leader_id),
+        leader_endpoint=service.node.leader_endpoint(seen.leader_id, listener),
         features=[
             pb.FeatureState(
                 name=name,
@@ -62,11 +68,14 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
 
 
 def _voter(
-    voter: Voter, progress: ReplicaDescription | None, *, low: dict[int, bool]
+    voter: Voter, progress: ReplicaDescription | None, listener: str, *, low: dict[int, bool]
 ) -> pb.ReplicaState:
     if progress is None:
         progress = ReplicaDescription(voter.node_id, voter.directory_id, -1, -1, -1)
-    return _replica(progress, voter.endpoint, low=low.get(voter.node_id, progress.low_on_space))
+    endpoint = endpoint_on(voter.endpoint, listener)
+    shown = _replica(progress, endpoint, low=low.get(voter.node_id, progress.low_on_space))
+    shown.endpoints = voter.endpoint
+    return shown
 
 
 def _replica(replica: ReplicaDescription, endpoint: str, *, low: bool) -> pb.ReplicaState:

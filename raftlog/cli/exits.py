@@ -67,6 +67,7 @@ _UNREACHABLE = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.BROKER_NOT_AVAILABLE,
         ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.LISTENER_NOT_FOUND,
         ErrorCode.NOT_CONTROLLER,
     }
 )

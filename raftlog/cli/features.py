@@ -21,7 +21,7 @@ app = typer.Typer(
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 Levels = Annotated[
-    list[str], typer.Argument(metavar="NAME=LEVEL...", help="For instance metadata.version=6.")
+    list[str], typer.Argument(metavar="NAME=LEVEL...", help="For instance metadata.version=7.")
 ]
 
 

@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from raftlog.endpoint import WILDCARD_HOSTS, Endpoint, parse_endpoint
+from raftlog.limits.hosts import LISTENER_NAME
 from raftlog.voter import Voter
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
+
+PLAINTEXT, SSL = "PLAINTEXT", "SSL"
+PROTOCOLS = (PLAINTEXT, SSL)
+"""Of listeners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,56 @@ def parse_voter(value: object) -> Voter:
     return Voter(int(node_id), endpoint.address)
 
 
+@dataclass(frozen=True, slots=True)
+class MappedListener:
+    """The protocol of the listeners of one name, in listener.security.protocol.map."""
+
+    name: str
+    protocol: str
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.protocol}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerKey:
+    """A key of one listener: ``listener.name.<name in lower case>.<key>``.
+
+    ``listener``: its name in capitals; ``field``: that of the key in Settings.
+    """
+
+    listener: str
+    field: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.listener.lower()}.{self.field.replace('_', '.')}={self.value}"
+
+
+def parse_mapped(value: object) -> MappedListener:
+    """Parse ``NAME:PROTOCOL``. Raises ValueError."""
+    if isinstance(value, MappedListener):
+        return value
+    name, _, protocol = value.upper().partition(":") if isinstance(value, str) else ("", "", "")
+    if not LISTENER_NAME.fullmatch(name) or protocol not in PROTOCOLS:
+        raise ValueError(f"{value!r} is not NAME:PLAINTEXT or NAME:SSL")
+    return MappedListener(name, protocol)
+
+
+def parse_listener_name(value: object) -> str:
+    """A listener's name, in capitals; empty: none. Raises ValueError."""
+    name = value.upper() if isinstance(value, str) else ""
+    if value and not LISTENER_NAME.fullmatch(name):
+        raise ValueError(f"{value!r} is no name of a listener: letters, digits and underscores")
+    return name
+
+
+def _no_listener_key(value: object) -> object:
+    if value:
+        raise ValueError("it takes a listener's name and a key, as listener.name.ssl.tls.ca.file")
+    return ()
+
+
 def _split(value: object) -> object:
     """A comma-separated string, as environment and flags have it, is a list."""
     if isinstance(value, str):
@@ -74,6 +129,10 @@ def _no_bool(value: object) -> object:
 Positive = Annotated[int, Within(1, 2**53), Read(_no_bool)]
 NonNegative = Annotated[int, Within(0, 2**53), Read(_no_bool)]
 NodeId = Annotated[int, Within(0, 2**31 - 1), Read(_no_bool)]
+ListenerName = Annotated[str, Read(parse_listener_name)]
+ListenerNames = Annotated[tuple[ListenerName, ...], Read(_split)]
+ListenerKeys = Annotated[tuple[ListenerKey, ...], Read(_no_listener_key)]
+ProtocolMap = Annotated[tuple[Annotated[MappedListener, Read(parse_mapped)], ...], Read(_split)]
 Strings = Annotated[tuple[str, ...], Read(_split)]
 Endpoints = Annotated[tuple[Annotated[Endpoint, Read(parse_endpoint)], ...], Read(_split)]
 Voters = Annotated[tuple[Annotated[Voter, Read(parse_voter)], ...], Read(_split)]

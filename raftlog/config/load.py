@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from raftlog.config.fields import ListenerKey
+from raftlog.config.listeners import PER_LISTENER
 from raftlog.config.node import NodeConfig, node_config
 from raftlog.config.rules import broken_rules
 from raftlog.config.settings import FIELD_OF_KEY, Settings, key_of
 from raftlog.config.sources import (
+    LISTENER_KEY,
     Given,
     process_environment,
     read_environment,
@@ -22,6 +25,7 @@ from raftlog.config.sources import (
     suggest,
 )
 from raftlog.errors import ConfigError
+from raftlog.limits.hosts import LISTENER_NAME
 
 
 def _checked_settings() -> type[BaseModel]:
@@ -38,6 +42,7 @@ def _checked_settings() -> type[BaseModel]:
 
 
 _Checked = _checked_settings()
+_OWN_KEYS = tuple(key_of(name) for name in PER_LISTENER)
 
 
 def load_config(
@@ -54,16 +59,42 @@ def load_config(
         process_environment() if environment is None else environment, mistakes
     )
     given |= read_flags(flags, mistakes)
+    of_listeners = _keys_of_listeners(given, mistakes)
     unknown = sorted(given.keys() - FIELD_OF_KEY.keys())
     mistakes += [
         f"{shown(key)}: unknown key in {given.pop(key).origin}{suggest(key, FIELD_OF_KEY)}"
         for key in unknown
     ]
     settings, wrong = _validate(given, mistakes)
+    settings = replace(settings, listener_name=of_listeners)
     mistakes.extend(broken_rules(settings, wrong))
     if mistakes:
         raise ConfigError(_message(path, mistakes))
     return node_config(settings, path.parent.absolute() if path is not None else Path.cwd())
+
+
+def _keys_of_listeners(given: dict[str, Given], mistakes: list[str]) -> tuple[ListenerKey, ...]:
+    """Take the keys of single listeners out of what is given."""
+    found: list[ListenerKey] = []
+    for key in sorted(key for key in given if key.startswith(f"{LISTENER_KEY}.")):
+        one = given.pop(key)
+        name, _, rest = key.removeprefix(f"{LISTENER_KEY}.").partition(".")
+        field = FIELD_OF_KEY.get(rest, "")
+        if field not in PER_LISTENER or not LISTENER_NAME.fullmatch(name.upper()):
+            mistakes.append(f"{shown(key)}: unknown key in {one.origin}{suggest(rest, _OWN_KEYS)}")
+            continue
+        try:
+            value = getattr(_settings({rest: one.value}), field)
+        except ValidationError as error:
+            why = "; ".join(_said(detail) for detail in error.errors(include_url=False))
+            mistakes.append(f"{shown(key)} = {shown(repr(one.value))} in {one.origin}: {why}")
+        else:
+            found.append(ListenerKey(name.upper(), field, value))
+    return tuple(found)
+
+
+def _said(detail: Any) -> str:
+    return shown(detail["msg"].removeprefix("Value error, "))
 
 
 def _validate(given: Mapping[str, Given], mistakes: list[str]) -> tuple[Settings, set[str]]:
@@ -75,7 +106,7 @@ def _validate(given: Mapping[str, Given], mistakes: list[str]) -> tuple[Settings
         wrong: dict[str, list[str]] = {}
         for detail in error.errors(include_url=False):
             key = str(detail["loc"][0])
-            wrong.setdefault(key, []).append(shown(detail["msg"].removeprefix("Value error, ")))
+            wrong.setdefault(key, []).append(_said(detail))
         mistakes += [
             f"{key} = {shown(repr(values[key]))} in {given[key].origin}: {'; '.join(wrong[key])}"
             for key in sorted(wrong)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from raftlog.config.listeners import (
+    HTTPS,
+    NodeListener,
+    Security,
+    TlsFiles,
+    controllers_name,
+    is_controller,
+    listeners_of,
+    security_of,
+    serves_https,
+    tls_files,
+)
 from raftlog.config.settings import KEYS, Settings, key_of
-from raftlog.endpoint import Endpoint
+from raftlog.endpoint import Endpoint, endpoints_text
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.voter import Voter
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files for mutual TLS: this node's chain and key, and the authority of the others'
-    certificates.
-    """
-
-    certificate: Path
-    key: Path
-    ca: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,15 @@ class ControllerConfig:
     """The addresses to ask for the leader, without this node's own."""
     advertised: str
     """host:port, where the other nodes reach this one."""
+    endpoints: str
+    """Where all its listeners are reached, as ``endpoints_text`` writes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """What of the settings is not as it is given, for a broker.
 
-    ``advertised.port`` 0: the port really bound.
+    ``advertised``: of the listener for brokers; port 0: the port really bound.
     """
 
     controllers: tuple[str, ...]
@@ -61,11 +64,27 @@ class NodeConfig:
     node_id: int
     """NO_NODE_ID: a broker's that is not configured."""
     directory: Path
-    listener: Endpoint
+    listeners: tuple[NodeListener, ...]
+    """At least one, those for nodes first."""
+    peers: Mapping[str, Security]
+    """How the listeners of other nodes are secured, by name; "": of controllers, where nothing else
+    says a name.
+    """
     http_listener: Endpoint | None
-    tls: TlsFiles | None
+    http_tls: TlsFiles | None
+    """None: plain HTTP."""
     controller: ControllerConfig | None
     broker: BrokerConfig | None
+
+    @property
+    def listener(self) -> Endpoint:
+        """Where it listens for nodes."""
+        return self.listeners[0].bind
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of that listener; None: it has no TLS."""
+        return self.listeners[0].security.tls
 
     def quorum_config(
         self, directory_id: str, voters: tuple[Voter, ...] | None = None
@@ -96,7 +115,7 @@ class NodeConfig:
             # asking those.
             bootstrap_servers=own.bootstrap_servers
             or (() if voters != () else self._other_voters()),
-            endpoint=own.advertised,
+            endpoint=own.endpoints,
         )
 
     def _other_voters(self) -> tuple[str, ...]:
@@ -121,61 +140,55 @@ def node_config(settings: Settings, base: Path) -> NodeConfig:
     )
     node_id = NO_NODE_ID if settings.node_id is None else settings.node_id
     directory = (role == "controller" and settings.metadata_log_dir) or settings.log_dirs[0]
-    own = next(
-        (voter for voter in settings.controller_quorum_voters if voter.node_id == settings.node_id),
-        None,
-    )
-    listener = settings.listeners[0] if settings.listeners else _own_endpoint(own)
+    listeners = listeners_of(settings, base)
     return NodeConfig(
         settings=settings,
         role=role,
         cluster_id=settings.cluster_id,
         node_id=node_id,
         directory=base / directory,
-        listener=listener,
+        listeners=listeners,
+        peers=_peers(settings, base, listeners),
         http_listener=settings.http_listener[0] if settings.http_listener else None,
-        tls=_tls(settings, base),
-        controller=_controller(settings, own, listener) if role == "controller" else None,
-        broker=_broker(settings, listener) if role == "broker" else None,
+        http_tls=tls_files(settings, base, HTTPS) if serves_https(settings) else None,
+        controller=_controller(settings, listeners) if role == "controller" else None,
+        broker=_broker(settings, listeners[0]) if role == "broker" else None,
     )
 
 
-def _own_endpoint(own: Voter | None) -> Endpoint:
-    assert own is not None
-    host, _, port = own.endpoint.rpartition(":")
-    return Endpoint(host, int(port))
-
-
-def _tls(settings: Settings, base: Path) -> TlsFiles | None:
-    if not settings.tls_certificate_file:
-        return None
-    return TlsFiles(
-        base / settings.tls_certificate_file,
-        base / settings.tls_key_file,
-        base / settings.tls_ca_file,
-    )
-
-
-def _controller(settings: Settings, own: Voter | None, listener: Endpoint) -> ControllerConfig:
-    if settings.advertised_listeners:
-        advertised = settings.advertised_listeners[0].address
+def _peers(
+    settings: Settings, base: Path, listeners: tuple[NodeListener, ...]
+) -> Mapping[str, Security]:
+    peers = {one.name: one.security for one in listeners}
+    name = controllers_name(settings)
+    if is_controller(settings):
+        controllers = listeners[0].security
+    elif name:
+        controllers = peers.setdefault(name, security_of(settings, base, name))
+    elif settings.tls_certificate_file:
+        controllers = Security(tls_files(settings, base, name), settings.ssl_client_auth)
     else:
-        advertised = listener.address if own is None else own.endpoint
+        controllers = Security(None, settings.ssl_client_auth)
+    return {**peers, "": controllers}
+
+
+def _controller(settings: Settings, listeners: tuple[NodeListener, ...]) -> ControllerConfig:
+    told = [replace(one.advertised, name=one.name) for one in listeners]
     asked = (endpoint.address for endpoint in settings.controller_quorum_bootstrap_servers)
     return ControllerConfig(
         voters=settings.controller_quorum_voters,
-        bootstrap_servers=tuple(address for address in asked if address != advertised),
-        advertised=advertised,
+        bootstrap_servers=tuple(one for one in asked if one not in {own.address for own in told}),
+        advertised=told[0].address,
+        endpoints=endpoints_text(told),
     )
 
 
-def _broker(settings: Settings, listener: Endpoint) -> BrokerConfig:
+def _broker(settings: Settings, listener: NodeListener) -> BrokerConfig:
     controllers = tuple(
         endpoint.address for endpoint in settings.controller_quorum_bootstrap_servers
     )
-    advertised = settings.advertised_listeners[0] if settings.advertised_listeners else listener
     return BrokerConfig(
         controllers=controllers
         or tuple(voter.endpoint for voter in settings.controller_quorum_voters),
-        advertised=advertised,
+        advertised=listener.advertised,
     )

@@ -5,27 +5,25 @@ A rule is skipped when a key it reads has a mistake of its own already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from raftlog.config import token_rules
+from raftlog.config.fields import SSL
+from raftlog.config.listener_rules import LISTENER_RULES
+from raftlog.config.listeners import (
+    controllers_protocol,
+    for_nodes,
+    is_broker,
+    is_controller,
+    protocol_of,
+)
+from raftlog.config.rule import Rule
 from raftlog.config.settings import Settings, key_of
-from raftlog.endpoint import WILDCARD_HOSTS, Endpoint, parse_endpoint
+from raftlog.endpoint import WILDCARD_HOSTS
 from raftlog.identity import NodeRule
 from raftlog.limits.rules import CLUSTER_ID, RACK
 from raftlog.limits.timeouts import fencing_fits, heartbeats_fit
 from raftlog.principals import PrincipalMapping, parse_super_users
-
-Check = Callable[[Settings], "str | None"]
-
-
-class Rule(NamedTuple):
-    """``check`` gives what is wrong, or None; ``fields`` are those that it reads, the culprit
-    first.
-    """
-
-    fields: tuple[str, ...]
-    check: Check
 
 
 def broken_rules(settings: Settings, skip: set[str]) -> Iterator[str]:
@@ -35,16 +33,6 @@ def broken_rules(settings: Settings, skip: set[str]) -> Iterator[str]:
             message = rule.check(settings)
             if message is not None:
                 yield f"{key_of(rule.fields[0])}: {message}"
-
-
-def is_controller(settings: Settings) -> bool:
-    """Whether the role is controller."""
-    return "controller" in settings.process_roles
-
-
-def is_broker(settings: Settings) -> bool:
-    """Whether the role is broker."""
-    return "broker" in settings.process_roles
 
 
 def _one_role(settings: Settings) -> str | None:
@@ -139,55 +127,8 @@ def _bootstrap(settings: Settings) -> str | None:
     return None
 
 
-def _listeners(settings: Settings) -> str | None:
-    if len(settings.listeners) > 1:
-        return f"exactly one listener, not {len(settings.listeners)}"
-    if not settings.listeners and is_broker(settings):
-        return 'required for a broker, for instance ["127.0.0.1:9092"]'
-    if (
-        not settings.listeners
-        and settings.controller_quorum_bootstrap_servers
-        and not settings.controller_quorum_voters
-    ):
-        return (
-            "required for a controller that is not in controller.quorum.voters, for instance"
-            ' ["127.0.0.1:9093"]'
-        )
-    return None
-
-
-def _advertised(settings: Settings) -> str | None:
-    if len(settings.advertised_listeners) > 1:
-        return f"exactly one listener, not {len(settings.advertised_listeners)}"
-    told: tuple[Endpoint, ...] = settings.advertised_listeners or settings.listeners
-    if is_broker(settings) and told and told[0].host in WILDCARD_HOSTS:
-        return f"needed, with a real host: clients cannot connect to {told[0].address}"
-    named = settings.advertised_listeners or (
-        not settings.controller_quorum_voters and settings.listeners
-    )
-    if is_controller(settings) and named and (named[0].host in WILDCARD_HOSTS or not named[0].port):
-        return (
-            f"needed, with a real host and port: other nodes cannot connect to {named[0].address}"
-        )
-    return None
-
-
 def _rack(settings: Settings) -> str | None:
     return RACK.error(settings.broker_rack) or None
-
-
-def _port_without_id(settings: Settings) -> str | None:
-    told = settings.advertised_listeners or settings.listeners
-    if is_broker(settings) and settings.node_id is None and told and not told[0].port:
-        return (
-            "the port must be a fixed one where node.id is not set: it tells apart the brokers of"
-            " one host"
-        )
-    return None
-
-
-def _http_listener(settings: Settings) -> str | None:
-    return "at most one" if len(settings.http_listener) > 1 else None
 
 
 def _heartbeats_in_session(settings: Settings) -> str | None:
@@ -274,26 +215,6 @@ def _replica_fetch_fits_message(settings: Settings) -> str | None:
     )
 
 
-def listens_in_plaintext(settings: Settings) -> Endpoint | None:
-    """Where this node listens without TLS for other machines."""
-    own = (one for one in settings.controller_quorum_voters if one.node_id == settings.node_id)
-    listeners = settings.listeners or tuple(parse_endpoint(one.endpoint) for one in own)
-    if settings.tls_certificate_file or len(listeners) != 1 or listeners[0].is_loopback:
-        return None
-    return listeners[0]
-
-
-def _plaintext(settings: Settings) -> str | None:
-    reached = None if settings.security_plaintext_allow else listens_in_plaintext(settings)
-    if reached is None:
-        return None
-    return (
-        f"{reached.address} is no loopback address, and without TLS whoever reaches it can read,"
-        " change and destroy the cluster: set tls.certificate.file, tls.key.file and tls.ca.file,"
-        " or security.plaintext.allow = true where nobody else is in the network"
-    )
-
-
 def _node_rule(settings: Settings) -> str | None:
     if not settings.node_principal_rule:
         return None
@@ -301,8 +222,9 @@ def _node_rule(settings: Settings) -> str | None:
         NodeRule.parse(settings.node_principal_rule)
     except ValueError as error:
         return str(error)
-    if not settings.tls_certificate_file:
-        return "needs TLS: without certificates no node could say who it is"
+    protocols = {protocol_of(settings, name) for name in for_nodes(settings)[:1]}
+    if protocols | {controllers_protocol(settings)} != {SSL}:
+        return "needs TLS between nodes: without certificates no node could say who it is"
     if settings.node_id is None:
         return "needs node.id: the certificate is that of one node"
     return None
@@ -348,13 +270,6 @@ def _principal_rules(settings: Settings) -> str | None:
     return None
 
 
-def _tls_complete(settings: Settings) -> str | None:
-    files = (settings.tls_certificate_file, settings.tls_key_file, settings.tls_ca_file)
-    if all(files) or not any(files):
-        return None
-    return "TLS needs all three: tls.certificate.file, tls.key.file and tls.ca.file"
-
-
 def _timeouts(settings: Settings) -> str | None:
     if settings.request_timeout_ms > settings.request_timeout_max_ms:
         return (
@@ -377,22 +292,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("controller_quorum_voters",), _voters_differ),
     Rule(("node_id", "controller_quorum_voters", "process_roles"), _node_among_voters),
     Rule(("controller_quorum_bootstrap_servers",), _bootstrap),
-    Rule(
-        (
-            "listeners",
-            "controller_quorum_voters",
-            "controller_quorum_bootstrap_servers",
-            "process_roles",
-        ),
-        _listeners,
-    ),
-    Rule(
-        ("advertised_listeners", "listeners", "controller_quorum_voters", "process_roles"),
-        _advertised,
-    ),
-    Rule(("listeners", "advertised_listeners", "node_id", "process_roles"), _port_without_id),
     Rule(("broker_rack",), _rack),
-    Rule(("http_listener",), _http_listener),
     Rule(("broker_session_timeout_ms", "broker_heartbeat_interval_ms"), _heartbeats_in_session),
     Rule(("broker_fencing_timeout_ms", "broker_session_timeout_ms"), _fencing_after_session),
     Rule(
@@ -411,8 +311,7 @@ RULES: tuple[Rule, ...] = (
         ("replica_fetch_response_max_bytes", "socket_request_max_bytes"),
         _replica_fetch_fits_message,
     ),
-    Rule(("tls_certificate_file", "tls_key_file", "tls_ca_file"), _tls_complete),
-    Rule(("listeners", "controller_quorum_voters", "security_plaintext_allow"), _plaintext),
+    *LISTENER_RULES,
     Rule(("node_principal_rule",), _node_rule),
     Rule(("ssl_principal_mapping_rules",), _principal_rules),
     Rule(("super_users",), _super_users),

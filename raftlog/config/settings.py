@@ -18,9 +18,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from raftlog.config.fields import (
     Endpoints,
+    ListenerKeys,
+    ListenerName,
+    ListenerNames,
     NodeId,
     NonNegative,
     Positive,
+    ProtocolMap,
     Strings,
     Voters,
     Within,
@@ -83,15 +87,40 @@ class Settings:
     # --- where it listens, and whom it knows -----------------------------------------------------
     listeners: Endpoints = _key(
         (),
-        "The address that this node listens on, host:port or NAME://host:port; exactly one. Port 0"
-        " takes a free port. The default of a controller is its own address in"
+        "The addresses that this node listens on, host:port, or NAME://host:port of each of"
+        " several. Port 0 takes a free port. The default of a controller is its own address in"
         " controller.quorum.voters.",
     )
     advertised_listeners: Endpoints = _key(
         (),
-        "The address that other nodes and clients are told. Default: listeners; for a controller,"
-        " its own address in controller.quorum.voters. Needed behind NAT, or when listening on"
-        " 0.0.0.0.",
+        "The addresses that other nodes and clients are told, each under the name of its listener."
+        " Default: listeners; for a controller with one listener, its own address in"
+        " controller.quorum.voters. Needed behind NAT, or when listening on 0.0.0.0.",
+    )
+    listener_security_protocol_map: ProtocolMap = _key(
+        (),
+        "The protocol of each listener by its name: NAME:PLAINTEXT or NAME:SSL. Where it does not"
+        " say: PLAINTEXT:PLAINTEXT,SSL:SSL; a node with one listener and no map has TLS if"
+        " tls.certificate.file is set.",
+    )
+    controller_listener_names: ListenerNames = _key(
+        (),
+        "The listeners of controllers that nodes use. On a controller: those of its own that serve"
+        " nodes, first the one that it uses itself to reach the others; the rest serves clients"
+        " alone. On a broker: the name, and so the protocol, by which it connects to controllers."
+        " Required with several listeners.",
+    )
+    inter_broker_listener_name: ListenerName = _key(
+        "",
+        "The listener on which brokers fetch from each other; the rest serves clients alone."
+        " Required with several listeners.",
+        roles=BROKER,
+    )
+    listener_name: ListenerKeys = _key(
+        (),
+        "Keys of one listener, before those of the node: listener.name.NAME.KEY with the name in"
+        " lower case, where KEY is tls.certificate.file, tls.key.file, tls.ca.file or"
+        " ssl.client.auth. They count where the node connects to listeners of this name, too.",
     )
     controller_quorum_voters: Voters = _key(
         (),
@@ -113,7 +142,9 @@ class Settings:
     http_listener: Endpoints = _key(
         (),
         "The address that serves /metrics, /livez and /readyz, host:port; empty: none. Port 0 takes"
-        " a free port.",
+        " a free port. https://host:port: with TLS, by tls.certificate.file and so on (or"
+        " listener.name.https.tls.certificate.file); then all but /livez and /readyz asks for a"
+        " client certificate.",
     )
 
     # --- the quorum ------------------------------------------------------------------------------
@@ -436,8 +467,8 @@ class Settings:
     # --- connections -----------------------------------------------------------------------------
     max_connections: Positive = _key(
         _TRANSPORT.max_connections,
-        "The most open connections on the listener; a node closes further ones at once. It is lower"
-        " if the process may not open enough files.",
+        "The most open connections on all listeners together, of which each has an equal share; a"
+        " node closes further ones at once. It is lower if the process may not open enough files.",
     )
     connections_max_idle_ms: Positive = _key(
         _TRANSPORT.connection_max_idle_ms,
@@ -454,17 +485,23 @@ class Settings:
     # --- TLS -------------------------------------------------------------------------------------
     security_plaintext_allow: bool = _key(
         False,
-        "Listen without TLS on an address that other machines reach. Whoever reaches it can read,"
-        " change and destroy the cluster: for a network in which nobody else is.",
+        "Listen without TLS on an address that other machines reach, and serve plain HTTP there."
+        " Whoever reaches it can read, change and destroy the cluster: for a network in which"
+        " nobody else is.",
     )
     tls_certificate_file: str = _key(
         "",
         "This node's certificate chain, PEM. With the key and the certificate authorities it turns"
-        " on mutual TLS for every connection.",
+        " on mutual TLS, on every listener that listener.security.protocol.map does not except.",
     )
     tls_key_file: str = _key("", "The private key of the certificate, PEM.")
     tls_ca_file: str = _key(
         "", "The certificate authorities that sign the certificates of the other nodes, PEM."
+    )
+    grpc_reflection_enable: bool = _key(
+        False,
+        "gRPC reflection on SSL listeners, for tools like grpcurl: it names every service and"
+        " message. PLAINTEXT listeners always have it.",
     )
     node_principal_rule: str = _key(
         "",

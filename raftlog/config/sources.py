@@ -13,7 +13,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from raftlog.config.settings import FIELD_OF_KEY
+from raftlog.config.listeners import PER_LISTENER
+from raftlog.config.settings import FIELD_OF_KEY, key_of
 from raftlog.errors import ConfigError
 
 ENV_PREFIX = "RAFTLOG_"
@@ -29,6 +30,8 @@ CLI_VARIABLES = frozenset(
 )
 """Variables with our prefix that commands read, and that configure no node."""
 
+LISTENER_KEY = "listener.name"
+"""What the keys of single listeners begin with, before the listener's name."""
 MAX_FILE_BYTES = 1 << 20
 """Far above any configuration: what is larger is another file."""
 _SHOWN_CHARACTERS = 200
@@ -104,7 +107,7 @@ def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dic
     """The values of ``RAFTLOG_...`` variables; unknown ones are mistakes."""
     given: dict[str, Given] = {}
     for variable in sorted(environment):
-        key = _KEY_OF_ENV.get(variable)
+        key = _KEY_OF_ENV.get(variable) or _key_of_listener(variable)
         if key is not None:
             given[key] = Given(environment[variable], variable)
         elif (
@@ -118,9 +121,21 @@ def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dic
     return given
 
 
+def _key_of_listener(variable: str) -> str | None:
+    """listener.name.clients.tls.ca.file of RAFTLOG_LISTENER_NAME_CLIENTS_TLS_CA_FILE."""
+    rest = variable.removeprefix(f"{ENV_OF_KEY[LISTENER_KEY]}_")
+    for key in (key_of(name) for name in PER_LISTENER):
+        name = rest.removesuffix("_" + key.upper().replace(".", "_"))
+        if rest != variable and name and name != rest:
+            return f"{LISTENER_KEY}.{name.lower()}.{key}"
+    return None
+
+
 def environment_configures() -> bool:
     """Whether this process's environment sets a configuration key."""
-    return any(variable in _KEY_OF_ENV for variable in process_environment())
+    return any(
+        variable in _KEY_OF_ENV or _key_of_listener(variable) for variable in process_environment()
+    )
 
 
 def read_flags(flags: Iterable[str], mistakes: list[str]) -> dict[str, Given]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from raftlog.config.fields import SSL
+from raftlog.config.listeners import bound, for_nodes, key_of_listener, protocol_of
 from raftlog.config.settings import Settings
 from raftlog.endpoint import Endpoint
 from raftlog.limits.rules import Text
@@ -87,13 +89,20 @@ def claim(settings: Settings) -> str | None:
 
 def client_auth(settings: Settings) -> str | None:
     """Rule."""
-    if settings.ssl_client_auth == "required":
+    listeners = bound(settings)
+    open_ones = [
+        name
+        for name in listeners
+        if key_of_listener(settings, name, "ssl_client_auth") == "none"
+        and protocol_of(settings, name) == SSL
+    ]
+    if not open_ones:
         return None
     if not takes_tokens(settings):
         return "none needs tokens (sasl.oauthbearer.jwks.endpoint.url): anybody could connect"
-    if len(settings.listeners) <= 1:
+    if of_nodes := [name for name in open_ones if name in for_nodes(settings)]:
         return (
-            "none is for a listener of clients: other nodes connect to this one, and without a"
-            " certificate they could not say which node they are (node.principal.rule)"
+            f"none is for a listener of clients: other nodes connect to {of_nodes[0]}, and without"
+            " a certificate they could not say which node they are (node.principal.rule)"
         )
     return None

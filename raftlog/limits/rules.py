@@ -11,7 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from raftlog.limits.hosts import HOST_MAX_CHARS, endpoint_error, host_error
+from raftlog.limits.hosts import (
+    ENDPOINTS_MAX_CHARS,
+    HOST_MAX_CHARS,
+    endpoints_error,
+    host_error,
+)
 
 _SHOWN_CHARS = 80
 
@@ -57,7 +62,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host, or a host and a port. Empty is allowed only with ``optional``."""
+    """A host, or where a node is reached. Empty is allowed only with ``optional``."""
 
     wrong: Callable[[str], str]
     max_chars: int
@@ -127,5 +132,5 @@ RACK = Allowed(
 )
 CLUSTER_ID = Text(255)
 HOST = Address(host_error, HOST_MAX_CHARS)
-ENDPOINT = Address(endpoint_error, HOST_MAX_CHARS + 6)
-OPTIONAL_ENDPOINT = Address(endpoint_error, HOST_MAX_CHARS + 6, optional=True)
+ENDPOINT = Address(endpoints_error, ENDPOINTS_MAX_CHARS)
+OPTIONAL_ENDPOINT = Address(endpoints_error, ENDPOINTS_MAX_CHARS, optional=True)

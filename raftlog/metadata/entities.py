@@ -31,6 +31,11 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
     host: str
     port: int
 
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"{self.host}:{self.port}"
+
 
 class Process(msgspec.Struct, frozen=True, array_like=True):
     """What names a broker's process on its machine."""
@@ -75,8 +80,26 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def endpoint(self) -> str:
-        """host:port of the first listener, empty if none."""
-        return f"{self.listeners[0].host}:{self.listeners[0].port}" if self.listeners else ""
+        """host:port of the first listener, which is the one for brokers; empty if none."""
+        return self.listeners[0].address if self.listeners else ""
+
+    def endpoint_for_brokers(self, name: str) -> str:
+        """Where another broker reaches it, on the listener of this name or else on the first, as
+        ``NAME://host:port`` for the network of a node; without a name as host:port.
+        """
+        named = (one.address for one in self.listeners if one.name == name)
+        address = next(named, self.endpoint)
+        return f"{name}://{address}" if name and address else address
+
+    def listener_for_clients(self, name: str) -> Listener | None:
+        """Where a client reaches it that has come to a listener of this name; empty: the first.
+
+        The only listener counts whatever it is called: builds before called it PLAINTEXT. None: it
+        has several, and none of this name.
+        """
+        if not name or len(self.listeners) == 1:
+            return self.listeners[0] if self.listeners else None
+        return next((one for one in self.listeners if one.name == name), None)
 
     @property
     def active(self) -> bool:
@@ -157,7 +180,7 @@ class Leader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class VoterEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One voter: node id, directory id, host:port."""
+    """One voter: node id, directory id, and where it is reached (``raftlog.endpoint``)."""
 
     id: int
     directory_id: str

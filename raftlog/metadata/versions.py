@@ -29,7 +29,7 @@ LATEST_METADATA_VERSION = 7
 2: snapshots and the log start, voter sets in the log, exactly-once clients. 3: hostnames. 4: export
 cursors. 5: leader epochs that are raised by more than one, after a restore or an unsafe recovery.
 6: the causes of brokers' changes and of hosts' mappings, beside their words. 7: access control
-entries, and clients that belong to who has opened them.
+entries, clients that belong to who has opened them, and several listeners of a voter.
 """
 
 _SNAPSHOTS = 2
@@ -45,6 +45,7 @@ cause.
 """
 ACLS = 7
 """The level from which on access control entries may be written."""
+_VOTER_LISTENERS = 7
 _HEARTBEAT_LEVELS = 3
 STRICT_READS = 3
 """The level from which on there are leases for strict reads."""
@@ -134,3 +135,10 @@ def supports_causes(features: Features) -> bool:
 def supports_acls(features: Features) -> bool:
     """Whether access control entries may be written, and the owner of a client."""
     return metadata_version(features) >= ACLS
+
+
+def supports_voter_listeners(features: Features) -> bool:
+    """Whether the voter set may name several listeners of a voter: builds before could not dial
+    it.
+    """
+    return metadata_version(features) >= _VOTER_LISTENERS

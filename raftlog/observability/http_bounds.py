@@ -1,12 +1,22 @@
-"""Bounds of the HTTP server: a health check always gets a connection, however many others hold
-theirs open and say nothing.
+"""What uvicorn does not know of a connection: its client's certificate, and bounds. A health check
+always gets one, however many others hold theirs open and say nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+CERTIFIED = "certified"
+"""In the state of a request: whether its client has shown a certificate that was checked."""
+
+
+def _is_certified(transport: asyncio.Transport) -> bool:
+    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    # Empty of one that was not checked.
+    return tls is not None and bool(tls.getpeercert())
 
 
 def bounded_protocol(max_connections: int, request_timeout_ms: int) -> type[H11Protocol]:
@@ -26,6 +36,8 @@ def bounded_protocol(max_connections: int, request_timeout_ms: int) -> type[H11P
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            # Uvicorn puts a copy of it into each request's scope.
+            self.app_state = {**self.app_state, CERTIFIED: _is_certified(transport)}
             open_connections[self] = None
             self._timer = self.loop.call_later(request_timeout_ms / 1000, self._check)
             if len(open_connections) > max_connections:

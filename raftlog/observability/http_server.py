@@ -8,8 +8,9 @@ import asyncio
 import contextlib
 import html
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from time import perf_counter
+from typing import Any
 
 import uvicorn
 from prometheus_client import generate_latest
@@ -20,7 +21,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from raftlog.errors import ConfigError
-from raftlog.observability.http_bounds import bounded_protocol
+from raftlog.observability.http_bounds import CERTIFIED, bounded_protocol
+from raftlog.observability.http_tls import Contexts, TlsDoor
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.printable import printable
 from raftlog.resource_limits import HTTP_MAX_CONNECTIONS, HTTP_REQUEST_TIMEOUT_MS
@@ -32,6 +34,8 @@ Ready = Callable[[], tuple[bool, str]]
 
 Status = Callable[[], Mapping[str, object]]
 """What the page for people shows, by name."""
+
+Answer = Callable[[Request], Awaitable[Response]]
 
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{title}</title><style>body{{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:44rem;padding:0 1rem}}
@@ -48,11 +52,21 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    def protocol(self) -> asyncio.Protocol:
+        """For a connection that somebody else has taken."""
+        kind: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(
+            config=self.config, server_state=self.server_state, app_state={}
+        )
+        return made
+
 
 class HttpServer:
     """Serves one node's metrics and health.
 
     ``port`` 0 takes a free one; ``address`` says which. ``status`` fills the page at ``/``.
+    ``contexts``: of TLS; then only clients with a certificate get more than health. None: plain
+    HTTP.
     """
 
     def __init__(
@@ -64,9 +78,12 @@ class HttpServer:
         *,
         title: str = "raftlog",
         status: Status = dict,
+        contexts: Contexts | None = None,
     ) -> None:
         self._host, self._port = host.strip("[]"), port
         self._registry, self._ready, self._title, self._status = registry, ready, title, status
+        self._contexts = contexts
+        self._door: TlsDoor | None = None
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._rendering = asyncio.Lock()
@@ -87,11 +104,25 @@ class HttpServer:
             http=bounded_protocol(HTTP_MAX_CONNECTIONS, HTTP_REQUEST_TIMEOUT_MS),
             timeout_graceful_shutdown=1,
         )
-        self._server = _Server(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[bound]), name="http")
+        self._server = server = _Server(config)
+        if self._contexts is None:
+            self._serving = asyncio.create_task(server.serve(sockets=[bound]), name="http")
+            return
+        config.load()
+        self._serving = asyncio.create_task(server.serve(sockets=[]), name="http")
+        self._door = TlsDoor(
+            bound,
+            self._contexts,
+            server.protocol,
+            max_handshakes=HTTP_MAX_CONNECTIONS,
+            timeout_ms=HTTP_REQUEST_TIMEOUT_MS,
+        )
 
     async def stop(self) -> None:
         """Stop listening and close the connections. Idempotent."""
+        door, self._door = self._door, None
+        if door is not None:
+            await door.close()
         server, serving, self._server, self._serving = self._server, self._serving, None, None
         if server is not None and serving is not None:
             server.should_exit = True
@@ -100,12 +131,26 @@ class HttpServer:
     def application(self) -> Starlette:
         """The application itself, for tests and for mounting it elsewhere."""
         routes = [
-            Route("/metrics", self._metrics),
+            Route("/metrics", self._for_certified(self._metrics)),
             Route("/livez", self._livez),
             Route("/readyz", self._readyz),
-            Route("/", self._page),
+            Route("/", self._for_certified(self._page)),
         ]
         return Starlette(routes=routes)
+
+    def _for_certified(self, answer: Answer) -> Answer:
+        """With TLS: what only a client with a certificate gets. Health checks of an orchestrator
+        have none.
+        """
+        if self._contexts is None:
+            return answer
+
+        async def guarded(request: Request) -> Response:
+            if not getattr(request.state, CERTIFIED, False):
+                return PlainTextResponse("a client certificate is needed\n", status_code=403)
+            return await answer(request)
+
+        return guarded
 
     def _bind(self) -> socket.socket:
         try:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raftlog.errors import ErrorCode
-from raftlog.limits.hosts import endpoint_error
+from raftlog.limits.hosts import endpoints_error
 
 EPOCH_LIMIT = 2**31 - 1
 """What the wire and the batch header can carry."""
@@ -100,4 +100,4 @@ def is_directory_id(directory_id: str) -> bool:
 
 def is_endpoint(endpoint: str) -> bool:
     """Whether this can be dialed."""
-    return not endpoint_error(endpoint)
+    return not endpoints_error(endpoint)

@@ -50,7 +50,9 @@ class QuorumConfig:
     max_metadata_version: int = 1
     """The highest metadata.version this program knows; the leader hears it in every Fetch."""
     endpoint: str = ""
-    """host:port, where the other nodes reach this one; empty: as the voter set has it."""
+    """Where the others reach this node (``raftlog.endpoint.endpoints_text``); empty: as the voter
+    set has it.
+    """
     bootstrap_servers: tuple[str, ...] = ()
     """controller.quorum.bootstrap.servers."""
 

@@ -305,7 +305,9 @@ def _begin_refusal(node: Node, request: pb.BeginQuorumEpochRequest) -> Refusal |
     ):
         return _stranger("leader_id", leader_id)
     if endpoint and not is_endpoint(endpoint):
-        return _invalid("leader_endpoint", "host:port is wanted")
+        return _invalid(
+            "leader_endpoint", "host:port is wanted, or NAME://host:port of each listener"
+        )
     return None if _is_me(node, request.voter_id, request.voter_directory_id) else _not_me(node)
 
 

@@ -107,6 +107,11 @@ class AuditedLink:
         """What the other side has proved."""
         return self._link.identity
 
+    @property
+    def listener(self) -> str:
+        """The listener that the other side has come to."""
+        return self._link.listener
+
     def send(self, message: Any) -> None:
         """Queue a message, and tell what it answers."""
         self._link.send(message)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from raftlog.access import CERTIFICATES_ALONE, Access
-from raftlog.config.rules import listens_in_plaintext
+from raftlog.config.listener_rules import listens_in_plaintext
+from raftlog.config.node import NodeConfig
 from raftlog.config.settings import Settings
 from raftlog.config.token_rules import takes_tokens
 from raftlog.errors import ConfigError
@@ -95,18 +96,25 @@ def audit_of(
         log_.close()
 
 
-def access_of(settings: Settings) -> Access:
-    """Who may call the listener. To be called on the event loop: it begins to fetch keys.
+def accesses_of(config: NodeConfig) -> Mapping[str, Access]:
+    """Who may call, by listener. To be called on the event loop: it begins to fetch keys.
 
-    Raises ConfigError for a file without keys.
+    A listener without TLS takes no tokens: who reads one could use it. Raises ConfigError for a
+    file without keys.
     """
+    settings = config.settings
     if not takes_tokens(settings):
-        return CERTIFICATES_ALONE
+        return {one.name: CERTIFICATES_ALONE for one in config.listeners}
     # Here: a node without tokens need not load what checks them.
     from raftlog.security.token_setup import tokens_of
 
-    certificates = settings.ssl_client_auth == "required"
-    return Access(certificates=certificates, tokens=tokens_of(settings))
+    tokens = tokens_of(settings)
+    return {
+        one.name: CERTIFICATES_ALONE
+        if one.security.tls is None
+        else Access(certificates=one.security.client_auth == "required", tokens=tokens)
+        for one in config.listeners
+    }
 
 
 def warn_of_plaintext(settings: Settings) -> None:

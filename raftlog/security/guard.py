@@ -104,7 +104,7 @@ class LogReaders:
         self.authorization.check(LOG.get(method), message, asker, self.image())
 
 
-class Watch(NamedTuple):
+class Duties(NamedTuple):
     """What a guard does besides. ``readers`` None: whoever may connect may read the log;
     ``auditor`` None: nobody is told anything; ``quotas`` None: nobody asks too much.
     """
@@ -114,7 +114,7 @@ class Watch(NamedTuple):
     quotas: Quotas | None = None
 
 
-_NOTHING_BESIDES = Watch()
+_NOTHING_BESIDES = Duties()
 
 
 class Guard:
@@ -125,14 +125,14 @@ class Guard:
         authentication: Authentication,
         conversation: Conversation,
         handler: LinkHandler,
-        watch: Watch = _NOTHING_BESIDES,
+        duties: Duties = _NOTHING_BESIDES,
         audited: Mapping[Link, AuditedLink] = MappingProxyType({}),
     ) -> None:
         """``audited``: the link, as the handler knows it already."""
-        self._auditor = watch.auditor
+        self._auditor = duties.auditor
         self._audited: dict[Link, AuditedLink] = dict(audited)
-        self._readers = watch.readers if conversation in _OF_LOG else None
-        self._quotas = None if conversation is Conversation.QUORUM else watch.quotas
+        self._readers = duties.readers if conversation in _OF_LOG else None
+        self._quotas = None if conversation is Conversation.QUORUM else duties.quotas
         self._authentication = authentication
         self._conversation = conversation
         self._claim_of = CLAIM_OF[conversation]
@@ -237,9 +237,7 @@ class Guard:
 def guarded(
     acceptors: Acceptors,
     authentication: Authentication | None,
-    readers: LogReaders | None = None,
-    auditor: Auditor | None = None,
-    quotas: Quotas | None = None,
+    duties: Duties = _NOTHING_BESIDES,
 ) -> Acceptors:
     """The same conversations, in which everybody is who the certificate says; without
     authentication as they are.
@@ -248,9 +246,8 @@ def guarded(
         return dict(acceptors)
     node_claims.check_rows()
     permissions.check_rows()
-    watch = Watch(readers, auditor, quotas)
     return {
-        conversation: _guard(authentication, conversation, acceptor, watch)
+        conversation: _guard(authentication, conversation, acceptor, duties)
         for conversation, acceptor in acceptors.items()
     }
 
@@ -259,25 +256,24 @@ def guarded_handler(
     handler: LinkHandler,
     conversation: Conversation,
     authentication: Authentication | None,
-    auditor: Auditor | None = None,
-    quotas: Quotas | None = None,
+    duties: Duties = _NOTHING_BESIDES,
 ) -> LinkHandler:
     """The same for one handler: that of unary calls."""
     if authentication is None:
         return handler
-    return Guard(authentication, conversation, handler, Watch(None, auditor, quotas))
+    return Guard(authentication, conversation, handler, duties)
 
 
 def _guard(
     authentication: Authentication,
     conversation: Conversation,
     acceptor: Acceptor,
-    watch: Watch,
+    duties: Duties,
 ) -> Acceptor:
     def accept(link: Link) -> LinkHandler:
-        if watch.auditor is None:
-            return Guard(authentication, conversation, acceptor(link), watch)
-        audited = AuditedLink(watch.auditor, conversation, link)
-        return Guard(authentication, conversation, acceptor(audited), watch, {link: audited})
+        if duties.auditor is None:
+            return Guard(authentication, conversation, acceptor(link), duties)
+        audited = AuditedLink(duties.auditor, conversation, link)
+        return Guard(authentication, conversation, acceptor(audited), duties, {link: audited})
 
     return accept

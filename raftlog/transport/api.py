@@ -71,6 +71,12 @@ class Link(Protocol):
     def identity(self) -> PeerIdentity:
         """What the other side has proved about itself. Only the serving side knows."""
 
+    @property
+    def listener(self) -> str:
+        """The name of the listener that the other side has come to; empty on the dialling side, and
+        where the only listener has no name.
+        """
+
     def send(self, message: Any) -> None:
         """Queue a message; it leaves in order, sharing an envelope with what else waits.
 
@@ -157,6 +163,9 @@ class Transport(Protocol):
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> Dialer:
         """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this
         returns.
+
+        ``address``: host:port; the network of a node takes ``NAME://host:port`` too, and of several
+        of these (``raftlog.endpoint.endpoints_text``) the one that this node prefers.
         """
 
     async def probe(self, address: str, timeout_s: float) -> Probe:
@@ -174,11 +183,13 @@ class ServerTransport(Transport, Protocol):
         address: str,
         acceptors: Acceptors,
         *,
+        name: str = "",
         extra_handlers: Sequence[Any] = (),
         access: Access = CERTIFICATES_ALONE,
     ) -> Listener:
         """Serve these conversations. Raises ConfigError if the address cannot be bound.
 
+        ``name``: of the listener; what it is secured with belongs to the transport.
         ``extra_handlers``: generic gRPC handlers for the same server (raftlog.transport.unary).
         ``access``: who may call it. A simulated one has no use for either.
         """

@@ -29,6 +29,8 @@ class BaseLink(ABC):
         """The other side's address, for logs, and to know which links are of one connection."""
         self.identity = ANONYMOUS
         """What the other side has proved about itself; the serving side sets it."""
+        self.listener = ""
+        """Which listener it has come to; the serving side sets it."""
         self._complaints: Complaints | None = None
         self._reason: str | None = None
         self._received: Callable[[Link, Sequence[Any]], None] | None = None

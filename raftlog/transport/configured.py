@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Callable
 from dataclasses import replace
 
+from raftlog.config.listeners import Security, TlsFiles
 from raftlog.config.node import NodeConfig
 from raftlog.resource_limits import CONTROLLER_TURN_MAX_MS
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.descriptors import connections_allowed
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.listener_security import ListenerSecurity, Routes
 from raftlog.transport.tls import TlsConfig
 
 
 def transport_of(config: NodeConfig) -> GrpcServerTransport:
     """The transport of a node of either role. Raises ConfigError for unreadable TLS files."""
-    tls = config.tls and TlsConfig(config.tls.certificate, config.tls.key, config.tls.ca)
     settings = config.settings
     message_bytes = settings.socket_request_max_bytes
     defaults = TransportLimits()
@@ -30,4 +33,33 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
         # A turn of the loop holds a turn of decisions there, which is no message's cost.
         limits = replace(limits, long_turn_ms=limits.long_turn_ms + CONTROLLER_TURN_MAX_MS)
         limits = limits.within(settings.controller_quorum_fetch_timeout_ms)
-    return GrpcServerTransport(limits, tls=tls or None)
+    return GrpcServerTransport(
+        limits,
+        routes=Routes(
+            {name: _tls(security) for name, security in config.peers.items()},
+            tuple(one.name for one in config.listeners if one.for_nodes),
+        ),
+        listeners={
+            one.name: _served_with(one.security, reflects=settings.grpc_reflection_enable)
+            for one in config.listeners
+        },
+    )
+
+
+def _served_with(security: Security, *, reflects: bool) -> ListenerSecurity:
+    tls = _tls(security)
+    return ListenerSecurity(tls, security.client_auth, reflection=reflects or tls is None)
+
+
+def http_contexts(config: NodeConfig) -> Callable[[], ssl.SSLContext] | None:
+    """What HTTP is served with; None: without TLS. Raises ConfigError for unreadable TLS files."""
+    tls = _config_of(config.http_tls)
+    return None if tls is None else tls.rereading_server_contexts()
+
+
+def _tls(security: Security) -> TlsConfig | None:
+    return _config_of(security.tls)
+
+
+def _config_of(files: TlsFiles | None) -> TlsConfig | None:
+    return None if files is None else TlsConfig(files.certificate, files.key, files.ca)

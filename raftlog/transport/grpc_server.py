@@ -1,5 +1,5 @@
-"""The server's side of gRPC links: one server for conversations, unary methods, health and
-reflection.
+"""The server's side of gRPC links: one server a listener, for conversations, unary methods, health
+and reflection.
 """
 
 from __future__ import annotations
@@ -71,10 +71,17 @@ class GrpcListener:
     """A bound server and its live links. Made by :func:`listen`."""
 
     def __init__(
-        self, server: Any, address: str, health_servicer: Any, bounds: Bounds, access: Access
+        self,
+        server: Any,
+        address: str,
+        health_servicer: Any,
+        bounds: Bounds,
+        name: str,
+        access: Access,
     ) -> None:
         self._server = server
         self._address = address
+        self._name = name
         self._health = health_servicer
         self._bounds = bounds
         self._access = access
@@ -144,7 +151,7 @@ class GrpcListener:
             return
         await context.send_initial_metadata(((LINK_METADATA_KEY, "1"),))
         link = GrpcLink(context, peer, conversation, self._bounds, serves=True)
-        link.identity = caller.identity
+        link.identity, link.listener = caller.identity, self._name
         try:
             handler = acceptor(link)
         except Exception:
@@ -173,19 +180,25 @@ async def listen(
     address: str,
     acceptors: dict[Conversation, Acceptor],
     *,
+    name: str,
     extra_handlers: Sequence[Any],
     bounds: Bounds,
+    limits: TransportLimits,
     credentials: Any | None,
     access: Access,
+    reflects: bool,
 ) -> GrpcListener:
-    """Bind and start. Raises ConfigError if the address cannot be bound."""
+    """Bind and start. ``bounds`` are those of the node, ``limits`` this listener's.
+
+    Raises ConfigError if the address cannot be bound.
+    """
     host, port = split_address(address)
     # Before gRPC tries: it would write a line of its own to stderr.
     if why := _why_not(host, port):
         raise ConfigError(f"cannot listen on {address}: {why}")
     server = grpc.aio.server(
         interceptors=(Admission(bounds, access),),
-        options=[*server_options(bounds.limits, acceptors), *_metadata_options(access)],
+        options=[*server_options(limits, acceptors), *_metadata_options(access)],
     )
     health_servicer = health.aio.HealthServicer()
     try:
@@ -199,14 +212,15 @@ async def listen(
             f"cannot listen on {address}: {_why_not(host, port) or 'gRPC refuses it'}"
         ) from error
     shown_host = f"[{host}]" if ":" in host else host
-    listener = GrpcListener(server, f"{shown_host}:{bound}", health_servicer, bounds, access)
+    listener = GrpcListener(server, f"{shown_host}:{bound}", health_servicer, bounds, name, access)
     generic = [*_conversation_handlers(listener, acceptors), *extra_handlers]
     server.add_generic_rpc_handlers(tuple(generic))
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     services = sorted({handler.service_name() for handler in generic})
-    reflection.enable_server_reflection(
-        [*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server
-    )
+    if reflects:
+        reflection.enable_server_reflection(
+            [*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server
+        )
     for service in ["", *services]:
         await listener.set_serving(service, True)
     await server.start()

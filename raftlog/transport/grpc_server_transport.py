@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raftlog.access import CERTIFICATES_ALONE, Access, TokenCheck
@@ -15,13 +16,15 @@ from raftlog.errors import ConfigError
 from raftlog.transport import grpc_server
 from raftlog.transport.api import Acceptor, Conversation, TransportLimits
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.listener_security import ListenerSecurity, Routes
 from raftlog.transport.tls import TlsConfig
 
 
 class GrpcServerTransport(GrpcTransport):
     """Implements :class:`raftlog.transport.api.ServerTransport`.
 
-    Made and used on one running event loop.
+    Made and used on one running event loop. ``listeners``: how each of the node's listeners is
+    secured, by name; without them every listener has ``tls``, or none.
     """
 
     def __init__(
@@ -30,12 +33,18 @@ class GrpcServerTransport(GrpcTransport):
         *,
         tls: TlsConfig | None = None,
         rng: random.Random | None = None,
+        routes: Routes | None = None,
+        listeners: Mapping[str, ListenerSecurity] | None = None,
     ) -> None:
-        super().__init__(limits, tls=tls, rng=rng)
-        self._tls = tls
-        if tls is not None:
+        super().__init__(limits, tls=tls, rng=rng, routes=routes)
+        self._secured = listeners or {"": ListenerSecurity(tls, reflection=tls is None)}
+        for security in self._secured.values():
             # Files that cannot be used are an error now, not when it listens.
-            tls.server_credentials()
+            security.server_credentials()
+        # gRPC counts the connections of each server by itself: shares keep the sum of all within
+        # the limit of the node, and leave each listener some of its own.
+        share = max(1, self._limits.max_connections // len(self._secured))
+        self._listener_limits = replace(self._limits, max_connections=share)
         self._listeners: list[grpc_server.GrpcListener] = []
         self._token_checks: list[TokenCheck] = []
 
@@ -44,28 +53,32 @@ class GrpcServerTransport(GrpcTransport):
         address: str,
         acceptors: dict[Conversation, Acceptor],
         *,
+        name: str = "",
         extra_handlers: Sequence[Any] = (),
         access: Access = CERTIFICATES_ALONE,
     ) -> grpc_server.GrpcListener:
-        """Serve these conversations, these generic gRPC handlers, health and reflection.
+        """Serve these conversations, these generic gRPC handlers and health, and reflection where
+        the listener has it.
 
         ``access``: who may call; its check of tokens is closed with this transport. Raises
         ConfigError.
         """
+        security = self._secured[name]
         if access.tokens is not None:
             self._token_checks.append(access.tokens)
-            if self._tls is None:
+            if security.tls is None:
                 raise ConfigError("tokens are taken over TLS only: who reads one can use it")
-        credentials = self._tls and self._tls.server_credentials(
-            require_certificates=access.certificates
-        )
+        credentials = security.server_credentials(require_certificates=access.certificates)
         listener = await grpc_server.listen(
             address,
             acceptors,
+            name=name,
             extra_handlers=extra_handlers,
             bounds=self.bounds,
+            limits=self._listener_limits,
             credentials=credentials,
             access=access,
+            reflects=security.reflection,
         )
         self._listeners.append(listener)
         return listener

@@ -13,6 +13,7 @@ from raftlog.transport import probe
 from raftlog.transport.api import Conversation, DialHandler, Probe, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_dialer import GrpcDialer
+from raftlog.transport.listener_security import Routes
 from raftlog.transport.tls import ClientTls
 from raftlog.transport.token_source import TokenSource
 from raftlog.transport.wakeups import take_all_wakeups
@@ -24,8 +25,9 @@ class GrpcTransport:
     """Implements :class:`raftlog.transport.api.Transport`. Made and used on one running event loop.
 
     ``token`` gives the token that each new connection shows, if the servers take some. ``rng``
-    spreads the pauses between connection attempts. Raises ConfigError for unreadable TLS files, and
-    for a token without TLS.
+    spreads the pauses between connection attempts. ``routes``: of a node, which dials listeners of
+    several kinds; without them ``tls`` counts for all. Raises ConfigError for unreadable TLS files,
+    and for a token without TLS.
     """
 
     def __init__(
@@ -35,12 +37,13 @@ class GrpcTransport:
         tls: ClientTls | None = None,
         token: TokenSource | None = None,
         rng: random.Random | None = None,
+        routes: Routes | None = None,
     ) -> None:
         check_token_is_safe(tls, token)
         self._limits = limits or TransportLimits()
         self._rng = rng or random.Random()
-        self._channel_credentials = tls.rereading_channel_credentials() if tls else None
         self._token = token
+        self._routes = routes or Routes({"": tls})
         loop = asyncio.get_running_loop()
         take_all_wakeups(loop)
         self.bounds = Bounds(loop, self._limits)
@@ -51,13 +54,14 @@ class GrpcTransport:
         returns.
         """
         self._dialers = [dialer for dialer in self._dialers if not dialer.done]
+        address, credentials = self._routes.lead(address)
         dialer = GrpcDialer(
             address,
             conversation,
             handler,
             bounds=self.bounds,
             rng=self._rng,
-            credentials=self._channel_credentials,
+            credentials=credentials,
             token=self._token,
         )
         self._dialers.append(dialer)
@@ -65,6 +69,7 @@ class GrpcTransport:
 
     async def probe(self, address: str, timeout_s: float) -> Probe:
         """Try a raw connect."""
+        address, _ = self._routes.lead(address)
         return await probe.probe(address, timeout_s)
 
     async def close(self) -> None:

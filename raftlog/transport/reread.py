@@ -23,7 +23,9 @@ LOOK_AGAIN_S = 1.0
 disk.
 """
 
-_Seen = tuple[tuple[int, int, int] | None, ...]
+Stamp = tuple[int, int, int] | None
+"""What changes when a file is replaced or written; None: it is not there."""
+_Seen = tuple[Stamp, ...]
 
 
 class Reread(Generic[T]):
@@ -77,8 +79,8 @@ class Reread(Generic[T]):
         return tuple(stamp(path) for path in self._paths)
 
 
-def stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is replaced or written; None: it is not there."""
+def stamp(path: Path) -> Stamp:
+    """Of a file as it is now."""
     try:
         status = os.stat(path)
     except OSError:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from raftlog.errors import ConfigError
 from raftlog.key_file import exposed
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.reread import Reread, stamp
+from raftlog.transport.reread import Reread, Stamp, stamp
 
 import grpc  # isort: skip
 
@@ -95,6 +95,31 @@ class TlsConfig:
         certificate, key, ca = self._read()
         return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=ca)
 
+    def rereading_server_contexts(self) -> Callable[[], ssl.SSLContext]:
+        """What gives the context of the next connection to a server that is not gRPC's: one that
+        checks a client's certificate, and goes on without one.
+
+        Raises ConfigError naming unreadable files.
+        """
+        return Reread(self._paths, self._server_context).current
+
+    def _server_context(self) -> ssl.SSLContext:
+        before = [stamp(path) for path in self._paths]
+        self._read()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # A resumed session would show a certificate that was checked against files of before.
+        context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+        context.num_tickets = 0
+        context.verify_mode = ssl.CERT_OPTIONAL
+        try:
+            context.load_cert_chain(self.certificate_path, self.private_key_path, password="")
+            context.load_verify_locations(self.ca_path)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{', '.join(_KEYS)}: {error}") from error
+        self._check_unchanged(before)
+        return context
+
     def rereading_channel_credentials(self) -> Callable[[], Any]:
         """What gives the credentials for the next connection: those of the files as they are then.
 
@@ -120,11 +145,14 @@ class TlsConfig:
                 mistakes.append(f"{key}: {error.strerror}: {path}")
         if mistakes or (mistakes := self._unusable()):
             raise ConfigError("; ".join(mistakes))
-        if [stamp(path) for path in self._paths] != before:
-            # What was checked need not be what was read.
-            raise ConfigError(f"{', '.join(_KEYS)}: the files were replaced while they were read")
+        self._check_unchanged(before)
         certificate, private_key, ca = contents
         return certificate, private_key, ca
+
+    def _check_unchanged(self, before: list[Stamp]) -> None:
+        """Raises ConfigError: what was checked need not be what was read."""
+        if [stamp(path) for path in self._paths] != before:
+            raise ConfigError(f"{', '.join(_KEYS)}: the files were replaced while they were read")
 
     def _unusable(self) -> list[str]:
         """What is wrong with files that can be read: gRPC takes whatever they hold, and fails each

@@ -8,7 +8,7 @@ metadata.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -47,13 +47,16 @@ def unary_handler(
     answer: Answer | None = None,
     *,
     explicit: Mapping[str, Explicit] | None = None,
+    listener: str = "",
+    without: Collection[str] = (),
 ) -> Any:
     """One generic handler for all unary methods of a service, for
     ``Transport.listen(extra_handlers=...)``.
 
     A method is served by its entry in ``explicit`` (request message -> response message), or else
     by ``answer`` (``request_item`` -> response item) through the field of the items' oneof ``body``
-    that has the method's types. Both may raise ApiError. Raises ValueError for a method that
+    that has the method's types. Both may raise ApiError. ``listener``: which one serves it;
+    ``without``: the bodies whose methods do not exist there. Raises ValueError for a method that
     neither serves.
     """
     explicit = explicit or {}
@@ -64,7 +67,10 @@ def unary_handler(
         if method.name in explicit:
             call = _explicit_call(explicit[method.name])
         elif request_item is not None and answer is not None:
-            call = _body_call(method, request_item, answer)
+            body = _body_of(method, request_item)
+            if body in without:
+                continue
+            call = _body_call(body, request_item, answer, listener)
         else:
             raise ValueError(f"nothing serves {method.full_name}")
         handlers[method.name] = grpc.unary_unary_rpc_method_handler(
@@ -85,9 +91,7 @@ def _explicit_call(answer: Explicit) -> Callable[[Any, Any], Awaitable[Any]]:
     return call
 
 
-def _body_call(
-    method: MethodDescriptor, request_item: type[Message], answer: Answer
-) -> Callable[[Any, Any], Awaitable[Any]]:
+def _body_of(method: MethodDescriptor, request_item: type[Message]) -> str:
     body = next(
         (
             field.name
@@ -101,6 +105,12 @@ def _body_call(
             f"no body of {request_item.DESCRIPTOR.name} is a {method.input_type.name}:"
             f" {method.full_name}"
         )
+    return body
+
+
+def _body_call(
+    body: str, request_item: type[Message], answer: Answer, listener: str
+) -> Callable[[Any, Any], Awaitable[Any]]:
     takes_timeout = "timeout_ms" in request_item.DESCRIPTOR.fields_by_name
 
     async def call(request: Any, context: Any) -> Any:
@@ -111,7 +121,8 @@ def _body_call(
                 # At least 1: 0 would mean the server's default, which is longer than what the
                 # client has left.
                 item.timeout_ms = max(1, math.floor(min(remaining_s, 2**31 / 1000 - 1) * 1000))
-            response = await answer(item, Caller(peer_address(context), remembered(context)))
+            caller = Caller(peer_address(context), remembered(context), listener)
+            response = await answer(item, caller)
         except Exception as error:
             return await _abort(context, error)
         if response.error.error_code != ErrorCode.NONE:

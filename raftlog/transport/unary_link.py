@@ -16,14 +16,15 @@ class Caller(NamedTuple):
 
     address: str
     identity: PeerIdentity = ANONYMOUS
+    listener: str = ""
 
 
 class UnaryLink:
     """Takes the one response."""
 
-    def __init__(self, peer: str, identity: PeerIdentity = ANONYMOUS) -> None:
+    def __init__(self, peer: str, identity: PeerIdentity = ANONYMOUS, listener: str = "") -> None:
         self._peer = peer
-        self.identity = identity
+        self.identity, self.listener = identity, listener
         self.response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     @property
@@ -51,7 +52,7 @@ class UnaryLink:
 
 async def answer(handler: LinkHandler, request: Any, caller: Caller) -> Any:
     """Have a handler of streams answer one request. The response, whatever it says."""
-    link = UnaryLink(caller.address, caller.identity)
+    link = UnaryLink(*caller)
     handler.received(link, [request])
     try:
         return await link.response

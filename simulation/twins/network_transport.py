@@ -101,9 +101,10 @@ class SimListener:
     """A bound address of a simulated process."""
 
     def __init__(
-        self, network: SimNetwork, site: Site, acceptors: dict[Conversation, Acceptor]
+        self, network: SimNetwork, site: Site, acceptors: dict[Conversation, Acceptor], name: str
     ) -> None:
         self.site = site
+        self.name = name
         self.acceptors = acceptors
         self._network = network
         self._links: dict[SimLink, None] = {}
@@ -120,6 +121,7 @@ class SimListener:
             return
         link.flow.push_call(lambda: dialer.connected(connection))
         link.identity = self._network.identity_of(dialer.site.host)
+        link.listener = self.name
         try:
             handler = self.acceptors[conversation](link)
         except Exception as error:
@@ -174,6 +176,7 @@ class SimTransport:
         address: str,
         acceptors: dict[Conversation, Acceptor],
         *,
+        name: str = "",
         extra_handlers: Sequence[Any] = (),
         access: Access = CERTIFICATES_ALONE,
     ) -> SimListener:
@@ -185,7 +188,7 @@ class SimTransport:
         if host != self._host:
             raise ConfigError(f"cannot listen on {address}: this host is {self._host}")
         site = Site(host, self._context, self._network.free_address(host) if port == 0 else address)
-        listener = SimListener(self._network, site, acceptors)
+        listener = SimListener(self._network, site, acceptors, name)
         self._network.bind(listener)
         self._listeners.append(listener)
         return listener

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from raftlog import batch
@@ -65,17 +66,17 @@ class LogMaker:
         incarnation: str = "i-1",
         *,
         fenced: bool = True,
-        endpoint: tuple[str, int] | None = None,
+        listeners: Iterable[rec.Listener] = (),
     ) -> int:
         """Append a registration; returns the broker epoch."""
         epoch = self.end
-        host, port = endpoint or (f"b{broker_id}", 9092)
+        default = rec.Listener(name="PLAINTEXT", host=f"b{broker_id}", port=9092)
         self.append(
             rec.RegisterBrokerRecord(
                 broker_id=broker_id,
                 incarnation_id=incarnation,
                 broker_epoch=epoch,
-                end_points=[rec.Listener(name="PLAINTEXT", host=host, port=port)],
+                end_points=list(listeners) or [default],
                 fenced=fenced,
                 registration_version=1,
                 process=rec.ProcessProof(

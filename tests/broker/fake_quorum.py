@@ -240,10 +240,8 @@ class Node:
         if current is not None and current.incarnation_id == request.incarnation_id:
             epoch = current.epoch
         else:
-            listener = request.listeners[0]
-            endpoint = (listener.host, listener.port)
             epoch = quorum.log.register(
-                request.broker_id, request.incarnation_id, endpoint=endpoint
+                request.broker_id, request.incarnation_id, listeners=request.listeners
             )
             quorum.applied.pop(request.broker_id, None)
             quorum.release()

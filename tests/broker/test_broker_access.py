@@ -39,7 +39,7 @@ class Client:
 
     def __init__(self, name: str, host: str = "10.0.0.1") -> None:
         self.identity = PeerIdentity(f"CN={name}", frozenset({f"CN={name}"}))
-        self.peer = f"{host}:5000"
+        self.peer, self.listener = f"{host}:5000", ""
         self.sent: list[Any] = []
 
     def send(self, message: Any) -> None:

@@ -28,6 +28,7 @@ class Narrow:
 
     peer = "narrow"
     identity = ANONYMOUS
+    listener = ""
 
     def unknown_kind(self, what: str) -> None:
         raise NotImplementedError

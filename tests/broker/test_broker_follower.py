@@ -27,6 +27,7 @@ class HandLink:
     """A link whose other end is the test."""
 
     identity = ANONYMOUS
+    listener = ""
 
     def __init__(self, transport: HandTransport, address: str) -> None:
         self.transport, self.peer, self.open = transport, address, True

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from broker_log import LogMaker, topic_id
 
 from broker.metadata import reads
@@ -193,3 +194,51 @@ def test_map_order_is_never_output_order() -> None:
     answer = reads.metadata(log.image(log.last), pb.MetadataRequest(), CLUSTER)
     assert [b.node_id for b in answer.brokers] == [2, 4, 9, 17, 30]
     assert [t.name for t in answer.topics] == ["t17", "t2", "t30", "t4", "t9"]
+
+
+# --- several listeners ----------------------------------------------------------------------------
+
+
+def at(*names: str, host: str) -> list[rec.Listener]:
+    """Listeners of these names, each with a port of its own."""
+    return [rec.Listener(name=name, host=host, port=9000 + len(name)) for name in names]
+
+
+def with_listeners() -> LogMaker:
+    """1 and 2 have both, 3 lacks the one for clients, 4 has only one, as a build before calls it."""
+    log = LogMaker()
+    log.leader()
+    for broker_id, names in enumerate(
+        (("INTERNAL", "CLIENTS"), ("CLIENTS", "INTERNAL"), ("INTERNAL", "OTHER"), ("PLAINTEXT",)), 1
+    ):
+        listeners = at(*names, host=f"b{broker_id}")
+        log.register(broker_id, fenced=False, listeners=listeners)
+    log.topic("t", *(([broker_id, 1], broker_id) for broker_id in (1, 2, 3, 4)))
+    return log
+
+
+@pytest.mark.parametrize(
+    ("listener", "told"),
+    [
+        ("CLIENTS", {1: 9007, 2: 9007, 4: 9009}),
+        ("INTERNAL", {1: 9008, 2: 9008, 3: 9008, 4: 9009}),
+        ("", {1: 9008, 2: 9007, 3: 9008, 4: 9009}),
+    ],
+)
+def test_a_client_is_told_the_endpoints_of_the_listener_that_it_asks(
+    listener: str, told: dict[int, int]
+) -> None:
+    log = with_listeners()
+    image = log.image(log.last)
+    answer = reads.metadata(image, pb.MetadataRequest(), CLUSTER, listener)
+    assert {one.node_id: one.port for one in answer.brokers} == told
+    cluster = reads.describe_cluster(image, pb.DescribeClusterRequest(), CLUSTER, listener)
+    assert {one.broker_id: one.port for one in cluster.brokers} == told
+    partitions = answer.topics[0].partitions
+    lost = ErrorCode.LISTENER_NOT_FOUND
+    assert [(one.leader_id, one.error_code) for one in partitions] == [
+        (broker_id, 0) if broker_id in told else (-1, lost) for broker_id in (1, 2, 3, 4)
+    ]
+    assert [list(one.offline_replicas) for one in partitions] == [
+        [] if broker_id in told else [broker_id] for broker_id in (1, 2, 3, 4)
+    ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any
@@ -10,7 +11,8 @@ from fake_quorum import CLUSTER, Cluster, create, on_cluster, topics
 from structlog.testing import capture_logs
 
 from broker.service.unary_reply import answer
-from broker.settings import LifecycleSettings
+from broker.settings import ClientListener, LifecycleSettings
+from raftlog.client.broker_client import BrokerClient
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import format_hash
@@ -63,6 +65,35 @@ def test_a_broker_registers_catches_up_and_serves() -> None:
             False,
         )
         assert broker.report.ready() == (True, f"serving up to offset {image.offset}")
+
+    on_cluster(test)
+
+
+def test_a_broker_registers_all_its_listeners_and_tells_each_client_its_own() -> None:
+    async def test(cluster: Cluster) -> None:
+        client_listeners = (
+            ClientListener("CLIENTS", "b7:0"),
+            ClientListener("PROXIED", "b7:0", "proxy", 80),
+        )
+        broker = await cluster.broker(
+            7, listener_name="INTERNAL", client_listeners=client_listeners
+        )
+        await cluster.until(lambda: not broker.why_fenced())
+        internal, of_clients, _ = broker.addresses
+        told = [
+            (one.name, f"{one.host}:{one.port}") for one in cluster.quorum.registration(7).listeners
+        ]
+        assert told == [("INTERNAL", internal), ("CLIENTS", of_clients), ("PROXIED", "proxy:80")]
+        await cluster.until(lambda: cluster.quorum.lao == cluster.quorum.log.last)
+        for address, (_, wanted) in zip(broker.addresses, told, strict=True):
+            transport = cluster.network.transport_for(f"client-of-{address}".replace(":", "-"))
+            client = BrokerClient(transport, [address], rng=random.Random(1))
+            answer = await client.read(pb.MetadataRequest())
+            assert [f"{one.host}:{one.port}" for one in answer.metadata.brokers] == [wanted]
+            cluster_answer = await client.read(pb.DescribeClusterRequest())
+            (one,) = cluster_answer.describe_cluster.brokers
+            assert f"{one.host}:{one.port}" == wanted
+            client.close()
 
     on_cluster(test)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from replica_kit import (
     CLUSTER_ID,
@@ -26,6 +27,8 @@ from broker.partition import events as ev
 from broker.partition.host import Host
 from broker.partition.settings import PartitionSettings
 from raftlog.errors import ErrorCode
+from raftlog.metadata.entities import Listener
+from raftlog.metadata.image import ImageDraft
 from raftlog.quorum.events import LogSpan
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -290,6 +293,20 @@ def test_another_endpoint_of_the_leader_is_another_link() -> None:
     ]
     stand.do(ev.LinkOpened(LEADER))
     assert stand.positions() == [(0, -1, 5)]
+
+
+def test_the_leader_is_reached_on_the_listener_for_brokers() -> None:
+    """Or on its first one: that is the one it has for brokers, whatever it is called."""
+    for name, port in (("INTERNAL", 9008), ("CLIENTS", 9007), ("RENAMED", 9007)):
+        image = first_image(FOLLOWS)
+        listeners = tuple(Listener(one, "h", 9000 + len(one)) for one in ("CLIENTS", "INTERNAL"))
+        brokers = ImageDraft(image)
+        brokers.brokers[LEADER] = msgspec.structs.replace(
+            image.brokers[LEADER], listeners=listeners
+        )
+        stand = Follower(image=brokers.snapshot(), inter_broker_listener=name)
+        (link,) = of_kind(stand.got, ev.WantLink)
+        assert link.endpoint == f"{name}://h:{port}"
 
 
 # --- the leader's side of a session -------------------------------------------------------------

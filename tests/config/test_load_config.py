@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from controller.run import settings_of
+from raftlog.config.listener_rules import listens_in_plaintext
 from raftlog.config.load import load_config
 from raftlog.config.node import NodeConfig
-from raftlog.config.rules import listens_in_plaintext
 from raftlog.endpoint import Endpoint, parse_endpoint
 from raftlog.errors import ConfigError
 from raftlog.limits.rules import RACK
@@ -272,7 +272,7 @@ def test_a_controllers_address_among_the_voters_is_a_listener_too(
         ("controller.quorum.fetch.max.bytes", "67108864", "less than socket.request.max.bytes"),
         ("node.id", "9", "9 is not among controller.quorum.voters"),
         ("log.dirs", "a,b", "exactly one directory, not 2"),
-        ("listeners", "a:1,b:2", "exactly one listener, not 2"),
+        ("listeners", "a:1,b:2", "each of several listeners needs a name"),
         ("http.listener", "a:1,b:2", "at most one"),
         (
             "controller.quorum.voters",

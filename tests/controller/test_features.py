@@ -194,6 +194,24 @@ def test_a_downgrade_only_while_nothing_of_the_level_was_used() -> None:
     assert at.pending.features["metadata.version"] == 1
 
 
+def test_several_listeners_of_a_voter_stand_against_a_downgrade() -> None:
+    at = cell(Quorum({1: 7, 2: 7, 3: 7}), level=7)
+    to_6 = update(("metadata.version", 6), kind=SAFE_DOWNGRADE)
+
+    def named(endpoint: str) -> None:
+        others = [
+            pb.VoterEntry(voter_id=i, voter_directory_id=f"d{i}", endpoint=f"c{i}:1")
+            for i in (1, 3)
+        ]
+        entry = pb.VoterEntry(voter_id=2, voter_directory_id="d2", endpoint=endpoint)
+        at.propose(Write([record(pb.VotersRecord(voters=[*others, entry]))]))
+
+    named("SSL://c2:2,PLAINTEXT://c2:1")
+    assert "the voter set names several listeners of [2]" in refused(at, to_6)[0]
+    named("c2:2")
+    assert at.decide(to_6).records
+
+
 def test_a_named_voter_set_stands_against_a_downgrade() -> None:
     at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=2)
     entry = pb.VoterEntry(voter_id=1, voter_directory_id="d1", endpoint="h:1")

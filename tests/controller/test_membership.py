@@ -223,6 +223,9 @@ def test_only_who_is_caught_up_may_vote() -> None:
         "1@c4:1",
         "c" * 400 + ":1",
         "c\x1b4:1",
+        "A://c4:1,B://0.0.0.0:2",
+        "A://c4:1,c4:2",
+        "A://c4:1,A://c4:2",
     ],
 )
 def test_an_endpoint_that_nobody_could_dial_is_refused(endpoint: str) -> None:
@@ -301,3 +304,20 @@ def test_a_voter_moves() -> None:
     same = cell.decide(update(2, "c2:1"))
     assert same.error is None
     assert same.records == []
+
+
+def test_a_voter_has_several_listeners_where_every_build_can_dial_them() -> None:
+    both = "SSL://c2:2,PLAINTEXT://c2:1"
+    below = Members(version=6)
+    for request in (update(2, both), add(endpoint=both)):
+        below.quorum.observers = [replica(4, version=7)]
+        below.refused(request, ErrorCode.UNSUPPORTED_VERSION, "endpoint")
+    cell = Members(version=7)
+    cell.quorum.observers = [replica(4, version=7)]
+    for request, endpoints in (
+        (update(2, both), ["c1:1", both, "c3:1"]),
+        (add(endpoint=both), ["c1:1", "c2:1", "c3:1", both]),
+    ):
+        decision = cell.decide(request)
+        assert decision.error is None
+        assert [one.endpoint for one in decision.records[0].message.voters] == endpoints

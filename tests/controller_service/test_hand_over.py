@@ -5,6 +5,7 @@ short. And full disks.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from controller.disk.space import CHECK_EVERY_S, SpaceWatch
 from controller.service import hand_over
 from controller.service.farewell import BOUND_S, QUIET_S, Farewell
 from controller.service.hand_over import HOLD_S
-from controller.service.status import ready
+from controller.service.status import describe_quorum, ready
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import ANONYMOUS
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -140,6 +141,7 @@ class Told:
 
     identity = ANONYMOUS
     peer = "somebody:1"
+    listener = ""
 
     def __init__(self) -> None:
         self.responses: list[pb.ControllerResponse] = []
@@ -178,6 +180,31 @@ async def test_who_comes_too_late_waits_until_it_can_be_told_who_leads() -> None
     )
     assert (response.leader_id, response.leader_endpoint) == (target, f"c{target}:9093")
     await leaving
+
+
+@simulated
+async def test_each_is_sent_to_the_leader_on_the_listener_that_it_has_come_to() -> None:
+    world = World()
+    leader = await world.active()
+    node = next(one for one in world.nodes if one is not leader).service
+    directory = node.node.directory
+    directory.voters = tuple(
+        replace(voter, endpoint=f"A://{voter.endpoint},B://b{voter.node_id}:2")
+        for voter in directory.voters
+    )
+    links = {name: Told() for name in ("A", "B", "C")}
+    for name, link in links.items():
+        link.listener = name
+        node.reception.accept(link)
+        node.reception.received(link, [pb.ControllerRequest(correlation_id=7)])
+    described = {name: describe_quorum(node, name).leader_endpoint for name in links}
+    await node.see_off()
+    wanted = {"A": f"c{leader.id}:9093", "B": f"b{leader.id}:2", "C": ""}
+    assert described == wanted
+    for name, link in links.items():
+        refused, notice = link.responses
+        assert (refused.correlation_id, notice.correlation_id) == (7, 0)
+        assert refused.leader_endpoint == notice.leader_endpoint == wanted[name]
 
 
 @simulated
@@ -292,7 +319,7 @@ async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> 
     )
     quiet = Farewell()
     quiet.opened(told)
-    quiet.begin(1.0, notice)
+    quiet.begin(1.0, lambda _: notice)
     quiet.heard(1.2)
     assert not quiet.is_over(1.2 + QUIET_S - 0.01)
     assert quiet.is_over(1.2 + QUIET_S)

@@ -20,6 +20,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 class FakeLink:
     identity = ANONYMOUS
     peer = "somebody:1"
+    listener = ""
 
     def __init__(self) -> None:
         self.sent: list[pb.MetadataFetchResponse] = []
@@ -60,8 +61,8 @@ class FakeSource:
     def not_controller(self) -> ApiError | None:
         return self.refusal
 
-    def leader_endpoint(self, leader_id: int) -> str:
-        return f"c{leader_id}:9093" if leader_id >= 0 else ""
+    def leader_endpoint(self, leader_id: int, listener: str) -> str:
+        return f"c{leader_id}:9093{listener}" if leader_id >= 0 else ""
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
         self.reads += 1
@@ -206,6 +207,10 @@ def test_not_the_controller_says_who_is(world: World) -> None:
         ErrorCode.NOT_CONTROLLER,
         "c2:9093",
     )
+    link.listener = "/CLIENTS"
+    observers.refuse_all()
+    observers.received(link, [fetch(10)])
+    assert link.sent[-1].leader_endpoint == "c2:9093/CLIENTS", "on the listener that was asked"
     source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=-1)
     observers.received(link, [fetch(10)])
     assert link.sent[-1].leader_endpoint == ""

@@ -162,6 +162,8 @@ async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
 class SlowLink:
     """Sending takes its time, which a stopwatch sees."""
 
+    listener = ""
+
     def __init__(self, slow: SlowLoop, peer: str) -> None:
         self.slow, self.peer = slow, peer
         self.answers: list[pb.ControllerResponse] = []

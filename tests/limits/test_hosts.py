@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.limits.hosts import endpoint_error, host_error
+from raftlog.limits.hosts import endpoint_error, endpoints_error, host_error
 
 HOSTS = [
     "a",
@@ -42,3 +42,38 @@ def test_no_hosts(host: str) -> None:
 )
 def test_no_endpoints(endpoint: str) -> None:
     assert endpoint_error(endpoint)
+
+
+@pytest.mark.parametrize(
+    "endpoints",
+    ["h:1", "A://h:1", "A://h:1,B_2://[::1]:2", ",".join(f"L{i}://h:{i}" for i in range(1, 9))],
+)
+def test_where_a_node_is_reached(endpoints: str) -> None:
+    assert not endpoints_error(endpoints)
+
+
+@pytest.mark.parametrize(
+    "endpoints",
+    [
+        "",
+        "h",
+        "h:1,h:2",
+        "A://h:1,h:2",
+        "h:1,A://h:2",
+        "A://h:1,A://h:2",
+        "A://h:1,",
+        "A://h:0",
+        "a://h:1",
+        "A B://h:1",
+        "://h:1",
+        "A://://h:1",
+        "A" * 65 + "://h:1",
+        "A://h:1\n",
+        ",".join(f"L{i}://h:{i}" for i in range(1, 10)),
+        "A://" + "h" * 100_000 + ":1",
+    ],
+)
+def test_where_no_node_is_reached(endpoints: str) -> None:
+    error = endpoints_error(endpoints)
+    assert error.isprintable()
+    assert 0 < len(error) < 500

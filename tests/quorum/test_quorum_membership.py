@@ -276,6 +276,10 @@ def test_an_unknown_leader_is_dialed_where_it_says() -> None:
     begin.leader_id, begin.leader_epoch, begin.leader_endpoint = 2, 3, "moved:9"
     node.step(_request(begin))
     assert effects_of(node, PeersChanged)[-1].peers == (Voter(2, "moved:9", "dir2"),)
+    several = "SSL://moved:9,PLAINTEXT://moved:8"
+    begin.leader_epoch, begin.leader_endpoint = 4, several
+    node.step(_request(begin))
+    assert effects_of(node, PeersChanged)[-1].peers == (Voter(2, several, "dir2"),)
 
 
 def _request(body: object) -> RequestReceived:

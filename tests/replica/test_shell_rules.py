@@ -30,6 +30,7 @@ VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
 class FakeLink:
     identity = ANONYMOUS
     peer = "test"
+    listener = ""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []

@@ -25,7 +25,7 @@ from raftlog.security.audit_event import Event, Touched
 from raftlog.security.audit_log import AuditLog
 from raftlog.security.authorization import Authorization
 from raftlog.security.authorizer import Authorizer, Caller, Why
-from raftlog.security.guard import Authentication, guarded, guarded_handler
+from raftlog.security.guard import Authentication, Duties, guarded, guarded_handler
 from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
@@ -52,6 +52,7 @@ class Memory:
 
 class FakeLink:
     peer = "10.0.0.1:5000"
+    listener = ""
 
     def __init__(self, identity: PeerIdentity) -> None:
         self.identity = identity
@@ -109,7 +110,7 @@ class World:
             accepted.append(link)
             return self.handler
 
-        guards = guarded({conversation: accept}, RULE, None, self.auditor)
+        guards = guarded({conversation: accept}, RULE, Duties(auditor=self.auditor))
         self.guard = guards[conversation](self.link)
         self.accepted = accepted
 
@@ -266,7 +267,7 @@ def test_a_connection_that_closes_leaves_an_unknown_result() -> None:
 def test_a_unary_call_is_told_too() -> None:
     memory, handler = Memory(), Handler()
     auditor = Auditor(3, "c", memory, lambda: 0)
-    guard = guarded_handler(handler, C.CONTROLLER, RULE, auditor)
+    guard = guarded_handler(handler, C.CONTROLLER, RULE, Duties(auditor=auditor))
     one, two = FakeLink(ALICE), FakeLink(ALICE)
     for link in (one, two):
         guard.received(link, [create(0)])

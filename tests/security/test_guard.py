@@ -22,6 +22,7 @@ from raftlog.security.authorization import Authorization
 from raftlog.security.authorizer import Authorizer
 from raftlog.security.guard import (
     Authentication,
+    Duties,
     LogReaders,
     guarded,
     guarded_handler,
@@ -41,6 +42,7 @@ C = Conversation
 
 class FakeLink:
     peer = "somebody:1"
+    listener = ""
 
     def __init__(self, identity: PeerIdentity) -> None:
         self.identity = identity
@@ -280,9 +282,9 @@ def test_the_log_is_read_by_nodes_and_by_who_may(conversation: Conversation, mes
 
     def delivered(who: PeerIdentity) -> tuple[int, list[int]]:
         link, recorder = FakeLink(who), Recorder()
-        guarded({conversation: lambda _: recorder}, RULE, readers)[conversation](link).received(
-            link, [message]
-        )
+        guarded({conversation: lambda _: recorder}, RULE, Duties(readers))[conversation](
+            link
+        ).received(link, [message])
         assert len(link.complaints) == len(link.sent)
         return len(recorder.got), [error_of(one)[1] for one in link.sent]
 

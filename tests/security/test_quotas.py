@@ -11,7 +11,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
 from raftlog.security import quotas
 from raftlog.security.authorizer import Caller
-from raftlog.security.guard import Authentication, guarded
+from raftlog.security.guard import Authentication, Duties, guarded
 from raftlog.security.quotas import Quotas, Rates
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2 as broker
@@ -59,7 +59,7 @@ class World:
         self.now = 0.0
         self.recorder = Recorder()
         made = Quotas(**{"per_principal": 0, "per_address": 0, **limits}, clock=lambda: self.now)
-        acceptors = guarded({conversation: lambda _: self.recorder}, RULE, quotas=made)
+        acceptors = guarded({conversation: lambda _: self.recorder}, RULE, Duties(quotas=made))
         self.accept = acceptors[conversation]
 
     def ask(self, who: PeerIdentity, *messages: Any) -> list[int]:

@@ -19,6 +19,7 @@ from simulation.twins.loop import run
 class ScriptedLink:
     identity = ANONYMOUS
     peer = "scripted"
+    listener = ""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []

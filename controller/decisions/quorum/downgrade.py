@@ -22,6 +22,7 @@ _SNAPSHOTS_VOTERS_CLIENTS = 2
 _HOSTNAMES = 3
 _EXPORT_CURSORS = 4
 _ACLS = 7
+_VOTER_LISTENERS = 7
 
 
 def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[str]:
@@ -65,6 +66,12 @@ def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[s
                 f"{len(owned)} exactly-once clients belong to a principal, the first is"
                 f" {min(owned)}: {cannot}; close them first"
             )
+    named = [] if image.voters is None else image.voters.voters
+    if level < _VOTER_LISTENERS and (several := [v.id for v in named if "://" in v.endpoint]):
+        yield (
+            f"the voter set names several listeners of {several}: {cannot}; leave each of these"
+            " nodes one listener, and restart it"
+        )
 
 
 def warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[str]:

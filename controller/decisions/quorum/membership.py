@@ -14,11 +14,16 @@ from collections.abc import Callable
 
 from controller.decision import Reply, Write, refuse
 from controller.state.state import ControllerState
+from raftlog.endpoint import parse_endpoints
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import hosts as limits
 from raftlog.metadata.entities import VoterEntry, Voters
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.versions import metadata_version, supports_voters
+from raftlog.metadata.versions import (
+    metadata_version,
+    supports_voter_listeners,
+    supports_voters,
+)
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -107,7 +112,7 @@ class Membership:
                 f" {_ago(observer.last_fetch_age_ms)}",
                 "voter_id",
             )
-        _check_endpoint(request.endpoint)
+        self._check_endpoint(request.endpoint)
         known, finalized = (
             max(1, observer.max_metadata_version),
             metadata_version(self._state.log.pending.features),
@@ -134,7 +139,7 @@ class Membership:
         """UpdateRaftVoter: a voter is reached at another endpoint."""
         _, voters = self._changeable(now)
         old = _voter(voters, request.voter_id, request.voter_directory_id)
-        _check_endpoint(request.endpoint)
+        self._check_endpoint(request.endpoint)
         if old.endpoint == request.endpoint:
             return Reply(rpc.UpdateRaftVoterResponse())
         new = tuple(
@@ -166,6 +171,18 @@ class Membership:
         if named is None:
             raise refuse(ErrorCode.UNSUPPORTED_VERSION, self._why_static(seen))
         return seen, named.voters
+
+    def _check_endpoint(self, endpoint: str) -> None:
+        if error := endpoint_error(endpoint):
+            raise ApiError(ErrorCode.INVALID_REQUEST, error, field="endpoint")
+        features = self._state.log.pending.features
+        if "://" in endpoint and not supports_voter_listeners(features):
+            raise refuse(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"a voter has one listener at metadata.version {metadata_version(features)}: raise"
+                " that first",
+                "endpoint",
+            )
 
     def _check_directory(self, directory_id: str) -> None:
         if not directory_id:
@@ -301,18 +318,16 @@ def controller_ids(seen: QuorumDescription) -> frozenset[int]:
     return frozenset(ids.union(replica.node_id for replica in (*seen.voters, *seen.observers)))
 
 
-def _check_endpoint(endpoint: str) -> None:
-    error = endpoint_error(endpoint)
-    if error:
-        raise ApiError(ErrorCode.INVALID_REQUEST, error, field="endpoint")
-
-
 def endpoint_error(endpoint: str) -> str:
-    """What is wrong with an endpoint that others are to connect to; empty if nothing is."""
-    error = limits.endpoint_error(endpoint)
-    if not error and endpoint.rpartition(":")[0] in _WILDCARDS:
-        error = f"{endpoint!r}: others connect to it, so it needs a real host and port"
-    return error
+    """What is wrong with where others are to reach a node, on one listener or on several; empty if
+    nothing is.
+    """
+    if error := limits.endpoints_error(endpoint):
+        return error
+    for one in parse_endpoints(endpoint):
+        if one.host in _WILDCARDS:
+            return f"{one.address!r}: others connect to it, so it needs a real host and port"
+    return ""
 
 
 def _ago(age_ms: int) -> str:

@@ -1,0 +1,243 @@
+"""A running plaintext cluster moves to TLS one node at a time, without a failed write: a second
+listener beside the first, then the nodes change over, then the clients, then the first one goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_kit import PATIENCE_S, raftlog, setting, until
+from test_node_certificates import Files, issue
+
+from raftlog.cli.local import LocalCluster, Node, free_ports
+from raftlog.client.broker_client import BrokerClient
+from raftlog.client.controller_client import ControllerClient
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.tls import TlsConfig
+
+HOST = "127.0.0.1"
+WRITE_EVERY_S = 0.02
+Keys = dict[str, Any]
+
+
+class Dance:
+    """A cluster, a second port of each node, and the certificates of all."""
+
+    def __init__(self, directory: Path) -> None:
+        self.cluster = LocalCluster(directory / "c", controllers=3, brokers=3)
+        self.cluster.generate()
+        self.nodes = self.cluster.nodes
+        self.secured = dict(
+            zip((one.node_id for one in self.nodes), free_ports(len(self.nodes)), strict=True)
+        )
+        assert raftlog("certs", "init", directory / "pki").code == 0
+        self.files = {
+            node.node_id: issue(
+                directory / "pki", f"node-{node.node_id}", "--node", node.node_id, "--host", HOST
+            )
+            for node in self.nodes
+        }
+        self.client = issue(directory / "pki", "client-client", "--client", "client")
+
+    def addresses(self, role: str, *, secured: bool) -> list[str]:
+        return [
+            f"{HOST}:{self.secured[one.node_id] if secured else one.port}"
+            for one in self.nodes
+            if one.role == role
+        ]
+
+    def beside(self, node: Node) -> Keys:
+        """First: a listener with TLS beside the one without, which nodes use as before."""
+        return {
+            **self.files[node.node_id].settings(),
+            "listeners": [
+                f"PLAINTEXT://{node.endpoint}",
+                f"SSL://{HOST}:{self.secured[node.node_id]}",
+            ],
+            "controller.listener.names": self.names(node, "PLAINTEXT", "SSL"),
+            "inter.broker.listener.name": "PLAINTEXT",
+        }
+
+    def change_over(self, node: Node) -> Keys:
+        """Second: nodes use the one with TLS."""
+        return {
+            "controller.listener.names": self.names(node, "SSL", "PLAINTEXT"),
+            "inter.broker.listener.name": "SSL",
+            "controller.quorum.voters": [
+                f"{number}@{address}"
+                for number, address in enumerate(self.addresses("controller", secured=True), 1)
+            ],
+        }
+
+    def alone(self, node: Node) -> Keys:
+        """Third: nothing without TLS is left."""
+        return {
+            "listeners": [f"SSL://{HOST}:{self.secured[node.node_id]}"],
+            "controller.listener.names": ["SSL"],
+        }
+
+    @staticmethod
+    def names(node: Node, *names: str) -> Sequence[str]:
+        """A broker names the one that it connects to; a controller all that nodes may use."""
+        return names if node.role == "controller" else names[:1]
+
+    def configure(self, node: Node, keys: Keys) -> None:
+        path = self.cluster.config_path(node.name)
+        found = {**dict(flat(tomllib.loads(path.read_text()))), **keys}
+        if node.role == "controller":
+            found.pop("inter.broker.listener.name", None)
+        lines = (f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in found.items())
+        path.write_text("".join(lines))
+
+    async def roll(self, step: Callable[[Node], Keys]) -> None:
+        """Each node by itself gets the next configuration."""
+        everybody = [node.name for node in self.nodes]
+        for node in self.nodes:
+            self.configure(node, step(node))
+            assert await asyncio.to_thread(self.cluster.stop, [node.name], 30) == []
+            self.cluster.start(node.name)
+            await asyncio.to_thread(self.cluster.wait_ready, everybody, PATIENCE_S)
+
+    def voters(self, *, secured: bool) -> list[set[str]]:
+        """The names of the listeners of each voter, as the leader has them in its log."""
+        at = ",".join(self.addresses("controller", secured=secured))
+        environment = self.client.environment() if secured else {}
+        ran = raftlog(
+            "quorum", "describe", "--json", "--bootstrap-controller", at, environment=environment
+        )
+        if ran.code != 0:
+            return []
+        return [
+            {one.partition("://")[0] for one in voter["endpoints"]} for voter in ran.json["voters"]
+        ]
+
+
+def flat(table: Keys, prefix: str = "") -> Sequence[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else None
+        found += inner if inner is not None else [(prefix + key, value)]
+    return found
+
+
+class Writers:
+    """Through controllers and through brokers, until told to stop. Nobody tries again by himself,
+    but for what has certainly not been executed, and for what is numbered.
+    """
+
+    def __init__(self, dance: Dance, name: str, *, tls: Files | None) -> None:
+        self._name, self._tls = name, tls
+        self._stopping = False
+        self.written = [0, 0]
+        self._tasks = [
+            asyncio.create_task(
+                self._to_controllers(dance.addresses("controller", secured=bool(tls)))
+            ),
+            asyncio.create_task(
+                self._through_brokers(dance.addresses("broker", secured=bool(tls)))
+            ),
+        ]
+
+    def _transport(self) -> GrpcTransport:
+        files = self._tls
+        return GrpcTransport(
+            tls=None if files is None else TlsConfig(files.certificate, files.key, files.ca)
+        )
+
+    async def _to_controllers(self, addresses: list[str]) -> None:
+        transport = self._transport()
+        client = ControllerClient(transport, addresses, rng=random.Random(1))
+        try:
+            while not self._stopping:
+                await client.call(self._body(0), timeout_s=PATIENCE_S)
+                self.written[0] += 1
+                await asyncio.sleep(WRITE_EVERY_S)
+        finally:
+            client.close()
+            await transport.close()
+
+    async def _through_brokers(self, addresses: list[str]) -> None:
+        transport = self._transport()
+        client = BrokerClient(transport, addresses, rng=random.Random(2))
+        session = client.session(self._name)
+        try:
+            while not self._stopping:
+                await session.write(self._body(1), timeout_s=PATIENCE_S)
+                self.written[1] += 1
+                await asyncio.sleep(WRITE_EVERY_S)
+        finally:
+            client.close()
+            await transport.close()
+
+    def _body(self, way: int) -> Any:
+        return setting(f"{self._name}-{way}", str(self.written[way]))
+
+    def check(self) -> None:
+        """Raises what has gone wrong."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        await asyncio.gather(*self._tasks)
+        assert min(self.written) > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+async def test_a_plaintext_cluster_moves_to_tls_without_a_failed_write(tmp_path: Path) -> None:
+    dance = Dance(tmp_path)
+    cluster = dance.cluster
+    names = [node.name for node in dance.nodes]
+    try:
+        cluster.start_controllers()
+        cluster.start_brokers()
+        await asyncio.to_thread(cluster.wait_ready, names, PATIENCE_S)
+        through = ("--bootstrap-server", cluster.bootstrap_servers)
+        create = ("topics", "create", "orders", "--partitions", 3, "--replication-factor", 3)
+        assert (await asyncio.to_thread(raftlog, *create, *through)).code == 0
+        plain = Writers(dance, "plain", tls=None)
+        await dance.roll(dance.beside)
+        plain.check()
+
+        def both() -> bool:
+            return dance.voters(secured=False) == [{"PLAINTEXT", "SSL"}] * 3
+
+        await asyncio.to_thread(until, both, "all voters are known by both listeners")
+        await dance.roll(dance.change_over)
+        plain.check()
+        secured = Writers(dance, "secured", tls=dance.client)
+        await plain.stop()
+        await dance.roll(dance.alone)
+        await secured.stop()
+        await asyncio.to_thread(all_is_well, dance)
+    finally:
+        await asyncio.to_thread(cluster.stop_all, 5)
+
+
+def all_is_well(dance: Dance) -> None:
+    """Everything is replicated over TLS, and nothing answers without."""
+    environment = dance.client.environment()
+    controllers = ("--bootstrap-controller", ",".join(dance.addresses("controller", secured=True)))
+    brokers = ("--bootstrap-server", ",".join(dance.addresses("broker", secured=True)))
+    for command in (
+        ("produce", "orders", "--value", "hello", *brokers),
+        ("consume", "orders", "--from-beginning", "--max-messages", 1, *brokers),
+        ("partitions", "isr", "--compare", *controllers),
+    ):
+        ran = raftlog(*command, environment=environment)
+        assert ran.code == 0, ran
+    isrs = raftlog("partitions", "isr", "--json", *brokers, environment=environment).json
+    assert [len(one["isr"]) for one in isrs["partitions"]] == [3, 3, 3]
+    for secured in (False, True):
+        at = ",".join(dance.addresses("controller", secured=secured))
+        ran = raftlog("quorum", "describe", "--timeout", 2, "--bootstrap-controller", at)
+        assert ran.code == 4, ran

@@ -1,0 +1,325 @@
+"""Several listeners of a node in its configuration: names, protocols, keys of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.run import settings_of
+from raftlog.config.listener_rules import listens_in_plaintext
+from raftlog.config.listeners import Security, TlsFiles
+from raftlog.config.load import load_config
+from raftlog.config.node import NodeConfig
+from raftlog.endpoint import Endpoint, endpoint_on, endpoints_text, parse_endpoints
+from raftlog.errors import ConfigError
+
+TLS = '"tls.certificate.file" = "n.pem"\n"tls.key.file" = "n.key"\n"tls.ca.file" = "ca.pem"\n'
+BROKER = (
+    TLS
+    + """
+process.roles = ["broker"]
+node.id = 4
+cluster.id = "C"
+log.dirs = ["data"]
+controller.quorum.bootstrap.servers = ["10.0.0.1:9093"]
+listeners = ["internal://10.0.0.4:9092", "CLIENTS://0.0.0.0:9192"]
+advertised.listeners = ["CLIENTS://b4.example:9192"]
+listener.security.protocol.map = "INTERNAL:SSL,CLIENTS:SSL,CONTROLLER:SSL"
+inter.broker.listener.name = "INTERNAL"
+controller.listener.names = "CONTROLLER"
+"""
+)
+CONTROLLER = (
+    TLS
+    + """
+process.roles = ["controller"]
+node.id = 1
+cluster.id = "C"
+log.dirs = ["data"]
+controller.quorum.voters = ["1@127.0.0.1:9093", "2@127.0.0.1:9094"]
+listeners = ["CLIENTS://127.0.0.1:9194", "PLAINTEXT://127.0.0.1:9093", "SSL://127.0.0.1:9193"]
+listener.security.protocol.map = "CLIENTS:SSL,PLAINTEXT:PLAINTEXT,SSL:SSL"
+controller.listener.names = ["SSL", "PLAINTEXT"]
+"""
+)
+SINGLE = """
+process.roles = ["broker"]
+node.id = 4
+cluster.id = "C"
+log.dirs = ["data"]
+controller.quorum.voters = ["1@127.0.0.1:9093"]
+"""
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def load(base: Path, text: str, *flags: str, **environment: str) -> NodeConfig:
+    path = base / "node.toml"
+    path.write_text(text)
+    return load_config(path, flags=flags, environment=environment)
+
+
+def mistakes(base: Path, text: str, *flags: str, **environment: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(base, text, *flags, **environment)
+    return [line.removeprefix("  - ") for line in str(caught.value).splitlines()[1:]]
+
+
+def files(base: Path, *names: str) -> TlsFiles:
+    return TlsFiles(*(base / name for name in names))
+
+
+def test_a_broker_has_one_for_brokers_and_the_others_for_clients(base: Path) -> None:
+    config = load(base, BROKER)
+    internal, clients = config.listeners
+    node = Security(files(base, "n.pem", "n.key", "ca.pem"), "required")
+    assert (internal.name, internal.for_nodes, internal.security) == ("INTERNAL", True, node)
+    assert internal.bind == internal.advertised == Endpoint("10.0.0.4", 9092, "INTERNAL")
+    assert (clients.name, clients.for_nodes) == ("CLIENTS", False)
+    assert (clients.bind.address, clients.advertised.address) == (
+        "0.0.0.0:9192",
+        "b4.example:9192",
+    )
+    assert config.peers == {"INTERNAL": node, "CLIENTS": node, "CONTROLLER": node, "": node}
+    settings = settings_of(config)
+    assert (settings.listener_name, settings.listen) == ("INTERNAL", "10.0.0.4:9092")
+    (told,) = settings.client_listeners
+    assert (told.name, told.listen, told.advertised_host, told.advertised_port) == (
+        "CLIENTS",
+        "0.0.0.0:9192",
+        "b4.example",
+        9192,
+    )
+    assert settings.partitions is not None
+    assert settings.partitions.inter_broker_listener == "INTERNAL"
+
+
+def test_a_controller_prefers_the_first_of_those_for_nodes(base: Path) -> None:
+    config = load(base, CONTROLLER)
+    assert [(one.name, one.for_nodes) for one in config.listeners] == [
+        ("SSL", True),
+        ("PLAINTEXT", True),
+        ("CLIENTS", False),
+    ]
+    assert [one.security.tls is not None for one in config.listeners] == [True, False, True]
+    assert config.peers[""] == config.peers["SSL"]
+    assert config.controller is not None
+    assert config.controller.advertised == "127.0.0.1:9193"
+    assert config.quorum_config("d").endpoint == (
+        "SSL://127.0.0.1:9193,PLAINTEXT://127.0.0.1:9093,CLIENTS://127.0.0.1:9194"
+    )
+
+
+def test_a_listener_has_keys_of_its_own_and_those_of_the_node_besides(base: Path) -> None:
+    own = '"listener.name.clients.tls.ca.file" = "clients.pem"\n'
+    table = '\n[listener.name.controller]\n"tls.ca.file" = "controllers.pem"\n'
+    config = load(
+        base,
+        own + BROKER + table,
+        "listener.name.clients.tls.key.file=/flag.key",
+        RAFTLOG_LISTENER_NAME_CLIENTS_TLS_CERTIFICATE_FILE="env.pem",
+        RAFTLOG_LISTENER_NAME_CLIENTS_TLS_KEY_FILE="below the flag",
+    )
+    internal, clients = config.listeners
+    assert internal.security.tls == files(base, "n.pem", "n.key", "ca.pem")
+    assert clients.security.tls == files(base, "env.pem", "/flag.key", "clients.pem")
+    # Of listeners of other nodes it is what this node dials them with.
+    dialled = files(base, "n.pem", "n.key", "controllers.pem")
+    assert config.peers["CONTROLLER"].tls == config.peers[""].tls == dialled
+    shown = dict(config.items())["listener.name"]
+    assert "clients.tls.ca.file=clients.pem" in [str(one) for one in shown]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("key", ["tls.ca.fil", "node.id", "tls.ca.file.x", ""])
+def test_a_key_that_no_listener_has_is_a_mistake(base: Path, key: str) -> None:
+    (found,) = mistakes(base, BROKER, f"listener.name.clients.{key}=x")
+    assert found.startswith(f"listener.name.clients.{key}: unknown key in --set")
+
+
+def test_mistakes_in_the_keys_of_a_listener(base: Path) -> None:
+    (found,) = mistakes(base, BROKER, "listener.name.clients.ssl.client.auth=perhaps")
+    assert found.startswith("listener.name.clients.ssl.client.auth = 'perhaps' in --set")
+    assert "'required'" in found
+    (found,) = mistakes(base, BROKER, "listener.name.client.tls.ca.file=x")
+    assert found == "listener.name: no listener is called client"
+    (found,) = mistakes(base, BROKER, "listener.name=x")
+    assert "takes a listener's name and a key" in found
+    (found,) = mistakes(base, BROKER, RAFTLOG_LISTENER_NAME_CLIENTS_TLS="x")
+    assert found.startswith("RAFTLOG_LISTENER_NAME_CLIENTS_TLS: unknown environment variable")
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "secured"),
+    [
+        ('listeners = ["127.0.0.1:1"]\n', "PLAINTEXT", False),
+        ('listeners = ["127.0.0.1:1"]\n' + TLS, "SSL", True),
+        # As it was before there was a map: with one listener the files decide.
+        ('listeners = ["PLAINTEXT://127.0.0.1:1"]\n' + TLS, "PLAINTEXT", True),
+        ('listeners = ["ANY://127.0.0.1:1"]\n', "ANY", False),
+        (
+            'listeners = ["PLAINTEXT://127.0.0.1:1"]\n'
+            'listener.security.protocol.map = "PLAINTEXT:PLAINTEXT"\n' + TLS,
+            "PLAINTEXT",
+            False,
+        ),
+        (
+            'listeners = ["INSIDE://127.0.0.1:1"]\nlistener.security.protocol.map = "inside:ssl"\n'
+            + TLS,
+            "INSIDE",
+            True,
+        ),
+    ],
+)
+def test_one_listener_needs_no_name_and_no_map(
+    base: Path, more: str, name: str, secured: bool
+) -> None:
+    config = load(base, SINGLE + more)
+    (one,) = config.listeners
+    assert (one.name, one.for_nodes, one.security.tls is not None) == (name, True, secured)
+    assert (config.tls is not None) == secured
+    # Controllers have TLS if this node has certificates at all, as it was.
+    assert (config.peers[""].tls is not None) == ("tls.ca.file" in more)
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("listeners=A://h:1,A://h:2", "listeners: the same name twice: A"),
+        ("listeners=A://h:1,B://h:1", "listeners: the same address twice: h:1"),
+        ("listeners=A://h:1,h:2", "listeners: each of several listeners needs a name"),
+        (
+            "listeners=" + ",".join(f"L{i}://h:{i}" for i in range(1, 10)),
+            "listeners: at most 8 listeners, not 9",
+        ),
+        ("advertised.listeners=OTHER://h:1", "no listener has this name"),
+        ("advertised.listeners=", "clients cannot connect to 0.0.0.0:9192"),
+        ("advertised.listeners=CLIENTS://h:1,CLIENTS://h:2", "the same name twice: CLIENTS"),
+        ("advertised.listeners=CLIENTS://h:1,INTERNAL://h:2,X://h:3", "more than listeners"),
+        ("inter.broker.listener.name=OTHER", "inter.broker.listener.name: OTHER: no listener"),
+        ("inter.broker.listener.name=", "inter.broker.listener.name: required with several"),
+        ("inter.broker.listener.name=a b", "is no name of a listener"),
+        ("controller.listener.names=", "controller.listener.names: required with several"),
+        ("controller.listener.names=A,A", "the same name twice: A"),
+        ("controller.listener.names=X", "it does not say the protocol of X: PLAINTEXT or SSL"),
+        (
+            "listener.security.protocol.map=INTERNAL:SSL,CONTROLLER:SSL",
+            "listener.security.protocol.map: it does not say the protocol of CLIENTS",
+        ),
+        ("listener.security.protocol.map=A:SSL,A:SSL", "the same name twice: A"),
+        ("listener.security.protocol.map=A:TLS", "is not NAME:PLAINTEXT or NAME:SSL"),
+        (
+            "listener.security.protocol.map=INTERNAL:SSL,CONTROLLER:SSL,CLIENTS:PLAINTEXT",
+            "listeners: 0.0.0.0:9192 is no loopback address",
+        ),
+        ("tls.ca.file=", "TLS needs all three"),
+        ("listener.name.clients.tls.ca.file=", "listener CLIENTS has SSL, which needs all three"),
+        ("listener.name.controller.tls.ca.file=", "listener CONTROLLER has SSL"),
+    ],
+)
+def test_each_rule(base: Path, flag: str, words: str) -> None:
+    found = mistakes(base, BROKER, flag)
+    assert any(words in one for one in found), found
+
+
+def test_rules_of_a_controller(base: Path) -> None:
+    (found,) = mistakes(base, CONTROLLER, "controller.listener.names=SSL,OTHER")
+    assert found == "controller.listener.names: OTHER: no listener has this name"
+    (found,) = mistakes(base, CONTROLLER, "listeners=SSL://127.0.0.1:1,PLAINTEXT://127.0.0.1:0")
+    assert "other nodes cannot connect to 127.0.0.1:0" in found
+
+
+def test_a_broker_without_an_id_has_fixed_ports_everywhere(base: Path) -> None:
+    text = BROKER.replace("node.id = 4\n", "")
+    load(base, text)
+    (found,) = mistakes(base, text, "advertised.listeners=CLIENTS://h:0")
+    assert "the port must be a fixed one" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"),
+    [
+        (CONTROLLER, "controller.listener.names=PLAINTEXT,SSL"),
+        (
+            BROKER,
+            "listener.security.protocol.map=INTERNAL:SSL,CLIENTS:SSL,CONTROLLER:PLAINTEXT",
+        ),
+    ],
+)
+def test_the_rule_for_nodes_needs_tls_where_nodes_meet(base: Path, text: str, flag: str) -> None:
+    rule = "node.principal.rule=CN=node-{id}"
+    load(base, text, rule)
+    (found,) = mistakes(base, text, rule, flag)
+    assert found.startswith("node.principal.rule: needs TLS between nodes")
+
+
+def test_a_plaintext_listener_beyond_loopback_needs_a_word_though_another_has_tls(
+    base: Path,
+) -> None:
+    reached = "listeners=SSL://127.0.0.1:1,PLAINTEXT://10.0.0.1:2"
+    (found,) = mistakes(base, CONTROLLER, reached)
+    assert found.startswith("listeners: 10.0.0.1:2 is no loopback address")
+    allowed = load(base, CONTROLLER, reached, "security.plaintext.allow=true")
+    assert listens_in_plaintext(allowed.settings) == Endpoint("10.0.0.1", 2, "PLAINTEXT")
+
+
+def test_where_a_node_is_reached_as_text() -> None:
+    one, two = Endpoint("h", 1, "A"), Endpoint("[::1]", 2, "B")
+    assert endpoints_text([one]) == "h:1"
+    text = endpoints_text([one, two])
+    assert text == "A://h:1,B://[::1]:2"
+    assert parse_endpoints(text) == (one, two)
+    assert [endpoint_on(text, name) for name in ("A", "B", "C", "")] == [
+        "h:1",
+        "[::1]:2",
+        "",
+        "h:1",
+    ]
+    assert endpoint_on("h:1", "C") == "h:1", "the only one, whatever it is called"
+    assert endpoint_on("", "C") == ""
+
+
+# --- HTTP ---------------------------------------------------------------------------------------
+
+
+def test_http_with_tls_and_without(base: Path) -> None:
+    plain = load(base, BROKER, "http.listener=127.0.0.1:80")
+    assert plain.http_listener is not None
+    assert (plain.http_listener.address, plain.http_tls) == ("127.0.0.1:80", None)
+    assert load(base, BROKER, "http.listener=http://localhost:80").http_tls is None
+    assert load(base, BROKER).http_listener is None
+    secured = load(
+        base,
+        BROKER,
+        "http.listener=https://0.0.0.0:80",
+        "listener.name.https.tls.ca.file=scrapers.pem",
+    )
+    assert secured.http_listener is not None
+    assert secured.http_listener.address == "0.0.0.0:80"
+    assert secured.http_tls == files(base, "n.pem", "n.key", "scrapers.pem")
+
+
+@pytest.mark.parametrize(
+    ("text", "flag", "words"),
+    [
+        (BROKER, "http.listener=0.0.0.0:80", "http.listener: 0.0.0.0:80 is no loopback address"),
+        (BROKER, "http.listener=http://h:80", "write https://h:80, or security.plaintext.allow"),
+        (BROKER, "http.listener=METRICS://127.0.0.1:80", "http://host:port or https://host:port"),
+        (
+            SINGLE + 'listeners = ["127.0.0.1:1"]\n',
+            "http.listener=https://127.0.0.1:80",
+            "https needs all three: tls.certificate.file",
+        ),
+        (BROKER, "listener.name.https.tls.ca.file=x", "no listener is called https"),
+    ],
+)
+def test_rules_of_http(base: Path, text: str, flag: str, words: str) -> None:
+    (found,) = mistakes(base, text, flag)
+    assert words in found
+
+
+def test_plain_http_that_others_reach_needs_a_word(base: Path) -> None:
+    load(base, BROKER, "http.listener=0.0.0.0:80", "security.plaintext.allow=true")

@@ -1,0 +1,220 @@
+"""The HTTP side of a node over TLS: health for everybody, the rest for who shows a certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trustme
+import uvloop
+from test_http_server import get as get_plain
+
+from raftlog.errors import ConfigError
+from raftlog.observability.http_server import HttpServer
+from raftlog.observability.registry import MetricsRegistry
+from raftlog.resource_limits import HTTP_MAX_CONNECTIONS
+from raftlog.transport import reread
+from raftlog.transport.tls import TlsConfig
+
+NEEDED = "a client certificate is needed\n"
+
+
+def put(directory: Path, authority: trustme.CA, trusted: Iterable[trustme.CA]) -> TlsConfig:
+    """A certificate and whom it trusts; in place of those that may be there."""
+    directory.mkdir(exist_ok=True)
+    certificate = authority.issue_cert("127.0.0.1")
+    tls = TlsConfig(directory / "pem", directory / "key", directory / "ca")
+    for path, content in (
+        (tls.certificate_path, certificate.cert_chain_pems[0].bytes()),
+        (tls.private_key_path, certificate.private_key_pem.bytes()),
+        (tls.ca_path, b"".join(one.cert_pem.bytes() for one in trusted)),
+    ):
+        fresh = path.with_suffix(".new")
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(content)
+        os.replace(fresh, path)
+    return tls
+
+
+def client(trusted: trustme.CA, shown: trustme.CA | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    trusted.configure_trust(context)
+    if shown is not None:
+        shown.issue_cert("client@example.org").configure_cert(context)
+    return context
+
+
+@asynccontextmanager
+async def serving(tls: TlsConfig) -> AsyncIterator[str]:
+    server = HttpServer(
+        "127.0.0.1",
+        0,
+        MetricsRegistry(process=False),
+        lambda: (True, "fine"),
+        contexts=tls.rereading_server_contexts(),
+    )
+    await server.start()
+    try:
+        yield server.address
+    finally:
+        await server.stop()
+        await server.stop()
+
+
+async def get(address: str, path: str, context: ssl.SSLContext) -> tuple[int, str]:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
+    answer = (await asyncio.wait_for(reader.read(), 30)).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_health_is_for_everybody_and_the_rest_for_clients_with_a_certificate(
+    tmp_path: Path, loop: str
+) -> None:
+    authority = trustme.CA()
+    tls = put(tmp_path / "node", authority, [authority])
+
+    async def ask() -> None:
+        nobody, somebody = client(authority), client(authority, authority)
+        async with serving(tls) as address:
+            for path, answer in (("/livez", "ok\n"), ("/readyz", "fine\n")):
+                assert await get(address, path, nobody) == (200, answer)
+                assert await get(address, path, somebody) == (200, answer)
+            for path in ("/metrics", "/"):
+                assert await get(address, path, nobody) == (403, NEEDED)
+                status, body = await get(address, path, somebody)
+                assert status == 200
+                assert "fine" in body or path == "/metrics"
+            assert (await get(address, "/nope", nobody))[0] == 404
+
+    (asyncio if loop == "asyncio" else uvloop).run(ask())
+
+
+async def test_a_certificate_of_another_authority_is_worse_than_none(tmp_path: Path) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    async with serving(put(tmp_path / "node", authority, [authority])) as address:
+        with pytest.raises((OSError, asyncio.IncompleteReadError, IndexError)):
+            await get(address, "/livez", client(authority, other))
+        assert (await get(address, "/livez", client(authority)))[0] == 200
+
+
+async def test_plain_http_is_not_answered_there(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    async with serving(put(tmp_path / "node", authority, [authority])) as address:
+        with pytest.raises((OSError, IndexError)):
+            await get_plain(address, "/livez")
+
+
+async def test_renewed_files_count_for_the_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reread, "LOOK_AGAIN_S", 0.0)
+    old, new = trustme.CA(), trustme.CA()
+    async with serving(put(tmp_path / "node", old, [old])) as address:
+        assert (await get(address, "/metrics", client(old, old)))[0] == 200
+        put(tmp_path / "node", new, [new])
+        assert (await get(address, "/metrics", client(new, new)))[0] == 200
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await get(address, "/livez", client(old))
+        with pytest.raises((OSError, asyncio.IncompleteReadError, IndexError)):
+            await get(address, "/metrics", client(new, old))
+
+
+@pytest.mark.parametrize(
+    ("newest", "refusal"),
+    [(ssl.TLSVersion.TLSv1_1, "UNSUPPORTED_PROTOCOL"), (ssl.TLSVersion.TLSv1_2, "")],
+)
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_tls_is_1_2_or_later(tmp_path: Path, newest: ssl.TLSVersion, refusal: str) -> None:
+    authority = trustme.CA()
+    tls = put(tmp_path / "node", authority, [authority])
+    context = client(authority)
+    # Without it OpenSSL does not offer the old ones at all.
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    context.maximum_version = newest
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = context.wrap_bio(down, up, server_hostname="127.0.0.1")
+    served = tls.rereading_server_contexts()().wrap_bio(up, down, server_side=True)
+    said = ""
+    with suppress(ssl.SSLWantReadError):
+        asking.do_handshake()
+    try:
+        served.do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    except ssl.SSLError as error:
+        said = error.reason
+    assert said == refusal
+
+
+async def test_a_session_is_not_resumed(tmp_path: Path) -> None:
+    """It would be one that was checked against an authority of before."""
+    authority = trustme.CA()
+    context = client(authority)
+    async with serving(put(tmp_path / "node", authority, [authority])) as address:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        await reader.read()
+        session = writer.get_extra_info("ssl_object").session
+        writer.close()
+    assert session is None or not session.has_ticket
+
+
+async def test_silent_handshakes_shut_no_health_check_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftlog.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 60_000)
+    authority = trustme.CA()
+    async with serving(put(tmp_path / "node", authority, [authority])) as address:
+        host, _, port = address.rpartition(":")
+        held = [
+            await asyncio.open_connection(host, int(port)) for _ in range(HTTP_MAX_CONNECTIONS + 20)
+        ]
+        assert await get(address, "/livez", client(authority)) == (200, "ok\n")
+        # The oldest were cut, and no others.
+        ends = await asyncio.gather(
+            *(asyncio.wait_for(held[i][0].read(), 5) for i in range(20)), return_exceptions=True
+        )
+        assert all(end == b"" or isinstance(end, ConnectionError) for end in ends)
+        assert not held[-1][0].at_eof()
+        for _, writer in held:
+            writer.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_handshake_that_takes_too_long_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    monkeypatch.setattr("raftlog.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 200)
+    authority = trustme.CA()
+    tls = put(tmp_path / "node", authority, [authority])
+
+    async def ask() -> None:
+        async with serving(tls) as address:
+            host, _, port = address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"\x16\x03\x01")
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+
+    (asyncio if loop == "asyncio" else uvloop).run(ask())
+
+
+def test_files_that_are_no_use_are_a_mistake_at_the_start(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    tls = put(tmp_path / "node", authority, [authority])
+    tls.ca_path.write_text("nothing")
+    with pytest.raises(ConfigError, match=r"tls\.ca\.file"):
+        tls.rereading_server_contexts()
