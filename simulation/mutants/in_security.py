@@ -95,6 +95,7 @@ MUTANTS = (
             ),
         ),
         RIGHTS,
+        known=2,
     ),
     Mutant(
         "node-by-claim",
@@ -158,6 +159,7 @@ MUTANTS = (
         ),
         RIGHTS_LATE,
         "slow links, brokers that are behind",
+        known=1,
     ),
     Mutant(
         "fetch-checked-on-arrival",
@@ -171,6 +173,7 @@ MUTANTS = (
         ),
         replace(RIGHTS, data_per_s=5.0),
         "fetches that wait",
+        known=3,
     ),
     Mutant(
         "removed-entry-counts",
