@@ -168,7 +168,8 @@ def test_clients_and_their_results(
 
 def test_history_of_a_client(replay: Replay, with_clients: tuple[LogHistory, Path]) -> None:
     history, directory = with_clients
-    client_id = min(image_at(history, history.end_offset - 1).clients)
+    clients = image_at(history, history.end_offset - 1).clients
+    client_id = max(clients, key=lambda id_: clients[id_].all_below_done)
     result = replay("history", directory, key=("client", str(client_id)), limit=5000)
     assert result.changes[0].offset == client_id
     assert result.changes[0].type_name == "OPEN_CLIENT"
