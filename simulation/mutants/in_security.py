@@ -254,9 +254,9 @@ MUTANTS = (
         "whoever may connect may read the log",
         (
             Edit(
-                "raftlog.security.guard:Guard._admits",
-                "return self._readers is None or self._may_read(self._readers, link, message)",
-                "return True",
+                "raftlog.security.guard:Guard._may_read",
+                "readers.check(_OF_LOG[self._conversation], message, asker)",
+                "pass",
             ),
         ),
         RIGHTS,
