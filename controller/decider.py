@@ -50,6 +50,7 @@ from controller.state.epoch_log import LaoReport
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
+from raftlog.metadata.acls import CLUSTER, AclOperation
 from raftlog.metadata.entities import Broker
 from raftlog.security.authorization import Asker, Authorization
 from raftlog.security.authorizer import Caller
@@ -226,8 +227,12 @@ class Decider:
         return open_client(log.pending, request, log.end_offset, owner)
 
     def _close_client(self, request: rpc.CloseClientRequest, now: float) -> Decision:
-        if self.state.authorization is not None:
-            check_owner(self.state.log.pending, request.client_id, self._asker.caller.principal)
+        authorization, view = self.state.authorization, self.state.log.pending
+        # Somebody must be able to clear up, as before a downgrade.
+        if authorization is not None and not authorization.allows(
+            self._asker, AclOperation.ALTER, CLUSTER, view
+        ):
+            check_owner(view, request.client_id, self._asker.caller.principal)
         return close_client(self.state.log.pending, request)
 
     def _heartbeat(self, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:

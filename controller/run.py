@@ -110,9 +110,7 @@ async def run_controller(config: NodeConfig) -> int:
         # and one that can't be reached, or is about to give up, must not begin to ask for votes.
         service.recover()
         authorization = authorization_of(config.settings)
-        readers = (
-            None if authorization is None else LogReaders(authorization, lambda: service.image)
-        )
+        readers = None if authorization is None else LogReaders(authorization, service.known_image)
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
         auditor = make_auditor(config.node_id, lambda: service.image)
         duties = Duties(readers, auditor, quotas_of(config.settings))

@@ -193,7 +193,7 @@ class ControllerHost:
             self._watch.tell("controller_started", self)
             authorization = authorization_of(self.settings)
             duties = Duties(
-                None if authorization is None else LogReaders(authorization, lambda: service.image)
+                None if authorization is None else LogReaders(authorization, service.known_image)
             )
             for port in ports:
                 await transport.listen(

@@ -227,6 +227,10 @@ class ControllerService:
         self._joining.close()
         self.replica.close()
 
+    def known_image(self) -> Image | None:
+        """The committed image; None: what is committed is not known here yet."""
+        return None if self.node.committed_end < 0 else self.node.image
+
     @property
     def image(self) -> Image:
         """The committed image: whoever watches a node asks a broker's service the same."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
+from raftlog.metadata.image import Image
 from raftlog.principals import PrincipalMapping
 from raftlog.security import node_claims, permissions
 from raftlog.security.audit import AuditedLink, Auditor
@@ -93,15 +94,24 @@ class Authentication:
 class LogReaders:
     """Who may read the log without being a node: exports, backups, people.
 
-    ``image``: gives the newest that this node has.
+    ``image``: gives the newest that this node has; None: what is committed is not known to it yet.
     """
 
     authorization: Authorization
-    image: Callable[[], HasAcls]
+    image: Callable[[], HasAcls | None]
 
     def check(self, method: str, message: Any, asker: Asker) -> None:
-        """Raises ApiError."""
-        self.authorization.check(LOG.get(method), message, asker, self.image())
+        """Raises ApiError.
+
+        An image that is not known yet is not the empty one [a controller starts, and where
+        ``allow.everyone.if.no.acl.found`` is set, everybody reads the log until it has folded it].
+        """
+        image, authorization = self.image(), self.authorization
+        if image is None:
+            # Nodes and super users still may: they have to look at a quorum that has no leader.
+            strict = replace(authorization.authorizer, allow_everyone_if_no_acl_found=False)
+            image, authorization = Image(), Authorization(strict)
+        authorization.check(LOG.get(method), message, asker, image)
 
 
 class Duties(NamedTuple):

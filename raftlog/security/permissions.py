@@ -139,7 +139,9 @@ CONTROLLER: Mapping[str, Row] = {
         lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
         "CLIENT_SESSION",
     ),
-    "close_client": OfAnybody("only the principal that has opened a client may use its id"),
+    "close_client": OfAnybody(
+        "by the principal that has opened the client, or with ALTER on CLUSTER"
+    ),
     "list_hostnames": Listed(
         "hostnames",
         lambda item: hostname(item.hostname),

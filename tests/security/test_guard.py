@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -297,6 +298,25 @@ def test_the_log_is_read_by_nodes_and_by_who_may(conversation: Conversation, mes
     assert delivered(ANONYMOUS) == refused
     image["now"] = Image()
     assert delivered(CLIENT) == refused
+
+
+def test_nobody_but_nodes_reads_the_log_of_a_node_that_does_not_know_it_yet() -> None:
+    """Where everybody may read what no entry is about, too."""
+    root = PeerIdentity("CN=root", frozenset({"CN=root"}))
+    everybody = Authorizer(frozenset({"User:CN=root"}), allow_everyone_if_no_acl_found=True)
+    found: list[int] = []
+    for known, who in ((None, CLIENT), (None, root), (None, of(OTHER)), (Image(), CLIENT)):
+        recorder, readers = Recorder(), LogReaders(Authorization(everybody), [known].pop)
+        handler: Acceptors = {C.OBSERVER: partial(_give, recorder)}
+        guarded(handler, RULE, Duties(readers))[C.OBSERVER](FakeLink(who)).received(
+            FakeLink(who), [controller.MetadataFetchRequest(replica_id=-1)]
+        )
+        found.append(len(recorder.got))
+    assert found == [0, 1, 1, 1]
+
+
+def _give(recorder: Recorder, _: Link) -> Recorder:
+    return recorder
 
 
 @pytest.mark.parametrize("who", [CLIENT, of(OTHER)], ids=["client", "node"])
