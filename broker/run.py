@@ -287,12 +287,13 @@ def _serving(
     for_clients: bool,
 ) -> Serving:
     """What a listener serves: guarded, and on one for clients nothing of nodes."""
-    admitted = guarded(acceptors, authentication, duties)
-    handler = guarded_handler(service.requests, Conversation.BROKER, authentication, duties)
+    served: LinkHandler = service.requests
     if for_clients:
-        admitted = client_listeners.for_clients(admitted)
-        handler = client_listeners.handler_for_clients(handler, Conversation.BROKER)
-    return Serving(admitted, [_unary_handler(handler, name)])
+        acceptors = client_listeners.for_clients(acceptors)
+        served = client_listeners.handler_for_clients(served, Conversation.BROKER)
+    duties = duties._replace(nodes_come=not for_clients)
+    handler = guarded_handler(served, Conversation.BROKER, authentication, duties)
+    return Serving(guarded(acceptors, authentication, duties), [_unary_handler(handler, name)])
 
 
 def _unary_handler(handler: LinkHandler, listener: str) -> object:

@@ -18,6 +18,7 @@ from controller.decision import (
     Refusal,
     Reply,
     Write,
+    check_item_count,
     check_record_bytes,
     refuse,
 )
@@ -54,7 +55,7 @@ from raftlog.metadata.acls import CLUSTER, AclOperation
 from raftlog.metadata.entities import Broker
 from raftlog.security.authorization import Asker, Authorization
 from raftlog.security.authorizer import Caller
-from raftlog.security.permissions import CONTROLLER, Listed
+from raftlog.security.permissions import CONTROLLER, Each, Listed
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
@@ -214,6 +215,10 @@ class Decider:
         """
         row, body, view = CONTROLLER.get(kind), getattr(request, kind), self.state.log.pending
         asker = self._asker = Asker.of(request.client)
+        if type(row) is Each:
+            # Each item takes a verdict: many must not cost more than their handler lets them.
+            limit = self.state.settings.max_records_per_request
+            check_item_count(len(getattr(body, row.items)), limit, row.items)
         refused = authorization.check(row, body, asker, view)
         decision = handler(body, now, refused) if refused else handler(body, now)
         if type(row) is Listed and type(decision) is Reply:

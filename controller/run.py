@@ -48,7 +48,7 @@ from raftlog.storage.bootstrap_file import NO_BOOTSTRAP, Bootstrap, read_bootstr
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
-from raftlog.transport.api import Conversation
+from raftlog.transport.api import Conversation, LinkHandler
 from raftlog.transport.configured import http_contexts, transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
@@ -188,10 +188,11 @@ async def _listen(
     bound: list[str] = []
     accesses = accesses_of(config)
     for one in config.listeners:
-        acceptors = guarded(service.acceptors(), authentication, duties)
+        served = service.acceptors() if one.for_nodes else for_clients(service.acceptors())
+        duties = duties._replace(nodes_come=one.for_nodes)
         listener = await transport.listen(
             one.bind.address,
-            acceptors if one.for_nodes else for_clients(acceptors),
+            guarded(served, authentication, duties),
             name=one.name,
             extra_handlers=_unary_handlers(service, authentication, duties, one),
             access=accesses[one.name],
@@ -207,9 +208,10 @@ def _unary_handlers(
     listener: NodeListener,
 ) -> list[object]:
     conversation = Conversation.CONTROLLER
-    handler = guarded_handler(service.reception, conversation, authentication, duties)
+    served: LinkHandler = service.reception
     if not listener.for_nodes:
-        handler = handler_for_clients(handler, conversation)
+        served = handler_for_clients(served, conversation)
+    handler = guarded_handler(served, conversation, authentication, duties)
 
     async def ask(
         request: controller_pb2.ControllerRequest, caller: Caller
@@ -220,7 +222,7 @@ def _unary_handlers(
         request: quorum_pb2.DescribeQuorumRequest, caller: Caller
     ) -> quorum_pb2.DescribeQuorumResponse:
         if duties.readers is not None and authentication is not None:
-            asker = authentication.asker_of(caller.identity, caller.address, node=True)
+            asker = authentication.asker_of(caller.identity, caller.address, node=duties.nodes_come)
             duties.readers.check("DescribeQuorum", request, asker)
         return describe_quorum(service, listener.name)
 

@@ -110,8 +110,10 @@ class RequestAccess:
                 continue
             wanted = topic(found.name)
             if not authorization.allows(asker, operation, wanted, image):
+                # Its name is not known to who has but its id.
+                unnamed = topic(one.topic_id.hex())
                 errors[index] = refusal(
-                    asker.caller, operation, wanted, f"partitions[{index}].topic_id"
+                    asker.caller, operation, unnamed, f"partitions[{index}].topic_id"
                 )
         return errors
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from controller.decision import Reply, Write, check_item_count, refuse, wire_error, write_or_reply
@@ -27,8 +28,12 @@ from raftlog.metadata.versions import supports_acls
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-MAX_ENTRIES = 50_000
+MAX_ENTRIES = 20_000
 """Each is in the image of every node. Kafka has no bound; its clusters have some ten thousand."""
+MAX_OF_ONE_PRINCIPAL = 200
+"""Of one principal on one resource pattern: a change looks at all of them."""
+MAX_PREFIX_CHARS = 200_000
+"""Of all prefixes together: each letter is a node of the index, a quarter of a kilobyte."""
 ID_BYTES = 16
 _PRINCIPAL = "User:"
 
@@ -57,6 +62,7 @@ def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write
     check_supported(view)
     check_item_count(len(request.creations), state.settings.max_records_per_request, "creations")
     there = {entry.binding for entry in view.snapshot().acls.values()}
+    bounds = _Bounds(there)
     response, records = rpc.CreateAclsResponse(), list[Record]()
     for index, wanted in enumerate(request.creations):
         result = response.results.add()
@@ -65,18 +71,55 @@ def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write
             if binding in there:
                 result.existed = True
                 continue
-            if len(there) >= MAX_ENTRIES:
-                raise refuse(
-                    ErrorCode.POLICY_VIOLATION,
-                    f"there are {MAX_ENTRIES} entries already: remove some, or use prefixes",
-                    f"creations[{index}]",
-                )
+            bounds.check(binding, f"creations[{index}]")
         except ApiError as error:
             result.error.CopyFrom(wire_error(error))
             continue
         there.add(binding)
+        bounds.add(binding)
         records.append(_entry(binding, state.rng))
     return write_or_reply([] if request.validate_only else records, response)
+
+
+class _Bounds:
+    """How many entries there are, by what costs."""
+
+    def __init__(self, there: Iterable[Binding]) -> None:
+        self._count = self._prefix_chars = 0
+        self._of_one: Counter[Binding] = Counter()
+        for binding in there:
+            self.add(binding)
+
+    def add(self, binding: Binding) -> None:
+        """One more."""
+        self._count += 1
+        self._prefix_chars += _prefix_chars(binding)
+        self._of_one[_pattern(binding)] += 1
+
+    def check(self, binding: Binding, field: str) -> None:
+        """Raise POLICY_VIOLATION if there is no room for it."""
+        for full, what in (
+            (self._count >= MAX_ENTRIES, f"there are {MAX_ENTRIES} entries already"),
+            (
+                self._of_one[_pattern(binding)] >= MAX_OF_ONE_PRINCIPAL,
+                f"{binding.principal} has {MAX_OF_ONE_PRINCIPAL} entries on this resource already",
+            ),
+            (
+                self._prefix_chars + _prefix_chars(binding) > MAX_PREFIX_CHARS,
+                f"all prefixes together have more than {MAX_PREFIX_CHARS} characters",
+            ),
+        ):
+            if full:
+                raise refuse(ErrorCode.POLICY_VIOLATION, f"{what}: remove some", field)
+
+
+def _pattern(binding: Binding) -> Binding:
+    """The same for all entries of a principal on one resource pattern."""
+    return binding._replace(host="", operation=0, permission_type=0)
+
+
+def _prefix_chars(binding: Binding) -> int:
+    return len(binding.resource_name) if binding.pattern_type == PatternType.PREFIXED else 0
 
 
 def delete_acls(state: ControllerState, request: rpc.DeleteAclsRequest) -> Write | Reply:
@@ -237,8 +280,9 @@ def _known(
 
 def _is_address(host: str) -> bool:
     try:
-        # Compared as text with the address of a connection.
-        return str(ipaddress.ip_address(host)) == host
+        address = ipaddress.ip_address(host)
+        # Compared as text with the address of a connection, which is never a mapped one.
+        return str(address) == host and getattr(address, "ipv4_mapped", None) is None
     except ValueError:
         return False
 

@@ -8,15 +8,18 @@ decided it, with the broker's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol
 
 from raftlog.errors import ErrorCode
 from raftlog.identity import PeerIdentity
+from raftlog.metadata.acls import Resource
 from raftlog.security.audit_event import (
     MAX_RESOURCES,
     REFUSALS,
+    TEXT_MAX_CHARS,
     Event,
     Touched,
     operation_of,
@@ -94,6 +97,11 @@ class AuditedLink:
         self._method = conversation.value.rpartition("/")[2]
         self._rows: Mapping[str, Row] = BROKER if self._broker else CONTROLLER
         self._open: dict[int, _Asked] = {}
+
+    @property
+    def inner(self) -> Link:
+        """The link itself."""
+        return self._link
 
     # --- a link ----------------------------------------------------------------------------------
 
@@ -181,22 +189,24 @@ class AuditedLink:
             response = response.write
         error = response.error
         codes = _codes(response)
-        refused = error.error_code in REFUSALS or any(code in REFUSALS for code in codes)
+        refused = error.error_code in REFUSALS or not REFUSALS.isdisjoint(codes)
         if asked.kind in _READS_AND_DATA and not refused and not self._auditor.reads:
             return
-        event = self._event(asked, error.error_message)
-        touched = tuple(
-            one._replace(error_code=code)
-            for one, code in zip(event.touched, [*codes, *[0] * len(event.touched)], strict=False)
-        )
-        event = event._replace(error_code=error.error_code, touched=touched)
+        event = self._event(asked, error.error_message, codes)
+        event = event._replace(error_code=error.error_code, item_codes=frozenset(codes) - {0})
         if "write" in response.DESCRIPTOR.fields_by_name and response.HasField("write"):
             token = response.write.token
             event = event._replace(offset=token.offset, epoch=token.epoch)
         self._emit(self._auditor.verdicts(asked.caller, event))
 
-    def _event(self, asked: _Asked, message: str) -> Event:
-        named = [one for one in resources_of(asked.row, asked.body) if one is not None]
+    def _event(self, asked: _Asked, message: str, codes: Sequence[int] = ()) -> Event:
+        """``codes``: of the items, in their order; those that failed are named first."""
+        named = [
+            Touched(one._replace(name=one.name[:TEXT_MAX_CHARS]), code)
+            for one, code in zip_longest(resources_of(asked.row, asked.body), codes, fillvalue=0)
+            if isinstance(one, Resource)
+        ]
+        named.sort(key=lambda one: not one.error_code)
         auditor = self._auditor
         return Event(
             time_ms=auditor.wall_clock_ms(),
@@ -208,8 +218,8 @@ class AuditedLink:
             identity=self._link.identity,
             peer=self._link.peer,
             operation=operation_of(asked.row),
-            touched=tuple(Touched(one) for one in named[:MAX_RESOURCES]),
-            message=message,
+            touched=tuple(named[:MAX_RESOURCES]),
+            message=message[:TEXT_MAX_CHARS],
             more_resources=max(0, len(named) - MAX_RESOURCES),
         )
 

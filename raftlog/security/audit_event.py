@@ -13,10 +13,12 @@ from raftlog.errors import ErrorCode
 from raftlog.identity import PeerIdentity
 from raftlog.metadata.acls import CLUSTER, AclOperation, Resource
 from raftlog.security.authorizer import Caller, Verdict
-from raftlog.security.permissions import Each, EachPartition, Listed, Row, Whole
+from raftlog.security.permissions import Each, EachPartition, Listed, Row, Whole, topic
 
 MAX_RESOURCES = 100
 """Named in one event; the number of the others is said."""
+TEXT_MAX_CHARS = 249
+"""Of a name and of a message: what a stranger sends must not fill the file."""
 _CLASS_UID = 6003
 _ACTIVITIES = {
     AclOperation.CREATE: (1, "Create"),
@@ -59,6 +61,8 @@ class Event(NamedTuple):
     offset: int = -1
     """Of the last record that it wrote (inclusive); -1: none."""
     epoch: int = -1
+    item_codes: frozenset[int] = frozenset()
+    """The errors of the items, whether they are named or not."""
     unknown: bool = False
     """Whether it may or may not have been executed."""
     more_resources: int = 0
@@ -67,12 +71,21 @@ class Event(NamedTuple):
     @property
     def refused(self) -> bool:
         """Whether a permission was missing for some of it."""
-        codes = (self.error_code, *(one.error_code for one in self.touched))
-        return any(code in REFUSALS for code in codes)
+        return not REFUSALS.isdisjoint(self._codes)
+
+    @property
+    def failed(self) -> bool:
+        """Whether some of it was not done."""
+        return bool(self._codes)
+
+    @property
+    def _codes(self) -> set[int]:
+        named = {one.error_code for one in self.touched}
+        return ({self.error_code} | named | self.item_codes) - {0}
 
     def document(self) -> dict[str, Any]:
         """As it is written."""
-        ok = not self.error_code and not any(one.error_code for one in self.touched)
+        ok = not self.failed
         activity_id, activity = (
             _ACTIVITIES.get(self.operation, _OTHER) if self.operation else _OTHER
         )
@@ -132,7 +145,10 @@ def resources_of(row: Row | None, body: Any) -> Iterator[Resource | None]:
     elif isinstance(row, Each):
         for item in getattr(body, row.items):
             yield row.resource(item)
-    elif isinstance(row, Listed | EachPartition):
+    elif isinstance(row, Listed):
+        # Those that are asked for by name.
+        yield from (topic(name) for name in getattr(body, "topics", ()))
+    elif isinstance(row, EachPartition):
         return
     else:
         yield CLUSTER

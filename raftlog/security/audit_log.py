@@ -1,7 +1,7 @@
 """The audit log as a file: one JSON object a line, rotated by size, written by a thread of its own.
 
 A client must not be able to fill the disk or to stall the node: events wait in a bounded queue, and
-refusals are limited to a rate. What has no line is counted, and the next line says how many.
+what fails is limited to a rate. What has no line is counted, and the next line says how many.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class AuditLog:
 
     def add(self, event: Event) -> None:
         """One event; returns at once. Of the event loop's thread."""
-        if self._queue.qsize() >= QUEUE_EVENTS or (event.refused and not self._admit()):
+        if self._queue.qsize() >= QUEUE_EVENTS or (event.failed and not self._admit()):
             self._left_out += 1
             self.dropped += 1
             return

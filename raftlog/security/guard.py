@@ -122,6 +122,10 @@ class Duties(NamedTuple):
     readers: LogReaders | None = None
     auditor: Auditor | None = None
     quotas: Quotas | None = None
+    nodes_come: bool = True
+    """Whether nodes connect here. On a listener for clients nobody is one, whatever its certificate
+    says [the clients' authority issues somebody the name of a node].
+    """
 
 
 _NOTHING_BESIDES = Duties()
@@ -143,6 +147,8 @@ class Guard:
         self._audited: dict[Link, AuditedLink] = dict(audited)
         self._readers = duties.readers if conversation in _OF_LOG else None
         self._quotas = None if conversation is Conversation.QUORUM else duties.quotas
+        # Nobody forwards to a broker: there a node is a client like any other.
+        self._nodes = duties.nodes_come and conversation is not Conversation.BROKER
         self._authentication = authentication
         self._conversation = conversation
         self._claim_of = CLAIM_OF[conversation]
@@ -154,10 +160,9 @@ class Guard:
         admitted = [message for message in messages if self._admits(link, message)]
         if self._conversation is Conversation.CONTROLLER:
             self._authentication.sign(
-                admitted, link.identity, host=host_of(link.peer), forwarded=True
+                admitted, link.identity, host=host_of(link.peer), forwarded=self._nodes
             )
         elif self._conversation is Conversation.BROKER:
-            # Nobody forwards to a broker: here a node is a client like any other.
             writes = (request.write for request in admitted if request.HasField("write"))
             self._authentication.sign(
                 writes, link.identity, host=host_of(link.peer), forwarded=False
@@ -198,9 +203,15 @@ class Guard:
                 self._readers is None or self._may_read(self._readers, link, message)
             )
         rule = self._authentication.rule
+        if not (self._nodes and rule.admits(link.identity, node_id)) and not self._within_quota(
+            link, message
+        ):
+            return False
         if self._conversation is Conversation.BROKER:
             # A broker forwards on its own link: the controller would take it for the broker's.
             why = f"node {node_id} sends this to the controller itself, through no broker"
+        elif not self._nodes:
+            why = f"node {node_id} sends this to another listener: this one is for clients"
         elif rule.admits(link.identity, node_id):
             return True
         else:
@@ -213,21 +224,19 @@ class Guard:
     def _within_quota(self, link: Link, message: Any) -> bool:
         if self._quotas is None:
             return True
-        of_node = self._conversation is not Conversation.BROKER
-        asker = self._authentication.asker_of(link.identity, link.peer, node=of_node)
+        asker = self._authentication.asker_of(link.identity, link.peer, node=self._nodes)
         if asker.node_id is not None:
             # What it forwards has been counted where the client is connected.
             return True
         try:
             self._quotas.check(asker.caller)
         except ApiError as error:
-            with suppress(LinkClosedError):
-                link.send(refusal_of(self._conversation, message, error))
+            self._answer(link, message, error)
             return False
         return True
 
     def _may_read(self, readers: LogReaders, link: Link, message: Any) -> bool:
-        asker = self._authentication.asker_of(link.identity, link.peer, node=True)
+        asker = self._authentication.asker_of(link.identity, link.peer, node=self._nodes)
         try:
             readers.check(_OF_LOG[self._conversation], message, asker)
         except ApiError as error:
@@ -239,9 +248,16 @@ class Guard:
         if isinstance(link, AuditedLink):
             asker = self._authentication.asker_of(link.identity, link.peer)
             link.refused(message, asker.caller, error.message)
-        with suppress(LinkClosedError):
-            link.send(refusal_of(self._conversation, message, error))
+        self._answer(link, message, error)
         return False
+
+    def _answer(self, link: Link, message: Any, error: ApiError) -> None:
+        """Past the audit: this answers a message that the handler has never seen [and that has the
+        number of one that it works on, whose line would say that it was refused].
+        """
+        inner = link.inner if isinstance(link, AuditedLink) else link
+        with suppress(LinkClosedError):
+            inner.send(refusal_of(self._conversation, message, error))
 
 
 def guarded(

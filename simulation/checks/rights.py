@@ -128,7 +128,9 @@ class Rights(Checker):
             message = record.message
             self._note(record, offset, header.principal)
             if record.type == RecordType.CLOSE_CLIENT:
-                if header.principal:
+                if header.principal and not self._may_clear_up(
+                    header.principal, header.base_offset
+                ):
                     self._check_owner(message.client_id, header.principal, f"its end at {offset}")
                 self._owners.pop(message.client_id, None)
                 continue
@@ -182,6 +184,11 @@ class Rights(Checker):
 
     def _of_topic(self, message: Any, offset: int) -> list[Right]:
         return [(CREATE, TOPIC, message.name), (CREATE, CLUSTER, OF_CLUSTER)]
+
+    def _may_clear_up(self, principal: str, offset: int) -> bool:
+        """Whether it may close anybody's client: whoever may alter the cluster."""
+        hosts = self._addresses.get(principal, ["?"])
+        return self._history.allows(principal, hosts, ALTER_CLUSTER, offset - 1)
 
     def _check_owner(self, client_id: int, principal: str, what: str) -> None:
         owner = self._owners.get(client_id)

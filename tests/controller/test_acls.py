@@ -86,6 +86,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"host": "010.0.0.1"}, "host"),
     ({"host": "::0001"}, "host"),
     ({"host": ""}, "host"),
+    ({"host": "::ffff:a00:1"}, "host"),
     ({"operation": 1}, "operation"),
     ({"operation": 9}, "operation"),
     ({"operation": 99}, "operation"),
@@ -162,6 +163,20 @@ def test_there_is_a_bound_on_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         stage.decide(create({"principal": "User:9"})).body.results[0].error.field == "creations[0]"
     )
+
+
+def test_what_costs_more_than_its_number_has_bounds_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acls, "MAX_OF_ONE_PRINCIPAL", 2)
+    stage = Cell()
+    hosts = [{"host": f"10.0.0.{n}"} for n in range(3)]
+    results = stage.send(create(*hosts, {"resource_name": "else"})).results
+    assert [one.error.error_code for one in results] == [0, 0, ErrorCode.POLICY_VIOLATION, 0]
+    monkeypatch.setattr(acls, "MAX_PREFIX_CHARS", 5)
+    prefixes = [{"pattern_type": 4, "resource_name": name} for name in ("abc", "abd", "xy")]
+    results = stage.send(create(*prefixes)).results
+    assert [one.error.error_code for one in results] == [0, ErrorCode.POLICY_VIOLATION, 0]
 
 
 def test_below_its_level_there_are_no_entries() -> None:

@@ -19,6 +19,7 @@ from raftlog.metadata.acls import (
     PatternType,
 )
 from raftlog.metadata.records import record
+from raftlog.security.authorizer import Authorizer
 from raftlog.security.permissions import CONTROLLER, Each, Listed, OfAnybody, OfNode, Whole
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -200,6 +201,23 @@ def test_each_item_is_refused_alone(kind: str) -> None:
     assert results[1].error.error_code in REFUSALS
     assert results[1].error.field == f"{row.items}[1]"
     assert "forbidden" not in str(decided.records)
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+def test_more_items_than_a_request_may_have_are_not_looked_at(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a verdict: two million of them would hold up the controller."""
+    stage, row = Stage(), CONTROLLER[kind]
+    assert isinstance(row, Each)
+    body = stage.body(kind)
+    items = getattr(body, row.items)
+    items.extend([items[0]] * stage.settings.max_records_per_request)
+    looked: list[object] = []
+    monkeypatch.setattr(Authorizer, "allows", lambda *args: looked.append(args))
+    error = stage.as_("User:alice", body, propose=False).error
+    assert error is not None
+    assert (error.code, looked) == (ErrorCode.POLICY_VIOLATION, [])
 
 
 def test_creating_on_the_cluster_stands_for_every_topic() -> None:

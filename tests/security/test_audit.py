@@ -29,6 +29,7 @@ from raftlog.security.guard import Authentication, Duties, guarded, guarded_hand
 from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
+from raftlog.wire.data.v1 import data_pb2 as data
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 RULE = Authentication(NodeRule.parse("CN=node-{id}"))
@@ -244,6 +245,51 @@ def test_no_write_is_hidden_behind_a_number_that_is_used_twice() -> None:
     world.ask(broker.BrokerRequest(correlation_id=7, write=create()))
     world.ask(broker.BrokerRequest(correlation_id=7, metadata=broker.MetadataRequest()))
     assert (world.one.method, world.one.unknown) == ("CreateTopics", True)
+
+
+def test_what_the_guard_refuses_answers_nothing_that_the_handler_works_on() -> None:
+    """A refusal under the same number must not stand for the write."""
+    world = World(C.CONTROLLER)
+    world.ask(create(7))
+    beat = controller.BrokerHeartbeatRequest(broker_id=1)
+    world.ask(controller.ControllerRequest(correlation_id=7, broker_heartbeat=beat))
+    assert [event.method for event in world.memory.events] == ["BrokerHeartbeat"]
+    assert len(world.link.sent) == 1
+    world.answer(created(7))
+    assert [(event.method, event.offset) for event in world.memory.events[1:]] == [
+        ("CreateTopics", 41)
+    ]
+
+
+def test_no_item_hides_behind_many_others() -> None:
+    world = World(C.CONTROLLER)
+    names = [f"decoy-{number}" for number in range(150)] + ["secret"]
+    world.ask(create(7, *names))
+    world.answer(created(7, *[0] * 150, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    event = world.one
+    assert event.refused
+    assert event.document()["status"] == "Failure"
+    assert event.touched[0].resource.name == "secret"
+    assert (len(event.touched), event.more_resources) == (100, 51)
+
+
+def test_a_refused_read_is_a_refusal_with_its_names() -> None:
+    world = World(C.BROKER)
+    metadata = broker.MetadataRequest(topics=["t", "x" * 900])
+    world.ask(broker.BrokerRequest(correlation_id=8, metadata=metadata))
+    answer = broker.BrokerResponse(correlation_id=8)
+    for _ in metadata.topics:
+        answer.metadata.topics.add().error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    world.answer(answer)
+    assert world.one.refused
+    assert [len(one.resource.name) for one in world.one.touched] == [1, 249]
+    world.memory.events.clear()
+    fetch = data.FetchRequest(partitions=[data.FetchPartition(topic_id=b"i" * 16)])
+    world.ask(broker.BrokerRequest(correlation_id=9, fetch=fetch))
+    refused = broker.BrokerResponse(correlation_id=9)
+    refused.fetch.partitions.add().error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    world.answer(refused)
+    assert (world.one.refused, world.one.document()["status"]) == (True, "Failure")
 
 
 def test_an_answer_that_nobody_asked_for_is_no_answer() -> None:

@@ -265,6 +265,34 @@ def test_the_host_of_a_peer(peer: str, host: str) -> None:
     assert host_of(peer) == host
 
 
+@pytest.mark.parametrize("body", ["broker_heartbeat", "create_topics", "remove_raft_voter"])
+def test_on_a_listener_for_clients_nobody_is_a_node(body: str) -> None:
+    """Its authority may be another one, which issues somebody the name of a node."""
+    link, recorder = FakeLink(of(ME)), Recorder()
+    message = in_body(controller.ControllerRequest, body, CONTROLLER_CLAIMS[body], ME)
+    message.client.principal, message.client.host = "User:admin", "127.0.0.1"
+    message.client.node_id = ME
+    handler = guarded_handler(recorder, C.CONTROLLER, RULE, Duties(nodes_come=False))
+    handler.received(link, [message])
+    if CONTROLLER_CLAIMS[body] is not None:
+        assert recorder.got == []
+        assert "this one is for clients" in link.complaints[0]
+        return
+    (got,) = recorder.got
+    assert (got.client.principal, got.client.host) == ("User:CN=node-3", "somebody")
+    assert not got.client.HasField("node_id")
+
+
+def test_a_nodes_certificate_reads_no_log_on_a_listener_for_clients() -> None:
+    recorder, readers = Recorder(), LogReaders(Authorization(Authorizer()), Image)
+    duties = Duties(readers, nodes_come=False)
+    acceptors = guarded({C.OBSERVER: partial(_give, recorder)}, RULE, duties)
+    acceptors[C.OBSERVER](FakeLink(of(ME))).received(
+        FakeLink(of(ME)), [controller.MetadataFetchRequest(replica_id=-1)]
+    )
+    assert recorder.got == []
+
+
 READS: list[tuple[Conversation, Any]] = [
     (C.REPLICATION, quorum.FetchRequest(correlation_id=7, replica_id=-1)),
     (C.SNAPSHOT, quorum.FetchSnapshotRequest(correlation_id=7, replica_id=-1)),
