@@ -32,7 +32,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("HB-4", "The reason is not told", "controller.decisions.brokers.describe:describe_brokers",
            "reason=broker.reason,", "", "controller/test_describe_brokers.py"),
     breaks("HB-5", "Fenced brokers are in Metadata", "broker.metadata.reads:metadata",
-           "if not broker.fenced]", "]", "broker/test_broker_reads.py"),
+           "if not broker.fenced}", "}", "broker/test_broker_reads.py"),
     breaks("HB-5", "Fenced brokers get new partitions", "controller.rules.assignments:active_brokers",
            ".active", ".listeners", "controller/test_topics.py"),
     breaks("HB-6", "Registered unfenced", "controller.decisions.brokers.registration:register_broker",

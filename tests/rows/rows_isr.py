@@ -33,7 +33,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
                   "current.epoch == self.epoch and not current.fenced", "not current.fenced")),
             ("broker/test_broker_lifecycle.py",)),
     breaks("ISR-3", "offline_replicas are those out of sync", "broker.metadata.reads:_metadata_partition",
-           "if broker_id not in live_ids]", "if broker_id not in partition.isr]", _READS),
+           "if told.get(broker_id) is None", "if broker_id not in partition.isr", _READS),
     breaks("ISR-4", "BrokerMetadata is not known", "broker.service.requests:RequestServer._begin",
            'elif body == "broker_metadata":', 'elif body == "no such body":', _LED),
     breaks("ISR-5", "The members' epochs are left out", "broker.partition.describe:_state",

@@ -133,6 +133,9 @@ def test_a_node_dials_by_the_name_of_the_listener(tmp_path: Path) -> None:
                 assert stage.server.links[-1].listener == name
             assert await transport.probe(both, 5.0) is Probe.ACCEPTED
             assert await transport.probe("P://127.0.0.1:1,S://127.0.0.1:1", 5.0) is Probe.REFUSED
+        # Also where it is none of those that this node prefers for itself.
+        broker = stage.client(routes=Routes({**by_name, "": None}, ("P",)))
+        assert await stage.answers(broker, f"S://{secured}")
         # Addresses without a name, and names that nobody knows, are of the kind that "" says.
         assert await stage.answers(before, plain)
         assert await stage.answers(after, secured)
