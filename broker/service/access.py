@@ -5,6 +5,8 @@ image at LAO, which does not have the removal of a permission yet]; and when the
 too, not only when the request comes in [a read waits here while a permission is removed and every
 broker acknowledges that]. So a permission whose removal every unfenced broker has applied is of no
 use at any of them.
+
+Why: docs/decisions/025-verdicts-by-the-newest-image.md
 """
 
 from __future__ import annotations

@@ -177,7 +177,14 @@ def test_a_client_of_another_is_noticed() -> None:
     trace.committed(1, topic(), client=(client, 1), principal=ALICE)
     with pytest.raises(CheckFailedError, match="is of User:alice, and User:bob"):
         trace.committed(1, topic("t2"), client=(client, 2), principal=BOB)
+    # Whoever may alter the cluster may close it: so everybody, while no entry is about that.
     trace, client = with_client()
+    trace.committed(1, pb.CloseClientRecord(client_id=client), principal=BOB)
+    trace, client = with_client()
+    trace.committed(1, pb.AccessControlEntryRecord(
+        id=b"c" * 16, resource_type=4, resource_name="kafka-cluster", pattern_type=3,
+        principal="User:x", host="*", operation=8, permission_type=3,
+    ))  # fmt: skip
     with pytest.raises(CheckFailedError, match="its end"):
         trace.committed(1, pb.CloseClientRecord(client_id=client), principal=BOB)
     trace, client = with_client()
