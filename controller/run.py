@@ -132,9 +132,12 @@ async def run_controller(config: NodeConfig) -> int:
             await service.see_off()
         service.close()
     finally:
+        # The gRPC ports first: a closed service answers nothing, so what still comes in must find
+        # nobody, and not wait for what takes longer [a write that was sent meanwhile is cut off,
+        # and its outcome is unknown].
+        await transport.close()
         if http is not None:
             await http.stop()
-        await transport.close()
         audit.close()
         store.close()
     if failure:

@@ -92,7 +92,7 @@ MUTANTS = (
         (
             Edit(
                 "broker.metadata.reads:_metadata_partition",
-                "for broker_id in partition.replicas if broker_id not in live_ids",
+                "for broker_id in partition.replicas if told.get(broker_id) is None",
                 "for broker_id in partition.replicas if broker_id not in partition.isr",
             ),
         ),

@@ -1,0 +1,41 @@
+"""A controller as a process, in this one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from controller.run import run_controller
+from raftlog.cli.local import LocalCluster
+from raftlog.config.load import load_config
+from raftlog.observability.http_server import HttpServer
+from raftlog.transport.api import Probe
+from raftlog.transport.probe import probe
+
+
+async def test_a_stopping_node_lets_nobody_in_once_it_answers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[HTTP took 0.1 s to stop, and a write that came in meanwhile had an unknown outcome]"""
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
+    cluster.generate()
+    (node,) = cluster.controllers
+    found: list[Probe] = []
+    stop = HttpServer.stop
+
+    async def look_first(server: HttpServer) -> None:
+        found.append(await probe(node.endpoint, 5.0))
+        await stop(server)
+
+    monkeypatch.setattr(HttpServer, "stop", look_first)
+    running = asyncio.create_task(run_controller(load_config(cluster.config_path(node.name))))
+    async with asyncio.timeout(30):
+        while not (await asyncio.to_thread(cluster.ready, node.name))[0]:
+            await asyncio.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == 0
+    assert found == [Probe.REFUSED]
