@@ -130,6 +130,9 @@ class TransportLimits:
     of what is left.
     """
     max_connections: int = 1_000
+    max_connections_per_address: int = 2**31 - 1
+    """Of those that have a call open."""
+    max_connections_per_principal: int = 2**31 - 1
     max_streams_per_connection: int = 128
     max_streams: int = 4_096
     """Of one conversation, on all connections, and as many unary calls; one connection has at most
