@@ -314,7 +314,7 @@ def metrics_registry(
 ) -> MetricsRegistry:
     """What a broker shows at /metrics."""
     registry = MetricsRegistry()
-    registry.collect(lambda: transport_metrics(transport.bounds))
+    registry.collect(lambda: transport_metrics(transport.bounds, "broker"))
     add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_broker_metrics(registry, service.report.describe)
     if service.data is not None:

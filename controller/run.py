@@ -43,6 +43,7 @@ from raftlog.security.configured import (
     warn_of_plaintext,
 )
 from raftlog.security.guard import Authentication, Duties, LogReaders, guarded, guarded_handler
+from raftlog.security.single_calls import check_call
 from raftlog.storage.api import LogStore
 from raftlog.storage.bootstrap_file import NO_BOOTSTRAP, Bootstrap, read_bootstrap
 from raftlog.storage.layout import disk_bytes
@@ -54,7 +55,7 @@ from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
 from raftlog.transport.unary import unary_handler
-from raftlog.transport.unary_link import Caller
+from raftlog.transport.unary_link import Caller, UnaryLink
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
@@ -224,9 +225,8 @@ def _unary_handlers(
     async def describe(
         request: quorum_pb2.DescribeQuorumRequest, caller: Caller
     ) -> quorum_pb2.DescribeQuorumResponse:
-        if duties.readers is not None and authentication is not None:
-            asker = authentication.asker_of(caller.identity, caller.address, node=duties.nodes_come)
-            duties.readers.check("DescribeQuorum", request, asker)
+        if authentication is not None:
+            check_call("DescribeQuorum", request, UnaryLink(caller), authentication, duties)
         return describe_quorum(service, listener.name)
 
     return [
@@ -248,7 +248,7 @@ def metrics_registry(
 ) -> MetricsRegistry:
     """What a controller shows at /metrics."""
     registry = MetricsRegistry()
-    registry.collect(lambda: transport_metrics(transport.bounds))
+    registry.collect(lambda: transport_metrics(transport.bounds, "controller"))
     add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_quorum_metrics(registry, lambda: describe_quorum(service))
     replica = service.replica

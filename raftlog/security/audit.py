@@ -189,10 +189,10 @@ class AuditedLink:
         if asked.kind not in _READS_AND_DATA:
             self._tell(asked, Outcome(message=f"result unknown: {why}", unknown=True))
 
-    def refused(self, message: Any, caller: Caller, why: str) -> None:
-        """The guard has refused a message."""
+    def refused(self, message: Any, caller: Caller, why: str, method: str = "") -> None:
+        """The guard has refused a message. ``method``: if it is none of the conversation's."""
         kind = getattr(message, "WhichOneof", lambda _: "")("body") if _has_body(message) else ""
-        method = _rpc(kind) if kind else self._method
+        method = method or (_rpc(kind) if kind else self._method)
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         asked = _Asked("", LOG.get(method), None, caller)
         self._tell(asked, Outcome(code, why), method)

@@ -92,7 +92,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         except ApiError as error:
             yield error
             return
-        remember(identity)
+        remember(identity, self._bounds.complaints)
         peer = peer_address(context)
         with self._bounds.connections.counted(peer, identity) as why_not:
             kind = Complaint.TOO_MANY_CONNECTIONS

@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.logger import get_logger
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.admitted import remembered
+from raftlog.transport.admitted import complaining, remembered
 from raftlog.transport.statuses import (
     ERROR_METADATA_KEY,
     LEADER_METADATA_KEY,
@@ -84,11 +84,16 @@ def unary_handler(
 def _explicit_call(answer: Explicit) -> Callable[[Any, Any], Awaitable[Any]]:
     async def call(request: Any, context: Any) -> Any:
         try:
-            return await answer(request, Caller(peer_address(context), remembered(context)))
+            return await answer(request, _caller(context, ""))
         except Exception as error:
             return await _abort(context, error)
 
     return call
+
+
+def _caller(context: Any, listener: str) -> Caller:
+    peer = peer_address(context)
+    return Caller(peer, remembered(context), listener, complaining(peer))
 
 
 def _body_of(method: MethodDescriptor, request_item: type[Message]) -> str:
@@ -121,8 +126,7 @@ def _body_call(
                 # At least 1: 0 would mean the server's default, which is longer than what the
                 # client has left.
                 item.timeout_ms = max(1, math.floor(min(remaining_s, 2**31 / 1000 - 1) * 1000))
-            caller = Caller(peer_address(context), remembered(context), listener)
-            response = await answer(item, caller)
+            response = await answer(item, _caller(context, listener))
         except Exception as error:
             return await _abort(context, error)
         if response.error.error_code != ErrorCode.NONE:

@@ -5,6 +5,7 @@ method's response.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from raftlog.identity import ANONYMOUS, PeerIdentity
@@ -17,20 +18,22 @@ class Caller(NamedTuple):
     address: str
     identity: PeerIdentity = ANONYMOUS
     listener: str = ""
+    complain: Callable[[str], None] | None = None
+    """Counts what it does and may not do; None: nobody counts."""
 
 
 class UnaryLink:
     """Takes the one response."""
 
-    def __init__(self, peer: str, identity: PeerIdentity = ANONYMOUS, listener: str = "") -> None:
-        self._peer = peer
-        self.identity, self.listener = identity, listener
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self.identity, self.listener = caller.identity, caller.listener
         self.response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     @property
     def peer(self) -> str:
         """Who has called, for logs."""
-        return self._peer
+        return self._caller.address
 
     def send(self, message: Any) -> None:
         """The response. The caller may have gone."""
@@ -47,12 +50,14 @@ class UnaryLink:
         """The caller is told."""
 
     def forbidden(self, what: str) -> None:
-        """The caller is told."""
+        """The caller is told, and it is counted."""
+        if self._caller.complain is not None:
+            self._caller.complain(what)
 
 
 async def answer(handler: LinkHandler, request: Any, caller: Caller) -> Any:
     """Have a handler of streams answer one request. The response, whatever it says."""
-    link = UnaryLink(*caller)
+    link = UnaryLink(caller)
     handler.received(link, [request])
     try:
         return await link.response
