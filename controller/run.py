@@ -33,6 +33,7 @@ from raftlog.observability.node_metrics import (
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
 from raftlog.security.audit import Auditor
+from raftlog.security.calls import check_call
 from raftlog.security.client_listeners import OF_NODES, for_clients, handler_for_clients
 from raftlog.security.configured import (
     accesses_of,
@@ -43,13 +44,13 @@ from raftlog.security.configured import (
     warn_of_plaintext,
 )
 from raftlog.security.guard import Authentication, Duties, LogReaders, guarded, guarded_handler
-from raftlog.security.single_calls import check_call
 from raftlog.storage.api import LogStore
 from raftlog.storage.bootstrap_file import NO_BOOTSTRAP, Bootstrap, read_bootstrap
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
 from raftlog.transport.api import Conversation, LinkHandler
+from raftlog.transport.complaints import Complaints
 from raftlog.transport.configured import http_contexts, transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
@@ -198,7 +199,9 @@ async def _listen(
             one.bind.address,
             guarded(served, authentication, duties),
             name=one.name,
-            extra_handlers=_unary_handlers(service, authentication, duties, one),
+            extra_handlers=_unary_handlers(
+                service, authentication, duties, one, transport.bounds.complaints
+            ),
             access=accesses[one.name],
         )
         bound.append(listener.address)
@@ -210,6 +213,7 @@ def _unary_handlers(
     authentication: Authentication | None,
     duties: Duties,
     listener: NodeListener,
+    complaints: Complaints,
 ) -> list[object]:
     conversation = Conversation.CONTROLLER
     served: LinkHandler = service.reception
@@ -225,8 +229,8 @@ def _unary_handlers(
     async def describe(
         request: quorum_pb2.DescribeQuorumRequest, caller: Caller
     ) -> quorum_pb2.DescribeQuorumResponse:
-        if authentication is not None:
-            check_call("DescribeQuorum", request, UnaryLink(caller), authentication, duties)
+        link = UnaryLink(*caller)
+        check_call(Conversation.QUORUM, "DescribeQuorum", request, link, authentication, duties)
         return describe_quorum(service, listener.name)
 
     return [
@@ -236,9 +240,13 @@ def _unary_handlers(
             ask,
             listener=listener.name,
             without=() if listener.for_nodes else OF_NODES,
+            complaints=complaints,
         ),
         unary_handler(
-            quorum_pb2.DESCRIPTOR.services_by_name["Quorum"], explicit={"DescribeQuorum": describe}
+            quorum_pb2.DESCRIPTOR.services_by_name["Quorum"],
+            explicit={"DescribeQuorum": describe},
+            listener=listener.name,
+            complaints=complaints,
         ),
     ]
 
@@ -248,7 +256,7 @@ def metrics_registry(
 ) -> MetricsRegistry:
     """What a controller shows at /metrics."""
     registry = MetricsRegistry()
-    registry.collect(lambda: transport_metrics(transport.bounds, "controller"))
+    registry.collect(lambda: transport_metrics(transport.bounds))
     add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_quorum_metrics(registry, lambda: describe_quorum(service))
     replica = service.replica

@@ -6,11 +6,8 @@ The fields are those of OCSF's *API Activity* (class 6003), where it has them; t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterator
 from typing import Any, NamedTuple
-
-import msgspec
 
 from raftlog.errors import ErrorCode
 from raftlog.identity import PeerIdentity
@@ -35,9 +32,6 @@ _ACTIVITIES = {
     AclOperation.DELETE: (4, "Delete"),
 }
 _OTHER = (99, "Other")
-_METADATA: Mapping[str, Any] = {"product": {"name": "raftlog"}, "version": "1.3.0"}
-_REMEMBERED = 1_024
-"""Parts of lines that are the same in many of them."""
 
 
 class Touched(NamedTuple):
@@ -48,7 +42,7 @@ class Touched(NamedTuple):
     verdict: Verdict | None = None
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Event(NamedTuple):
     """What one request was and became. ``left_out``: refusals before it that have no line."""
 
     time_ms: int
@@ -105,11 +99,11 @@ class Event(msgspec.Struct, frozen=True, gc=False):
             "activity_name": activity,
             "type_uid": _CLASS_UID * 100 + activity_id,
             "severity_id": 3 if self.refused else 1,
-            "metadata": _METADATA,
+            "metadata": {"product": {"name": "raftlog"}, "version": "1.3.0"},
             "api": {"operation": self.method, "service": {"name": self.service}},
             "actor": {"user": {"name": self.caller.principal}},
             "src_endpoint": {"ip": self.caller.host or host},
-            "tls": _tls(self.identity.subject, self.identity.fingerprint),
+            "tls": {"certificate": _certificate(self.identity)},
             "resources": [_resource(one) for one in self.touched],
             "status_id": 0 if self.unknown else 1 if ok else 2,
             "status": "Unknown" if self.unknown else "Success" if ok else "Failure",
@@ -166,17 +160,17 @@ def _resource(one: Touched) -> dict[str, Any]:
         document["status_code"] = _code(one.error_code)
     if one.verdict is not None:
         entry = one.verdict.entry
-        document["decided_by"] = one.verdict.why.name if entry is None else _text_of(entry)
+        document["decided_by"] = one.verdict.why.name if entry is None else str(entry)
     return document
 
 
-@lru_cache(_REMEMBERED)
-def _tls(subject: str, fingerprint: str) -> Mapping[str, Any]:
-    prints = [{"algorithm_id": 3, "algorithm": "SHA-256", "value": fingerprint}]
-    return {"certificate": {"subject": subject, "fingerprints": prints if fingerprint else []}}
-
-
-_text_of = lru_cache(_REMEMBERED)(str)
+def _certificate(identity: PeerIdentity) -> dict[str, Any]:
+    return {
+        "subject": identity.subject,
+        "fingerprints": [{"algorithm_id": 3, "algorithm": "SHA-256", "value": identity.fingerprint}]
+        if identity.fingerprint
+        else [],
+    }
 
 
 def _code(code: int) -> str:
@@ -186,7 +180,6 @@ def _code(code: int) -> str:
         return str(code)
 
 
-@lru_cache(_REMEMBERED)
 def _split(peer: str) -> tuple[str, int]:
     host, _, port = peer.rpartition(":")
     return host.strip("[]"), int(port) if port.isdigit() else 0
