@@ -13,7 +13,6 @@ from typing import Any
 from benchmarks.stats import cpu_s, latency_ms
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.transport.grpc_transport import GrpcTransport
-from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 KEYS = 100_000
@@ -68,16 +67,10 @@ class Writes:
 
 
 async def measure(
-    load: Load,
-    bootstrap: list[str],
-    pids: list[int],
-    *,
-    seconds: float,
-    warm_s: float = 2.0,
-    tls: TlsConfig | None = None,
+    load: Load, bootstrap: list[str], pids: list[int], *, seconds: float, warm_s: float = 2.0
 ) -> dict[str, Any]:
     """Run one load. Raises ApiError if a single write fails."""
-    transport = GrpcTransport(tls=tls)
+    transport = GrpcTransport()
     clients = [
         ControllerClient(transport, bootstrap, rng=random.Random(i)) for i in range(load.clients)
     ]
