@@ -29,7 +29,7 @@ def _load(name: str) -> Callable[[Quorum, float, int], list[Result]]:
     def run(quorum: Quorum, seconds: float, runs: int) -> list[Result]:
         leader = quorum.endpoints[quorum.leader() - 1]
         return [
-            uvloop.run(measure(LOADS[name], [leader], quorum.pids, seconds=seconds))
+            uvloop.run(measure(LOADS[name], [leader], quorum.pids, seconds=seconds, tls=quorum.tls))
             for _ in range(runs)
         ]
 
@@ -104,6 +104,8 @@ WORKLOADS: dict[str, tuple[str, Callable[[Quorum, float, int], list[Result]]]] =
         lambda quorum, seconds, runs: broker_restarts.heartbeats(quorum, max(10.0, seconds)),
     ),
 }
+SECURED = ("w1", "w2", "w3", "w4")
+"""Workloads that can run with mutual TLS and an authorizer."""
 BROKERS = {"k6": 3}
 """Workloads that want brokers as processes."""
 
@@ -120,6 +122,11 @@ def main(
     directory: Annotated[Path, typer.Option("--dir", help="On the disk to be measured.")] = Path(
         ".raftlog/bench"
     ),
+    acls: Annotated[
+        int | None,
+        typer.Option(help="With mutual TLS and an authorizer with so many entries (w1 to w4)."),
+    ] = None,
+    audited: Annotated[bool, typer.Option(help="With an audit log, too (with --acls).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
 ) -> None:
     """Measure one workload on three real nodes with real fsync, and print it beside the machine's
@@ -127,12 +134,16 @@ def main(
     """
     if workload not in WORKLOADS:
         raise typer.BadParameter(f"{workload} is none of {', '.join(WORKLOADS)}")
-    with Quorum(directory, brokers=BROKERS.get(workload, 0)) as quorum:
+    if acls is not None and workload not in SECURED:
+        raise typer.BadParameter(f"--acls goes with {', '.join(SECURED)}")
+    with Quorum(directory, brokers=BROKERS.get(workload, 0), acls=acls, audited=audited) as quorum:
         machine = uvloop.run(limits(directory))
         ours = WORKLOADS[workload][1](quorum, seconds, runs)
     result: Result = {
         "workload": workload,
         "what": WORKLOADS[workload][0],
+        "acls": acls,
+        "audited": audited,
         "limits": machine,
         "ours": ours,
     }

@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.stats import cpu_s, latency_ms
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 KEYS = 100_000
@@ -67,10 +68,16 @@ class Writes:
 
 
 async def measure(
-    load: Load, bootstrap: list[str], pids: list[int], *, seconds: float, warm_s: float = 2.0
+    load: Load,
+    bootstrap: list[str],
+    pids: list[int],
+    *,
+    seconds: float,
+    warm_s: float = 2.0,
+    tls: TlsConfig | None = None,
 ) -> dict[str, Any]:
     """Run one load. Raises ApiError if a single write fails."""
-    transport = GrpcTransport()
+    transport = GrpcTransport(tls=tls)
     clients = [
         ControllerClient(transport, bootstrap, rng=random.Random(i)) for i in range(load.clients)
     ]

@@ -7,27 +7,55 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from benchmarks.rights import Rights
 from raftlog.cli.local import LocalCluster
+from raftlog.transport.tls import TlsConfig
 
 START_TIMEOUT_S = 30.0
 POLL_S = 0.02
 
 
 class Quorum:
-    """Controllers as processes; stopped, and their data removed, at the end of the ``with``."""
+    """Controllers as processes; stopped, and their data removed, at the end of the ``with``.
 
-    def __init__(self, directory: Path, nodes: int = 3, brokers: int = 0) -> None:
+    ``acls``: with mutual TLS, and an authorizer with so many entries; None: plaintext.
+    ``audited``: with an audit log, too.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int = 3,
+        brokers: int = 0,
+        *,
+        acls: int | None = None,
+        audited: bool = False,
+    ) -> None:
         self.directory = directory
         self._nodes = nodes
         self._brokers = brokers
+        self._rights = (
+            None if acls is None else Rights(directory.absolute() / "pki", acls, audited=audited)
+        )
 
     def __enter__(self) -> Quorum:
         shutil.rmtree(self.directory, ignore_errors=True)
-        self._cluster = LocalCluster(self.directory, controllers=self._nodes, brokers=self._brokers)
+        rights = self._rights
+        self._cluster = LocalCluster(
+            self.directory,
+            controllers=self._nodes,
+            brokers=self._brokers,
+            settings_of=None if rights is None else rights.settings,
+        )
+        if rights is not None:
+            rights.authority.make()
+            self._cluster.tls = rights.administrator
         self._cluster.generate()
         try:
             self._cluster.start_controllers()
             self.leader()
+            if rights is not None:
+                rights.grant(self.endpoints)
             self._cluster.start_brokers()
             self._cluster.wait_ready(self.brokers, START_TIMEOUT_S)
         except BaseException:
@@ -42,6 +70,11 @@ class Quorum:
         trace: TracebackType | None,
     ) -> None:
         self._cluster.delete()
+
+    @property
+    def tls(self) -> TlsConfig | None:
+        """What the measured client shows."""
+        return None if self._rights is None else self._rights.client
 
     @property
     def cluster_id(self) -> str:

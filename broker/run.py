@@ -54,7 +54,6 @@ from raftlog.storage.layout import disk_bytes
 from raftlog.storage.partition_opening import open_partition_store
 from raftlog.transport import grpc_env
 from raftlog.transport.api import Acceptors, Conversation, LinkHandler, ServerTransport
-from raftlog.transport.complaints import Complaints
 from raftlog.transport.configured import http_contexts, transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
@@ -250,13 +249,7 @@ async def _live(
         for_clients = {one.name: not one.for_nodes for one in config.listeners}
         await service.start(
             serving=lambda name, acceptors: _serving(
-                service,
-                authentication,
-                duties,
-                name,
-                acceptors,
-                for_clients=for_clients[name],
-                complaints=transport.bounds.complaints,
+                service, authentication, duties, name, acceptors, for_clients=for_clients[name]
             )._replace(access=accesses[name])
         )
         warn_of_plaintext(config.settings)
@@ -292,7 +285,6 @@ def _serving(
     acceptors: Acceptors,
     *,
     for_clients: bool,
-    complaints: Complaints,
 ) -> Serving:
     """What a listener serves: guarded, and on one for clients nothing of nodes."""
     served: LinkHandler = service.requests
@@ -301,11 +293,10 @@ def _serving(
         served = client_listeners.handler_for_clients(served, Conversation.BROKER)
     duties = duties._replace(nodes_come=not for_clients)
     handler = guarded_handler(served, Conversation.BROKER, authentication, duties)
-    unary = _unary_handler(handler, name, complaints)
-    return Serving(guarded(acceptors, authentication, duties), [unary])
+    return Serving(guarded(acceptors, authentication, duties), [_unary_handler(handler, name)])
 
 
-def _unary_handler(handler: LinkHandler, listener: str, complaints: Complaints) -> object:
+def _unary_handler(handler: LinkHandler, listener: str) -> object:
 
     async def ask(request: broker_pb2.BrokerRequest, caller: Caller) -> broker_pb2.BrokerResponse:
         return await answer(handler, request, caller)
@@ -315,7 +306,6 @@ def _unary_handler(handler: LinkHandler, listener: str, complaints: Complaints) 
         broker_pb2.BrokerRequest,
         ask,
         listener=listener,
-        complaints=complaints,
     )
 
 
@@ -324,7 +314,7 @@ def metrics_registry(
 ) -> MetricsRegistry:
     """What a broker shows at /metrics."""
     registry = MetricsRegistry()
-    registry.collect(lambda: transport_metrics(transport.bounds))
+    registry.collect(lambda: transport_metrics(transport.bounds, "broker"))
     add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_broker_metrics(registry, service.report.describe)
     if service.data is not None:

@@ -11,6 +11,7 @@ from raftlog.config.settings import Settings
 from raftlog.errors import ConfigError
 from raftlog.limits.timeouts import fencing_fits, heartbeats_fit
 from raftlog.metadata import versions
+from raftlog.resource_limits import BROKER_IMAGES_MAX_BYTES
 
 SUPPORTED_FEATURES = (
     (versions.METADATA_VERSION, versions.MIN_METADATA_VERSION, versions.LATEST_METADATA_VERSION),
@@ -139,7 +140,7 @@ class BrokerSettings:
     request_timeout_max_ms: int = Settings.request_timeout_max_ms
     max_parked_reads: int = 10_000
     """Reads that may wait for an image at a time; more are refused."""
-    image_max_bytes: int = 256 << 20
+    image_max_bytes: int = BROKER_IMAGES_MAX_BYTES
     """Of log and images kept above the image at LAO; beyond it the broker stops reading the log
     until LAO moves.
     """

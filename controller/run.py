@@ -33,7 +33,6 @@ from raftlog.observability.node_metrics import (
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
 from raftlog.security.audit import Auditor
-from raftlog.security.calls import check_call
 from raftlog.security.client_listeners import OF_NODES, for_clients, handler_for_clients
 from raftlog.security.configured import (
     accesses_of,
@@ -44,13 +43,13 @@ from raftlog.security.configured import (
     warn_of_plaintext,
 )
 from raftlog.security.guard import Authentication, Duties, LogReaders, guarded, guarded_handler
+from raftlog.security.single_calls import check_call
 from raftlog.storage.api import LogStore
 from raftlog.storage.bootstrap_file import NO_BOOTSTRAP, Bootstrap, read_bootstrap
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
 from raftlog.transport.api import Conversation, LinkHandler
-from raftlog.transport.complaints import Complaints
 from raftlog.transport.configured import http_contexts, transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
@@ -199,9 +198,7 @@ async def _listen(
             one.bind.address,
             guarded(served, authentication, duties),
             name=one.name,
-            extra_handlers=_unary_handlers(
-                service, authentication, duties, one, transport.bounds.complaints
-            ),
+            extra_handlers=_unary_handlers(service, authentication, duties, one),
             access=accesses[one.name],
         )
         bound.append(listener.address)
@@ -213,7 +210,6 @@ def _unary_handlers(
     authentication: Authentication | None,
     duties: Duties,
     listener: NodeListener,
-    complaints: Complaints,
 ) -> list[object]:
     conversation = Conversation.CONTROLLER
     served: LinkHandler = service.reception
@@ -229,8 +225,8 @@ def _unary_handlers(
     async def describe(
         request: quorum_pb2.DescribeQuorumRequest, caller: Caller
     ) -> quorum_pb2.DescribeQuorumResponse:
-        link = UnaryLink(*caller)
-        check_call(Conversation.QUORUM, "DescribeQuorum", request, link, authentication, duties)
+        if authentication is not None:
+            check_call("DescribeQuorum", request, UnaryLink(caller), authentication, duties)
         return describe_quorum(service, listener.name)
 
     return [
@@ -240,13 +236,9 @@ def _unary_handlers(
             ask,
             listener=listener.name,
             without=() if listener.for_nodes else OF_NODES,
-            complaints=complaints,
         ),
         unary_handler(
-            quorum_pb2.DESCRIPTOR.services_by_name["Quorum"],
-            explicit={"DescribeQuorum": describe},
-            listener=listener.name,
-            complaints=complaints,
+            quorum_pb2.DESCRIPTOR.services_by_name["Quorum"], explicit={"DescribeQuorum": describe}
         ),
     ]
 
@@ -256,7 +248,7 @@ def metrics_registry(
 ) -> MetricsRegistry:
     """What a controller shows at /metrics."""
     registry = MetricsRegistry()
-    registry.collect(lambda: transport_metrics(transport.bounds))
+    registry.collect(lambda: transport_metrics(transport.bounds, "controller"))
     add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_quorum_metrics(registry, lambda: describe_quorum(service))
     replica = service.replica

@@ -19,7 +19,7 @@ from raftlog.errors import ApiError
 from raftlog.metadata.versions import supports_voter_listeners
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.description import QuorumDescription
-from raftlog.transport.unary_link import UnaryLink
+from raftlog.transport.unary_link import Caller, UnaryLink
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Joining:
             log.info("the voter set was changed", asked=kind, node=wanted.voter_id)
 
     async def _ask_here(self, wanted: Wish) -> None:
-        link = UnaryLink("this node")
+        link = UnaryLink(Caller("this node"))
         request = controller_request(wanted, cluster_id=self._node.cluster_id)
         request.client.node_id = self._node.quorum.node_id
         self._receive(link, [request])

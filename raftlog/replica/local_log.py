@@ -19,9 +19,8 @@ from raftlog.metadata.voters_log import voters_in
 from raftlog.observability.registry import Latency
 from raftlog.quorum import events as ev
 from raftlog.replica.tail_cache import TailCache
+from raftlog.resource_limits import TAIL_CACHE_BYTES
 from raftlog.storage.api import LogStore, RecoveredLog, SnapshotId
-
-TAIL_CACHE_BYTES = 32 << 20
 
 
 class LocalLog:

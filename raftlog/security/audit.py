@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +27,7 @@ from raftlog.security.audit_event import (
     resources_of,
 )
 from raftlog.security.authorization import Authorization, HasAcls
-from raftlog.security.authorizer import Caller
+from raftlog.security.authorizer import Caller, Verdict
 from raftlog.security.permissions import BROKER, CONTROLLER, LOG, OfNode, Row
 from raftlog.transport.api import Conversation, Link
 
@@ -68,16 +69,27 @@ class Auditor:
     image: Callable[[], HasAcls] | None = None
     reads: bool = False
 
-    def verdicts(self, caller: Caller, event: Event) -> Event:
-        """With what has decided about each resource, by the newest image."""
-        if self.authorization is None or self.image is None or event.operation is None:
-            return event
-        index, authorizer = self.image().acl_index, self.authorization.authorizer
-        judged = tuple(
-            one._replace(verdict=authorizer.verdict(index, caller, event.operation, one.resource))
-            for one in event.touched
+    def verdicts_of(
+        self, row: Row | None, caller: Caller
+    ) -> Callable[[Resource], Verdict | None] | None:
+        """What decides about a resource, by the newest image; None: nothing does."""
+        operation = operation_of(row)
+        if self.authorization is None or self.image is None or operation is None:
+            return None
+        return partial(
+            self.authorization.authorizer.verdict, self.image().acl_index, caller, operation
         )
-        return event._replace(touched=judged)
+
+
+class Outcome(NamedTuple):
+    """What became of a request. ``codes``: of the items, in their order."""
+
+    error_code: int = 0
+    message: str = ""
+    codes: Sequence[int] = ()
+    offset: int = -1
+    epoch: int = -1
+    unknown: bool = False
 
 
 class _Asked(NamedTuple):
@@ -128,7 +140,7 @@ class AuditedLink:
         # What nobody asked for has a number, too: 0.
         if asked is not None and _answers(asked, message):
             del self._open[number]
-            self._tell(asked, message)
+            self._answered(asked, message)
 
     def close(self, reason: str = "") -> None:
         """End the stream."""
@@ -175,56 +187,95 @@ class AuditedLink:
 
     def _unanswered(self, asked: _Asked, why: str) -> None:
         if asked.kind not in _READS_AND_DATA:
-            self._emit(self._event(asked, f"result unknown: {why}")._replace(unknown=True))
+            self._tell(asked, Outcome(message=f"result unknown: {why}", unknown=True))
 
-    def refused(self, message: Any, caller: Caller, why: str, *, method: str = "") -> None:
-        """The guard has refused a message. ``method``: its name, if the message does not say it."""
+    def refused(self, message: Any, caller: Caller, why: str, method: str = "") -> None:
+        """The guard has refused a message. ``method``: if it is none of the conversation's."""
         kind = getattr(message, "WhichOneof", lambda _: "")("body") if _has_body(message) else ""
         method = method or (_rpc(kind) if kind else self._method)
-        event = self._event(_Asked("", LOG.get(method), None, caller), why)
-        self._emit(event._replace(method=method, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        asked = _Asked("", LOG.get(method), None, caller)
+        self._tell(asked, Outcome(code, why), method)
 
-    def _tell(self, asked: _Asked, response: Any) -> None:
+    def _answered(self, asked: _Asked, response: Any) -> None:
         if self._broker and response.HasField("write") and not response.error.error_code:
             response = response.write
-        error = response.error
-        codes = _codes(response)
+        error, codes = response.error, _codes(response)
         refused = error.error_code in REFUSALS or not REFUSALS.isdisjoint(codes)
         if asked.kind in _READS_AND_DATA and not refused and not self._auditor.reads:
             return
-        event = self._event(asked, error.error_message, codes)
-        event = event._replace(error_code=error.error_code, item_codes=frozenset(codes) - {0})
+        offset = epoch = -1
         if "write" in response.DESCRIPTOR.fields_by_name and response.HasField("write"):
             token = response.write.token
-            event = event._replace(offset=token.offset, epoch=token.epoch)
-        self._emit(self._auditor.verdicts(asked.caller, event))
+            offset, epoch = token.offset, token.epoch
+        outcome = Outcome(error.error_code, error.error_message, codes, offset, epoch)
+        verdicts = self._auditor.verdicts_of(asked.row, asked.caller)
+        self._tell(asked, outcome, verdict_of=verdicts)
 
-    def _event(self, asked: _Asked, message: str, codes: Sequence[int] = ()) -> Event:
-        """``codes``: of the items, in their order; those that failed are named first."""
-        named = [
-            Touched(one._replace(name=one.name[:TEXT_MAX_CHARS]), code)
-            for one, code in zip_longest(resources_of(asked.row, asked.body), codes, fillvalue=0)
-            if isinstance(one, Resource)
-        ]
-        named.sort(key=lambda one: not one.error_code)
-        auditor = self._auditor
-        return Event(
-            time_ms=auditor.wall_clock_ms(),
-            node_id=auditor.node_id,
-            cluster_id=auditor.cluster_id,
-            service=self._service,
-            method=_rpc(asked.kind),
-            caller=asked.caller,
-            identity=self._link.identity,
-            peer=self._link.peer,
-            operation=operation_of(asked.row),
-            touched=tuple(named[:MAX_RESOURCES]),
-            message=message[:TEXT_MAX_CHARS],
-            more_resources=max(0, len(named) - MAX_RESOURCES),
+    def _tell(
+        self,
+        asked: _Asked,
+        outcome: Outcome,
+        method: str = "",
+        verdict_of: Callable[[Resource], Verdict | None] | None = None,
+    ) -> None:
+        """Those of the items that failed are named first."""
+        touched, more = _touched(asked, outcome.codes, verdict_of)
+        auditor, link = self._auditor, self._link
+        auditor.sink.add(
+            Event(
+                time_ms=auditor.wall_clock_ms(),
+                node_id=auditor.node_id,
+                cluster_id=auditor.cluster_id,
+                service=self._service,
+                method=method or _rpc(asked.kind),
+                caller=asked.caller,
+                identity=link.identity,
+                peer=link.peer,
+                operation=operation_of(asked.row),
+                touched=touched,
+                error_code=outcome.error_code,
+                message=outcome.message[:TEXT_MAX_CHARS],
+                offset=outcome.offset,
+                epoch=outcome.epoch,
+                item_codes=frozenset(filter(None, outcome.codes)),
+                unknown=outcome.unknown,
+                more_resources=more,
+            )
         )
 
-    def _emit(self, event: Event) -> None:
-        self._auditor.sink.add(event)
+
+def _touched(
+    asked: _Asked,
+    codes: Sequence[int],
+    verdict_of: Callable[[Resource], Verdict | None] | None,
+) -> tuple[tuple[Touched, ...], int]:
+    """What a request was about, those that failed first; and how many more there are."""
+    named: list[tuple[Resource, int]] = [
+        (one, code)
+        for one, code in zip_longest(resources_of(asked.row, asked.body), codes, fillvalue=0)
+        if isinstance(one, Resource)
+    ]
+    if any(codes):
+        named.sort(key=lambda one: not one[1])
+    touched = tuple(
+        Touched(
+            one
+            if len(one.name) <= TEXT_MAX_CHARS
+            else one._replace(name=one.name[:TEXT_MAX_CHARS]),
+            code,
+            None if verdict_of is None else verdict_of(one),
+        )
+        for one, code in named[:MAX_RESOURCES]
+    )
+    return touched, max(0, len(named) - MAX_RESOURCES)
+
+
+def _short(resource: Resource) -> Resource:
+    name = resource.name
+    return (
+        resource if len(name) <= TEXT_MAX_CHARS else resource._replace(name=name[:TEXT_MAX_CHARS])
+    )
 
 
 def _answers(asked: _Asked, response: Any) -> bool:
@@ -232,6 +283,7 @@ def _answers(asked: _Asked, response: Any) -> bool:
     return kind in (None, "write", asked.kind)
 
 
+@cache
 def _rpc(kind: str) -> str:
     return "".join(word.capitalize() for word in kind.split("_"))
 

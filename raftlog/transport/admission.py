@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from raftlog.access import Access
@@ -81,15 +81,22 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         finally:
             places.give_back(peer)
 
-    async def _identify(self, context: Any, method: str = "") -> ApiError | None:
+    @asynccontextmanager
+    async def _identified(self, context: Any, method: str = "") -> AsyncIterator[ApiError | None]:
         """Why the caller is refused; None: it is known to the handler from here on."""
         if method == OPEN_METHOD:
-            return None
+            yield None
+            return
         try:
-            remember((await admit(context, self._access, self._bounds)).identity)
+            identity = (await admit(context, self._access, self._bounds)).identity
         except ApiError as error:
-            return error
-        return None
+            yield error
+            return
+        remember(identity, self._bounds.complaints)
+        peer = peer_address(context)
+        with self._bounds.connections.counted(peer, identity) as why_not:
+            kind = Complaint.TOO_MANY_CONNECTIONS
+            yield self._bounds.throttled(kind, peer, why_not) if why_not else None
 
     async def _turn(self, peer: str) -> None:
         if self._turns.busy:
@@ -104,18 +111,18 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 if refusal is not None:
                     return await abort(context, refusal)
                 await self._turn(peer)
-                unknown = await self._identify(context, method)
-                if unknown is not None:
-                    return await abort(context, unknown)
-                try:
-                    request = parse(data) if parse is not None else data
-                except (
-                    Exception
-                ) as error:  # DecodeError, and whatever else a parser has for strange bytes
-                    message = f"no request of {method}: {error}"
-                    self._bounds.complaints.add(Complaint.MALFORMED, peer, message)
-                    return await abort(context, ApiError(ErrorCode.INVALID_REQUEST, message))
-                return await behaviour(request, context)
+                async with self._identified(context, method) as why_not:
+                    if why_not is not None:
+                        return await abort(context, why_not)
+                    try:
+                        request = parse(data) if parse is not None else data
+                    except (
+                        Exception
+                    ) as error:  # DecodeError, and whatever else a parser has for strange bytes
+                        message = f"no request of {method}: {error}"
+                        self._bounds.complaints.add(Complaint.MALFORMED, peer, message)
+                        return await abort(context, ApiError(ErrorCode.INVALID_REQUEST, message))
+                    return await behaviour(request, context)
 
         return call
 
@@ -125,21 +132,21 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
                 peer = peer_address(context)
                 with self._place(peer) as refusal:
-                    why_not = refusal or await self._identify(context)
-                    if why_not is not None:
-                        await abort(context, why_not)
-                    async for response in behaviour(request, context):
-                        await self._turn(peer)
-                        yield response
+                    async with self._identified(context) as unknown:
+                        if (why_not := refusal or unknown) is not None:
+                            await abort(context, why_not)
+                        async for response in behaviour(request, context):
+                            await self._turn(peer)
+                            yield response
 
             return generate
 
         async def call(request: Any, context: Any) -> Any:
             with self._place(peer_address(context)) as refusal:
-                why_not = refusal or await self._identify(context)
-                if why_not is not None:
-                    await abort(context, why_not)
-                return await behaviour(request, context)
+                async with self._identified(context) as unknown:
+                    if (why_not := refusal or unknown) is not None:
+                        await abort(context, why_not)
+                    return await behaviour(request, context)
 
         return call
 

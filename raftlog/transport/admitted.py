@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from raftlog.access import TOKEN_MAX_CHARS, Access, Admitted, Proved, TokenRefusedError
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
 from raftlog.transport.bounds import Bounds
+from raftlog.transport.complaints import Complaint, Complaints
 from raftlog.transport.peer_identity import identity_of
 from raftlog.transport.statuses import peer_address
 
@@ -22,6 +24,7 @@ METADATA_MAX_BYTES = TOKEN_MAX_CHARS + 4_096
 EXPIRED = "the token has expired: connect again with a fresh one"
 
 _CALLER: ContextVar[PeerIdentity] = ContextVar("raftlog_caller")
+_COMPLAINTS: ContextVar[Complaints] = ContextVar("raftlog_complaints")
 """gRPC runs each call in a task of its own, from the interceptors to the handler."""
 
 
@@ -40,14 +43,21 @@ async def admit(context: Any, access: Access, bounds: Bounds) -> Admitted:
         raise bounds.unauthenticated(peer_address(context), str(error)) from error
 
 
-def remember(identity: PeerIdentity) -> None:
+def remember(identity: PeerIdentity, complaints: Complaints) -> None:
     """For the handler of the call that runs here."""
     _CALLER.set(identity)
+    _COMPLAINTS.set(complaints)
 
 
 def remembered(context: Any) -> PeerIdentity:
     """Who makes the call that runs here."""
     return _CALLER.get(None) or identity_of(context)
+
+
+def complaining(peer: str) -> Callable[[str], None] | None:
+    """Counts what the caller of the call that runs here may not do; None: nobody counts."""
+    complaints = _COMPLAINTS.get(None)
+    return None if complaints is None else partial(complaints.add, Complaint.FORBIDDEN, peer)
 
 
 class ExpiryTimer:

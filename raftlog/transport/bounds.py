@@ -12,6 +12,7 @@ from raftlog.resource_limits import ITEMS_A_SLICE, RETRY_AFTER_MS
 from raftlog.shares import Shares
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.complaints import Complaint, Complaints
+from raftlog.transport.connections import Connections
 from raftlog.transport.send_budget import SendBudget
 from raftlog.transport.turns import Newcomers, Turns
 
@@ -42,6 +43,10 @@ class Bounds:
             )
             for pool in pools
         }
+        self.connections = Connections(
+            per_address=limits.max_connections_per_address,
+            per_principal=limits.max_connections_per_principal,
+        )
         self.streams = {pool: Shares(limits.max_streams) for pool in pools}
 
     def throttled(self, complaint: Complaint, peer: str, message: str) -> ApiError:

@@ -26,6 +26,7 @@ class Complaint(StrEnum):
     TOO_LARGE = "too_large"
     TOO_MANY_ITEMS = "too_many_items"
     TOO_MANY_STREAMS = "too_many_streams"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
     TOO_MUCH_WAITING = "too_much_waiting"
     UNKNOWN_KIND = "unknown_kind"
     SLOW_READER = "slow_reader"
@@ -38,6 +39,7 @@ _EVENT = {
     Complaint.TOO_LARGE: "message too large",
     Complaint.TOO_MANY_ITEMS: "too many items in a message",
     Complaint.TOO_MANY_STREAMS: "too many streams",
+    Complaint.TOO_MANY_CONNECTIONS: "too many connections",
     Complaint.TOO_MUCH_WAITING: "too many bytes wait",
     Complaint.UNKNOWN_KIND: "message of an unknown kind",
     Complaint.SLOW_READER: "a peer does not read",

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from raftlog.access import Access
+from raftlog.access import Access, Admitted
 from raftlog.errors import ApiError, ConfigError
 from raftlog.resource_limits import UNARY_MAX_BYTES
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
@@ -149,6 +149,20 @@ class GrpcListener:
         except ApiError as error:
             await abort(context, error)
             return
+        with self._bounds.connections.counted(peer, caller.identity) as why_not:
+            if why_not:
+                kind = Complaint.TOO_MANY_CONNECTIONS
+                await abort(context, self._bounds.throttled(kind, peer, why_not))
+            await self._run(conversation, acceptor, peer, context, caller)
+
+    async def _run(
+        self,
+        conversation: Conversation,
+        acceptor: Acceptor,
+        peer: str,
+        context: Any,
+        caller: Admitted,
+    ) -> None:
         await context.send_initial_metadata(((LINK_METADATA_KEY, "1"),))
         link = GrpcLink(context, peer, conversation, self._bounds, serves=True)
         link.identity, link.listener = caller.identity, self._name

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
+from raftlog.memory_bounds import memory_bounds
 from raftlog.observability.registry import gauge
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
 
 
-def transport_metrics(bounds: Bounds) -> Sequence[Metric]:
-    """For a node's registry."""
+def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
+    """For the registry of a node of this role."""
     refused = CounterMetricFamily(
         "raftlog_transport_complaints",
         "What peers did that a peer must not do, by kind.",
@@ -26,6 +27,17 @@ def transport_metrics(bounds: Bounds) -> Sequence[Metric]:
             "raftlog_transport_unsent_bytes",
             "Bytes that wait to be sent, on all links.",
             bounds.send_budget.total_bytes,
+        ),
+        gauge(
+            "raftlog_transport_waiting_bytes",
+            "Bytes of received messages that wait for their turn, on all links.",
+            bounds.waiting.total,
+        ),
+        gauge(
+            "raftlog_memory_bound_bytes",
+            "The most that each part of the node may hold in memory; metadata is not in it.",
+            *(((part,), most) for part, most in memory_bounds(bounds.limits, role).items()),
+            labels=("part",),
         ),
         gauge(
             "raftlog_transport_streams",

@@ -18,8 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.logger import get_logger
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.admitted import remembered
-from raftlog.transport.complaints import Complaints
+from raftlog.transport.admitted import complaining, remembered
 from raftlog.transport.statuses import (
     ERROR_METADATA_KEY,
     LEADER_METADATA_KEY,
@@ -50,7 +49,6 @@ def unary_handler(
     explicit: Mapping[str, Explicit] | None = None,
     listener: str = "",
     without: Collection[str] = (),
-    complaints: Complaints | None = None,
 ) -> Any:
     """One generic handler for all unary methods of a service, for
     ``Transport.listen(extra_handlers=...)``.
@@ -58,8 +56,8 @@ def unary_handler(
     A method is served by its entry in ``explicit`` (request message -> response message), or else
     by ``answer`` (``request_item`` -> response item) through the field of the items' oneof ``body``
     that has the method's types. Both may raise ApiError. ``listener``: which one serves it;
-    ``without``: the bodies whose methods do not exist there; ``complaints``: where forbidden calls
-    are counted. Raises ValueError for a method that neither serves.
+    ``without``: the bodies whose methods do not exist there. Raises ValueError for a method that
+    neither serves.
     """
     explicit = explicit or {}
     handlers: dict[str, Any] = {}
@@ -67,12 +65,12 @@ def unary_handler(
         if method.client_streaming or method.server_streaming:
             continue
         if method.name in explicit:
-            call = _explicit_call(explicit[method.name], listener, complaints)
+            call = _explicit_call(explicit[method.name])
         elif request_item is not None and answer is not None:
             body = _body_of(method, request_item)
             if body in without:
                 continue
-            call = _body_call(body, request_item, answer, listener, complaints)
+            call = _body_call(body, request_item, answer, listener)
         else:
             raise ValueError(f"nothing serves {method.full_name}")
         handlers[method.name] = grpc.unary_unary_rpc_method_handler(
@@ -83,17 +81,19 @@ def unary_handler(
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
-def _explicit_call(
-    answer: Explicit, listener: str, complaints: Complaints | None
-) -> Callable[[Any, Any], Awaitable[Any]]:
+def _explicit_call(answer: Explicit) -> Callable[[Any, Any], Awaitable[Any]]:
     async def call(request: Any, context: Any) -> Any:
-        caller = Caller(peer_address(context), remembered(context), listener, complaints)
         try:
-            return await answer(request, caller)
+            return await answer(request, _caller(context, ""))
         except Exception as error:
             return await _abort(context, error)
 
     return call
+
+
+def _caller(context: Any, listener: str) -> Caller:
+    peer = peer_address(context)
+    return Caller(peer, remembered(context), listener, complaining(peer))
 
 
 def _body_of(method: MethodDescriptor, request_item: type[Message]) -> str:
@@ -114,11 +114,7 @@ def _body_of(method: MethodDescriptor, request_item: type[Message]) -> str:
 
 
 def _body_call(
-    body: str,
-    request_item: type[Message],
-    answer: Answer,
-    listener: str,
-    complaints: Complaints | None,
+    body: str, request_item: type[Message], answer: Answer, listener: str
 ) -> Callable[[Any, Any], Awaitable[Any]]:
     takes_timeout = "timeout_ms" in request_item.DESCRIPTOR.fields_by_name
 
@@ -130,8 +126,7 @@ def _body_call(
                 # At least 1: 0 would mean the server's default, which is longer than what the
                 # client has left.
                 item.timeout_ms = max(1, math.floor(min(remaining_s, 2**31 / 1000 - 1) * 1000))
-            caller = Caller(peer_address(context), remembered(context), listener, complaints)
-            response = await answer(item, caller)
+            response = await answer(item, _caller(context, listener))
         except Exception as error:
             return await _abort(context, error)
         if response.error.error_code != ErrorCode.NONE:

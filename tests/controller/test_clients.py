@@ -6,10 +6,11 @@ from typing import Any
 
 from deciding import Cell, Decided, envelope
 
-from controller.decisions.clients.clients import CHECK_INTERVAL_S, IDLE, TOO_MANY
+from controller.decisions.clients.clients import CHECK_INTERVAL_S, IDLE, TOO_MANY, too_many
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import WINDOW
+from raftlog.metadata.entities import OwnedClient
 from raftlog.metadata.records import RecordType, record
 from raftlog.wire.common.v1.common_pb2 import ClientIdentity
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -180,6 +181,17 @@ def test_the_longest_idle_goes_when_there_are_too_many() -> None:
     third = Writer(cell)
     assert closed(cell) == [(second.id, TOO_MANY)]
     assert sorted(cell.pending.snapshot().clients) == [first.id, third.id]
+
+
+def test_nobody_loses_a_client_because_somebody_else_opens_many() -> None:
+    clients = [
+        OwnedClient(number, "c", number, 1, who)
+        for number, who in enumerate(["User:a", "User:b", "User:b", "User:b", "User:c"])
+    ]
+    assert [one.id for one in too_many(clients, 1)] == [1]
+    assert [one.id for one in too_many(clients, 2)] == [1, 2]
+    # All have one now: the longest idle of each in turn, by name.
+    assert sorted(one.id for one in too_many(clients, 5)) == [0, 1, 2, 3, 4]
 
 
 def test_idle_clients_are_closed_in_log_time() -> None:

@@ -8,6 +8,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -269,6 +270,37 @@ def test_streams_are_bounded_and_shared_among_connections() -> None:
             await until(lambda: not world.server.bounds.streams["CONTROLLER"].total)  # type: ignore[attr-defined]
 
     run_real(scenario, replace(LIMITS, max_streams=10))
+
+
+def test_connections_of_one_address_are_bounded_and_come_back() -> None:
+    async def scenario(world: World) -> None:
+        server = Recorder(echo)
+        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        async with AsyncExitStack() as stack:
+            channels = [
+                await stack.enter_async_context(
+                    grpc.aio.insecure_channel(listener.address, options=own)
+                )
+                for _ in range(3)
+            ]
+            # Several streams of one connection are one connection.
+            streams = [one.stream_stream(Conversation.CONTROLLER.value)() for one in channels[:2]]
+            streams.append(channels[0].stream_stream(Conversation.CONTROLLER.value)())
+            await until(lambda: len(server.links) == 3)
+            third = channels[2].stream_stream(Conversation.CONTROLLER.value)
+            says_when_to_come_back(await end_of(third()))
+            reflection = channels[2].unary_unary("/grpc.health.v1.Health/Check")
+            assert await reflection(b"")
+            assert complaints(world) == {Complaint.TOO_MANY_CONNECTIONS: 1}
+            streams[1].cancel()
+            connections = world.server.bounds.connections  # type: ignore[attr-defined]
+            await until(lambda: connections.of("address", "127.0.0.1") == 1)
+            late = third()
+            await until(lambda: len(server.links) == 4)
+            late.cancel()
+
+    run_real(scenario, replace(LIMITS, max_connections_per_address=2))
 
 
 def test_calls_of_one_connection_do_not_wait_behind_those_of_another() -> None:

@@ -10,8 +10,9 @@ from transport_worlds import Recorder, World, echo, run_real
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import Conversation
+from raftlog.transport.complaints import Complaint
 from raftlog.transport.unary import ERROR_METADATA_KEY, LEADER_METADATA_KEY, STATUS, unary_handler
-from raftlog.transport.unary_link import Caller
+from raftlog.transport.unary_link import Caller, UnaryLink
 from raftlog.transport.wire_errors import error_from_wire, error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
 from raftlog.wire.common.v1 import common_pb2
@@ -91,6 +92,23 @@ def test_each_method_goes_through_its_own_body() -> None:
         stream.cancel()
 
     controller_test(answer, test)
+
+
+def test_what_a_caller_may_not_do_is_counted() -> None:
+    async def scenario(world: World) -> None:
+        async def answer(item: Any, caller: Caller) -> controller_pb2.ControllerResponse:
+            UnaryLink(caller).forbidden("no")
+            return controller_pb2.ControllerResponse()
+
+        handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, answer)
+        listener = await world.server.listen(world.bind, {}, extra_handlers=[handler])
+        async with grpc.aio.insecure_channel(listener.address) as channel:
+            stub = controller_pb2_grpc.ControllerStub(channel)
+            await stub.DescribeBrokers(controller_pb2.DescribeBrokersRequest())
+        complaints = world.server.bounds.complaints  # type: ignore[attr-defined]
+        assert complaints.counts == {Complaint.FORBIDDEN: 1}
+
+    run_real(scenario)
 
 
 def test_the_clients_deadline_becomes_the_requests_timeout() -> None:

@@ -11,14 +11,16 @@ Why: docs/decisions/017-exactly-once-writes.md
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 
 from controller.decision import Write, refuse
 from controller.settings import ControllerSettings
 from controller.state.epoch_log import PendingImage
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
-from raftlog.metadata.entities import ClientResult, owner_of
+from raftlog.metadata.entities import Client, ClientResult, owner_of
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import supports_acls, supports_clients
@@ -128,8 +130,8 @@ def close_client(view: ImageView, request: rpc.CloseClientRequest) -> Write:
 
 
 class ClientExpiry:
-    """Closes clients that wrote nothing for long, counted in log time, and the longest idle above
-    the bound on their number.
+    """Closes clients that wrote nothing for long, counted in log time; and above the bound on their
+    number, of the principal that has the most those that are idle for the longest.
     """
 
     def __init__(self, settings: ControllerSettings, now: float) -> None:
@@ -153,15 +155,32 @@ class ClientExpiry:
             key=lambda client: (client.last_write_ms, client.id),
         )
         if excess > 0:
-            return _close(
-                [client.id for client in clients[: min(excess, self._max_records)]], TOO_MANY
-            )
+            chosen = too_many(clients, min(excess, self._max_records))
+            return _close([client.id for client in chosen], TOO_MANY)
         horizon = pending.timestamp_ms - self._idle_max_ms
         idle = [client.id for client in clients if client.last_write_ms < horizon]
         if idle:
             return _close(idle[: self._max_records], IDLE)
         self.next_check = now + CHECK_INTERVAL_S
         return None
+
+
+def too_many(clients: Sequence[Client], excess: int) -> list[Client]:
+    """Those to close, of all clients in the order of their last write.
+
+    Nobody loses a client because somebody else opens many.
+    """
+    queues: dict[str, deque[Client]] = {}
+    for client in clients:
+        queues.setdefault(owner_of(client), deque()).append(client)
+    most = [(-len(queue), owner) for owner, queue in queues.items()]
+    heapify(most)
+    chosen: list[Client] = []
+    while len(chosen) < excess:
+        count, owner = heappop(most)
+        chosen.append(queues[owner].popleft())
+        heappush(most, (count + 1, owner))
+    return chosen
 
 
 def _close(

@@ -1,6 +1,4 @@
-"""Who may make a unary call that belongs to no conversation: what a guard asks of each message is
-asked of it, too.
-"""
+"""Guards a unary call that is no request of a conversation: DescribeQuorum."""
 
 from __future__ import annotations
 
@@ -13,19 +11,13 @@ from raftlog.transport.api import Conversation, Link
 
 
 def check_call(
-    conversation: Conversation,
-    method: str,
-    request: Any,
-    link: Link,
-    authentication: Authentication | None,
-    duties: Duties,
+    method: str, request: Any, link: Link, authentication: Authentication, duties: Duties
 ) -> None:
-    """Raises ApiError if the other side of ``link`` may not call it, or not so often.
+    """Raise ApiError for one who may not make the call, or makes too many; a refusal is counted and
+    told to the audit log.
 
-    ``conversation``: one of the same service. ``method``: its row in the table of permissions.
+    ``method``: a row of the table of permissions; ``link``: the caller's.
     """
-    if authentication is None:
-        return
     asker = authentication.asker_of(link.identity, link.peer, node=duties.nodes_come)
     if duties.quotas is not None and asker.node_id is None:
         duties.quotas.check(asker.caller)
@@ -36,6 +28,6 @@ def check_call(
     except ApiError as error:
         link.forbidden(error.message)
         if duties.auditor is not None:
-            audited = AuditedLink(duties.auditor, conversation, link)
-            audited.refused(request, asker.caller, error.message, method=method)
+            told = AuditedLink(duties.auditor, Conversation.QUORUM, link)
+            told.refused(request, asker.caller, error.message, method)
         raise

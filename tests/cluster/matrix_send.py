@@ -1,0 +1,194 @@
+"""Sends the cases of the matrix and says what became of each: the shell around the tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from google.protobuf import descriptor_pb2
+from matrix_callers import Caller, Listener
+from matrix_cases import ALLOWED, NONE, Case, Kind, Verdict
+from matrix_outcomes import of_response, of_status
+from matrix_requests import request_of
+from matrix_rpcs import Method, Rpc, types_of
+from matrix_verdicts import named_node
+from matrix_world import World
+
+from raftlog.transport.api import Conversation
+from raftlog.transport.conversations import WIRES
+from raftlog.transport.grpc_dialer import LINK_METADATA_KEY
+from raftlog.wire.broker.v1 import broker_pb2 as broker
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+from grpc_health.v1 import health_pb2  # isort: skip
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # isort: skip
+
+TIMEOUT_S = 30.0
+
+
+async def send(world: World, cases: Sequence[Case]) -> list[tuple[Case, Verdict]]:
+    """Those of one caller on one listener, all at once."""
+    caller, listener = cases[0].caller, cases[0].listener
+    found: list[tuple[Case, Verdict]] = []
+    for role in {one.rpc.role for one in cases}:
+        async with world.channel(caller, listener, role) as channel:
+            metadata = world.metadata(caller)
+            tasks = [
+                _send_some(channel, metadata, world, some)
+                for some in _together([one for one in cases if one.rpc.role == role])
+            ]
+            for group in await asyncio.gather(*tasks):
+                found += group
+    return found
+
+
+async def methods_of(world: World, caller: Caller, listener: Listener, role: str) -> list[Method]:
+    """What the listener itself says it serves."""
+    async with world.channel(caller, listener, role) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        call = stub.ServerReflectionInfo(metadata=world.metadata(caller))
+        ask = reflection_pb2.ServerReflectionRequest
+        await call.write(ask(list_services=""))
+        names = [one.name for one in (await call.read()).list_services_response.service]
+        methods: list[Method] = []
+        for name in names:
+            await call.write(ask(file_containing_symbol=name))
+            files = (await call.read()).file_descriptor_response.file_descriptor_proto
+            methods += _methods_in(files, name)
+        call.cancel()
+    return methods
+
+
+def _methods_in(files: Iterable[bytes], service: str) -> list[Method]:
+    parsed = [descriptor_pb2.FileDescriptorProto.FromString(one) for one in files]
+    return [
+        Method(service, method.name, method.client_streaming)
+        for file in parsed
+        for one in file.service
+        if f"{file.package}.{one.name}" == service
+        for method in one.method
+    ]
+
+
+def _together(cases: Sequence[Case]) -> list[list[Case]]:
+    """Those of a conversation with many kinds of bodies go in one stream."""
+    streams: dict[str, list[Case]] = {}
+    for one in cases:
+        conversation = one.rpc.conversation
+        shared = conversation is not None and not WIRES[conversation].to_server.single
+        streams.setdefault(one.rpc.path if shared else str(one.rpc), []).append(one)
+    return list(streams.values())
+
+
+async def _send_some(
+    channel: Any, metadata: Any, world: World, cases: list[Case]
+) -> list[tuple[Case, Verdict]]:
+    conversation = cases[0].rpc.conversation
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            if conversation is not None:
+                return await _converse(channel, metadata, world, conversation, cases)
+            (case,) = cases
+            return [(case, await _call(channel, metadata, world, case))]
+    except TimeoutError as error:
+        raise AssertionError(f"no answer in {TIMEOUT_S:g} s: {cases[0]}, ...") from error
+
+
+async def _call(channel: Any, metadata: Any, world: World, case: Case) -> Verdict:
+    rpc = case.rpc
+    try:
+        if rpc.of_grpc:
+            return await _of_grpc(channel, metadata, rpc)
+        _, response_type = types_of(rpc.method)
+        request = _unary_request(case, world)
+        data = await channel.unary_unary(rpc.path)(
+            request.SerializeToString(), timeout=TIMEOUT_S, metadata=metadata
+        )
+    except grpc.aio.AioRpcError as error:
+        return of_status(error.code(), error.trailing_metadata(), case, error.details())
+    return of_response(response_type.FromString(data), case)
+
+
+async def _of_grpc(channel: Any, metadata: Any, rpc: Rpc) -> Verdict:
+    empty = health_pb2.HealthCheckRequest().SerializeToString()
+    if rpc.method.streams:
+        ask = reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
+        await channel.stream_unary(rpc.path)(iter([ask]), timeout=TIMEOUT_S, metadata=metadata)
+    elif rpc.method.name == "Watch":
+        call = channel.unary_stream(rpc.path)(empty, metadata=metadata)
+        if await call.read() is grpc.aio.EOF:
+            raise AssertionError(await call.code())
+        call.cancel()
+    else:
+        await channel.unary_unary(rpc.path)(empty, timeout=TIMEOUT_S, metadata=metadata)
+    return ALLOWED
+
+
+async def _converse(
+    channel: Any, metadata: Any, world: World, conversation: Conversation, cases: list[Case]
+) -> list[tuple[Case, Verdict]]:
+    wires = WIRES[conversation]
+    items = [_item(conversation, number, one, world) for number, one in enumerate(cases, 1)]
+    waiting = dict(enumerate(cases, 1))
+    found: list[tuple[Case, Verdict]] = []
+    call = channel.stream_stream(conversation.value)(metadata=metadata)
+    # Not written before it is let in: gRPC would say INTERNAL, if the call ends meanwhile.
+    opened = LINK_METADATA_KEY in dict(await call.initial_metadata() or ())
+    if opened:
+        for envelope in wires.to_server.envelopes([one.SerializeToString() for one in items]):
+            await call.write(envelope)
+    while opened and waiting:
+        data = await call.read()
+        if data is grpc.aio.EOF:
+            break
+        for answer in wires.to_client.decode(data, 1 << 20):
+            number = 1 if wires.to_client.single else answer.correlation_id
+            if number in waiting:  # A broker also says unasked what it offers.
+                case = waiting.pop(number)
+                found.append((case, of_response(answer, case)))
+    if waiting:
+        code, why = await call.code(), await call.details()
+        assert not opened, (str(next(iter(waiting.values()))), code, why)
+        trailing = await call.trailing_metadata()
+        found += [(one, of_status(code, trailing, one, why)) for one in waiting.values()]
+    call.cancel()
+    return found
+
+
+def _message(case: Case, world: World) -> Any:
+    """One that would do damage where it is to be refused."""
+    kind, codes = case.verdict.kind, case.verdict.codes
+    if kind in (Kind.REFUSED, Kind.PARTLY):
+        harms = [index for index, code in enumerate(codes) if code is not NONE]
+    else:
+        harms = [] if kind is Kind.ALLOWED else list(range(8))
+    return request_of(case.rpc, named_node(case.caller), world.facts, harms)
+
+
+def _unary_request(case: Case, world: World) -> Any:
+    message, carried = _message(case, world), case.rpc.carried
+    return _envelope(controller.ControllerRequest, carried, message, case) if carried else message
+
+
+def _item(conversation: Conversation, number: int, case: Case, world: World) -> Any:
+    rpc, message = case.rpc, _message(case, world)
+    if conversation is Conversation.QUORUM:
+        return quorum.QuorumMessage(correlation_id=number, **{rpc.body: message})
+    if conversation is Conversation.CONTROLLER:
+        return _envelope(controller.ControllerRequest, rpc.body, message, case, number)
+    if conversation is Conversation.BROKER:
+        if rpc.carried:
+            message = _envelope(controller.ControllerRequest, rpc.carried, message, case)
+        return broker.BrokerRequest(correlation_id=number, **{rpc.body: message})
+    return message
+
+
+def _envelope(kind: Any, body: str, message: Any, case: Case, number: int = 0) -> Any:
+    request = kind(correlation_id=number, **{body: message})
+    if case.caller.states:
+        request.client.principal, request.client.host = case.caller.states, "127.0.0.1"
+    return request

@@ -1,0 +1,119 @@
+"""Every request that reflection finds, by every kind of caller, on every listener: what becomes of
+it is what the tables of permissions say, and what is refused changes nothing.
+
+With ``-s`` a summary is printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pytest
+from matrix_callers import CLIENTS, INTERNAL, LISTENERS, TOKENS, Caller, Certificate, Token, callers
+from matrix_cases import Case, Kind, Verdict
+from matrix_cluster import running
+from matrix_rpcs import Method, Rpc, methods_of_build, rpcs_of
+from matrix_send import methods_of, send
+from matrix_table import cases_of, summary
+from matrix_world import ROOT, Tip, World
+
+ROLES = ("controller", "broker")
+AT_ONCE = 4
+ROOT_BY_TOKEN = Caller("root", Certificate.NONE, token=Token.GOOD, subject="admin")
+IN_GATE = {
+    "another CA's admin", "expired node", "literal", "admin", "denied-part", "broker",
+    "removed voter", "token of without", "token signed with another key",
+}  # fmt: skip
+OF_GRPC = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with running(tmp_path_factory.mktemp("matrix")) as made:
+        yield made
+
+
+async def reflected(world: World) -> list[Rpc]:
+    """What the listeners of nodes say they serve: the others say nothing more."""
+    rpcs: list[Rpc] = []
+    found: set[Method] = set()
+    for role in ROLES:
+        told = {
+            listener: await methods_of(
+                world, ROOT if listener.certificates else ROOT_BY_TOKEN, listener, role
+            )
+            for listener in LISTENERS
+        }
+        assert set(told[CLIENTS]) == set(told[TOKENS]) <= set(told[INTERNAL])
+        rpcs += rpcs_of(role, told[INTERNAL])
+        found.update(told[INTERNAL])
+    assert {one for one in found if one.service not in OF_GRPC} == methods_of_build()
+    assert {one.method for one in rpcs} == found, "a method has no case"
+    return rpcs
+
+
+class Played(NamedTuple):
+    """``tips``: where the quorum and its log were behind each group of cases."""
+
+    outcomes: list[tuple[Case, Verdict]]
+    tips: set[Tip]
+
+    @property
+    def differences(self) -> list[str]:
+        return [
+            f"{case}: the table says {case.verdict}, found {verdict}"
+            for case, verdict in self.outcomes
+            if verdict != case.verdict
+        ]
+
+
+async def sent(world: World, cases: Sequence[Case]) -> Played:
+    """Those of one caller on one listener all at once, a few such groups at a time."""
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for one in cases:
+        groups.setdefault((one.caller.name, one.listener.name), []).append(one)
+    places = asyncio.Semaphore(AT_ONCE)
+    played = Played([], set())
+
+    async def send_group(some: list[Case]) -> None:
+        async with places:
+            played.outcomes.extend(await send(world, some))
+            played.tips.add(await world.tip())
+
+    await asyncio.gather(*(send_group(some) for some in groups.values()))
+    return played
+
+
+async def play(world: World, everybody: Sequence[Caller]) -> None:
+    """What is refused, in whole or in part, comes first: nothing else writes meanwhile."""
+    cases = cases_of(everybody, await reflected(world), world.facts)
+    print(f"\n{summary(cases)}")
+    before, tip = await world.settled(), await world.tip()
+    refused = await sent(world, [one for one in cases if one.verdict.kind is not Kind.ALLOWED])
+    assert refused.differences == []
+    assert refused.tips == {tip}
+    assert await world.settled() == before
+    allowed = await sent(world, [one for one in cases if one.verdict.kind is Kind.ALLOWED])
+    assert allowed.differences == []
+    assert {(one.leader_id, one.epoch) for one in allowed.tips} == {(tip.leader_id, tip.epoch)}
+    done = [case for case, _ in (*refused.outcomes, *allowed.outcomes)]
+    assert sorted(map(str, done)) == sorted(map(str, cases)), "none is skipped"
+
+
+def test_each_verdict_is_the_tables_and_a_refusal_changes_neither_state_nor_epoch(
+    world: World,
+) -> None:
+    """Of some callers: the others are for the night."""
+    everybody = [one for one in callers(world.facts.nodes) if one.name in IN_GATE]
+    assert {one.name for one in everybody} == IN_GATE
+    asyncio.run(play(world, everybody))
+
+
+@pytest.mark.nightly
+def test_each_verdict_of_every_caller_is_the_tables_and_a_refusal_changes_nothing(
+    world: World,
+) -> None:
+    everybody = callers(world.facts.nodes)
+    asyncio.run(play(world, everybody))

@@ -1,0 +1,60 @@
+"""A call that is no request of a conversation is guarded like one: refused, counted, told."""
+
+from __future__ import annotations
+
+import pytest
+from test_audit import ALICE, NODE, FakeLink, Memory
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import NodeRule, PeerIdentity
+from raftlog.metadata.image import Image
+from raftlog.security.audit import Auditor
+from raftlog.security.authorization import Authorization
+from raftlog.security.authorizer import Authorizer
+from raftlog.security.guard import Authentication, Duties, LogReaders
+from raftlog.security.quotas import Quotas
+from raftlog.security.single_calls import check_call
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+
+RULE = Authentication(NodeRule.parse("CN=node-{id}"))
+
+
+class CountingLink(FakeLink):
+    def __init__(self, identity: PeerIdentity) -> None:
+        super().__init__(identity)
+        self.complaints: list[str] = []
+
+    def forbidden(self, what: str) -> None:
+        self.complaints.append(what)
+
+
+def check(link: FakeLink, duties: Duties) -> None:
+    check_call("DescribeQuorum", quorum.DescribeQuorumRequest(), link, RULE, duties)
+
+
+def test_who_may_not_is_refused_counted_and_told() -> None:
+    memory, link = Memory(), CountingLink(ALICE)
+    readers = LogReaders(Authorization(Authorizer()), Image)
+    with pytest.raises(ApiError, match=r"User:CN=alice from 10\.0\.0\.1 may not DESCRIBE") as found:
+        check(link, Duties(readers, Auditor(3, "c", memory, lambda: 1)))
+    assert found.value.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert link.complaints == [found.value.message]
+    (event,) = memory.events
+    assert (event.service, event.method, event.refused) == ("Quorum", "DescribeQuorum", True)
+
+
+def test_a_node_may_look_where_nodes_come_and_is_a_client_elsewhere() -> None:
+    readers = LogReaders(Authorization(Authorizer()), Image)
+    check(FakeLink(NODE), Duties(readers))
+    with pytest.raises(ApiError):
+        check(FakeLink(NODE), Duties(readers, nodes_come=False))
+
+
+def test_who_asks_too_often_is_told_to_wait_and_a_node_is_not() -> None:
+    duties = Duties(quotas=Quotas(per_principal=1, per_address=0, clock=lambda: 0.0))
+    check(FakeLink(ALICE), duties)
+    with pytest.raises(ApiError) as found:
+        check(FakeLink(ALICE), duties)
+    assert found.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    for _ in range(3):
+        check(FakeLink(NODE), duties)

@@ -1,0 +1,53 @@
+"""Connections that have a call open, counted by address and by principal."""
+
+from contextlib import ExitStack
+
+from raftlog.identity import ANONYMOUS, PeerIdentity
+from raftlog.transport.connections import Connections
+
+ALICE = PeerIdentity("CN=alice", frozenset({"CN=alice"}), "ab")
+BOB = PeerIdentity("CN=alice", frozenset({"CN=alice"}), "ab", "User:bob")
+
+
+def entered(connections: Connections, stack: ExitStack, peer: str, identity: PeerIdentity) -> str:
+    return stack.enter_context(connections.counted(peer, identity))
+
+
+def test_a_principal_has_so_many_connections_wherever_they_come_from() -> None:
+    connections = Connections(per_address=100, per_principal=2)
+    with ExitStack() as stack:
+        assert not entered(connections, stack, "10.0.0.1:1", ALICE)
+        assert not entered(connections, stack, "10.0.0.2:1", ALICE)
+        why = entered(connections, stack, "10.0.0.3:1", ALICE)
+        assert why == "CN=alice uses 2 connections already, the most of one principal"
+        # Another call of a connection is no other connection.
+        assert not entered(connections, stack, "10.0.0.2:1", ALICE)
+        # A token's principal is another one, with or without a certificate.
+        assert not entered(connections, stack, "10.0.0.3:1", BOB)
+        assert not entered(connections, stack, "10.0.0.4:1", ANONYMOUS)
+    assert connections.of("principal", "CN=alice") == 0
+    with ExitStack() as stack:
+        assert not entered(connections, stack, "10.0.0.3:1", ALICE)
+
+
+def test_an_address_has_so_many_connections_whoever_they_are_of() -> None:
+    connections = Connections(per_address=2, per_principal=100)
+    with ExitStack() as stack:
+        assert not entered(connections, stack, "[::1]:1", ALICE)
+        assert not entered(connections, stack, "[::1]:2", ANONYMOUS)
+        why = entered(connections, stack, "[::1]:3", BOB)
+        assert why == "[::1] uses 2 connections already, the most of one address"
+        assert connections.of("address", "[::1]") == 2
+    assert connections.of("address", "[::1]") == 0
+
+
+def test_a_connection_with_calls_counts_until_the_last_has_ended() -> None:
+    connections = Connections(per_address=1, per_principal=1)
+    with ExitStack() as later:
+        with ExitStack() as first:
+            assert not entered(connections, first, "a:1", ALICE)
+            assert not entered(connections, later, "a:1", ALICE)
+        with ExitStack() as stack:
+            assert entered(connections, stack, "a:2", ALICE)
+    with ExitStack() as stack:
+        assert not entered(connections, stack, "a:2", ALICE)
