@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from raftlog.errors import ErrorCode
 from raftlog.identity import PeerIdentity
 from raftlog.metadata.acls import Resource
+from raftlog.security.audit_acls import changed_acls
 from raftlog.security.audit_event import (
     MAX_RESOURCES,
     REFUSALS,
@@ -90,6 +91,7 @@ class Outcome(NamedTuple):
     offset: int = -1
     epoch: int = -1
     unknown: bool = False
+    acls: tuple[str, ...] = ()
 
 
 class _Asked(NamedTuple):
@@ -209,6 +211,7 @@ class AuditedLink:
             token = response.write.token
             offset, epoch = token.offset, token.epoch
         outcome = Outcome(error.error_code, error.error_message, codes, offset, epoch)
+        outcome = outcome._replace(acls=changed_acls(asked.kind, asked.body, response))
         verdicts = self._auditor.verdicts_of(asked.row, asked.caller)
         self._tell(asked, outcome, verdict_of=verdicts)
 
@@ -241,6 +244,7 @@ class AuditedLink:
                 item_codes=frozenset(filter(None, outcome.codes)),
                 unknown=outcome.unknown,
                 more_resources=more,
+                acls=outcome.acls,
             )
         )
 

@@ -73,6 +73,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     """Whether it may or may not have been executed."""
     more_resources: int = 0
     left_out: int = 0
+    acls: tuple[str, ...] = ()
+    """The entries that it added or removed, at most MAX_RESOURCES."""
 
     @property
     def refused(self) -> bool:
@@ -121,6 +123,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
                 "peer": {"ip": host, "port": port},
                 "offset": self.offset,
                 "epoch": self.epoch,
+                "acl_entries": self.acls,
                 "more_resources": self.more_resources,
                 "left_out": self.left_out,
             },

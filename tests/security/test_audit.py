@@ -165,6 +165,33 @@ def test_an_item_that_is_refused_is_told_with_the_entry_that_decides() -> None:
     assert (second.error_code, second.verdict.why) == (0, Why.NO_ENTRY)
 
 
+def test_which_entries_were_added_and_removed_is_told() -> None:
+    world = World(C.CONTROLLER)
+    entries = [
+        controller.AccessControlEntry(
+            resource_type=AclResourceType.TOPIC, resource_name=name, pattern_type=3,
+            principal="User:bob", host="*", operation=AclOperation.READ, permission_type=3,
+        ) for name in "tuv"
+    ]  # fmt: skip
+    added, existed, invalid = (controller.CreateAclsResult() for _ in range(3))
+    existed.existed, invalid.error.error_code = True, ErrorCode.INVALID_REQUEST
+    create_acls = controller.CreateAclsRequest(creations=entries)
+    world.ask(controller.ControllerRequest(correlation_id=7, create_acls=create_acls))
+    created = controller.CreateAclsResponse(results=[added, existed, invalid])
+    world.answer(controller.ControllerResponse(correlation_id=7, create_acls=created))
+    said = ("ALLOW User:bob from any host: READ on TOPIC LITERAL t",)
+    assert world.one.acls == said
+    assert world.one.document()["unmapped"]["acl_entries"] == said
+    for validate_only, told in ((True, ()), (False, said)):
+        world.memory.events.clear()
+        delete_acls = controller.DeleteAclsRequest(validate_only=validate_only)
+        world.ask(controller.ControllerRequest(correlation_id=8, delete_acls=delete_acls))
+        deleted = controller.DeleteAclsResponse()
+        deleted.results.add(matching_acls=entries[:1])
+        world.answer(controller.ControllerResponse(correlation_id=8, delete_acls=deleted))
+        assert world.one.acls == told
+
+
 def test_who_a_broker_forwards_for_is_told_and_which_broker() -> None:
     world = World(C.CONTROLLER, NODE)
     forwarded = create()
