@@ -1,0 +1,258 @@
+"""A cluster under attack: what it says about itself, its operator, and how it is mended."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster_kit import CLIENT_METRICS, PATIENCE_S, setting, until_true
+from stranger import Stranger
+
+from raftlog import batch
+from raftlog.cli.client_security import ClientSecurity
+from raftlog.cli.local import LocalCluster, Node
+from raftlog.cli.quorum_queries import ask_node
+from raftlog.client.broker_client import BrokerClient
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.log_reader import LogReader
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import Broker, Partition
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.tls import TlsConfig
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.data.v1 import data_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+
+TOPIC = "orders"
+ASK_S = 2.0
+
+
+@dataclass(frozen=True)
+class State:
+    """What an attack could change, as the cluster and the stranger see it at one moment."""
+
+    leader: quorum_pb2.DescribeQuorumResponse
+    log_ends: dict[int, int]
+    """Controller -> the end of its log, by its own account."""
+    image: Image
+    principals: frozenset[str]
+    """Who has written, as the log says."""
+    led: data_pb2.LedPartition | None
+    """The topic's partition, by its leader's account."""
+    loot: tuple[str, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        return self.leader.leader_epoch
+
+    @property
+    def voters(self) -> dict[int, str]:
+        return {one.replica_id: one.endpoint for one in self.leader.voters}
+
+    @property
+    def partition(self) -> Partition | None:
+        topic_id = self.image.topic_ids.get(TOPIC)
+        return None if topic_id is None else self.image.partitions[topic_id, 0]
+
+    @property
+    def configs(self) -> frozenset[str]:
+        """The names that ``setting`` was written under."""
+        return frozenset(name for kind, name in self.image.configs if kind == CLIENT_METRICS)
+
+    def broker(self, broker_id: int) -> Broker | None:
+        return self.image.brokers.get(broker_id)
+
+
+@dataclass
+class Siege:
+    """``tls``: what its operator shows; it may do everything."""
+
+    cluster: LocalCluster
+    tls: TlsConfig | None = None
+    paused: set[str] = field(default_factory=set)
+
+    def up(self, role: str) -> list[Node]:
+        return [
+            one for one in self.cluster.nodes if one.role == role and one.name not in self.paused
+        ]
+
+    def node(self, node_id: int) -> Node:
+        return next(one for one in self.cluster.nodes if one.node_id == node_id)
+
+    @contextmanager
+    def pausing(self, *node_ids: int) -> Iterator[None]:
+        """These stand still meanwhile."""
+        names = [self.node(one).name for one in node_ids]
+        self.paused.update(names)
+        for name in names:
+            self.cluster.kill(name, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for name in names:
+                self.cluster.kill(name, signal.SIGCONT)
+            self.paused.clear()
+
+    @asynccontextmanager
+    async def operator(self) -> AsyncIterator[Operator]:
+        transport = GrpcTransport(tls=self.tls)
+        made = Operator(self, transport)
+        try:
+            yield made
+        finally:
+            made.close()
+            await transport.close()
+
+
+class Operator:
+    """Looks, writes and mends."""
+
+    def __init__(self, siege: Siege, transport: GrpcTransport) -> None:
+        self._siege, self._transport = siege, transport
+        rng = random.Random(0)
+        controllers, brokers = siege.cluster.controllers, siege.cluster.brokers
+        self.controllers = ControllerClient(
+            transport, [one.endpoint for one in controllers], rng=rng
+        )
+        self._brokers = {
+            one.node_id: BrokerClient(transport, [one.endpoint], rng=rng) for one in brokers
+        }
+
+    def close(self) -> None:
+        self.controllers.close()
+        for one in self._brokers.values():
+            one.close()
+
+    async def look(self, stranger: Stranger | None = None) -> State:
+        """As soon as somebody leads."""
+        found: list[State] = []
+
+        async def seen() -> bool:
+            state = await self._look(stranger)
+            found.extend([] if state is None else [state])
+            return bool(found)
+
+        await until_true(seen, "the cluster says how it is")
+        return found[-1]
+
+    async def write(self, name: str, **client: Any) -> pb.ControllerResponse:
+        """A value under this name; ``client``: what it says about itself."""
+        request = pb.ControllerRequest(incremental_alter_configs=setting(name, "x"), client=client)
+        return await self.controllers.call(request, timeout_s=PATIENCE_S)
+
+    async def produce(self, leader_id: int, topic_id: bytes, value: bytes) -> Any:
+        """A record that all in sync are to have."""
+        record = data_pb2.DataRecord(value=value).SerializeToString()
+        partition = data_pb2.ProducePartition(
+            topic_id=topic_id, current_leader_epoch=-1, records=[record]
+        )
+        request = data_pb2.ProduceRequest(acks=-1, timeout_ms=60_000, partitions=[partition])
+        return await self._brokers[leader_id].read(request, timeout_s=PATIENCE_S)
+
+    async def mend(self, like: State) -> None:
+        """Until the cluster is as it was: voters, brokers, the topic and its ISR.
+
+        A broker that was stopped or thrown out is begun anew.
+        """
+        cluster, now = self._siege.cluster, await self.look()
+        for node in cluster.brokers:
+            broker = now.broker(node.node_id)
+            if broker is None or not broker.active or broker.endpoint != node.endpoint:
+                await asyncio.to_thread(cluster.stop, [node.name])
+                await asyncio.to_thread(cluster.start, node.name)
+
+        async def mended() -> bool:
+            now = await self._look(None)
+            return now is not None and not await self._fix(now, like)
+
+        await until_true(mended, "the cluster is mended")
+
+    async def _fix(self, now: State, like: State) -> bool:
+        """Mend one thing; whether there was one."""
+        if now.voters != like.voters:
+            await self._fix_voters(now, like)
+            return True
+        brokers = [now.broker(one.node_id) for one in self._siege.cluster.brokers]
+        if not all(one is not None and one.active for one in brokers):
+            return True
+        if now.partition is None:
+            topic = pb.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=2)
+            await self.controllers.call(pb.CreateTopicsRequest(topics=[topic]))
+            return True
+        return len(now.partition.isr) < 2 or now.partition.leader < 0 or now.led is None
+
+    async def _fix_voters(self, now: State, like: State) -> None:
+        directories = {
+            one.replica_id: one.replica_directory_id
+            for state in (like, now)
+            for one in state.leader.voters
+        }
+        node_id = next(
+            one
+            for one in like.voters.keys() | now.voters
+            if like.voters.get(one) != now.voters.get(one)
+        )
+        names: dict[str, Any] = {"voter_id": node_id, "voter_directory_id": directories[node_id]}
+        endpoint = like.voters.get(node_id, "")
+        if not endpoint:
+            request: Any = pb.RemoveRaftVoterRequest(**names)
+        elif node_id in now.voters:
+            request = pb.UpdateRaftVoterRequest(**names, endpoint=endpoint)
+        else:
+            request = pb.AddRaftVoterRequest(**names, endpoint=endpoint)
+        await self.controllers.call(request, timeout_s=ASK_S)
+
+    async def _look(self, stranger: Stranger | None) -> State | None:
+        security = ClientSecurity(self._siege.tls)
+        answers = await asyncio.gather(
+            *(ask_node(one.endpoint, ASK_S, security) for one in self._siege.up("controller"))
+        )
+        said = [one.description for one in answers if one.description is not None]
+        leaders = [one for one in said if one.role == "leader"]
+        leader = max(leaders, key=lambda one: one.leader_epoch, default=None)
+        if leader is None or leader.leader_epoch < max(one.leader_epoch for one in said):
+            return None
+        try:
+            image, principals = await self._log(self._siege.node(leader.node_id).endpoint)
+        except ApiError:
+            return None
+        return State(
+            leader,
+            {one.node_id: one.log_end_offset for one in said},
+            image,
+            principals,
+            await self._led(image),
+            () if stranger is None else tuple(stranger.loot),
+        )
+
+    async def _log(self, endpoint: str) -> tuple[Image, frozenset[str]]:
+        reader = LogReader(self._transport, [endpoint], rng=random.Random(0), timeout_s=ASK_S)
+        builder, principals = ImageBuilder(Image()), set[str]()
+        try:
+            end = (await reader.info()).high_watermark
+            async for chunk in reader.chunks(0, end):
+                builder.apply_chunk(chunk)
+                principals.update(one.principal for one in batch.headers(chunk, verify=False))
+        finally:
+            reader.close()
+        return builder.snapshot(), frozenset(principals)
+
+    async def _led(self, image: Image) -> data_pb2.LedPartition | None:
+        topic_id = image.topic_ids.get(TOPIC)
+        if topic_id is None or (leader := image.partitions[topic_id, 0].leader) < 0:
+            return None
+        key = data_pb2.PartitionKey(topic_id=topic_id)
+        request = data_pb2.BrokerMetadataRequest(partitions=[key])
+        try:
+            answer = await self._brokers[leader].read(request, timeout_s=ASK_S)
+        except ApiError:
+            return None
+        (found,) = answer.broker_metadata.partitions
+        return None if found.error_code != ErrorCode.NONE else found
