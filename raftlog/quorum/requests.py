@@ -190,15 +190,15 @@ def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
 
 
 def _may_lead(node: Node, node_id: int, my_directory_id: str, *, newer: bool) -> bool:
-    """Whether this node may be one that opens epochs: a voter of a set that is known here, or of
-    one that may be newer.
+    """Whether this node may be one that opens epochs: a voter of a set that is known here and not
+    certainly over, or of one that may be newer.
 
     KIP-853: this log may lag behind the record that made the other a voter. Then the other's log is
     as complete as this one, its set names this replica by id and directory, and nobody leads here
     that this node hears. If it hears a leader it asks that one, and a higher epoch reaches it by an
     answer, which is proven.
     """
-    if node_id in node.voters or node.history.names(node_id):
+    if node.history.may_lead(node_id, node.high_watermark):
         return True
     return newer and my_directory_id == node.config.directory_id and node.role.grants_pre_vote()
 
@@ -335,8 +335,10 @@ def _end_refusal(node: Node, request: pb.EndQuorumEpochRequest) -> Refusal | Non
     refusal = _leader_refusal(node, request)
     if refusal is None and len(request.preferred_candidates) > MAX_PREFERRED_CANDIDATES:
         refusal = _invalid("preferred_candidates", f"more than {MAX_PREFERRED_CANDIDATES}")
-    known = request.leader_id == node.leader_id or request.leader_id in node.voters
-    if refusal is None and not known and not node.history.names(request.leader_id):
+    known = request.leader_id == node.leader_id or node.history.may_lead(
+        request.leader_id, node.high_watermark
+    )
+    if refusal is None and not known:
         refusal = _stranger("leader_id", request.leader_id)
     return refusal
 

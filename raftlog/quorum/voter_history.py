@@ -68,10 +68,19 @@ class VoterHistory:
         """
         return self._records[-1].offset if self._records else -1
 
-    def names(self, node_id: int) -> bool:
-        """Whether a set that this node holds has this voter: in force, older, or configured."""
-        held = (self._configured, self._base.voters, *(record.voters for record in self._records))
-        return any(voter.node_id == node_id for voters in held for voter in voters)
+    def may_lead(self, node_id: int, high_watermark: int) -> bool:
+        """Whether a set that may be in force somewhere has this voter: the newest that is certainly
+        committed, or one behind it.
+
+        Not one before it: who was removed then is of no majority, and its requests would end the
+        leadership of others.
+        """
+        committed = sum(record.offset < high_watermark for record in self._records)
+        base = [self._base] if committed == 0 else []
+        held = (*base, *self._records[max(0, committed - 1) :])
+        return any(
+            voter.node_id == node_id for entry in held for voter in entry.voters or self._configured
+        )
 
     def append(self, entry: VotersAt) -> None:
         """A VotersRecord was appended."""

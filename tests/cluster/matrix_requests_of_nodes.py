@@ -21,6 +21,7 @@ def _vote(ask: Ask) -> Any:
         cluster_id=ask.cluster_id, replica_id=ask.node_id, voter_id=ask.facts.leader_id,
         replica_epoch=epoch, last_offset_epoch=epoch - 1, last_offset=FAR,
         replica_directory_id=ask.directory,
+        voter_directory_id=ask.facts.directories[ask.facts.leader_id],
     )  # fmt: skip
 
 
@@ -28,12 +29,13 @@ def _begin(ask: Ask) -> Any:
     return quorum.BeginQuorumEpochRequest(
         cluster_id=ask.cluster_id, leader_id=ask.node_id, leader_epoch=ask.facts.epoch + EPOCHS_ON,
         voter_id=ask.facts.leader_id, leader_endpoint="127.0.0.1:1",
+        voter_directory_id=ask.facts.directories[ask.facts.leader_id],
     )  # fmt: skip
 
 
 def _end(ask: Ask) -> Any:
     return quorum.EndQuorumEpochRequest(
-        cluster_id=ask.cluster_id, leader_id=ask.node_id, leader_epoch=ask.facts.epoch
+        cluster_id=ask.cluster_id, leader_id=ask.node_id, leader_epoch=ask.facts.epoch + EPOCHS_ON
     )
 
 

@@ -12,12 +12,16 @@ from typing import NamedTuple
 
 import pytest
 from matrix_callers import CLIENTS, INTERNAL, LISTENERS, TOKENS, Caller, Certificate, Token, callers
-from matrix_cases import Case, Kind, Verdict
+from matrix_cases import ALLOWED, Case, Kind, Verdict
 from matrix_cluster import running
 from matrix_rpcs import Method, Rpc, methods_of_build, rpcs_of
 from matrix_send import methods_of, send
 from matrix_table import cases_of, summary
 from matrix_world import ROOT, Tip, World
+
+from raftlog.errors import ErrorCode
+from raftlog.security.permissions import QUORUM
+from raftlog.transport.api import Conversation
 
 ROLES = ("controller", "broker")
 AT_ONCE = 4
@@ -109,6 +113,25 @@ def test_each_verdict_is_the_tables_and_a_refusal_changes_neither_state_nor_epoc
     everybody = [one for one in callers(world.facts.nodes) if one.name in IN_GATE]
     assert {one.name for one in everybody} == IN_GATE
     asyncio.run(play(world, everybody))
+
+
+def test_a_removed_voters_certificate_ends_no_leadership(world: World) -> None:
+    """It is still that of a node, so its own requests are let in: the quorum refuses them."""
+    (removed,) = (one for one in callers(world.facts.nodes) if one.name == "removed voter")
+
+    async def ask() -> None:
+        cases = [
+            one._replace(verdict=Verdict(Kind.REFUSED, (ErrorCode.INVALID_REQUEST,)))
+            for one in cases_of([removed], await reflected(world), world.facts)
+            if one.rpc.conversation is Conversation.QUORUM and one.verdict == ALLOWED
+        ]
+        assert {case.rpc.kind for case in cases} == set(QUORUM)
+        before = await world.settled()
+        played = await sent(world, cases)
+        assert [verdict for _, verdict in played.outcomes] == [ALLOWED] * len(cases)
+        assert await world.settled() == before
+
+    asyncio.run(ask())
 
 
 @pytest.mark.nightly

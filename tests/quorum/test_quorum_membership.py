@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 from quorum_harness import Cluster, SimNode, effects_of, requests_of, span_of, voter, voters_value
+from test_quorum_admission import begin
+from test_quorum_elections import ask, end_request, vote_request
 
+from raftlog.errors import ErrorCode
 from raftlog.quorum.events import (
     Append,
     Fatal,
@@ -69,6 +72,50 @@ def test_a_removed_voter_observes_when_that_is_committed() -> None:
     cluster.run(5)
     assert not cluster.leaders(), "of two voters both are needed"
     assert len(list(requests_of(gone, pb.VoteRequest))) == asked
+
+
+def test_a_removed_voter_ends_no_leadership_once_that_is_committed() -> None:
+    """Its certificate is as good as before."""
+    cluster, leader = logged(observing=0)
+    follower, gone = (node for node in cluster.alive if node is not leader)
+    epoch = leader.up.epoch
+
+    def asked(node: SimNode) -> list[int]:
+        claims = {"replica_id": gone.id, "replica_directory_id": f"dir{gone.id}"}
+        me = {"voter_id": node.id, "voter_directory_id": f"dir{node.id}"}
+        newer = {"last_offset_epoch": epoch, "last_offset": 90}
+        vote = vote_request(node.id, replica_epoch=epoch + 2, **claims, **me, **newer)
+        return [
+            ask(node, request).error_code
+            for request in (
+                vote,
+                begin(gone.id, epoch + 3, f"host{gone.id}:1", **me),
+                end_request(gone.id, epoch + 4),
+            )
+        ]
+
+    cluster.crash(gone.id)
+    leader.propose_voters(str(leader.id), str(follower.id))
+    cluster.run_until(cluster.calm)
+    for node in (leader, follower):
+        assert asked(node) == [ErrorCode.INVALID_REQUEST] * 3
+        assert (node.up.epoch, node.up.leader_id) == (epoch, leader.id)
+    assert leader.up.role == "leader"
+
+
+def test_a_removed_voter_is_heard_until_that_is_committed() -> None:
+    """Else nobody could lead: perhaps the others lack the record that removes it."""
+    log = RecoveredLog(VoteState(), 0, 4, ())
+    history = VoterHistory(voters("1", "2", "3", "9"), log)
+    history.append(VotersAt(4, voters("1", "2", "3")))
+    history.append(VotersAt(7, voters("1", "2")))
+    heard = {
+        watermark: [one for one in (1, 2, 3, 9) if history.may_lead(one, watermark)]
+        for watermark in (-1, 4, 5, 7, 8)
+    }
+    assert heard == {-1: [1, 2, 3, 9], 4: [1, 2, 3, 9], 5: [1, 2, 3], 7: [1, 2, 3], 8: [1, 2]}
+    history.advance(8)
+    assert not history.may_lead(3, -1), "what was dropped was committed"
 
 
 def test_a_removed_leader_is_not_counted_and_resigns_when_that_is_committed() -> None:
