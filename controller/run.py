@@ -114,7 +114,7 @@ async def run_controller(config: NodeConfig) -> int:
         readers = None if authorization is None else LogReaders(authorization, service.known_image)
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
         auditor = make_auditor(config.node_id, lambda: service.image)
-        duties = Duties(readers, auditor, quotas_of(config.settings))
+        duties = Duties(readers, auditor, quotas_of(config.settings), is_broker=service.is_broker)
         listening = await _listen(config, service, transport, authentication, duties)
         http = await start_http(config, service, transport, auditor)
         service.start()

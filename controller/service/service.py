@@ -29,6 +29,7 @@ import structlog
 
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.disk.space import SpaceWatch
+from controller.rules.node_roles import is_broker_alone
 from controller.service.announcements import Announcements
 from controller.service.answers import Answers
 from controller.service.catch_up import CatchUp
@@ -235,6 +236,11 @@ class ControllerService:
     def image(self) -> Image:
         """The committed image: whoever watches a node asks a broker's service the same."""
         return self.node.image
+
+    def is_broker(self, node_id: int) -> bool:
+        """Whether a node is registered as a broker, and is no voter."""
+        configured = (voter.node_id for voter in self.quorum.voters)
+        return is_broker_alone(self.node.image, configured, node_id)
 
     def describe(self) -> ControllerDescription:
         """What this node has folded, and what waits in it."""

@@ -126,6 +126,8 @@ class Duties(NamedTuple):
     """Whether nodes connect here. On a listener for clients nobody is one, whatever its certificate
     says [the clients' authority issues somebody the name of a node].
     """
+    is_broker: Callable[[int], bool] | None = None
+    """Whether a node is a broker and no voter: then it asks for no vote, and leads no epoch."""
 
 
 _NOTHING_BESIDES = Duties()
@@ -146,7 +148,9 @@ class Guard:
         self._auditor = duties.auditor
         self._audited: dict[Link, AuditedLink] = dict(audited)
         self._readers = duties.readers if conversation in _OF_LOG else None
-        self._quotas = None if conversation is Conversation.QUORUM else duties.quotas
+        control = conversation is Conversation.QUORUM
+        self._quotas = None if control else duties.quotas
+        self._is_broker = duties.is_broker if control else None
         # Nobody forwards to a broker: there a node is a client like any other.
         self._nodes = duties.nodes_come and conversation is not Conversation.BROKER
         self._authentication = authentication
@@ -213,7 +217,11 @@ class Guard:
         elif not self._nodes:
             why = f"node {node_id} sends this to another listener: this one is for clients"
         elif rule.admits(link.identity, node_id):
-            return True
+            if self._is_broker is None or not self._is_broker(node_id):
+                return True
+            # The quorum takes unknown nodes for voters of a newer set than its own, while it hears
+            # no leader [a stolen certificate of a broker wins a voter, and feeds it a log].
+            why = f"node {node_id} is registered as a broker: it has no part in the quorum"
         else:
             why = (
                 f"node {node_id} shows a certificate with {rule.name_of(node_id)}, and this one is"

@@ -56,6 +56,33 @@ async def vote_for_stranger(stage: Stage) -> Sequence[Answer]:
     return await _vote(stage, STRANGER_ID, stage.before.epoch + AHEAD)
 
 
+async def vote_for_broker(stage: Stage, broker_id: int) -> Sequence[Answer]:
+    """Of the followers, for a node that claims to be a voter of a newer set than theirs: it names
+    their directories, and a longer log.
+    """
+    epoch = stage.before.epoch + AHEAD
+    return [
+        await stage.stranger.say(
+            stage.siege.node(one.replica_id).endpoint,
+            Conversation.QUORUM,
+            quorum_message(
+                vote_request=quorum.VoteRequest(
+                    cluster_id=stage.siege.cluster.cluster_id,
+                    voter_id=one.replica_id,
+                    voter_directory_id=one.replica_directory_id,
+                    replica_id=broker_id,
+                    replica_epoch=epoch,
+                    replica_directory_id=STRANGER_DIRECTORY,
+                    last_offset_epoch=epoch - 1,
+                    last_offset=1 << 40,
+                )
+            ),
+        )
+        for one in stage.before.leader.voters
+        if one.replica_id != stage.leader.node_id
+    ]
+
+
 async def _begin(stage: Stage, epoch: int, endpoint: str) -> list[Answer]:
     """In the victim's name, at the others."""
     request = quorum.BeginQuorumEpochRequest(

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import attacks_of_clients
 import attacks_on_brokers
 import attacks_on_quorum
 import pytest
-from attack_kit import Attack, Stage, followers_of
+from attack_kit import Attack, Stage, followers_of, replicas_of
 from cluster_kit import until_true
 from siege import Operator, Siege, State
 from siege_worlds import Guarded, Intruder, asking, believing
@@ -28,6 +28,7 @@ ATTACKS = (
 )
 DAMAGE_S, NO_DAMAGE_S = 10.0, 0.5
 """So long damage is waited for, where there is some and where there is none."""
+FOR_BROKER = "vote for a broker, nobody leads"
 COLUMNS = ("before", "no certificate", "a client's", "another node's")
 
 
@@ -126,6 +127,45 @@ async def test_who_is_asked_does_none(
             answers = await _attack(operator, siege, before, world.thief_of(other), attack)
             assert not any(answer.code for answer in answers), answers
             table[attack.name]["another node's"] = f"may: {attack.of_nodes}"
+
+
+@pytest.mark.nightly
+async def test_a_broker_that_is_believed_is_voted_for_while_nobody_leads(
+    open_: tuple[Siege, State], table: Table
+) -> None:
+    """The voters take it for one of a newer set."""
+    siege, at_first = open_
+    stranger, voted = Stranger(), set[int]()
+    async with siege.operator() as operator:
+        await operator.mend(at_first)
+        stage = Stage(siege, operator, stranger, await operator.look())
+        with siege.pausing(stage.leader.node_id):
+
+            async def granted() -> bool:
+                answers = await attacks_on_quorum.vote_for_broker(stage, replicas_of(at_first)[1])
+                responses = [one.message.vote_response for one in answers]
+                voted.update(one.voter_id for one in responses if one.vote_granted)
+                return bool(voted)
+
+            await until_true(granted, "a vote for a broker", 30)
+    await stranger.close()
+    table[FOR_BROKER]["before"] = f"node {min(voted)} votes for a broker"
+
+
+async def test_a_brokers_own_certificate_has_no_part_in_the_quorum(
+    guarded: tuple[Guarded, State], table: Table
+) -> None:
+    world, at_first = guarded
+    broker_id = replicas_of(at_first)[1]
+
+    async def send(stage: Stage) -> Sequence[Answer]:
+        return await attacks_on_quorum.vote_for_broker(stage, broker_id)
+
+    attack = Attack(FOR_BROKER, send, attacks_on_quorum.deposed)
+    async with world.siege.operator() as operator:
+        thief = world.thief_of(world.nodes[broker_id])
+        said = await _refused(operator, world, await operator.look(), thief, attack)
+    table[FOR_BROKER]["another node's"] = f"{said} (the broker's own)"
 
 
 async def test_all_is_as_it_was(guarded: tuple[Guarded, State]) -> None:

@@ -155,6 +155,22 @@ def test_another_certificate_is_refused_and_nothing_reaches_the_handler(
     assert complaint.endswith(f"of {who}")
 
 
+@pytest.mark.parametrize("body", QUORUM_CLAIMS)
+def test_a_broker_has_no_part_in_the_quorum_whatever_it_shows(body: str) -> None:
+    """A voter that hears no leader would take it for a voter that it does not know yet."""
+    message = in_body(quorum.QuorumMessage, body, QUORUM_CLAIMS[body], ME)
+    for brokers, got in ((), [message]), ((OTHER,), [message]), ((ME,), []):
+        link, recorder = FakeLink(of(ME)), Recorder()
+        acceptors = guarded(
+            {C.QUORUM: partial(_give, recorder)}, RULE, Duties(is_broker=brokers.__contains__)
+        )
+        acceptors[C.QUORUM](link).received(link, [message])
+        assert recorder.got == got
+        refused = [] if got else [(7, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]
+        assert [error_of(one) for one in link.sent] == refused
+        assert len(link.complaints) == len(refused)
+
+
 @pytest.mark.parametrize("number", range(len(requests_of(ME))))
 def test_the_nodes_own_certificate_is_taken(number: int) -> None:
     conversation, message = requests_of(ME)[number]

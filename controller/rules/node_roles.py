@@ -1,0 +1,19 @@
+"""Which part in the cluster a node has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raftlog.metadata.image import Image
+
+
+def is_broker_alone(image: Image, configured: Iterable[int], node_id: int) -> bool:
+    """Whether a node is registered as a broker, and is no voter.
+
+    ``configured``: the voters, if the log names none. An id may be both: such clusters are older
+    than the rule that it is not.
+    """
+    if node_id not in image.brokers:
+        return False
+    voters = configured if image.voters is None else (one.id for one in image.voters.voters)
+    return node_id not in voters
