@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -13,6 +14,13 @@ from raftlog.transport.tls import TlsConfig
 
 START_TIMEOUT_S = 30.0
 POLL_S = 0.02
+
+
+class _Cluster(LocalCluster):
+    own_program: list[str]
+
+    def program(self, name: str) -> list[str]:
+        return self.own_program or super().program(name)
 
 
 class Quorum:
@@ -30,7 +38,10 @@ class Quorum:
         *,
         acls: int | None = None,
         audited: bool = False,
+        program: Sequence[str] = (),
     ) -> None:
+        """``program``: what is started for ``raftlog``; empty: this build's own."""
+        self._program = list(program)
         self.directory = directory
         self._nodes = nodes
         self._brokers = brokers
@@ -41,12 +52,13 @@ class Quorum:
     def __enter__(self) -> Quorum:
         shutil.rmtree(self.directory, ignore_errors=True)
         rights = self._rights
-        self._cluster = LocalCluster(
+        self._cluster = _Cluster(
             self.directory,
             controllers=self._nodes,
             brokers=self._brokers,
             settings_of=None if rights is None else rights.settings,
         )
+        self._cluster.own_program = self._program
         if rights is not None:
             rights.authority.make()
             self._cluster.tls = rights.administrator

@@ -1,0 +1,116 @@
+"""``benchmarks/run calls``: the Python calls that each node makes for one write, by function.
+
+The fixed price of a commit round is calls, not work: each costs a microsecond or three, run cold. A
+later change can be held against this list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load import LOADS, Load, Writes
+from benchmarks.nodes import Quorum
+from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.transport.grpc_transport import GrpcTransport
+
+WRITES = 300
+"""Requests that are counted, for each in flight."""
+SHOWN = 70
+ROOT = str(Path(__file__).parents[1])
+OWN = tuple(f"{ROOT}/{name}/" for name in ("raftlog", "controller"))
+WAIT_S = 10.0
+
+Calls = dict[tuple[str, str], float]
+"""(File, function) -> calls a write."""
+
+
+def count_calls(name: str, directory: Path) -> dict[str, Calls]:
+    """ "leader" and "follower" -> its calls for one write of this load."""
+    with tempfile.TemporaryDirectory() as counts:
+        os.environ["BENCH_CALLS"] = counts
+        command = [sys.executable, "-m", "benchmarks.counted_node"]
+        with Quorum(directory, program=command) as quorum:
+            leader = quorum.leader()
+            pids = quorum.pids
+            address = quorum.endpoints[leader - 1]
+            writes = asyncio.run(_run(LOADS[name], address, pids))
+            found = [_read(Path(counts) / f"{pid}.json", writes) for pid in pids]
+    followers = [calls for node, calls in enumerate(found, 1) if node != leader]
+    both: Counter[tuple[str, str]] = Counter()
+    for calls in followers:
+        for key, count in calls.items():
+            both[key] += count / len(followers)  # type: ignore[assignment]
+    return {"leader": found[leader - 1], "follower": dict(both)}
+
+
+async def _run(load: Load, address: str, pids: list[int]) -> int:
+    """Writes, with those between the signals counted: how many."""
+    transport = GrpcTransport()
+    client = ControllerClient(transport, [address], rng=random.Random(0))
+    writes = Writes(replace(load, clients=1))
+
+    async def loop(count: int) -> None:
+        for _ in range(count):
+            checked(await client.send(writes.next(), 30.0))
+
+    async def all_of(count: int) -> None:
+        await asyncio.gather(*(loop(count) for _ in range(load.in_flight)))
+
+    await all_of(WRITES // 3)
+    for pid in pids:
+        os.kill(pid, signal.SIGUSR1)
+    await all_of(WRITES)
+    for pid in pids:
+        os.kill(pid, signal.SIGUSR2)
+    client.close()
+    await transport.close()
+    return WRITES * load.in_flight * load.batch
+
+
+def _read(path: Path, writes: int) -> Calls:
+    deadline = time.monotonic() + WAIT_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no counts in {path}")
+        time.sleep(0.05)
+    calls: Counter[tuple[str, str]] = Counter()
+    for file, function, count in json.loads(path.read_text()):
+        calls[file, function] += count / writes
+    return dict(calls)
+
+
+def summary(calls: Calls) -> dict[str, Any]:
+    """Calls a write: of our own functions, and of all."""
+    own = {key: count for key, count in calls.items() if key[0].startswith(OWN)}
+    return {
+        "own_calls_per_write": round(sum(own.values()), 1),
+        "all_calls_per_write": round(sum(calls.values()), 1),
+        "own_functions": sum(count >= 0.1 for count in own.values()),
+    }
+
+
+def listing(calls: Calls) -> list[str]:
+    """The functions called most, a line each."""
+    ranked = sorted(calls.items(), key=lambda item: -item[1])
+    return [
+        f"{count:7.2f}  {file.removeprefix(ROOT + '/').split('site-packages/')[-1]}  {function}"
+        for (file, function), count in ranked[:SHOWN]
+        if count >= 0.05
+    ]
+
+
+if __name__ == "__main__":
+    for role, calls in count_calls(sys.argv[1], Path(".raftlog/bench")).items():
+        print(role, summary(calls))
+        print("\n".join(listing(calls)))

@@ -1,0 +1,45 @@
+"""A node as ``raftlog`` starts it, whose Python calls can be counted: SIGUSR1 begins, SIGUSR2 ends
+and writes them to ``BENCH_CALLS``/PID.json.
+
+Calls of the event loop's thread only: the disk thread calls nothing of ours while it waits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from raftlog.cli.entry import main
+
+_calls: Counter[CodeType] = Counter()
+
+
+def _count(frame: FrameType, event: str, _: Any) -> None:
+    if event == "call":
+        _calls[frame.f_code] += 1
+
+
+def _begin(*_: Any) -> None:
+    _calls.clear()
+    sys.setprofile(_count)
+
+
+def _end(*_: Any) -> None:
+    sys.setprofile(None)
+    found = [(code.co_filename, code.co_qualname, count) for code, count in _calls.items()]
+    path = Path(os.environ["BENCH_CALLS"]) / f"{os.getpid()}.json"
+    whole = path.with_suffix(".part")
+    whole.write_text(json.dumps(found))
+    whole.rename(path)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGUSR1, _begin)
+    signal.signal(signal.SIGUSR2, _end)
+    sys.exit(main())
