@@ -54,10 +54,44 @@ class DueWork:
         """
         state = self._state
         return (
-            self._needs_bootstrap()
-            or state.epoch_floor.is_due(state.log.pending)
+            versions.METADATA_VERSION not in state.log.pending.features
+            or (state.epoch_floor.first and state.epoch_floor.is_due(state.log.pending))
             or bool(state.isr_removals)
-            or self._next_admitted() is not None
+            or (self._wants_a_look(state) and self._next_admitted() is not None)
+        )
+
+    def _wants_a_look(self, state: ControllerState) -> bool:
+        """Whether a broker that waits to be unfenced, or LAO, has said something new."""
+        return bool(state.to_look_at) or state.log.lao.unparked != self._unparked
+
+    def _is_quiet(self, now: float) -> bool:
+        """Whether ``next`` would find nothing to do.
+
+        Each turn asks this, also one of a single write, and to ask everybody costs more than to
+        decide that write. So this looks at what they would look at first, and calls next to
+        nothing. What it does not know of is not quiet.
+        """
+        state, log = self._state, self._state.log
+        if (
+            now >= state.sessions.not_before
+            or now >= state.gone.next_check
+            or now >= state.lag_watch.next_check
+            or now >= state.absent_ids.next_check
+            or now >= self._expiry.next_check
+            or now >= self._hostnames.next_check
+            or now >= self._balance.next_deadline()
+            or state.epoch_floor.first
+            or state.isr_removals
+            or self._wants_a_look(state)
+            or (state.wants_unfence and now >= self._look_at_all)
+        ):
+            return False
+        pending = log.pending
+        return (
+            versions.METADATA_VERSION in pending.features
+            and len(pending.clients) <= state.settings.max_clients
+            and (pending.voters is not None or now < self._membership.next_deadline())
+            and (now < state.progress.due_at or state.progress.next_due(log.lao.lao) is None)
         )
 
     def next(self, now: float, *, fencing_only: bool = False) -> Write | None:
@@ -67,8 +101,11 @@ class DueWork:
 
         ``fencing_only``: the disks are full; what is needed for the truth alone, which is bounded.
         """
-        state, pending = self._state, self._state.log.pending
         self._observe_proposed()
+        return None if self._is_quiet(now) else self._find(now, fencing_only=fencing_only)
+
+    def _find(self, now: float, *, fencing_only: bool = False) -> Write | None:
+        state, pending = self._state, self._state.log.pending
         if now >= state.absent_ids.next_check:
             state.absent_ids.look(pending.snapshot(), state.sessions.is_alive, now)
         if fencing_only:

@@ -19,29 +19,30 @@ class DeadlineTimer:
     Times are those of the loop's clock, in seconds.
     """
 
-    __slots__ = ("_at", "_due", "_handle", "_loop")
+    __slots__ = ("_due", "_handle", "_loop", "at")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
         self._loop, self._due = loop, due
         self._handle: asyncio.TimerHandle | None = None
         # Not Handle.when: uvloop gives a handle without it for what is due at once.
-        self._at = NEVER
+        self.at = NEVER
+        """When it calls, at the latest: only an earlier deadline needs ``arm``."""
 
     def arm(self, deadline: float) -> None:
         """Be called by ``deadline``; NEVER asks for nothing, and takes back nothing."""
-        if deadline >= self._at:
+        if deadline >= self.at:
             return
         if self._handle is not None:
             self._handle.cancel()
-        self._at = deadline
+        self.at = deadline
         self._handle = self._loop.call_at(deadline, self._fire)
 
     def cancel(self) -> None:
         """Call nobody until it is armed again."""
         if self._handle is not None:
             self._handle.cancel()
-        self._handle, self._at = None, NEVER
+        self._handle, self.at = None, NEVER
 
     def _fire(self) -> None:
-        self._handle, self._at = None, NEVER
+        self._handle, self.at = None, NEVER
         self._due()

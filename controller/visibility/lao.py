@@ -103,7 +103,7 @@ class LaoTracker(LaoView):
         registrations = self._registrations
         registrations.end_memberships(high_watermark)
         for broker, applied, known_lao in registrations.unpark(high_watermark):
-            self._unparked += 1
+            self.unparked += 1
             self._count(broker, applied, known_lao)
         self._advance()
 

@@ -53,7 +53,10 @@ class LaoView:
         this epoch knows: an unvouched registration's report counts from there on (inclusive).
         """
         self._registrations = Registrations()
-        self._unparked = 0
+        self.unparked = 0
+        """How many parked reports have counted since the claim: they may make a broker that waits
+        to be unfenced ready.
+        """
 
     @property
     def lao(self) -> int:
@@ -78,13 +81,6 @@ class LaoView:
     def high_watermark(self) -> int:
         """The high watermark as known in this epoch, exclusive; 0: nothing known yet."""
         return self._high_watermark
-
-    @property
-    def unparked(self) -> int:
-        """How many parked reports have counted since the claim: they may make a broker that waits
-        to be unfenced ready.
-        """
-        return self._unparked
 
     @property
     def members(self) -> Sequence[int]:

@@ -18,16 +18,16 @@ Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from raftlog.storage.api import SnapshotId, VoteState
 from raftlog.voter import Voter, VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
-@dataclass(frozen=True, slots=True)
-class LogSpan:
+class LogSpan(msgspec.Struct, frozen=True):
     """A chunk about to be appended: verified, contiguous.
 
     ``epochs``: (epoch, first offset) of each run of equal epochs.
@@ -47,8 +47,7 @@ class LogSpan:
 # --- events -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """A deadline may have passed.
 
     ``disk_busy_s``: how long the disk has been at the call under way, 0 if none is; None: nobody
@@ -58,8 +57,7 @@ class Tick:
     disk_busy_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestReceived:
+class RequestReceived(msgspec.Struct, frozen=True):
     """A peer asks: VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, FetchRequest or
     FetchSnapshotRequest.
 
@@ -70,8 +68,7 @@ class RequestReceived:
     reply_to: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseReceived:
+class ResponseReceived(msgspec.Struct, frozen=True):
     """A peer answers a Send, SendFetch or SendFetchSnapshot.
 
     ``span`` is the checked content of a FetchResponse, None if it has none.
@@ -85,8 +82,7 @@ class ResponseReceived:
     span: LogSpan | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFailed:
+class RequestFailed(msgspec.Struct, frozen=True):
     """A Send, SendFetch or SendFetchSnapshot certainly gets no answer: no link, or its link
     closed.
     """
@@ -95,22 +91,19 @@ class RequestFailed:
     correlation_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class PeerConnected:
+class PeerConnected(msgspec.Struct, frozen=True):
     """The control link to a peer is up."""
 
     peer_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLost:
+class PeerLost(msgspec.Struct, frozen=True):
     """Proof that a peer's process is gone: its stream broke, and a raw connect was refused."""
 
     peer_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Proposed:
+class Proposed(msgspec.Struct, frozen=True):
     """The leader's own batches, made for this epoch at the log end.
 
     Dropped by the core if it does not lead ``epoch``.
@@ -120,8 +113,7 @@ class Proposed:
     span: LogSpan
 
 
-@dataclass(frozen=True, slots=True)
-class Flushed:
+class Flushed(msgspec.Struct, frozen=True):
     """Everything below ``end_offset`` is durable here (as the log is now: the shell drops reports
     from before a Truncate).
     """
@@ -129,22 +121,19 @@ class Flushed:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class VotePersisted:
+class VotePersisted(msgspec.Struct, frozen=True):
     """The vote of the PersistVote effect is durable."""
 
     vote: VoteState
 
 
-@dataclass(frozen=True, slots=True)
-class ReadIndexRequested:
+class ReadIndexRequested(msgspec.Struct, frozen=True):
     """Somebody waits for proof that this node leads *now*: a round begun at or after this event
     must be confirmed.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class ResignRequested:
+class ResignRequested(msgspec.Struct, frozen=True):
     """Stop leading: shutdown, the controller's wish, a transfer.
 
     A node that does not lead ignores it.
@@ -156,8 +145,7 @@ class ResignRequested:
     successor: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotFrozen:
+class SnapshotFrozen(msgspec.Struct, frozen=True):
     """This node made a snapshot of what it has committed: complete and durable, it may be
     served.
     """
@@ -165,15 +153,13 @@ class SnapshotFrozen:
     snapshot_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class LogStartAdvanced:
+class LogStartAdvanced(msgspec.Struct, frozen=True):
     """The log below the end of ``snapshot_id`` was dropped, and the snapshots before that one."""
 
     snapshot_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotStored:
+class SnapshotStored(msgspec.Struct, frozen=True):
     """The last StoreSnapshot was carried out: the snapshot is verified and durable, the log is
     empty and begins at its end.
 
@@ -186,8 +172,7 @@ class SnapshotStored:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceChanged:
+class SpaceChanged(msgspec.Struct, frozen=True):
     """The free space of the disk fell below the reserve (``low``), or rose above it again."""
 
     low: bool
@@ -214,15 +199,13 @@ Event = (
 # --- effects -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PersistVote:
+class PersistVote(msgspec.Struct, frozen=True):
     """Make this vote durable, then step VotePersisted. Sends behind it wait."""
 
     vote: VoteState
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """A request to a peer on its control link. Lost if there is no link: step RequestFailed."""
 
     peer_id: int
@@ -230,8 +213,7 @@ class Send:
     request: Any
 
 
-@dataclass(frozen=True, slots=True)
-class SendFetch:
+class SendFetch(msgspec.Struct, frozen=True):
     """A Fetch to the leader on the replication link."""
 
     peer_id: int
@@ -239,8 +221,7 @@ class SendFetch:
     request: pb.FetchRequest
 
 
-@dataclass(frozen=True, slots=True)
-class SendFetchSnapshot:
+class SendFetchSnapshot(msgspec.Struct, frozen=True):
     """A FetchSnapshot to the leader on a link of its own: bulk, behind nothing and before
     nothing.
     """
@@ -250,16 +231,14 @@ class SendFetchSnapshot:
     request: pb.FetchSnapshotRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """An answer to a RequestReceived."""
 
     reply_to: Any
     response: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyFetch:
+class ReplyFetch(msgspec.Struct, frozen=True):
     """An answer to a FetchRequest.
 
     If ``max_bytes`` > 0 the shell adds that much from ``offset`` on, whole batches, at least one.
@@ -271,8 +250,7 @@ class ReplyFetch:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplySnapshot:
+class ReplySnapshot(msgspec.Struct, frozen=True):
     """An answer to a FetchSnapshotRequest: the shell adds ``size`` and up to ``max_bytes`` from
     ``position`` on.
 
@@ -286,8 +264,7 @@ class ReplySnapshot:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSnapshot:
+class StoreSnapshot(msgspec.Struct, frozen=True):
     """Write a part of a fetched snapshot; position 0 begins it anew.
 
     After the ``last`` one: verify, make durable, empty the log, step SnapshotStored.
@@ -299,15 +276,13 @@ class StoreSnapshot:
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DropSnapshot:
+class DropSnapshot(msgspec.Struct, frozen=True):
     """Give up a snapshot half fetched."""
 
     snapshot_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSnapshot:
+class LoadSnapshot(msgspec.Struct, frozen=True):
     """What is committed begins with this snapshot, at the start and when one was installed: the
     state machine takes it for what it had.
 
@@ -317,8 +292,7 @@ class LoadSnapshot:
     snapshot_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class VotersChanged:
+class VotersChanged(msgspec.Struct, frozen=True):
     """Another voter set is in force, by appending, truncating, or loading; at the start it says
     which one.
 
@@ -329,8 +303,7 @@ class VotersChanged:
     voters: tuple[Voter, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PeersChanged:
+class PeersChanged(msgspec.Struct, frozen=True):
     """Whom this node talks to, itself not included, by id: all voters, and the leader if it is
     none.
 
@@ -341,8 +314,7 @@ class PeersChanged:
     peers: tuple[Voter, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """Add a span at the log end.
 
     A ReplyFetch behind it may need its bytes, and does not wait for the disk.
@@ -351,35 +323,30 @@ class Append:
     span: LogSpan
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True):
     """Drop everything at or above ``end_offset``; never below the high watermark."""
 
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Flush:
+class Flush(msgspec.Struct, frozen=True):
     """Make the log durable, then step Flushed."""
 
 
-@dataclass(frozen=True, slots=True)
-class HighWatermarkAdvanced:
+class HighWatermarkAdvanced(msgspec.Struct, frozen=True):
     """Everything below ``offset`` is committed, for ever."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderChanged:
+class LeaderChanged(msgspec.Struct, frozen=True):
     """This node knows a new (leader, epoch); ``leader_id`` -1: none known in this epoch."""
 
     leader_id: int
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class BecameLeader:
+class BecameLeader(msgspec.Struct, frozen=True):
     """This node leads ``epoch``.
 
     The shell at once builds the LeaderChange batch at the log end and steps Proposed with it.
@@ -389,16 +356,14 @@ class BecameLeader:
     granting_voters: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LostLeadership:
+class LostLeadership(msgspec.Struct, frozen=True):
     """This node leads ``epoch`` no more: what is not committed has an unknown outcome."""
 
     epoch: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadIndexStarted:
+class ReadIndexStarted(msgspec.Struct, frozen=True):
     """The answer to ReadIndexRequested: wait for ReadIndexConfirmed of this number or a higher one,
     in this epoch.
     """
@@ -406,15 +371,13 @@ class ReadIndexStarted:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadIndexConfirmed:
+class ReadIndexConfirmed(msgspec.Struct, frozen=True):
     """A majority has echoed ``round``: this node led after the round began."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """A message claims what this node does not believe, see ``admission``: count it, and say so at
     a bounded rate.
 
@@ -427,8 +390,7 @@ class Refused:
     contradiction: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Fatal:
+class Fatal(msgspec.Struct, frozen=True):
     """This node contradicts itself, or its shell does: stop the process. No message causes it."""
 
     reason: str

@@ -93,7 +93,9 @@ class Invariants:
         _require(
             log.start <= newest <= max(0, high_watermark), "log start <= newest snapshot <= HW"
         )
-        _require(log.last_epoch <= self._node.epoch, "no record is of a higher epoch than the node")
+        _require(
+            log.last_epoch <= self._node.vote.epoch, "no record is of a higher epoch than the node"
+        )
 
     def _check_lists(self) -> None:
         log = self._node.log
@@ -126,7 +128,7 @@ class Invariants:
     def _check_role(self) -> None:
         node, role = self._node, self._node.role
         me = node.config.node_id
-        _require(role.epoch == node.epoch, "the role is of this epoch")
+        _require(role.epoch == node.epoch == node.vote.epoch, "the role is of this epoch")
         if role.name == "leader":
             _require(node.takes_part, "who is removed for certain leads no more")
         elif role.name != "resigned":

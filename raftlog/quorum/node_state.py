@@ -73,10 +73,12 @@ class NodeState:
         """The voter set has changed, or its change is committed: the role is to be looked at when
         the step ends.
         """
-        self.vote = recovered.vote
-        """As last handed out to be persisted: what this node acts on."""
-        self.durable_vote = recovered.vote
-        """As last reported durable."""
+        self.vote = self.durable_vote = recovered.vote
+        """As last handed out to be persisted, which is what this node acts on; and as last reported
+        durable.
+        """
+        self.epoch = recovered.vote.epoch
+        """The epoch this node is in."""
         self.leader_id = -1
         """The leader of this epoch as far as known.
 
@@ -89,9 +91,10 @@ class NodeState:
         self.allowance = EpochAllowance(now)
         """What unproven claims may still raise the epoch by."""
         self.high_watermark = -1
-        self.low_on_space = self.truncation_unflushed = False
-        self.disk_hangs = False
-        """It led, and its disk made no progress; until a flush is done it does not campaign."""
+        self.low_on_space = self.truncation_unflushed = self.disk_hangs = False
+        """``disk_hangs``: it led, and its disk made no progress; until a flush is done it does not
+        campaign.
+        """
         self.wished_at: float | None = None
         """Since when it would campaign, but leaves it to others, which have more space; None: it
         does not.
@@ -126,11 +129,6 @@ class NodeState:
         self.out.append(LoadSnapshot(snapshot_id))
         self.out.append(HighWatermarkAdvanced(snapshot_id.end_offset))
 
-    @property
-    def epoch(self) -> int:
-        """The epoch this node is in."""
-        return self.vote.epoch
-
     # --- durable state ---------------------------------------------------------------------------
 
     def set_vote(self, vote: VoteState) -> None:
@@ -139,7 +137,7 @@ class NodeState:
         if vote.epoch > self.vote.epoch:
             self.leader_confirmed = False
             self.hints.clear()
-        self.vote = vote
+        self.vote, self.epoch = vote, vote.epoch
         self._leader_unsaved = False
         self.out.append(PersistVote(vote))
 

@@ -42,6 +42,14 @@ class VoterHistory:
         record.
         """
 
+        self._note_newest()
+
+    def _note_newest(self) -> None:
+        self.record_offset = self._records[-1].offset if self._records else -1
+        """Of the newest VotersRecord in the log; -1 if there is none above what is certainly
+        committed.
+        """
+
     def _before(self) -> VotersAt:
         return self._records[-2] if len(self._records) > 1 else self._base
 
@@ -60,13 +68,6 @@ class VoterHistory:
     def before_logged(self) -> bool:
         """Whether a record or a snapshot named the set before the newest record."""
         return bool(self._before().voters)
-
-    @property
-    def record_offset(self) -> int:
-        """Of the newest VotersRecord in the log; -1 if there is none above what is certainly
-        committed.
-        """
-        return self._records[-1].offset if self._records else -1
 
     def may_lead(self, node_id: int, high_watermark: int) -> bool:
         """Whether a set that may be in force somewhere has this voter: the newest that is certainly
@@ -109,6 +110,7 @@ class VoterHistory:
         while self._records and self._records[0].offset < end_offset:
             self._base = self._records.pop(0)
         self.before = self._set_of(self._before())
+        self._note_newest()
 
     def reset(self, end_offset: int, voters: tuple[Voter, ...]) -> None:
         """The log was replaced by a snapshot with this set."""

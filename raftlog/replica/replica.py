@@ -306,7 +306,9 @@ class Replica(PeerListener):
         finally:
             self._stepping = False
         if not self._closed:
-            self._timer.arm(self.core.next_deadline())
+            deadline = self.core.next_deadline()
+            if deadline < self._timer.at:
+                self._timer.arm(deadline)
 
     def _not_inside_a_step(self) -> None:
         if self._stepping:
@@ -460,7 +462,7 @@ class Replica(PeerListener):
         self._listener.failed(error)
 
 
-_EFFECTS: dict[type[Any], Callable[[Replica, Any], None]] = {
+_EFFECTS: dict[Any, Callable[[Replica, Any], None]] = {
     ev.Send: Replica._send,
     ev.SendFetch: Replica._send,
     ev.SendFetchSnapshot: Replica._send,

@@ -4,9 +4,9 @@ for.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, span_of
 from test_quorum_elections import ask, end_request, one, vote_request
@@ -305,7 +305,7 @@ def test_who_led_an_epoch_follows_nobody_in_it() -> None:
 def test_a_voter_set_that_makes_no_sense_is_not_appended(voters: tuple[Voter, ...]) -> None:
     node = follower_of_two([(2, 1)])
     fetch = effects_of(node, SendFetch)[-1]
-    span = replace(span_of([(3, 1)], 1), voters=(VotersAt(1, voters),))
+    span = msgspec.structs.replace(span_of([(3, 1)], 1), voters=(VotersAt(1, voters),))
     answer = pb.FetchResponse(leader_id=2, leader_epoch=3, records=span.data)
     node.step(ResponseReceived(2, fetch.correlation_id, answer, span))
     assert not effects_of(node, Append)

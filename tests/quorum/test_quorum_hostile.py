@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, span_of, voters_value
 from test_quorum_replication import make_leader
@@ -322,7 +323,7 @@ def span_for(node: SimNode, rng: random.Random) -> Any:
     span = span_of([(epoch, 77), (epoch, 78)], base)
     if kind == 1:
         sets = ((Voter(2, "a:1"), Voter(2, "b:1")), (Voter(-5, "a:1"),), (), (Voter(9, ""),))
-        span = replace(span, voters=(VotersAt(base, rng.choice(sets)),))
+        span = msgspec.structs.replace(span, voters=(VotersAt(base, rng.choice(sets)),))
     return span
 
 

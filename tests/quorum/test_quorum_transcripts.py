@@ -136,9 +136,7 @@ def show(effect: Effect) -> str:
         case events.PeersChanged(peers):
             return f"{name} {show_voters(peers)}"
         case _:
-            fields = " ".join(
-                f"{key}={getattr(effect, key)}" for key in effect.__dataclass_fields__
-            )
+            fields = " ".join(f"{key}={getattr(effect, key)}" for key in effect.__struct_fields__)
             return f"{name} {fields}".rstrip()
 
 
