@@ -20,13 +20,8 @@ from controller.effects import ProgressRecorded
 from controller.state.state import ControllerState
 from raftlog.metadata import versions
 from raftlog.metadata.entities import Broker
-from raftlog.metadata.records import Record, RecordType, record
+from raftlog.metadata.records import record
 from raftlog.wire.records.v1 import records_pb2 as pb
-
-_NEWS = Record(RecordType.CONFIG, 0, b"", None)
-"""Stands for any record but progress and no-op: that is all that the progress policy asks of a
-record.
-"""
 
 LOOK_AT_ALL_S = 0.1
 """How often all brokers that wait to be unfenced are looked at, for what no report of theirs tells:
@@ -231,5 +226,5 @@ class DueWork:
         progress = self._state.progress
         count = self._state.log.end_offset - progress.observed_end
         if count > 0:
-            progress.observe_proposed([_NEWS] * count, progress.observed_end)
+            progress.observe_news(count, progress.observed_end)
             progress.observed_end = self._state.log.end_offset

@@ -19,7 +19,7 @@ from raftlog.storage.api import SnapshotId
 
 log = structlog.get_logger(__name__)
 
-STANDBY_FOLD_S = 0.002
+STANDBY_FOLD_S = 0.02
 
 
 class CatchUp:

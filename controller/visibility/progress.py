@@ -39,9 +39,12 @@ class ProgressPolicy:
 
     def observe_proposed(self, records: Sequence[Record], base_offset: int) -> None:
         """One batch of the inherited tail or of this controller's own."""
-        if all(record.type in _QUIET_TYPES for record in records):
-            return
-        end = base_offset + len(records)
+        if not all(record.type in _QUIET_TYPES for record in records):
+            self.observe_news(len(records), base_offset)
+
+    def observe_news(self, count: int, base_offset: int) -> None:
+        """So many records, not all of them progress and no-ops."""
+        end = base_offset + count
         if self._news and self._news[-1][1] == base_offset:
             self._news[-1] = (self._news[-1][0], end)
         else:

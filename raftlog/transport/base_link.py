@@ -71,7 +71,12 @@ class BaseLink(ABC):
     def deliver(self, messages: Sequence[Any]) -> None:
         """Hand over what arrived, unless the link is closed."""
         if self._reason is None and self._received is not None:
-            self.guard(self._received, self, messages)
+            # As ``guard``: this is on the way of every message.
+            try:
+                self._received(self, messages)
+            except Exception as error:
+                self._handler_failed(error)
+                self.close(f"the handler failed: {error!r}")
 
     def unknown_kind(self, what: str) -> None:
         """The peer sent what this side has no name for."""

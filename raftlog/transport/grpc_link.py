@@ -173,9 +173,7 @@ class GrpcLink(BaseLink):
         ):
             # A fetch, a heartbeat, a write: there is nothing to cut.
             self.deliver(few)
-            turns.spent(turns.now() - begun)
-            if turns.others_may_go:
-                turns.pass_on()
+            turns.used(turns.now() - begun)
             return
         ends = self._incoming.cut(data, self._max_items)
         for part_end in ends:
@@ -241,7 +239,10 @@ class GrpcLink(BaseLink):
                     left_bytes -= count
                     self._sent(count)
                 await write(last)
-                self._sent(left_bytes)
+                # As ``_sent``: this is on the way of every message.
+                if self._reason is None:
+                    self._unsent_bytes -= left_bytes
+                    self._budget.sent(self, left_bytes, all_sent=not self._unsent_bytes)
         # InvalidStateError is how grpc.aio says that the call ended under a write.
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             self.close(failure_text(error))

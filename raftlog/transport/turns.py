@@ -95,6 +95,14 @@ class Turns:
         if self._left_s < self._enough_s and not self._begin_due:
             self._begin_soon(seconds)
 
+    def used(self, seconds: float) -> None:
+        """As ``spent``, and then the next one may work: on the way of every small message."""
+        left_s = self._left_s = self._left_s - seconds
+        if left_s < self._enough_s and not self._begin_due:
+            self._begin_soon(seconds)
+        if self._waiting.length and left_s > 0:
+            self.pass_on()
+
     def begin_last(self) -> None:
         """All that is left of this turn goes to what begins now."""
         self._left_s = 0.0
