@@ -144,8 +144,8 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.quorum.progress:Progress.majority_offset",
-                "for replica in self._voter_list]",
-                "for replica in (*self._voter_list, *self.observers.values())]",
+                "for replica in self._voter_list:",
+                "for replica in (*self._voter_list, *self.observers.values()):",
             ),
         ),
         replace(ELECTIONS, observers=2),
