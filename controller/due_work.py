@@ -102,7 +102,9 @@ class DueWork:
     def _find(self, now: float, *, fencing_only: bool = False) -> Write | None:
         state, pending = self._state, self._state.log.pending
         if now >= state.absent_ids.next_check:
-            state.absent_ids.look(pending.snapshot(), state.sessions.is_alive, now)
+            # What is committed: until then an operator's request may come to nothing, and the
+            # broker that it ends is at work [the commit takes a second, and its id is given away].
+            state.absent_ids.look(state.log.committed, state.sessions.is_alive, now)
         if fencing_only:
             return (
                 self.begin_generation()

@@ -536,6 +536,18 @@ def test_absence_begins_afresh_after_a_failover(cell: Ids) -> None:
     assert later.ask("new") == (2, MISSING)
 
 
+def test_no_absence_begins_before_what_ends_the_broker_is_committed(cell: Ids) -> None:
+    """[the commit of an UnregisterBroker takes long, and the broker is at work until then]"""
+    cell.hold_commits = True
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=2))
+    cell.wait(ADOPT_S + 100)
+    cell.hold_commits = False
+    cell.commit()
+    assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 31
+    cell.wait(ADOPT_S + 31)
+    assert cell.ask("new") == (2, MISSING)
+
+
 def test_time_in_which_the_controller_slept_does_not_count(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(30)
