@@ -139,6 +139,9 @@ class Follower(Role):
         self.node.begin_hurry()
         self._fetcher.stop()
         if place == 0:
+            if self._leader_id in self.node.peers:
+                # Who resigns and names this node would grant it the pre-vote: no need to ask.
+                self.node.hints.note_supporter(self._leader_id, self.node.now)
             self.node.become_prospective()
             return
         longest_ms = self.node.config.election_backoff_max_ms

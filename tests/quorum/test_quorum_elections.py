@@ -579,10 +579,11 @@ def test_end_quorum_epoch_sets_the_pace(preferred: tuple[int, ...], delay_ms: in
     assert ask(node, vote_request(1, pre_vote=True)).vote_granted, "the leader is heard no more"
 
 
-def test_first_preferred_candidate_asks_at_once() -> None:
+def test_first_preferred_candidate_campaigns_at_once() -> None:
+    """The leader that names it first would grant the pre-vote."""
     node = one(VoteState(5, -1, "", 3))
     ask(node, end_request(3, 5, 1, 2))
-    assert node.up.role == "prospective"
+    assert (node.up.role, node.up.epoch) == ("candidate", 6)
 
 
 @pytest.mark.parametrize(
