@@ -51,3 +51,13 @@ class Directory:
         return failure(
             correlation_id, error, controller_epoch=self.leader_epoch, leader_endpoint=endpoint
         )
+
+    def successor(self, node_id: int, listener: str) -> pb.ControllerResponse:
+        """The notice that this controller is about to lead: a client connects to it meanwhile, for
+        somebody who has come to this listener.
+        """
+        return pb.ControllerResponse(
+            leader_id=node_id,
+            leader_endpoint=self.endpoint_of(node_id, listener),
+            controller_epoch=self.leader_epoch,
+        )

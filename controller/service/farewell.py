@@ -56,6 +56,10 @@ class Farewell:
     def begin(self, now: float, notice: Callable[[Link], pb.ControllerResponse]) -> None:
         """Send ``notice`` on every link, once."""
         self._begun_at = now
+        self.tell(notice)
+
+    def tell(self, notice: Callable[[Link], pb.ControllerResponse]) -> None:
+        """Send ``notice`` on every link, and take requests as before."""
         for link in list(self._links.values()):
             send_quietly(link, notice(link))
 

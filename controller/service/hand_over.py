@@ -31,13 +31,18 @@ class HandOver:
     """At most one transfer at a time. ``resign`` inside means the quorum's core.
 
     ``wake``: run a turn soon; ``refuse_waiting``: refuse the requests that wait, if this node does
-    not lead.
+    not lead; ``announce``: tell clients who is to lead, so that they connect to it meanwhile.
     """
 
     def __init__(
-        self, node: ControllerNode, wake: Callable[[], None], refuse_waiting: Callable[[], None]
+        self,
+        node: ControllerNode,
+        wake: Callable[[], None],
+        refuse_waiting: Callable[[], None],
+        announce: Callable[[int], None],
     ) -> None:
         self._node, self._wake, self._refuse_waiting = node, wake, refuse_waiting
+        self._announce = announce
         self._loop = asyncio.get_running_loop()
         self._transfer: Transfer | None = None
         self._answers: list[Answer] = []
@@ -68,6 +73,8 @@ class HandOver:
         log.info("handing over", to=target_id, reason=reason)
         self._transfer = Transfer(target_id, reason, self._loop.time() + TRANSFER_TIMEOUT_S)
         self._timer = self._loop.call_soon(self._poll)
+        if target_id >= 0:
+            self._announce(target_id)
 
     def begin_to_anybody(self, reason: str, answer: Answer | None = None) -> None:
         """To whoever can take over soonest.

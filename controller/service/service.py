@@ -118,7 +118,9 @@ class ControllerService:
         self._answers = answers = Answers(node)
         self._intake = intake = Intake(settings.request_timeout_ms, settings.request_timeout_max_ms)
         self.refusals = Refusals(answers, intake, node, self._soon, stopwatch)
-        self.hand_over = HandOver(node, self.wake, self.refusals.refuse_waiting)
+        self.hand_over = HandOver(
+            node, self.wake, self.refusals.refuse_waiting, self._announce_successor
+        )
         self.reception = Reception(
             node, intake, answers, self.hand_over, self._farewell, transport, self.wake
         )
@@ -217,6 +219,10 @@ class ControllerService:
 
         self._loop.call_later(POLL_S, look)
         await over
+
+    def _announce_successor(self, node_id: int) -> None:
+        directory = self.node.directory
+        self._farewell.tell(lambda link: directory.successor(node_id, link.listener))
 
     def close(self) -> None:
         """Stop for good."""

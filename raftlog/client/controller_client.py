@@ -50,6 +50,7 @@ class ControllerClient:
                 # A controller that stops says unasked that it is none: what it has not answered yet
                 # it still answers.
                 notice=lambda notice: controller_refusal(notice) is not None,
+                successor=lambda notice: "" if notice.HasField("error") else notice.leader_endpoint,
             ),
             rng=rng,
         )

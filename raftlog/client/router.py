@@ -25,6 +25,8 @@ PATIENCE_MAX_S = 2.0
 """How long a connection may take before another server is tried; doubled each time, for a machine
 that is slow altogether.
 """
+ROUTES_MAX = 16
+"""Links that a server may have a client make in advance, with those there are."""
 ANSWER_MARGIN_S = 0.5
 """An answer that the server gives at the deadline itself still has to travel."""
 
@@ -55,6 +57,10 @@ class Protocol:
     greeted: Callable[[Any], None] = lambda _response: None
     notice: Callable[[Any], bool] = lambda _notice: False
     """Takes what a server says unasked; whether a new connection to it has to be made."""
+    successor: Callable[[Any], str] = lambda _notice: ""
+    """Of what a server says unasked: who will soon be the right one, so that a link to it is there
+    when it is; empty: nothing is said of that.
+    """
 
 
 class Router:
@@ -203,6 +209,9 @@ class Router:
 
         If it wants a new connection, calls from now on take that; the old one ends when it is done.
         """
+        ahead = self.protocol.successor(notice)
+        if ahead and ahead not in self._routes and len(self._routes) < ROUTES_MAX:
+            self._dial(ahead)
         if self.protocol.notice(notice):
             self._retire(route)
             refusal = self.protocol.refusal(notice) if notice.HasField("error") else None
@@ -283,12 +292,13 @@ class Router:
         """Dial the target if it is not dialled yet, and give it some time."""
         address = self._endpoints.target
         if address not in self._routes:
-            self._routes[address] = Route(
-                self, self._transport, address, self.protocol.conversation
-            )
+            self._dial(address)
         self._stop_timer()
         if self._ready() is None:
             self._timer = self._loop.call_later(self._patience_s, self._out_of_patience)
+
+    def _dial(self, address: str) -> None:
+        self._routes[address] = Route(self, self._transport, address, self.protocol.conversation)
 
     def _out_of_patience(self) -> None:
         self._timer = None

@@ -160,18 +160,23 @@ class Told:
 
 
 @simulated
-async def test_who_comes_too_late_waits_until_it_can_be_told_who_leads() -> None:
+async def test_who_comes_too_late_waits_until_it_can_be_told_who_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World()
     old = await world.active()
     await world.client.call(alter("a", "1"))
     target = next(node.id for node in world.nodes if node is not old)
+    told, lost = Told(), old.service.lost_leadership
+    late = pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())
+
+    def lost_leadership(epoch: int, reason: str) -> None:
+        lost(epoch, reason)
+        old.service.reception.received(told, [late])
+
+    monkeypatch.setattr(old.service, "lost_leadership", lost_leadership)
     leaving = asyncio.ensure_future(transfer(world, target))
     await world.until(lambda: old.service.node.leadership is None)
-    told = Told()
-    old.service.reception.received(
-        told, [pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())]
-    )
-    assert told.responses == []
     await world.until(lambda: told.responses, within_s=HOLD_S)
     (response,) = told.responses
     assert (response.error.error_code, response.error.outcome_unknown) == (
@@ -301,7 +306,9 @@ async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> 
     seeing_off = asyncio.ensure_future(old.service.see_off())
     begun = asyncio.get_running_loop().time()
     await asyncio.sleep(0.01)
-    (notice,) = told.responses
+    announced, notice = told.responses
+    assert (announced.correlation_id, announced.HasField("error")) == (0, False)
+    assert announced.leader_endpoint == notice.leader_endpoint
     assert (notice.correlation_id, notice.error.error_code) == (0, ErrorCode.NOT_CONTROLLER)
     assert notice.leader_endpoint == f"c{notice.leader_id}:9093"
     asked = 0
@@ -323,6 +330,22 @@ async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> 
     quiet.heard(1.2)
     assert not quiet.is_over(1.2 + QUIET_S - 0.01)
     assert quiet.is_over(1.2 + QUIET_S)
+
+
+@simulated
+async def test_a_client_connects_to_the_successor_before_it_is_sent_there() -> None:
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    target = next(node.id for node in world.nodes if node is not old)
+    address, before = f"c{target}:9093", set(world.client._router._routes)
+    leaving = asyncio.ensure_future(transfer(world, target))
+    await world.until(lambda: address in world.client._router._routes)
+    assert address not in before
+    assert world.client.target != address
+    await leaving
+    await world.client.call(alter("a", "2"))
+    assert world.client.target == address
 
 
 @simulated
