@@ -90,7 +90,10 @@ def _of_partitions(message: Any) -> bool:
             one.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
             for one in getattr(message, body).partitions
         )
-    return type(message) in (ReplicaFetchRequest, ReplicaFetchResponse)
+    if type(message) is ReplicaFetchResponse:
+        # Nor who poses as a follower.
+        return message.error_code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return type(message) is ReplicaFetchRequest
 
 
 def _directory(host: Any) -> tuple[int, str]:

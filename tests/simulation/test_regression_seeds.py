@@ -571,6 +571,23 @@ REGRESSIONS = [
         ' 1.88, "disk_low": 3.01}}',
         id="a guard's refusal of a metadata fetch announced LAO 0",
     ),
+    pytest.param(
+        176,
+        '{"voters": 2, "observers": 2, "clients": 1, "writes_per_s": 10.0, "reads_per_s": 0.0,'
+        ' "topics_share": 0.0, "asks_share": 0.9, "admin_per_s": 5.0, "unclean": true,'
+        ' "balance_interval_s": 1, "value_bytes": 20000, "shared_keys": 1, "numbered_share":'
+        ' 0.0, "safety_s": 17.928620240794892, "delay_min_ms": 0.5, "delay_mean_ms": 1.5,'
+        ' "session_timeout_ms": 1500, "retention_bytes": 1, "release_version": 3, "old_build":'
+        ' 3, "data_per_s": 20.0, "exports_per_s": 1.0, "authorizer": true, "entries_per_s": 2.0,'
+        ' "callers_per_s": 10.0, "faults": {"kill_mid_write": 2.35, "partition": 2.51,'
+        ' "disk_error": 4.7, "connection_dead": 1.38, "broker_disk_error": 3.49,'
+        ' "broker_disk_hang": 4.09, "broker_disk_slow": 6.4, "change_build":'
+        ' 0.40720682013799453, "raise_features": 0.5154077754528066, "whole_roll": 0.214}}',
+        id=(
+            "a checker took it for a word of a failed disk that a broker refused who posed as a"
+            " follower"
+        ),
+    ),
 ]
 
 

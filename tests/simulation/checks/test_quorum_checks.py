@@ -10,6 +10,7 @@ from raftlog.quorum import events as ev
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.voter import VotersAt
 from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
+from raftlog.wire.data.v1.data_pb2 import ReplicaFetchResponse
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
@@ -468,13 +469,20 @@ def test_a_word_after_a_storage_error_is_refused() -> None:
         trace.send("c2", "c1", quorum.FetchResponse())
 
 
-@pytest.mark.parametrize(("code", "rests_on_the_disk"), [(0, True), (29, False)])
+@pytest.mark.parametrize(
+    ("answer", "rests_on_the_disk"),
+    [
+        (BrokerResponse(fetch={"partitions": [{"error_code": 0}]}), True),
+        (BrokerResponse(fetch={"partitions": [{"error_code": 29}]}), False),
+        (ReplicaFetchResponse(), True),
+        (ReplicaFetchResponse(error_code=31), False),
+    ],
+)
 def test_a_broker_may_refuse_who_may_not_read_whatever_its_disk(
-    code: int, rests_on_the_disk: bool
+    answer: object, rests_on_the_disk: bool
 ) -> None:
     trace = Trace(Durability, brokers=1)
     trace.host("b1").disk = SimpleNamespace(failure=StorageError("append: EIO"))
-    answer = BrokerResponse(fetch={"partitions": [{"error_code": code}]})
     if not rests_on_the_disk:
         trace.send("b1", "client", answer)
         return
