@@ -327,6 +327,11 @@ class Node(NodeState):
             # What it says is known. So it is with nearly every answer of a leader.
             return not self.halted
         before = self.role
+        if response.leader_id == -1 and not self.takes_part:
+            # An observer has nothing to do in an epoch that has no leader. [One of the peers that
+            # it asks was removed, does not know it, and campaigns on, far ahead of everybody: an
+            # observer that took its epoch would be refused by each leader.]
+            return not self.halted
         if response.error_code != ErrorCode.INCONSISTENT_CLUSTER_ID:
             endpoint = getattr(response, "leader_endpoint", "")
             refusal = self.learn(

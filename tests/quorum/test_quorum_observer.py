@@ -18,6 +18,7 @@ from raftlog.quorum.events import (
     RequestFailed,
     RequestReceived,
     ResignRequested,
+    ResponseReceived,
     SendFetch,
     Tick,
 )
@@ -59,6 +60,39 @@ def test_follows_a_new_leader() -> None:
     leader = other.elect()
     other.isolate(leader.id)
     other.run_until(lambda: other[4].up.leader_id not in (-1, leader.id), 5)
+
+
+def test_takes_no_epoch_that_has_no_leader() -> None:
+    """A voter that was removed and does not know it may be far ahead of everybody. An observer that
+    took its epoch would be refused by each leader. Found by a simulated cluster in which such a
+    voter campaigned on."""
+    cluster = Cluster(3, 1, connected=True)
+    leader = cluster.elect()
+    epoch = leader.up.epoch
+    cluster.crash(4)
+    observer = cluster[4]
+    observer.disk.vote = VoteState(epoch)
+    observer.start()
+
+    def answer(leader_id: int) -> None:
+        asked = effects_of(observer, SendFetch)[-1]
+        response = pb.FetchResponse(
+            error_code=ErrorCode.FENCED_LEADER_EPOCH,
+            leader_id=leader_id,
+            leader_epoch=epoch + 9,
+            correlation_id=asked.correlation_id,
+        )
+        observer.step(ResponseReceived(asked.peer_id, asked.correlation_id, response, None))
+
+    answer(-1)
+    assert (observer.up.epoch, observer.up.leader_id) == (epoch, -1)
+    cluster.run_until(lambda: observer.up.leader_id == leader.id and cluster.calm(), 5)
+    assert observer.log == leader.log
+    cluster.crash(4)
+    observer.disk.vote = VoteState(epoch)
+    observer.start()
+    answer(2)
+    assert (observer.up.epoch, observer.up.leader_id) == (epoch + 9, 2)
 
 
 def test_never_asks_for_votes_or_leads_but_grants() -> None:
