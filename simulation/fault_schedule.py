@@ -13,6 +13,7 @@ from simulation import (
     faults_nodes,
     faults_once,
     faults_operators,
+    faults_removed,
     faults_snapshots,
     faults_twins,
     faults_voters,
@@ -33,6 +34,7 @@ AGAIN_AND_AGAIN = {
     **faults_operators.RUN,
     **faults_snapshots.RUN,
     **faults_twins.RUN,
+    **faults_removed.RUN,
 }
 """The faults that strike at random times: name and coroutine."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 Fault = Callable[["World", random.Random], Awaitable[None]]
-VOTER_FAULTS = frozenset(("change_voters", "lose_disk"))
+VOTER_FAULTS = frozenset(("change_voters", "lose_disk", "removed_campaigns"))
 
 _TIMEOUT_S = 5.0
 _AGAIN_S = 0.3
@@ -66,7 +66,7 @@ class Operator:
         return False
 
 
-def _committed(world: World) -> dict[int, str]:
+def committed_voters(world: World) -> dict[int, str]:
     """The voters as the active controller has them committed: id and directory; empty if they are
     not in the log.
     """
@@ -75,7 +75,7 @@ def _committed(world: World) -> dict[int, str]:
     return {voter.id: voter.directory_id for voter in named.voters} if named is not None else {}
 
 
-def _is_settled(world: World, voters: dict[int, str]) -> bool:
+def is_settled(world: World, voters: dict[int, str]) -> bool:
     """Whether everyone that is up goes by this set."""
     return all(
         {voter.node_id: voter.directory_id for voter in host.core.voters} == voters
@@ -84,7 +84,8 @@ def _is_settled(world: World, voters: dict[int, str]) -> bool:
     )
 
 
-def _add(host: ControllerHost) -> pb.AddRaftVoterRequest:
+def add_request(host: ControllerHost) -> pb.AddRaftVoterRequest:
+    """That a node becomes a voter, as it is now."""
     return pb.AddRaftVoterRequest(
         voter_id=host.id, voter_directory_id=host.quorum.directory_id, endpoint=host.endpoint
     )
@@ -92,14 +93,14 @@ def _add(host: ControllerHost) -> pb.AddRaftVoterRequest:
 
 async def change_voters(world: World, rng: random.Random) -> None:
     """A voter is removed, the leader perhaps, or a node that is none is added."""
-    operator, voters = world.operator, _committed(world)
+    operator, voters = world.operator, committed_voters(world)
     if operator.busy or world.damaged or not voters:
         return
     operator.busy = True
     try:
         outside = [host for host in world.controllers if host.id not in voters]
         if outside and (len(voters) < 3 or rng.random() < 0.6):
-            if await operator.ask(_add(rng.choice(outside))) is None:
+            if await operator.ask(add_request(rng.choice(outside))) is None:
                 world.happened("change_voters")
         elif len(voters) > 1:
             node_id = rng.choice(sorted(voters))
@@ -114,11 +115,11 @@ async def lose_disk(world: World, rng: random.Random) -> None:
     """A voter's disk is gone; the node comes back with an empty one, its old self is removed, its
     new one added.
     """
-    operator, voters = world.operator, _committed(world)
+    operator, voters = world.operator, committed_voters(world)
     hosts = [host for host in world.controllers if voters.get(host.id) == host.quorum.directory_id]
     if operator.busy or operator.unknown or world.damaged or len(voters) < 3 or not hosts:
         return
-    if not _is_settled(world, voters):
+    if not is_settled(world, voters):
         return
     operator.busy = True
     try:
@@ -133,7 +134,7 @@ async def lose_disk(world: World, rng: random.Random) -> None:
         if host.service is None:
             host.start()
         gone = pb.RemoveRaftVoterRequest(voter_id=host.id, voter_directory_id=old)
-        if await operator.until_done(gone) and await operator.until_done(_add(host)):
+        if await operator.until_done(gone) and await operator.until_done(add_request(host)):
             world.damaged.pop(host.name, None)
             operator.unknown = False
     finally:

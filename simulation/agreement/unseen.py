@@ -26,6 +26,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "pre-vote-always",
         "pre-vote-skipped",
         "check-quorum-off",
+        "removed-voter-leads",
     ),
     "the cluster stops writing: the log ends, and all of it is correct": (
         "truncate-on-equal",

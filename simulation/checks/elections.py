@@ -93,7 +93,7 @@ class Elections(Checker):
         self._count_votes(node, effect)
 
     def _count_votes(self, node: Node, effect: ev.BecameLeader) -> None:
-        ids = {voter.node_id for voter in node.voters}
+        ids = {voter.node_id: voter.directory_id for voter in node.voters}
         granted = [voter for voter in effect.granting_voters if voter in ids]
         if len(granted) <= len(ids) // 2:
             raise CheckFailedError(
@@ -103,20 +103,18 @@ class Elections(Checker):
         for voter in granted:
             if voter == node.host.id:
                 vote = node.host.disk.vote
-                got = vote.voted_id if vote.epoch == effect.epoch else -1
+                got = [vote.voted_id] if vote.epoch == effect.epoch else []
             else:
-                got = next(
-                    (
-                        to
-                        for ((of, _), epoch), to in self._votes.items()
-                        if of == voter and epoch == effect.epoch
-                    ),
-                    -1,
-                )
-            if got != node.host.id:
+                # Another disk of that id may have voted otherwise.
+                got = [
+                    to
+                    for ((of, where), epoch), to in self._votes.items()
+                    if of == voter and epoch == effect.epoch and ids[voter] in ("", where)
+                ]
+            if node.host.id not in got:
                 raise CheckFailedError(
                     f"I3: {node.name} counts a vote of {voter} in epoch {effect.epoch}, which went"
-                    f" to {got} (-1: to nobody)"
+                    f" to {got} (nothing: to nobody)"
                 )
 
     # --- what is said ----------------------------------------------------------------------------

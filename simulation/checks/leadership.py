@@ -186,6 +186,9 @@ class Leadership(Checker):
                 or name == host.name
             ):
                 continue
+            if not node.may_be_voter(host.id):
+                # It was removed, and they know: no election comes of it (see ``membership``).
+                continue
             ids = {voter.node_id for voter in node.voters}
             hear = [node.host.id] if node.host.id in ids else []
             for follower, hearing in self._hearing.items():

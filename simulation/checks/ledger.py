@@ -59,6 +59,17 @@ class Node:
             return self.log.voter_sets[-1].voters or self.configured
         return self.base_voters or self.configured
 
+    def may_be_voter(self, node_id: int) -> bool:
+        """Whether this node cannot know that another is no voter: the newest set that it knows to
+        be committed, or one behind it, names the other.
+        """
+        sets = self.log.voter_sets
+        committed = sum(entry.offset < self.high_watermark for entry in sets)
+        held = [entry.voters for entry in sets[max(0, committed - 1) :]]
+        if not committed:
+            held.append(self.base_voters or ())
+        return any(voter.node_id == node_id for one in held for voter in one or self.configured)
+
 
 class Ledger(Checker):
     """Give it to the checkers, and let it be the first in the list."""

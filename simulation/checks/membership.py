@@ -2,23 +2,38 @@
 majority of the old one.
 
 Also that each node goes by the set its own log names: the last one appended, else the snapshot's,
-else the configured one.
+else the configured one. And that a node that was removed for certain, and campaigns on, changes
+nothing at whoever knows that: no epoch, no vote, no leader. An exception is a node that knows no
+leader and has the shorter log: to it the other may be a voter again (KIP-853).
 
 Would catch: a second change proposed before the first is committed, a change proposed before the
 leader has committed in its epoch (the defect of the first single-server algorithm), two members
-changed at once, a set that a truncation did not revert.
+changed at once, a set that a truncation did not revert, a leadership that ends as a removed voter
+asks for votes in a higher epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from typing_extensions import override
 
 from raftlog.quorum import events as ev
+from raftlog.quorum.events import Effect, Event
 from raftlog.voter import Voter
-from simulation.checks.api import Checker, CheckFailedError
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger, Node
+
+
+class _State(NamedTuple):
+    """What a node that knows of another's removal lets that one change no more."""
+
+    role: str
+    epoch: int
+    voted_id: int
+    leader_id: int
 
 
 class VoterSets(Checker):
@@ -27,6 +42,7 @@ class VoterSets(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.changes = 0
+        self._states: dict[str, _State] = {}
         ledger.on(ev.Append, self._appended)
 
     def _appended(self, node: Node, effect: ev.Append) -> None:
@@ -69,6 +85,41 @@ class VoterSets(Checker):
                 f"I19: {node.name} proposes a voter set at {at} before a record of its epoch"
                 f" {node.leads} is committed"
             )
+
+    # --- who was removed -------------------------------------------------------------------------
+
+    @override
+    def controller_stopped(self, host: ControllerView, reason: str) -> None:
+        self._states.pop(host.name, None)
+
+    @override
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        core = host.core
+        assert core is not None
+        state = _State(core.role, core.epoch, core.voted_id, core.leader_id)
+        before = self._states.get(host.name)
+        self._states[host.name] = state
+        if type(event) is ev.RequestReceived and before is not None and state != before:
+            self._moved_by(self._ledger.nodes[host.name], before, state, event.request)
+
+    def _moved_by(self, node: Node, before: _State, state: _State, request: object) -> None:
+        if isinstance(request, pb.VoteRequest):
+            asker, mine = request.replica_id, node.log.batches[-1:]
+            theirs = (request.last_offset_epoch, request.last_offset)
+            may_be_newer = not mine or theirs >= (mine[0].header.epoch, node.log.end)
+        elif isinstance(request, pb.BeginQuorumEpochRequest):
+            asker, may_be_newer = request.leader_id, True
+        elif isinstance(request, pb.EndQuorumEpochRequest):
+            asker = request.leader_id
+            may_be_newer = asker == before.leader_id
+        else:
+            return
+        if node.may_be_voter(asker) or (may_be_newer and before.role != "leader"):
+            return
+        raise CheckFailedError(
+            f"I19: {node.name} knows that {asker} was removed, and goes from {before} to {state} at"
+            f" its {type(request).__name__}"
+        )
 
     @override
     def sample(self) -> None:

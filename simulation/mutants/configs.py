@@ -114,6 +114,9 @@ HASTY = replace(
 )
 """Voters that join and leave as fast as they can, from the first moment of each leader."""
 
+REMOVED = replace(VOTERS, faults={"removed_campaigns": 1.0, "resign": 3.0})
+"""Voters that are removed, do not hear of it, and campaign on."""
+
 REPLICAS = SwarmConfig(
     brokers=4, clients=2, writes_per_s=8.0, reads_per_s=0.0, topics_share=0.4, isr_changes_per_s=20.0, safety_s=20.0,
     election_timeout_ms=200, fetch_timeout_ms=200, session_timeout_ms=900,

@@ -10,6 +10,7 @@ from simulation.mutants.configs import (
     ELECTIONS,
     FLAPPING,
     LATE,
+    REMOVED,
     SILENCED_QUORUM,
     VOTERS,
 )
@@ -340,6 +341,19 @@ MUTANTS = (
         VOTERS,
         "voters that join and leave, failovers",
         known=2,
+    ),
+    Mutant(
+        "removed-voter-leads",
+        "a voter of any older set may open epochs, also one that was removed for certain",
+        (
+            Edit(
+                "raftlog.quorum.voter_history:VoterHistory.may_lead",
+                "held = (*base, *self._records[max(0, committed - 1) :])",
+                "held = (VotersAt(-1, ()), self._base, *self._records)",
+            ),
+        ),
+        REMOVED,
+        "removed voters that campaign on",
     ),
     Mutant(
         "late-fetch-answer",

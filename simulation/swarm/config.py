@@ -36,13 +36,14 @@ DRAWN_APART = (
     "disk_low",
 )
 """Drawn by a generator of their own, for the same reason."""
+BESIDE_SHARE = 0.5
 BUILDS_SHARE, RECOVERY_SHARE = 0.4, 0.9
 """The latter: of the runs that may have one."""
 LOWERED_SHARE = 0.2
 """Where metadata.version is lowered: of either, as a lowered level leaves it little to do, or is
 left out for it.
 """
-NOT_RECOVERED = ("bit_flip", "lower_features")
+NOT_RECOVERED = ("bit_flip", "lower_features", "removed_campaigns")
 """Faults that do not go with a recovery."""
 AUTHORIZER_SHARES = {(): 0.95, ("lower_features",): 0.5, ("newcomer",): 0.32}
 """By which of these two the run would have had; if both, ``AUTHORIZER_ELSE``."""
@@ -53,6 +54,8 @@ and clients that have owners.
 """
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
 """Of no effect without the setting that goes with them."""
+DRAWN_BESIDE = {"removed_campaigns": ("change_voters", "lose_disk")}
+"""Where one of these faults is on, in half of the runs: voters come and go there anyway."""
 DRAWN_BY_PROFILES = (
     "slow_fetch",
     "whole_roll",
@@ -205,8 +208,8 @@ def draw(seed: int) -> SwarmConfig:
 
 
 def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """What is drawn for the run as it is then: snapshots in parts, nodes of two builds, a quorum
-    that is lost.
+    """What is drawn for the run as it is then: snapshots in parts, removed voters that campaign on,
+    nodes of two builds, a quorum that is lost.
     """
     if config.snapshot_bytes and not config.snapshot_part_bytes:
         parts = random.Random(f"{seed} swarm, parts")
@@ -216,6 +219,10 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
             config = replace(
                 config, retention_bytes=parts.choice((1, 1, 5000)), faults={**config.faults, **cut}
             )
+    beside = random.Random(f"{seed} swarm, beside")
+    for name, others in DRAWN_BESIDE.items():
+        if beside.random() < BESIDE_SHARE and not config.faults.keys().isdisjoint(others):
+            config = replace(config, faults={**config.faults, name: FAULTS[name].draw(beside)})
     builds = random.Random(f"{seed} swarm, builds")
     lowered = "lower_features" in config.faults
     if builds.random() < (LOWERED_SHARE if lowered else BUILDS_SHARE):
@@ -287,6 +294,7 @@ def draw_freely(seed: int) -> SwarmConfig:
         *DRAWN_LAST,
         *DRAWN_AFTER_THEM,
         *DRAWN_APART,
+        *DRAWN_BESIDE,
         *DRAWN_BY_PROFILES,
         *DATA_FAULTS,
     )

@@ -83,6 +83,7 @@ FAULTS: dict[str, FaultRange] = {
     "lower_features": _every(1.0, 6.0),
     "change_build": _every(0.5, 3.0),
     "move_voter": _every(2.0, 8.0),
+    "removed_campaigns": _every(3.0, 10.0),
     "unregister_broker": _every(2.0, 8.0, needs_brokers=True),
     "alter_hostnames": _every(1.0, 4.0, needs_brokers=True),
     # Brokers and clients.

@@ -572,6 +572,24 @@ REGRESSIONS = [
         id="a guard's refusal of a metadata fetch announced LAO 0",
     ),
     pytest.param(
+        316,
+        '{"voters": 5, "topics_share": 0.3, "admin_per_s": 3.0, "unclean": true,'
+        ' "unclean_topics": true, "value_bytes": 1000, "shared_keys": 1, "numbered_share": 1.0,'
+        ' "safety_s": 8.832187071649285, "delay_min_ms": 0.5, "delay_mean_ms": 1.5,'
+        ' "disk_max_ms": 10.0, "election_timeout_ms": 200, "fetch_timeout_ms": 200,'
+        ' "session_timeout_ms": 1500, "queue_messages": 64, "data_per_s": 8.0, "replica_lag_ms":'
+        ' 500, "max_clients": 2, "round_robin": true, "reserve_bytes": 3000, "authorizer": true,'
+        ' "entries_per_s": 2.0, "callers_per_s": 10.0, "work_us": 50.0, "faults":'
+        ' {"kill_all_controllers": 5.27, "long_pause": 12.8, "partition": 4.94, "split": 2.31,'
+        ' "reset_links": 1.35, "change_voters": 1.95, "twin_broker": 5.73, "broker_away": 6.8,'
+        ' "broker_refused": 3.84, "kill_broker": 0.8, "kill_all_brokers": 4.0, "brokers_cut":'
+        ' 1.0, "broker_pause": 2.0, "stop_broker": 0.7, "removed_campaigns": 5.54}}',
+        id=(
+            "an observer took the epoch of a removed voter that campaigned on, and every leader"
+            " refused it"
+        ),
+    ),
+    pytest.param(
         176,
         '{"voters": 2, "observers": 2, "clients": 1, "writes_per_s": 10.0, "reads_per_s": 0.0,'
         ' "topics_share": 0.0, "asks_share": 0.9, "admin_per_s": 5.0, "unclean": true,'

@@ -98,6 +98,9 @@ class Host:
         )
         self.core = SimpleNamespace(
             epoch=self.disk.vote.epoch,
+            role="follower",
+            voted_id=-1,
+            leader_id=-1,
             log_start_offset=0,
             log_end_offset=end,
             flushed_end_offset=end,

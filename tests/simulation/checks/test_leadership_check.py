@@ -222,6 +222,21 @@ def test_who_hears_the_leader_itself_opens_no_epoch_either() -> None:
         trace.campaigns("c3", 2)
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_who_was_removed_for_certain_causes_no_election(committed: bool) -> None:
+    trace = Quorum()
+    trace.elected("c1", 1)
+    end = trace.append("c1", 1, voters_record(voter(1), voter(2)))
+    if committed:
+        trace.commit("c1", end)
+    trace.works(5, "c2")
+    if committed:
+        trace.campaigns("c3", 2)
+        trace.host("c3").core.role = "follower"
+    with refused("a needless election"):
+        trace.campaigns("c2" if committed else "c3", 3)
+
+
 @pytest.mark.parametrize("heard_s", [0.0, 2.0])
 def test_an_election_soon_after_the_last_one_may_rest_on_what_was_before(heard_s: float) -> None:
     trace = Quorum()

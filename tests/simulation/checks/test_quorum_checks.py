@@ -288,6 +288,23 @@ def test_another_directory_is_another_voter() -> None:
     trace.vote("c3", 2, 2)
 
 
+def test_the_vote_that_counts_is_that_of_the_voters_own_directory() -> None:
+    trace = _led(Elections)
+    trace.stop("c3")
+    host = trace.host("c3")
+    host.disk.identity, host.disk.vote = NodeIdentity("cluster", 3, "another"), VoteState(0)
+    trace.start("c3")
+    trace.vote("c3", 2, 1)
+    trace.vote("c2", 2, 2)
+    with refused("I3.*counts a vote of 3.*nothing"):
+        trace.step("c2", ev.BecameLeader(2, (2, 3)))
+    trace.stop("c3")
+    host.disk.identity, host.disk.vote = NodeIdentity("cluster", 3, "dir-3"), VoteState(0)
+    trace.start("c3")
+    trace.vote("c3", 2, 2)
+    trace.step("c2", ev.BecameLeader(2, (2, 3)))
+
+
 def test_leading_without_a_majority_of_votes_is_refused() -> None:
     trace = _led(Elections)
     trace.vote("c2", 2, 2)
@@ -547,6 +564,59 @@ def test_a_truncation_reverts_the_set() -> None:
         trace.tell("sample")
     trace.truncate("c1", 1)
     trace.tell("sample")
+
+
+CAMPAIGNS = quorum.VoteRequest(replica_id=3, replica_epoch=5, last_offset_epoch=1, last_offset=1)
+LEADS = quorum.BeginQuorumEpochRequest(leader_id=3, leader_epoch=5, leader_endpoint="c3:9093")
+RESIGNS = quorum.EndQuorumEpochRequest(leader_id=3, leader_epoch=5)
+
+
+def _removed(*, committed: bool) -> Trace:
+    """c1 leads and c2 follows; c3 was removed, as both know if that is committed."""
+    trace = _led(VoterSets)
+    trace.host("c1").core.role = "leader"
+    if committed:
+        trace.stop("c3")
+        trace.commit("c2", trace.committed(1, voters_record(*VOTERS[:2])) + 1)
+    else:
+        trace.append("c1", 1, voters_record(*VOTERS[:2]))
+        trace.replicate("c1", "c2")
+    trace.tell("after_step", trace.host("c1"), ev.Tick(), [])
+    return trace
+
+
+def _believed(trace: Trace, name: str, request: object) -> None:
+    core = trace.host(name).core
+    core.epoch, core.role = 5, "unattached"
+    trace.step(name, event=ev.RequestReceived(request, None))
+
+
+@pytest.mark.parametrize("request_", [CAMPAIGNS, LEADS, RESIGNS])
+def test_a_removed_voter_that_ends_a_leadership_is_refused(request_: object) -> None:
+    with refused(r"I19.*c1 knows that 3 was removed, and goes from .*'leader', epoch=1"):
+        _believed(_removed(committed=True), "c1", request_)
+    _believed(_removed(committed=False), "c1", request_)
+
+
+@pytest.mark.parametrize("request_", [CAMPAIGNS, RESIGNS])
+def test_a_removed_voter_that_raises_a_followers_epoch_is_refused(request_: object) -> None:
+    with refused("I19.*c2 knows that 3 was removed"):
+        _believed(_removed(committed=True), "c2", request_)
+    _believed(_removed(committed=False), "c2", request_)
+
+
+def test_a_node_with_a_longer_log_may_be_a_voter_again() -> None:
+    trace = _removed(committed=True)
+    longer = quorum.VoteRequest(replica_id=3, last_offset_epoch=2, last_offset=1)
+    _believed(trace, "c2", longer)
+    with refused("I19.*c1 knows that 3 was removed"):
+        _believed(trace, "c1", longer)
+
+
+def test_a_voter_of_the_committed_set_is_believed() -> None:
+    trace = _removed(committed=True)
+    _believed(trace, "c1", quorum.VoteRequest(replica_id=2, replica_epoch=5))
+    trace.step("c2", event=ev.RequestReceived(CAMPAIGNS, None))
 
 
 def test_majorities_of_neighbouring_sets_meet_and_of_others_do_not() -> None:
