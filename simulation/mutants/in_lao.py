@@ -180,6 +180,7 @@ MUTANTS = (
         ),
         UNFENCING,
         "failovers while brokers come",
+        known=3,
     ),
     Mutant(
         "lao-of-nobody",

@@ -210,7 +210,7 @@ MUTANTS = (
         ),
         TRANSFERS,
         "snapshots in parts, sleep and newer snapshots between them",
-        known=1,
+        known=4,
     ),
     Mutant(
         "part-from-the-beginning",
@@ -238,5 +238,6 @@ MUTANTS = (
         ),
         STEPS,
         "deaths between the steps of an installation",
+        known=1,
     ),
 )
