@@ -1,0 +1,35 @@
+"""What a node may hold in memory, as its metric says it."""
+
+import asyncio
+
+import pytest
+
+from raftlog.memory_bounds import memory_bounds
+from raftlog.resource_limits import TransportLimits
+from raftlog.transport.bounds import Bounds
+from raftlog.transport.metrics import transport_metrics
+
+LIMITS = TransportLimits(max_queued_total_bytes=7, max_waiting_total_bytes=5)
+
+
+@pytest.mark.parametrize(
+    ("role", "parts"),
+    [
+        (
+            "controller",
+            {"unsent_responses", "waiting_messages", "waiting_requests", "log_tail", "rocksdb"},
+        ),
+        ("broker", {"unsent_responses", "waiting_messages", "log_above_lao"}),
+    ],
+)
+def test_each_part_is_shown_as_it_is_configured(role: str, parts: set[str]) -> None:
+    bounds = memory_bounds(LIMITS, role)
+    assert bounds.keys() == parts
+    assert (bounds["unsent_responses"], bounds["waiting_messages"]) == (7, 5)
+
+    async def shown() -> dict[str, float]:
+        metrics = transport_metrics(Bounds(asyncio.get_running_loop(), LIMITS), role)
+        (found,) = (one for one in metrics if one.name == "raftlog_memory_bound_bytes")
+        return {sample.labels["part"]: sample.value for sample in found.samples}
+
+    assert asyncio.run(shown()) == bounds
