@@ -99,6 +99,7 @@ class _Asked(NamedTuple):
     row: Row | None
     body: Any
     caller: Caller
+    claimed: str = ""
 
 
 class AuditedLink:
@@ -162,8 +163,8 @@ class AuditedLink:
 
     # --- auditing --------------------------------------------------------------------------------
 
-    def asked(self, request: Any, caller: Caller) -> None:
-        """A request is handed on, signed."""
+    def asked(self, request: Any, caller: Caller, claimed: str = "") -> None:
+        """A request is handed on, signed. ``claimed``: the other principal that it stated."""
         kind = request.WhichOneof("body") or ""
         row, body = self._rows.get(kind), getattr(request, kind, None)
         if self._broker and kind == "write":
@@ -171,7 +172,7 @@ class AuditedLink:
             row, body = CONTROLLER.get(kind), getattr(request.write, kind, None)
         if isinstance(row, OfNode) or body is None:
             return  # Chatter of nodes; the guard tells what it refuses of it.
-        asked = _Asked(kind, row, body, caller)
+        asked = _Asked(kind, row, body, caller, claimed)
         # A number that is used again must not hide what was asked under it.
         former = self._open.pop(request.correlation_id, None)
         if former is not None:
@@ -245,6 +246,7 @@ class AuditedLink:
                 unknown=outcome.unknown,
                 more_resources=more,
                 acls=outcome.acls,
+                claimed=asked.claimed[:TEXT_MAX_CHARS],
             )
         )
 

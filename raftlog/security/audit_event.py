@@ -75,6 +75,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     left_out: int = 0
     acls: tuple[str, ...] = ()
     """The entries that it added or removed, at most MAX_RESOURCES."""
+    claimed: str = ""
+    """The principal that the client stated, if it has proved to be another; nothing goes by it."""
 
     @property
     def refused(self) -> bool:
@@ -124,6 +126,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
                 "offset": self.offset,
                 "epoch": self.epoch,
                 "acl_entries": self.acls,
+                "claimed_principal": self.claimed,
                 "more_resources": self.more_resources,
                 "left_out": self.left_out,
             },

@@ -162,6 +162,10 @@ class Guard:
         """Hand on what comes from whom it says, and refuse the rest."""
         link = self._known_as(link)
         admitted = [message for message in messages if self._admits(link, message)]
+        audited = (
+            link if isinstance(link, AuditedLink) and self._conversation in _ANSWERED else None
+        )
+        stated = [] if audited is None else [self._stated(message) for message in admitted]
         if self._conversation is Conversation.CONTROLLER:
             self._authentication.sign(
                 admitted, link.identity, host=host_of(link.peer), forwarded=self._nodes
@@ -171,9 +175,10 @@ class Guard:
             self._authentication.sign(
                 writes, link.identity, host=host_of(link.peer), forwarded=False
             )
-        if isinstance(link, AuditedLink) and self._conversation in _ANSWERED:
-            for message in admitted:
-                link.asked(message, self._caller(link, message))
+        if audited is not None:
+            for message, principal in zip(admitted, stated, strict=True):
+                caller = self._caller(link, message)
+                audited.asked(message, caller, "" if principal == caller.principal else principal)
         if admitted:
             self._handler.received(link, admitted)
 
@@ -192,6 +197,13 @@ class Guard:
         if found is None:
             found = self._audited[link] = AuditedLink(self._auditor, self._conversation, link)
         return found
+
+    def _stated(self, message: Any) -> str:
+        """The principal that the sender states, before the one that it has proved takes its
+        place.
+        """
+        broker = self._conversation is Conversation.BROKER
+        return str((message.write if broker else message).client.principal)
 
     def _caller(self, link: Link, message: Any) -> Caller:
         """Who asks, as the request says by now."""

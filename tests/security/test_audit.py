@@ -202,6 +202,33 @@ def test_who_a_broker_forwards_for_is_told_and_which_broker() -> None:
     assert (event.caller, event.identity.fingerprint) == (Caller("User:bob", "10.9.9.9"), "cd34")
 
 
+@pytest.mark.parametrize("conversation", [C.CONTROLLER, C.BROKER])
+def test_who_a_client_says_it_is_stands_beside_who_it_is(conversation: Conversation) -> None:
+    world = World(conversation)
+    for number, stated in ((7, "User:admin"), (8, "User:CN=alice"), (9, "")):
+        write = create(number)
+        write.client.principal = stated
+        if conversation is C.BROKER:
+            world.ask(broker.BrokerRequest(correlation_id=number, write=write))
+            answer: Any = broker.BrokerResponse(correlation_id=number, write=created(number))
+        else:
+            world.ask(write)
+            answer = created(number)
+        world.answer(answer)
+    assert [one.caller.principal for one in world.memory.events] == ["User:CN=alice"] * 3
+    claims = [one.document()["unmapped"]["claimed_principal"] for one in world.memory.events]
+    assert claims == ["User:admin", "", ""]
+
+
+def test_what_a_broker_forwards_is_no_claim() -> None:
+    world = World(C.CONTROLLER, NODE)
+    forwarded = create()
+    forwarded.client.principal, forwarded.client.host = "User:bob", "10.9.9.9"
+    world.ask(forwarded)
+    world.answer(created())
+    assert (world.one.caller.principal, world.one.claimed) == ("User:bob", "")
+
+
 def test_a_broker_tells_what_its_client_wrote_and_read() -> None:
     world = World(C.BROKER)
     world.ask(broker.BrokerRequest(correlation_id=7, write=create()))
