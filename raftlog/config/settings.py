@@ -470,12 +470,12 @@ class Settings:
         "The most open connections on all listeners together, of which each has an equal share; a"
         " node closes further ones at once. It is lower if the process may not open enough files.",
     )
-    max_connections_per_ip: Positive = _key(
+    connections_max_per_ip: Positive = _key(
         _TRANSPORT.max_connections_per_address,
         "The most connections from one address that have a call open; further ones are refused with"
         " a time to wait. Other nodes count like everybody.",
     )
-    max_connections_per_principal: Positive = _key(
+    connections_max_per_principal: Positive = _key(
         _TRANSPORT.max_connections_per_principal,
         "The same for one principal of a token, or one subject of a certificate.",
     )

@@ -136,7 +136,11 @@ def _of_asker(asker: Asker, listener: Listener, rpc: Rpc, caller: Caller, facts:
     )
     if claims_node:
         # Through a broker nobody is a node.
-        is_itself = not rpc.carried and rpc.variant == OWN and node_of(caller, listener) is not None
+        node_id = node_of(caller, listener)
+        is_itself = not rpc.carried and rpc.variant == OWN and node_id is not None
+        if row is QUORUM.get(rpc.kind) and rpc.conversation is Conversation.QUORUM:
+            # Brokers neither vote nor lead.
+            is_itself &= node_id in facts.directories or node_id not in facts.broker_epochs
         return ALLOWED if is_itself else of_whole(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     body = request_of(rpc, named_node(caller), facts)
 
