@@ -214,7 +214,12 @@ class Decider:
         By the pending image: what follows a change in the log is decided by it, committed or not.
         """
         row, body, view = CONTROLLER.get(kind), getattr(request, kind), self.state.log.pending
-        asker = self._asker = Asker.of(request.client)
+        client, asker = request.client, self._asker
+        # Most requests come from the one before's.
+        if asker.caller != (client.principal, client.host) or (
+            client.HasField("node_id") or asker.node_id is not None
+        ):
+            asker = self._asker = Asker.of(client)
         if type(row) is Each:
             # Each item takes a verdict: many must not cost more than their handler lets them.
             limit = self.state.settings.max_records_per_request
