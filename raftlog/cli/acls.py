@@ -63,9 +63,22 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+
+def _whole(principal: str | None) -> str | None:
+    """A principal with its type: without it nothing would match, which looks like an answer."""
+    if principal is not None and not principal.startswith("User:"):
+        raise typer.BadParameter(f"{principal!r} is no principal: write 'User:{principal}'")
+    return principal
+
+
 Principal = Annotated[
     str | None,
-    typer.Option("--principal", metavar="PRINCIPAL", help="Of this principal, as User:alice."),
+    typer.Option(
+        "--principal",
+        metavar="PRINCIPAL",
+        help="Of this principal, as User:alice.",
+        callback=_whole,
+    ),
 ]
 Host = Annotated[
     str | None, typer.Option("--host", metavar="ADDRESS", help="Of this host, an IP address or *.")
@@ -292,7 +305,10 @@ def remove(
 @app.command("test", epilog=EPILOG)
 def decide(
     principal: Annotated[
-        str, typer.Option("--principal", metavar="PRINCIPAL", help="Who, as User:alice.")
+        str,
+        typer.Option(
+            "--principal", metavar="PRINCIPAL", help="Who, as User:alice.", callback=_whole
+        ),
     ],
     operation: Annotated[Operation, typer.Option("--operation", help="What.")],
     host: Annotated[

@@ -89,6 +89,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return bool(self._codes)
 
     @property
+    def _first_code(self) -> int:
+        """Of the whole request, else of the first item that failed: those are named first."""
+        named = self.touched[0].error_code if self.touched else 0
+        return self.error_code or named or min(self.item_codes, default=0)
+
+    @property
     def _codes(self) -> set[int]:
         named = {one.error_code for one in self.touched}
         return ({self.error_code} | named | self.item_codes) - {0}
@@ -117,7 +123,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
             "resources": [_resource(one) for one in self.touched],
             "status_id": 0 if self.unknown else 1 if ok else 2,
             "status": "Unknown" if self.unknown else "Success" if ok else "Failure",
-            "status_code": _code(self.error_code),
+            "status_code": _code(self._first_code),
             "status_detail": self.message,
             "unmapped": {
                 "node_id": self.node_id,

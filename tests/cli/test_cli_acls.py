@@ -62,6 +62,9 @@ def test_add_list_test_and_remove(
 
     allowed = test("User:alice", "describe")
     assert (allowed.code, allowed.out.splitlines()[0]) == (0, f"topic t: allowed: {said}")
+    for mistaken in (test("alice", "write"), raftlog("acls", "list", "--principal", "alice", *at)):
+        assert (mistaken.code, mistaken.out) == (2, "")
+        assert "write 'User:alice'" in mistaken.err
     denied = test("User:alice", "write")
     assert denied.code == 1
     assert denied.out.startswith("topic t: denied: no entry allows it\n")

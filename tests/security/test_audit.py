@@ -323,6 +323,7 @@ def test_no_item_hides_behind_many_others() -> None:
     event = world.one
     assert event.refused
     assert event.document()["status"] == "Failure"
+    assert event.document()["status_code"] == "TOPIC_AUTHORIZATION_FAILED"
     assert event.touched[0].resource.name == "secret"
     assert (len(event.touched), event.more_resources) == (100, 51)
 
@@ -343,7 +344,9 @@ def test_a_refused_read_is_a_refusal_with_its_names() -> None:
     refused = broker.BrokerResponse(correlation_id=9)
     refused.fetch.partitions.add().error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     world.answer(refused)
-    assert (world.one.refused, world.one.document()["status"]) == (True, "Failure")
+    told = world.one.document()
+    assert (world.one.refused, told["status"]) == (True, "Failure")
+    assert told["status_code"] == "TOPIC_AUTHORIZATION_FAILED"
 
 
 def test_an_answer_that_nobody_asked_for_is_no_answer() -> None:
