@@ -115,11 +115,13 @@ async def _call(channel: Any, metadata: Any, world: World, case: Case) -> Verdic
 
 async def _of_grpc(channel: Any, metadata: Any, rpc: Rpc) -> Verdict:
     empty = health_pb2.HealthCheckRequest().SerializeToString()
-    if rpc.method.streams:
+    if rpc.method.streams or rpc.method.name == "Watch":
         ask = reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
-        await channel.stream_unary(rpc.path)(iter([ask]), timeout=TIMEOUT_S, metadata=metadata)
-    elif rpc.method.name == "Watch":
-        call = channel.unary_stream(rpc.path)(empty, metadata=metadata)
+        # One message, sent with the call itself: gRPC says INTERNAL of one that is written when the
+        # call has ended meanwhile.
+        call = channel.unary_stream(rpc.path)(
+            ask if rpc.method.streams else empty, metadata=metadata
+        )
         if await call.read() is grpc.aio.EOF:
             raise AssertionError(await call.code())
         call.cancel()
