@@ -1,4 +1,4 @@
-"""``benchmarks/run calls``: the Python calls that each node makes for one write, by function.
+"""``python -m benchmarks.calls w1``: the Python calls that each node makes for a write, by function.
 
 The fixed price of a commit round is calls, not work: each costs a microsecond or three, run cold. A
 later change can be held against this list.
@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,11 @@ def count_calls(name: str, directory: Path) -> dict[str, Calls]:
             writes = asyncio.run(_run(LOADS[name], address, pids))
             found = [_read(Path(counts) / f"{pid}.json", writes) for pid in pids]
     followers = [calls for node, calls in enumerate(found, 1) if node != leader]
-    both: Counter[tuple[str, str]] = Counter()
+    both: defaultdict[tuple[str, str], float] = defaultdict(float)
     for calls in followers:
         for key, count in calls.items():
-            both[key] += count / len(followers)  # type: ignore[assignment]
-    return {"leader": found[leader - 1], "follower": dict(both)}
+            both[key] += count / len(followers)
+    return {"leader": found[leader - 1], "follower": both}
 
 
 async def _run(load: Load, address: str, pids: list[int]) -> int:
@@ -84,10 +84,10 @@ def _read(path: Path, writes: int) -> Calls:
         if time.monotonic() > deadline:
             raise TimeoutError(f"no counts in {path}")
         time.sleep(0.05)
-    calls: Counter[tuple[str, str]] = Counter()
+    calls: defaultdict[tuple[str, str], float] = defaultdict(float)
     for file, function, count in json.loads(path.read_text()):
         calls[file, function] += count / writes
-    return dict(calls)
+    return calls
 
 
 def summary(calls: Calls) -> dict[str, Any]:

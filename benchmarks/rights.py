@@ -11,14 +11,9 @@ from typing import Any
 
 from raftlog.cli.local import Node
 from raftlog.client.controller_client import ControllerClient
-from raftlog.demo.secure import ADMINISTRATOR, SOMEBODY, Authority
-from raftlog.metadata.acls import (
-    ANY_HOST,
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    PatternType,
-)
+from raftlog.demo.secure import ADMINISTRATOR, SOMEBODY, Authority, allowing
+from raftlog.metadata.acls import CLUSTER, AclOperation, PatternType
+from raftlog.security.permissions import topic
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -39,23 +34,23 @@ class Rights:
         self._count, self._audited = count, audited
 
     def settings(self, node: Node) -> Mapping[str, Any]:
-        """Of a node."""
+        """What a node is configured with beside the defaults."""
         audit = json.dumps("audit.log.file")
         settings = self.authority.settings(node)
         return {key: to for key, to in settings.items() if self._audited or key != audit}
 
     @property
     def administrator(self) -> TlsConfig:
-        """May do everything."""
+        """The certificate of one who may do everything."""
         return self.authority.tls(ADMINISTRATOR)
 
     @property
     def client(self) -> TlsConfig:
-        """May alter the configs of the cluster."""
+        """The certificate of one who may alter the configs of the cluster, and nothing else."""
         return self.authority.tls(SOMEBODY)
 
     def grant(self, controllers: list[str]) -> None:
-        """Write the entries."""
+        """Have the quorum write the entries; until they are committed."""
         asyncio.run(self._grant(controllers))
 
     async def _grant(self, controllers: list[str]) -> None:
@@ -71,23 +66,10 @@ class Rights:
             await transport.close()
 
     def _entries(self) -> Iterator[pb.AccessControlEntry]:
-        yield _entry(f"User:{SOMEBODY}", AclResourceType.CLUSTER, "kafka-cluster", literal=True)
+        alters = AclOperation.ALTER_CONFIGS
+        yield allowing(SOMEBODY, alters, CLUSTER)
         for number in range(1, self._count):
-            # Of topics and of the cluster itself, literal and prefixed: each read has to pass them.
-            principal = f"User:other-{number % OTHERS}"
-            name = f"topic-{number // 2}"
-            yield _entry(principal, AclResourceType.TOPIC, name, literal=bool(number % 2))
-
-
-def _entry(
-    principal: str, kind: AclResourceType, name: str, *, literal: bool
-) -> pb.AccessControlEntry:
-    return pb.AccessControlEntry(
-        resource_type=kind,
-        resource_name=name,
-        pattern_type=PatternType.LITERAL if literal else PatternType.PREFIXED,
-        principal=principal,
-        host=ANY_HOST,
-        operation=AclOperation.ALTER_CONFIGS,
-        permission_type=AclPermission.ALLOW,
-    )
+            pattern = PatternType.LITERAL if number % 2 else PatternType.PREFIXED
+            yield allowing(
+                f"other-{number % OTHERS}", alters, topic(f"topic-{number // 2}"), pattern
+            )

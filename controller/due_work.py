@@ -49,44 +49,28 @@ class DueWork:
         """
         state = self._state
         return (
-            versions.METADATA_VERSION not in state.log.pending.features
-            or (state.epoch_floor.first and state.epoch_floor.is_due(state.log.pending))
+            self._needs_bootstrap()
+            or state.epoch_floor.is_due(state.log.pending)
             or bool(state.isr_removals)
-            or (self._wants_a_look(state) and self._next_admitted() is not None)
+            or (self._wants_a_look() and self._next_admitted() is not None)
         )
 
-    def _wants_a_look(self, state: ControllerState) -> bool:
+    def _wants_a_look(self) -> bool:
         """Whether a broker that waits to be unfenced, or LAO, has said something new."""
+        state = self._state
         return bool(state.to_look_at) or state.log.lao.unparked != self._unparked
 
     def _is_quiet(self, now: float) -> bool:
         """Whether ``next`` would find nothing to do.
 
-        Each turn asks this, also one of a single write, and to ask everybody costs more than to
-        decide that write. So this looks at what they would look at first, and calls next to
-        nothing. What it does not know of is not quiet.
+        Each turn asks this, also one of a single write: to ask everybody who might have something
+        to do costs more than to decide that write.
         """
-        state, log = self._state, self._state.log
-        if (
-            now >= state.sessions.not_before
-            or now >= state.gone.next_check
-            or now >= state.lag_watch.next_check
-            or now >= state.absent_ids.next_check
-            or now >= self._expiry.next_check
-            or now >= self._hostnames.next_check
-            or now >= self._balance.next_deadline()
-            or state.epoch_floor.first
-            or state.isr_removals
-            or self._wants_a_look(state)
-            or (state.wants_unfence and now >= self._look_at_all)
-        ):
-            return False
-        pending = log.pending
+        state = self._state
         return (
-            versions.METADATA_VERSION in pending.features
-            and len(pending.clients) <= state.settings.max_clients
-            and (pending.voters is not None or now < self._membership.next_deadline())
-            and (now < state.progress.due_at or state.progress.next_due(log.lao.lao) is None)
+            now < self.next_deadline()
+            and not self._wants_a_look()
+            and len(state.log.pending.clients) <= state.settings.max_clients
         )
 
     def next(self, now: float, *, fencing_only: bool = False) -> Write | None:

@@ -91,7 +91,7 @@ class _Bounds:
             self.add(binding)
 
     def add(self, binding: Binding) -> None:
-        """One more."""
+        """Count an entry that is there, or about to be."""
         self._count += 1
         self._prefix_chars += _prefix_chars(binding)
         self._of_one[_pattern(binding)] += 1
@@ -224,15 +224,7 @@ def _checked(wanted: rpc.AccessControlEntry, field: str) -> Binding:
     """What an entry says, if it can be said. Raises INVALID_REQUEST."""
     for wrong, name in _mistakes(wanted, field):
         raise refuse(ErrorCode.INVALID_REQUEST, wrong, f"{field}.{name}")
-    return Binding(
-        wanted.resource_type,
-        wanted.resource_name,
-        wanted.pattern_type,
-        wanted.principal,
-        wanted.host,
-        wanted.operation,
-        wanted.permission_type,
-    )
+    return Binding.of(wanted)
 
 
 def _mistakes(wanted: rpc.AccessControlEntry, field: str) -> Iterator[tuple[str, str]]:

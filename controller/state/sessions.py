@@ -7,7 +7,6 @@ Why: docs/decisions/012-sessions-and-fencing.md
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -36,8 +35,6 @@ class SessionTracker:
         self._sessions: dict[int, _Session] = {}
         self._by_contact: SortedList[tuple[float, int]] = SortedList()
         """(key, broker id)."""
-        self.not_before = math.inf
-        """No session runs out before this; it may be too early."""
 
     def start(self, entries: Iterable[tuple[int, int]], now: float) -> None:
         """Begin afresh with (broker id, broker epoch) of every unfenced broker, all heard from just
@@ -66,7 +63,6 @@ class SessionTracker:
             self._by_contact.remove((old.key, broker_id))
         self._sessions[broker_id] = _Session(epoch, now, key)
         self._by_contact.add((key, broker_id))
-        self.not_before = min(self.not_before, self._expiry(key))
 
     def end(self, broker_id: int) -> None:
         """Forget a session: the broker is fenced, replaced or gone.
@@ -100,7 +96,6 @@ class SessionTracker:
         One at a time, so that each fencing sees the effect of the last.
         """
         first = self.next_expiry()
-        self.not_before = math.inf if first is None else first[0]
         return first[1] if first is not None and first[0] <= now else None
 
     def extend_all(self, gap_s: float, now: float) -> None:

@@ -29,8 +29,7 @@ class ProgressPolicy:
         self._interval_s = interval_s
         self.observed_end = observed_end
         """The offset after the last record that it knows of."""
-        self.due_at = 0.0
-        """Nothing is written before."""
+        self._due = 0.0
         self._recorded_applied: dict[int, tuple[int, int]] = {}
         self._news: deque[tuple[int, int]] = deque()
         """[first, end) of runs of batches above the recorded LAO that hold more than progress and
@@ -54,7 +53,7 @@ class ProgressPolicy:
         """When ``decide`` has something to write, at the given LAO (now, if that is past); None:
         nothing before LAO moves.
         """
-        return self.due_at if self._passed_news(lao) else None
+        return self._due if self._passed_news(lao) else None
 
     def decide(
         self, lao: int, high_watermark: int, applied: Iterable[tuple[int, int, int]], now: float
@@ -67,7 +66,7 @@ class ProgressPolicy:
         cause the acknowledgement that causes the next record, for ever. Names only the brokers that
         changed since the last record of this epoch.
         """
-        if now < self.due_at or not self._passed_news(lao):
+        if now < self._due or not self._passed_news(lao):
             return None
         changed = [
             pb.AppliedOffset(broker_id=broker_id, broker_epoch=epoch, applied_offset=offset)
@@ -80,7 +79,7 @@ class ProgressPolicy:
 
     def proposed(self, message: pb.ProgressRecord, now: float) -> None:
         """A record made by ``decide`` is in the log."""
-        self.due_at = now + self._interval_s
+        self._due = now + self._interval_s
         for entry in message.applied:
             self._recorded_applied[entry.broker_id] = (entry.broker_epoch, entry.applied_offset)
         recorded = message.lowest_acknowledged_offset

@@ -52,6 +52,7 @@ from raftlog.metadata.acls import (
     AclOperation,
     AclPermission,
     AclResourceType,
+    Binding,
     PatternType,
     Resource,
 )
@@ -378,16 +379,7 @@ def decide(
 
 
 def _entry(number: int, one: Any) -> AccessControlEntry:
-    return AccessControlEntry(
-        number.to_bytes(16, "big"),
-        one.resource_type,
-        one.resource_name,
-        one.pattern_type,
-        one.principal,
-        one.host,
-        one.operation,
-        one.permission_type,
-    )
+    return AccessControlEntry(number.to_bytes(16, "big"), *Binding.of(one))
 
 
 def _filters(

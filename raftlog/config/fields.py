@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PLAINTEXT, SSL = "PLAINTEXT", "SSL"
 PROTOCOLS = (PLAINTEXT, SSL)
-"""Of listeners."""
+"""What a listener may speak."""
 
 
 @dataclass(frozen=True, slots=True)

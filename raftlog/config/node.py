@@ -72,7 +72,7 @@ class NodeConfig:
     """
     http_listener: Endpoint | None
     http_tls: TlsFiles | None
-    """None: plain HTTP."""
+    """What HTTP is served with; None: without TLS."""
     controller: ControllerConfig | None
     broker: BrokerConfig | None
 

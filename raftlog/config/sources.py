@@ -122,7 +122,9 @@ def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dic
 
 
 def _key_of_listener(variable: str) -> str | None:
-    """listener.name.clients.tls.ca.file of RAFTLOG_LISTENER_NAME_CLIENTS_TLS_CA_FILE."""
+    """The key that a variable sets for one listener, such as ``listener.name.clients.tls.ca.file``
+    by RAFTLOG_LISTENER_NAME_CLIENTS_TLS_CA_FILE; None: it sets none.
+    """
     rest = variable.removeprefix(f"{ENV_OF_KEY[LISTENER_KEY]}_")
     for key in (key_of(name) for name in PER_LISTENER):
         name = rest.removesuffix("_" + key.upper().replace(".", "_"))

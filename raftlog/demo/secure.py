@@ -20,7 +20,9 @@ from raftlog.metadata.acls import (
     AclPermission,
     AclResourceType,
     PatternType,
+    Resource,
 )
+from raftlog.security.permissions import topic
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.broker.v1 import broker_pb2
@@ -117,7 +119,8 @@ class Rights:
         try:
             await self._shown(brokers, [])
             self._say(f"{SOMEBODY}, without a right: no broker shows a topic")
-            offset = await self._change(pb.CreateAclsRequest(creations=[_entry()]))
+            entry = allowing(SOMEBODY, AclOperation.READ, topic(_TOPIC))
+            offset = await self._change(pb.CreateAclsRequest(creations=[entry]))
             await self._shown(brokers, [_TOPIC])
             self._say(f"{ADMINISTRATOR} allows to read {_TOPIC} (offset {offset}): all show it")
             error = await self._delete(brokers)
@@ -160,13 +163,19 @@ class Rights:
         return str(error.error_message)
 
 
-def _entry() -> pb.AccessControlEntry:
+def allowing(
+    name: str,
+    operation: AclOperation,
+    resource: Resource,
+    pattern_type: PatternType = PatternType.LITERAL,
+) -> pb.AccessControlEntry:
+    """The entry that allows a user of this name an operation, from any host."""
     return pb.AccessControlEntry(
-        resource_type=AclResourceType.TOPIC,
-        resource_name=_TOPIC,
-        pattern_type=PatternType.LITERAL,
-        principal=f"User:{SOMEBODY}",
+        resource_type=resource.type,
+        resource_name=resource.name,
+        pattern_type=pattern_type,
+        principal=f"User:{name}",
         host=ANY_HOST,
-        operation=AclOperation.READ,
+        operation=operation,
         permission_type=AclPermission.ALLOW,
     )

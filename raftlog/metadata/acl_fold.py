@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.metadata.acls import AccessControlEntry
+from raftlog.metadata.acls import AccessControlEntry, Binding
 from raftlog.metadata.image import FoldError, ImageDraft
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -15,16 +15,7 @@ def add_entry(
         raise FoldError(f"the entry {message.id.hex()} at offset {offset} is there already")
     put(
         image,
-        AccessControlEntry(
-            message.id,
-            message.resource_type,
-            message.resource_name,
-            message.pattern_type,
-            message.principal,
-            message.host,
-            message.operation,
-            message.permission_type,
-        ),
+        AccessControlEntry(message.id, *Binding.of(message)),
     )
     image.replace("acl", (), None, image.acls[message.id])
 

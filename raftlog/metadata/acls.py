@@ -6,7 +6,7 @@ The numbers are Kafka's; from 100 on they are resource types that Kafka does not
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -126,15 +126,7 @@ class AccessControlEntry(msgspec.Struct, frozen=True, array_like=True):
     @property
     def binding(self) -> Binding:
         """All but the id: no two entries have the same."""
-        return Binding(
-            self.resource_type,
-            self.resource_name,
-            self.pattern_type,
-            self.principal,
-            self.host,
-            self.operation,
-            self.permission_type,
-        )
+        return Binding.of(self)
 
     def __str__(self) -> str:
         return str(self.binding)
@@ -150,6 +142,19 @@ class Binding(NamedTuple):
     host: str
     operation: int
     permission_type: int
+
+    @classmethod
+    def of(cls, entry: Any) -> Binding:
+        """What an entry of the image, a record or a message of the wire says."""
+        return cls(
+            entry.resource_type,
+            entry.resource_name,
+            entry.pattern_type,
+            entry.principal,
+            entry.host,
+            entry.operation,
+            entry.permission_type,
+        )
 
     def __str__(self) -> str:
         host = "any host" if self.host == ANY_HOST else f"host {self.host}"

@@ -33,7 +33,7 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def address(self) -> str:
-        """host:port."""
+        """Where it is reached, host:port."""
         return f"{self.host}:{self.port}"
 
 

@@ -115,7 +115,7 @@ class AuditedLink:
 
     @property
     def inner(self) -> Link:
-        """The link itself."""
+        """The link that this one stands before: what is sent on it is not audited."""
         return self._link
 
     # --- a link ----------------------------------------------------------------------------------
@@ -211,8 +211,8 @@ class AuditedLink:
         if "write" in response.DESCRIPTOR.fields_by_name and response.HasField("write"):
             token = response.write.token
             offset, epoch = token.offset, token.epoch
-        outcome = Outcome(error.error_code, error.error_message, codes, offset, epoch)
-        outcome = outcome._replace(acls=changed_acls(asked.kind, asked.body, response))
+        acls = changed_acls(asked.kind, asked.body, response)
+        outcome = Outcome(error.error_code, error.error_message, codes, offset, epoch, acls=acls)
         verdicts = self._auditor.verdicts_of(asked.row, asked.caller)
         self._tell(asked, outcome, verdict_of=verdicts)
 
@@ -266,9 +266,7 @@ def _touched(
         named.sort(key=lambda one: not one[1])
     touched = tuple(
         Touched(
-            one
-            if len(one.name) <= TEXT_MAX_CHARS
-            else one._replace(name=one.name[:TEXT_MAX_CHARS]),
+            _short(one),
             code,
             None if verdict_of is None else verdict_of(one),
         )

@@ -24,20 +24,6 @@ def changed_acls(kind: str, body: Any, response: Any) -> tuple[str, ...]:
             for entry, result in zip(body.creations, results, strict=False)
             if not (result.existed or result.error.error_code)
         )
-        return tuple(_text(entry) for entry in islice(added, MAX_RESOURCES))
+        return tuple(str(Binding.of(entry)) for entry in islice(added, MAX_RESOURCES))
     removed = (one for result in response.delete_acls.results for one in result.matching_acls)
-    return tuple(_text(entry) for entry in islice(removed, MAX_RESOURCES))
-
-
-def _text(entry: Any) -> str:
-    return str(
-        Binding(
-            entry.resource_type,
-            entry.resource_name,
-            entry.pattern_type,
-            entry.principal,
-            entry.host,
-            entry.operation,
-            entry.permission_type,
-        )
-    )
+    return tuple(str(Binding.of(entry)) for entry in islice(removed, MAX_RESOURCES))

@@ -1,4 +1,4 @@
-"""Guards a unary call that is no request of a conversation: DescribeQuorum."""
+"""Guards DescribeQuorum, a unary call that no conversation carries."""
 
 from __future__ import annotations
 

@@ -93,10 +93,8 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             yield error
             return
         remember(identity, self._bounds.complaints)
-        peer = peer_address(context)
-        with self._bounds.connections.counted(peer, identity) as why_not:
-            kind = Complaint.TOO_MANY_CONNECTIONS
-            yield self._bounds.throttled(kind, peer, why_not) if why_not else None
+        with self._bounds.connection(peer_address(context), identity) as why_not:
+            yield why_not
 
     async def _turn(self, peer: str) -> None:
         if self._turns.busy:

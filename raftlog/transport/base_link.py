@@ -71,12 +71,11 @@ class BaseLink(ABC):
     def deliver(self, messages: Sequence[Any]) -> None:
         """Hand over what arrived, unless the link is closed."""
         if self._reason is None and self._received is not None:
-            # As ``guard``: this is on the way of every message.
+            # Not by ``guard``, which would be another call for every message.
             try:
                 self._received(self, messages)
             except Exception as error:
-                self._handler_failed(error)
-                self.close(f"the handler failed: {error!r}")
+                self._end_failed(error)
 
     def unknown_kind(self, what: str) -> None:
         """The peer sent what this side has no name for."""
@@ -101,8 +100,11 @@ class BaseLink(ABC):
         try:
             callback(*args)
         except Exception as error:
-            self._handler_failed(error)
-            self.close(f"the handler failed: {error!r}")
+            self._end_failed(error)
+
+    def _end_failed(self, error: Exception) -> None:
+        self._handler_failed(error)
+        self.close(f"the handler failed: {error!r}")
 
     @abstractmethod
     def _shut(self) -> None:

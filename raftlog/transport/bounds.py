@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import PeerIdentity
 from raftlog.resource_limits import ITEMS_A_SLICE, RETRY_AFTER_MS
 from raftlog.shares import Shares
 from raftlog.transport.api import Conversation, TransportLimits
@@ -48,6 +51,14 @@ class Bounds:
             per_principal=limits.max_connections_per_principal,
         )
         self.streams = {pool: Shares(limits.max_streams) for pool in pools}
+
+    @contextmanager
+    def connection(self, peer: str, identity: PeerIdentity) -> Iterator[ApiError | None]:
+        """Count a call's connection as long as the call is open; why the call is refused, None: it
+        is not.
+        """
+        with self.connections.counted(peer, identity) as why:
+            yield self.throttled(Complaint.TOO_MANY_CONNECTIONS, peer, why) if why else None
 
     def throttled(self, complaint: Complaint, peer: str, message: str) -> ApiError:
         """Complain about a peer; the refusal that it is told."""

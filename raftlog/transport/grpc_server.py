@@ -149,10 +149,9 @@ class GrpcListener:
         except ApiError as error:
             await abort(context, error)
             return
-        with self._bounds.connections.counted(peer, caller.identity) as why_not:
-            if why_not:
-                kind = Complaint.TOO_MANY_CONNECTIONS
-                await abort(context, self._bounds.throttled(kind, peer, why_not))
+        with self._bounds.connection(peer, caller.identity) as why_not:
+            if why_not is not None:
+                await abort(context, why_not)
             await self._run(conversation, acceptor, peer, context, caller)
 
     async def _run(

@@ -90,7 +90,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("LAO-23", "Nobody hears who holds LAO back", "controller.visibility.stall:LaoStall.look",
            "stands = lao < newest and", "stands = False and", "controller/test_lao_stall.py"),
     breaks("LAO-24", "A progress record at every move", "controller.visibility.progress:ProgressPolicy.decide",
-           "if now < self.due_at or", "if", "controller_lao/test_progress.py"),
+           "if now < self._due or", "if", "controller_lao/test_progress.py"),
     breaks("SR-1", "The lease counts from the reply", "broker.registration.registration_client:RegistrationClient._heartbeat_answered",
            "self._lease.answered(lifecycle.sent_at,", "self._lease.answered(now,", "broker/test_strict_service.py"),
     breaks("SR-1", "A lease never ends", "broker.metadata.read_lease:ReadLease.held",
