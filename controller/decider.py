@@ -34,7 +34,7 @@ from controller.decisions.clients.clients import (
     open_client,
 )
 from controller.decisions.clients.export_cursors import alter_export_cursors, list_export_cursors
-from controller.decisions.configs import alter_configs
+from controller.decisions.configs import alter_configs, plain_writes
 from controller.decisions.partitions.alter_partition import alter_partitions
 from controller.decisions.partitions.leader_elections import elect_leaders
 from controller.decisions.partitions.partitions import create_partitions
@@ -49,6 +49,7 @@ from controller.state.double_roll import ask_for_the_silent, heartbeats_off
 from controller.state.epoch_floor import RETRY_S
 from controller.state.epoch_log import LaoReport
 from controller.state.state import ControllerState
+from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
 from raftlog.metadata.acls import CLUSTER, AclOperation
@@ -200,6 +201,25 @@ class Decider:
             return decision
         except ApiError as error:
             return Refusal(error)
+
+    def plain_writes(self, writes: ConfigWrites, begin: int) -> int:
+        """How many of a group's requests, from ``begin`` on, succeed as they are.
+
+        The first that may not is decided by ``decide``, which says what is wrong.
+        """
+        state = self.state
+        if state.authorization is not None or (
+            writes.cluster_id and writes.cluster_id != state.cluster_id
+        ):
+            return 0
+        client = writes.client()
+        if client is not None and client.principal != self._checked_principal:
+            try:
+                check_limits(client, "client")
+            except ApiError:
+                return 0
+            self._checked_principal = client.principal
+        return plain_writes(state.log.pending, state.settings, writes, begin)
 
     def _authorized(
         self,

@@ -110,6 +110,37 @@ def encode(
         parts.append(pack(record[0], record[1], len(body)))
         parts.append(body)
         count += 1
+    return encode_framed(
+        parts,
+        count,
+        base_offset=base_offset,
+        epoch=epoch,
+        timestamp_ms=timestamp_ms,
+        control=control,
+        principal=principal,
+        client_id=client_id,
+        sequence=sequence,
+        all_below_done=all_below_done,
+    )
+
+
+def encode_framed(
+    parts: Iterable[bytes],
+    count: int,
+    *,
+    base_offset: int,
+    epoch: int,
+    timestamp_ms: int,
+    control: bool = False,
+    principal: str = "",
+    client_id: int = 0,
+    sequence: int = 0,
+    all_below_done: int = 0,
+) -> bytes:
+    """Encode one batch of ``count`` records, each encoded already, behind its ``record_head``.
+
+    Raises ValueError if there is no record.
+    """
     if not count:
         raise ValueError("a batch needs at least one record")
     name = principal.encode()
@@ -127,6 +158,17 @@ def encode(
     )
     content = b"".join((header, name, *parts))
     return _PREFIX.pack(len(content) + 4, google_crc32c.value(content)) + content
+
+
+def record_head(type_: int, version: int, length: int) -> bytes:
+    """What stands before a record's body of ``length`` bytes."""
+    return _RECORD.pack(type_, version, length)
+
+
+def records_position(chunk: bytes, header: BatchHeader) -> int:
+    """Where in the chunk the records of one of its batches begin."""
+    name_length = int.from_bytes(chunk[header.position + 10 : header.position + 12], "big")
+    return header.position + HEADER_BYTES + name_length
 
 
 def headers(
@@ -276,8 +318,7 @@ def bodies(chunk: bytes, header: BatchHeader) -> Iterator[tuple[int, int, bytes]
 
     Raises CorruptLogError if they do not fill the batch.
     """
-    name_length = int.from_bytes(chunk[header.position + 10 : header.position + 12], "big")
-    position = header.position + HEADER_BYTES + name_length
+    position = records_position(chunk, header)
     end = header.position + header.size
     unpack = _RECORD.unpack_from
     for _ in range(header.record_count):

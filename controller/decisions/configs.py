@@ -19,6 +19,7 @@ from controller.decision import (
     write_or_reply,
 )
 from controller.settings import ControllerSettings
+from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys
 from raftlog.metadata.config_layers import topic_config
@@ -71,6 +72,61 @@ def alter_configs(
     if request.validate_only:
         records = []
     return write_or_reply(records, _response(resources, errors))
+
+
+def plain_writes(
+    view: ImageView, settings: ControllerSettings, writes: ConfigWrites, begin: int
+) -> int:
+    """How many requests of a group, from ``begin`` on, ``alter_configs`` would accept whole.
+
+    It may stop early, before a request that needs a closer look.
+    """
+    counts, changes = writes.counts, writes.changes
+    position = sum(counts[:begin]) if begin else 0
+    for index in range(begin, len(counts)):
+        count = counts[index]
+        end = position + count
+        if count > 1 and (
+            count > settings.max_records_per_request
+            or len({change[:2] for change in changes[position:end]}) < count
+        ):
+            return index - begin
+        for change in changes[position:end] if count > 1 else (changes[position],):
+            if not _is_plain(view, settings, *change):
+                return index - begin
+        position = end
+    return len(counts) - begin
+
+
+def _is_plain(
+    view: ImageView,
+    settings: ControllerSettings,
+    resource_type: int,
+    resource_name: str,
+    name: str,
+    value: str | None,
+) -> bool:
+    keys = config_keys(resource_type)
+    key = None if keys is None else keys.get(name)
+    if key is None or value is None:
+        return False
+    if len(value) * _UTF8_MAX_BYTES > settings.config_value_max_bytes or not value.isprintable():
+        return False
+    if key.check is not None and key.check(value) is not None:
+        return False
+    if resource_type == _TOPIC:
+        return resource_name in view.topic_ids
+    if resource_type == _BROKER:
+        try:
+            _check_resource(view, resource_type, resource_name, 0)
+        except ApiError:
+            return False
+        return True
+    return _is_resource_name(resource_name)
+
+
+def _is_resource_name(name: str) -> bool:
+    return 0 < len(name) <= RESOURCE_NAME_MAX_CHARS and name.isprintable()
 
 
 def config_record(resource_type: int, resource_name: str, name: str, value: str | None) -> Record:
@@ -207,7 +263,7 @@ def _check_resource(view: ImageView, resource_type: int, name: str, index: int) 
             ErrorCode.INVALID_REQUEST,
             f"{name[:80]!r} is not the id of a registered broker",
         )
-    elif 0 < len(name) <= RESOURCE_NAME_MAX_CHARS and name.isprintable():
+    elif _is_resource_name(name):
         return
     else:
         code, wrong = (

@@ -12,6 +12,7 @@ from controller.service.intake import Waiting
 from controller.service.parking import Parked
 from controller.service.responses import duplicate_of, fill_error, say_how_far, send_quietly
 from controller.visibility.lao_view import LaoView
+from raftlog.config_writes.messages import ConfigReplies, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -36,9 +37,17 @@ class Answers:
         """Send a parked reply: what it says has become true."""
         send_quietly(parked.link, parked.response)
 
-    def refuse(self, link: Any, request: pb.ControllerRequest, error: ApiError) -> None:
-        """Refuse a request: it definitely failed, and no part of it was executed."""
-        self.fail(link, request.correlation_id, error)
+    def refuse(
+        self, link: Any, request: pb.ControllerRequest | ConfigWrites, error: ApiError
+    ) -> None:
+        """Refuse a request, or each of a group: it definitely failed, and no part of it was
+        executed.
+        """
+        if type(request) is ConfigWrites:
+            for correlation_id in request.correlation_ids:
+                self.fail(link, correlation_id, error)
+        else:
+            self.fail(link, request.correlation_id, error)  # type: ignore[union-attr]
 
     def fail(self, link: Any, correlation_id: int, error: ApiError) -> None:
         """End a request with this error, which says whether the outcome is known."""
@@ -56,22 +65,48 @@ class Answers:
         A committed write succeeds. An uncommitted write has an unknown outcome. A request without
         records definitely failed.
         """
-        if is_committed:
-            say_how_far(parked, lao)
-            send_quietly(parked.link, parked.response)
-        else:
-            error = ApiError(code, why, outcome_unknown=parked.is_write)
-            self.fail(parked.link, parked.response.correlation_id, error)
+        for one in parked.each():
+            if is_committed:
+                say_how_far(one, lao)
+                send_quietly(one.link, one.response)
+            else:
+                error = ApiError(code, why, outcome_unknown=one.is_write)
+                self.fail(one.link, one.response.correlation_id, error)
+
+    def parked_group(
+        self, waiting: Waiting, writes: ConfigWrites, base_offset: int, epoch: int, generation: int
+    ) -> Parked:
+        """The replies to a group of writes whose records begin at ``base_offset``, to be parked."""
+        replies = ConfigReplies(
+            writes.correlation_ids,
+            writes.counts,
+            base_offset,
+            self._node.directory.leader_id,
+            epoch,
+            generation,
+        )
+        last_offset = base_offset + len(writes.changes) - 1
+        return Parked(
+            waiting.link,
+            replies,
+            last_offset,
+            0,
+            writes.acks,
+            waiting.deadline,
+            charged=True,
+            count=len(writes.counts),
+        )
 
     def parked(
         self, decision: Answerable, waiting: Waiting, epoch: int, generation: int, offset: int
     ) -> Parked:
-        """The reply to a decision of ``epoch``, to be parked.
+        """The reply to a decision of ``epoch`` about a single request, to be parked.
 
         ``offset``: the offset of the last record that the decision wrote.
         """
+        request: Any = waiting.request
         response = pb.ControllerResponse(
-            correlation_id=waiting.request.correlation_id,
+            correlation_id=request.correlation_id,
             leader_id=self._node.directory.leader_id,
             controller_epoch=epoch,
         )
@@ -88,4 +123,4 @@ class Answers:
                 response.leader_id = decision.error.leader_id
         else:
             getattr(response, waiting.kind).CopyFrom(decision.body)
-        return Parked(waiting.link, response, offset, 0, waiting.request.acks, waiting.deadline)
+        return Parked(waiting.link, response, offset, 0, request.acks, waiting.deadline)

@@ -16,6 +16,7 @@ from typing import Any
 
 from controller.service.deadlines import SLACK, Deadlines
 from raftlog import resource_limits as limits
+from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.fair_queue import FairQueue
 from raftlog.limits.timeouts import bounded_timeout_ms
@@ -31,7 +32,7 @@ class Waiting:
     """A request, whom to answer, and by when (seconds of the loop's clock)."""
 
     link: Any
-    request: pb.ControllerRequest
+    request: pb.ControllerRequest | ConfigWrites
     deadline: float
     size: int
     """Bytes of the request."""
@@ -47,11 +48,13 @@ class Waiting:
     """It waits for its turn; else it is put off."""
     kind: str = ""
     """The name of its body."""
+    count: int = 1
+    """How many requests it is: more only for a group."""
 
     @property
     def cost_bytes(self) -> int:
         """What it takes of that."""
-        return self.size + limits.CONTROLLER_WAITING_REQUEST_BYTES
+        return self.size + self.count * limits.CONTROLLER_WAITING_REQUEST_BYTES
 
 
 class Intake:
@@ -71,23 +74,26 @@ class Intake:
         self._deadlines: Deadlines[Waiting] = Deadlines()
         self._dead = {False: 0, True: 0}
         """In the queue, and in that of heartbeats, but done."""
+        self._more = 0
+        """Requests that wait in groups, without the first of each."""
         self._shares = Shares(limits.CONTROLLER_MAX_WAITING_BYTES)
         self.waiting_bytes = 0
         """Of the requests that wait."""
 
     def __len__(self) -> int:
-        return self._queue.length + self._heartbeats.length - self._dead[False] - self._dead[True]
+        dead = self._dead[False] + self._dead[True]
+        return self._queue.length + self._heartbeats.length + self._more - dead
 
     def add(
         self,
         link: Any,
-        request: pb.ControllerRequest,
+        request: pb.ControllerRequest | ConfigWrites,
         now: float,
         *,
         heartbeat: bool = False,
         kind: str = "",
     ) -> None:
-        """Queue a request.
+        """Queue a request, or a group of them.
 
         Raises MESSAGE_TOO_LARGE, INVALID_REQUEST for a negative timeout, and
         THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
@@ -95,12 +101,16 @@ class Intake:
         ``link`` None: this node's own, which shares with nobody. ``kind``: the name of its body, if
         it is known.
         """
+        if type(request) is ConfigWrites:
+            count = len(request.counts)
+        else:
+            count, kind = 1, kind or request.WhichOneof("body") or ""  # type: ignore[union-attr]
         size = request.ByteSize()
         if size > MAX_REQUEST_BYTES:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"the request has {size} bytes, more than the {MAX_REQUEST_BYTES} allowed",
-                field=request.WhichOneof("body") or "",
+                field=kind,
             )
         peer = None if link is None else link.peer
         if (
@@ -109,7 +119,8 @@ class Intake:
         ):
             heartbeat = False
         queue = self._heartbeats if heartbeat else self._queue
-        if queue.length - self._dead[heartbeat] + len(self._deferred) >= MAX_WAITING:
+        waiting_now = queue.length + self._more - self._dead[heartbeat] + len(self._deferred)
+        if waiting_now >= MAX_WAITING:
             raise _throttled(f"{MAX_WAITING} requests wait already")
         timeout_ms = bounded_timeout_ms(
             request.timeout_ms,
@@ -118,7 +129,9 @@ class Intake:
             max_ms=self._max_timeout_ms,
         )
         charged = peer is not None
-        if charged and not self._shares.take(peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES):
+        if charged and not self._shares.take(
+            peer, size + count * limits.CONTROLLER_WAITING_REQUEST_BYTES
+        ):
             raise _throttled("this connection's share of the requests that may wait is used up")
         waiting = Waiting(
             link,
@@ -128,9 +141,11 @@ class Intake:
             peer,
             charged,
             heartbeat,
-            kind=kind or request.WhichOneof("body") or "",
+            kind=kind,
+            count=count,
         )
         queue.push(peer, waiting)
+        self._more += count - 1
         self._deadlines.add(waiting)
         self.waiting_bytes += size
 
@@ -144,11 +159,11 @@ class Intake:
                 continue
             # As ``_gone``: this is on the way of every request.
             waiting.done = True
-            size = waiting.size
-            self.waiting_bytes -= size
+            self.waiting_bytes -= waiting.size
+            self._more -= waiting.count - 1
             if waiting.charged:
                 waiting.charged = False
-                self._shares.give_back(waiting.peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES)
+                self._shares.give_back(waiting.peer, waiting.cost_bytes)
             return waiting
         return None
 
@@ -171,6 +186,7 @@ class Intake:
                 )
                 self._queue.push(waiting.peer, waiting)
                 self.waiting_bytes += waiting.size
+                self._more += waiting.count - 1
                 woken = True
         return woken
 
@@ -206,11 +222,11 @@ class Intake:
             yield waiting
 
     def _gone(self, waiting: Waiting) -> None:
-        size = waiting.size
-        self.waiting_bytes -= size
+        self.waiting_bytes -= waiting.size
+        self._more -= waiting.count - 1
         if waiting.charged:
             waiting.charged = False
-            self._shares.give_back(waiting.peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES)
+            self._shares.give_back(waiting.peer, waiting.cost_bytes)
 
 
 def _throttled(message: str) -> ApiError:

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any
 
 from controller.service.deadlines import SLACK, Deadlines
+from raftlog.config_writes.messages import ConfigReplies
 from raftlog.resource_limits import CONTROLLER_MAX_PARKED_REPLIES
 from raftlog.shares import Shares
 from raftlog.wire.common.v1 import common_pb2
@@ -45,11 +46,29 @@ class Parked:
     done: bool = False
     charged: bool = False
     """To its connection's share."""
+    count: int = 1
+    """How many replies it is: more only for a group."""
 
     @property
     def is_write(self) -> bool:
         """Whether records of its own are in the log."""
         return self.round == 0
+
+    def say_reached(self) -> None:
+        """What was asked for is reached: say so in the response."""
+        if type(self.response) is ConfigReplies:
+            self.response.reached = common_pb2.Acks.ValueType(self.acks)
+        else:
+            self.response.write.reached = self.acks
+
+    def each(self) -> Iterator[Parked]:
+        """Its replies one by one."""
+        if type(self.response) is not ConfigReplies:
+            yield self
+            return
+        for response in self.response.responses():
+            offset = response.write.token.offset
+            yield Parked(self.link, response, offset, self.round, self.acks, self.deadline)
 
 
 class Parking:
@@ -134,7 +153,7 @@ class Parking:
                 parked.done = True
                 if parked.charged:
                     parked.charged = False
-                    give_back(parked.link.peer)
+                    give_back(parked.link.peer, parked.count)
                 self._send(parked)
             else:
                 self._waiting_for[parked.acks].append(parked)
@@ -173,7 +192,7 @@ class Parking:
             while queue and queue[0].offset <= reached:
                 parked = queue.popleft()
                 if not parked.done:
-                    parked.response.write.reached = parked.acks
+                    parked.say_reached()
                     self._finish(parked)
         self._release_duplicates()
 
@@ -246,13 +265,13 @@ class Parking:
 
     def _charge(self, parked: Parked) -> None:
         if parked.link is not None:
-            parked.charged = self._shares.take(parked.link.peer)
+            parked.charged = self._shares.take(parked.link.peer, parked.count)
 
     def _done(self, parked: Parked) -> None:
         parked.done = True
         if parked.charged:
             parked.charged = False
-            self._shares.give_back(parked.link.peer)
+            self._shares.give_back(parked.link.peer, parked.count)
 
     def drain(self) -> Iterator[tuple[Parked, bool]]:
         """All that wait, and whether their write is committed: leadership is lost.

@@ -13,6 +13,7 @@ from controller.service.farewell import Farewell
 from controller.service.hand_over import HandOver
 from controller.service.intake import Intake
 from controller.service.node import ControllerNode
+from raftlog.config_writes.messages import KIND, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Link, Transport
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -54,7 +55,7 @@ class Reception:
             if refused is not None:
                 self._answers.refuse(link, request, refused)
                 continue
-            body = request.WhichOneof("body")
+            body = KIND if type(request) is ConfigWrites else request.WhichOneof("body")
             if body is None:
                 link.unknown_kind("a request without a body")
                 self._answers.refuse(

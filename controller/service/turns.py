@@ -7,8 +7,8 @@ Why: docs/decisions/008-one-turn-one-chunk.md
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import structlog
 
@@ -22,6 +22,7 @@ from controller.service.leadership import Leadership
 from controller.service.parking import Parked
 from controller.state.id_waits import AwaitedIdError
 from raftlog import resource_limits as limits
+from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.replica.replica import Replica
 
@@ -148,25 +149,84 @@ class Turns:
             and self._stopwatch() - begun < MAX_TURN_S
             and (waiting := self._intake.take()) is not None
         ):
-            turn.count += 1
+            turn.count += waiting.count
             taken_bytes += waiting.size
-            if not parking.take_place(waiting.peer):
+            if not parking.take_place(waiting.peer, waiting.count):
                 self._answers.refuse(waiting.link, waiting.request, _SHARE_USED_UP)
-                continue
-            decision = self._decide(decider, waiting, now)
-            # Compared by type, not isinstance, which would be asked for each request.
-            if type(decision) is Write:
-                written += len(decision.records)
-                leadership.log.add(decision.records, waiting.request.client, timestamp_ms)
-            elif type(decision) is TransferLeadership:
-                self._begin_transfer(leadership, decision, waiting)
-                return
-            decider.proposed(decision, now)
-            if type(decision) is Defer:
-                parking.give_back_place(waiting.peer)
-                self._intake.defer(waiting, decision.at)
+            elif type(waiting.request) is ConfigWrites:
+                writes = waiting.request
+                written += len(writes.changes)
+                self._decide_group(turn, leadership, decider, waiting, writes, now, timestamp_ms)
             else:
-                self._settle(turn, leadership, decision, waiting)
+                records = self._decide_one(turn, leadership, decider, waiting, now, timestamp_ms)
+                if records < 0:
+                    return
+                written += records
+
+    def _decide_one(
+        self,
+        turn: _Turn,
+        leadership: Leadership,
+        decider: Decider,
+        waiting: Waiting,
+        now: float,
+        timestamp_ms: int,
+    ) -> int:
+        """Decide one request, which has a place: how many records it writes; -1: the leadership is
+        to be transferred, and nothing more to be decided.
+        """
+        request: Any = waiting.request
+        decision = self._decide(decider, waiting, now)
+        written = 0
+        # Compared by type, not isinstance, which would be asked for each request.
+        if type(decision) is Write:
+            written = len(decision.records)
+            leadership.log.add(decision.records, request.client, timestamp_ms)
+        elif type(decision) is TransferLeadership:
+            self._begin_transfer(leadership, decision, waiting)
+            return -1
+        decider.proposed(decision, now)
+        if type(decision) is Defer:
+            leadership.parking.give_back_place(waiting.peer)
+            self._intake.defer(waiting, decision.at)
+        else:
+            self._settle(turn, leadership, decision, waiting)
+        return written
+
+    def _decide_group(
+        self,
+        turn: _Turn,
+        leadership: Leadership,
+        decider: Decider,
+        waiting: Waiting,
+        writes: ConfigWrites,
+        now: float,
+        timestamp_ms: int,
+    ) -> None:
+        """Decide the writes of a group, which have a place each.
+
+        None of them changes what another one is decided by: all that need no closer look are
+        decided first, and added to the log then. One that does is decided like any other request.
+        """
+        begin, total = 0, len(writes.counts)
+        while begin < total:
+            plain = 0
+            if not self._node.space.verdict.refusal:
+                plain = decider.plain_writes(writes, begin)
+            if plain:
+                part = writes if plain == total else writes.part(begin, begin + plain)
+                base_offset = leadership.log.add_configs(part, timestamp_ms)
+                leadership.parking.park(
+                    self._answers.parked_group(
+                        waiting, part, base_offset, leadership.epoch, self._node.generation
+                    )
+                )
+                begin += plain
+            if begin < total:
+                request = next(writes.requests(begin))
+                one = replace(waiting, request=request, size=0, charged=False, count=1)
+                self._decide_one(turn, leadership, decider, one, now, timestamp_ms)
+                begin += 1
 
     def _settle(
         self,
@@ -229,7 +289,8 @@ class Turns:
                 return
 
     def _decide(self, decider: Decider, waiting: Waiting, now: float) -> Decision:
-        request, refusal = waiting.request, self._node.space.verdict.refusal
+        request: Any = waiting.request
+        refusal = self._node.space.verdict.refusal
         try:
             decider.state.without_space = bool(refusal)
             decision = decider.decide(request, now, waiting.kind)

@@ -5,9 +5,12 @@ Why: docs/decisions/008-one-turn-one-chunk.md
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from raftlog import batch
+from raftlog.config_writes import codec
+from raftlog.config_writes.messages import ConfigWrites
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.voters_log import from_entries
 from raftlog.voter import VotersAt
@@ -40,7 +43,9 @@ class ChunkBuilder:
         self._epoch = epoch
         self._frames: list[bytes] = []
         self._base_offset = -1
-        self._shared: list[Record] = []
+        self._shared: list[bytes] = []
+        """Records that share a batch, encoded."""
+        self._shared_count = 0
         self._shared_principal = ""
         self._shared_base = -1
         self._timestamp_ms = 0
@@ -59,12 +64,13 @@ class ChunkBuilder:
         self._timestamp_ms = timestamp_ms
         sequence = client.sequence
         if len(records) == 1 and records[0].type == RecordType.CONFIG and not sequence:
-            principal = client.principal
-            if principal != self._shared_principal or len(self._shared) >= MAX_SHARED_RECORDS:
-                self._end_shared()
-            if not self._shared:
-                self._shared_principal, self._shared_base = principal, base_offset
-            self._shared.append(records[0])
+            one = records[0]
+            self._share(
+                (batch.record_head(one.type, one.version, len(one.body)), one.body),
+                1,
+                base_offset,
+                client.principal,
+            )
             return
         self._end_shared()
         control = records[0].type == RecordType.VOTERS
@@ -84,12 +90,51 @@ class ChunkBuilder:
             )
         )
 
+    def add_configs(self, writes: ConfigWrites, base_offset: int, timestamp_ms: int) -> None:
+        """As ``add``, of a group of config writes: those of one record share a batch, too."""
+        if self._base_offset < 0:
+            self._base_offset = base_offset
+        self._timestamp_ms = timestamp_ms
+        changes, principal, total = writes.changes, writes.principal, len(writes.changes)
+        if total == len(writes.counts):
+            self._share((codec.encoded(changes, 0, total),), total, base_offset, principal)
+            return
+        begin = 0
+        for count in writes.counts:
+            end, offset = begin + count, base_offset + begin
+            data = codec.encoded(changes, begin, end)
+            if count == 1:
+                self._share((data,), 1, offset, principal)
+            else:
+                self._end_shared()
+                self._frames.append(
+                    batch.encode_framed(
+                        (data,),
+                        count,
+                        base_offset=offset,
+                        epoch=self._epoch,
+                        timestamp_ms=timestamp_ms,
+                        principal=principal,
+                    )
+                )
+            begin = end
+
+    def _share(self, parts: Iterable[bytes], count: int, base_offset: int, principal: str) -> None:
+        if principal != self._shared_principal or self._shared_count + count > MAX_SHARED_RECORDS:
+            self._end_shared()
+        if not self._shared:
+            self._shared_principal, self._shared_base = principal, base_offset
+        self._shared += parts
+        self._shared_count += count
+
     def _end_shared(self) -> None:
         if self._shared:
             shared, self._shared = self._shared, []
+            count, self._shared_count = self._shared_count, 0
             self._frames.append(
-                batch.encode(
+                batch.encode_framed(
                     shared,
+                    count,
                     base_offset=self._shared_base,
                     epoch=self._epoch,
                     timestamp_ms=self._timestamp_ms,

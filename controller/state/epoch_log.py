@@ -18,6 +18,7 @@ from controller.state.chunk import Chunk, ChunkBuilder
 from controller.visibility.lao import LaoTracker
 from controller.visibility.lao_view import LaoView
 from raftlog import batch
+from raftlog.config_writes.messages import ConfigWrites
 from raftlog.metadata.entities import Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image, ImageView
@@ -161,6 +162,17 @@ class EpochLog:
             )
         self._chunk.add(records, base_offset, client, timestamp_ms)
         self._lao.proposed(records, base_offset)
+
+    def add_configs(self, writes: ConfigWrites, timestamp_ms: int) -> int:
+        """As ``add``, of a group of config writes: the offset of their first record."""
+        pending, changes = self._pending, writes.changes
+        base_offset = pending.offset + 1
+        pending.apply_configs(
+            changes, base_offset=base_offset, epoch=self.epoch, timestamp_ms=timestamp_ms
+        )
+        self._chunk.add_configs(writes, base_offset, timestamp_ms)
+        self._lao.passed(len(changes), base_offset)
+        return base_offset
 
     def cut(self) -> Chunk | None:
         """What was added since the last cut, to be proposed now; it ends at ``end_offset``. None:

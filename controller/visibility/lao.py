@@ -74,11 +74,7 @@ class LaoTracker(LaoView):
 
         Raises ValueError if a batch was left out: a membership change could hide in it.
         """
-        if base_offset != self._log_end:
-            raise ValueError(
-                f"batch at offset {base_offset} does not follow the log end {self._log_end}"
-            )
-        self._log_end = base_offset + len(records)
+        self.passed(len(records), base_offset)
         changed = False
         for record in records:
             if record.type in _MEMBERSHIP_TYPES:
@@ -88,6 +84,14 @@ class LaoTracker(LaoView):
             # The first member raises both minima at once: they are what the next broker to join is
             # checked against.
             self._advance()
+
+    def passed(self, count: int, base_offset: int) -> None:
+        """As ``proposed``, of records that change no membership."""
+        if base_offset != self._log_end:
+            raise ValueError(
+                f"batch at offset {base_offset} does not follow the log end {self._log_end}"
+            )
+        self._log_end = base_offset + count
 
     def committed(self, high_watermark: int) -> None:
         """Everything below ``high_watermark`` is committed: memberships end, parked reports count.

@@ -7,12 +7,14 @@ Why: docs/decisions/020-one-fold-everywhere.md
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec.structs import replace
 
 from raftlog import batch
+from raftlog.config_writes import codec
+from raftlog.config_writes.messages import Change
 from raftlog.metadata import pmap, versions
 from raftlog.metadata.acl_fold import add_entry, remove_entry
 from raftlog.metadata.causes import OLD_TEXT_OF, Cause
@@ -72,6 +74,21 @@ class ImageBuilder(ImageDraft):
         if client_id:
             fold_identity(self, client_id, sequence, all_below_done, self.offset, epoch)
 
+    def apply_configs(
+        self, changes: Iterable[Change], *, base_offset: int, epoch: int, timestamp_ms: int
+    ) -> None:
+        """As ``apply_batch``, of config records that are taken apart already."""
+        if base_offset != self.offset + 1:
+            raise FoldError(
+                f"batch at offset {base_offset} does not follow the image at {self.offset}"
+            )
+        self.timestamp_ms = timestamp_ms
+        count = 0
+        for resource_type, resource_name, name, value in changes:
+            change_config(self, resource_type, resource_name, name, value)
+            count += 1
+        self.offset, self.epoch = base_offset + count - 1, epoch
+
     def apply_decoded(self, header: batch.BatchHeader, records: list[Record]) -> None:
         """Fold one whole batch of the log whose records were decoded before. Raises FoldError."""
         self.apply_batch(
@@ -107,9 +124,15 @@ class ImageBuilder(ImageDraft):
         if offset != self.offset + 1:
             raise FoldError(f"batch at offset {offset} does not follow the image at {self.offset}")
         epoch, self.timestamp_ms = header.epoch, header.timestamp_ms
-        for type_, version, body in batch.bodies(chunk, header):
-            apply(self, type_, parse_body(type_, version, body), offset, epoch)
-            offset += 1
+        changes = codec.decoded(chunk, header)
+        if changes is not None:
+            for resource_type, resource_name, name, value in changes:
+                change_config(self, resource_type, resource_name, name, value)
+            offset += len(changes)
+        else:
+            for type_, version, body in batch.bodies(chunk, header):
+                apply(self, type_, parse_body(type_, version, body), offset, epoch)
+                offset += 1
         self.offset, self.epoch = offset - 1, epoch
         if header.client_id:
             fold_identity(
@@ -311,21 +334,27 @@ def _remove_topic(
 
 
 def _config(image: ImageDraft, message: pb.ConfigRecord, offset: int, epoch: int) -> None:
-    resource = (message.resource_type, message.resource_name)
-    name = message.name
-    values = image.configs.get(resource) or {}
-    old = values.get(name)
-    values = dict(values)
-    if message.HasField("value"):
-        new = values[name] = message.value
-    else:
-        new = None
-        values.pop(name, None)
-    if values:
-        image.configs[resource] = values
-    elif resource in image.configs:
-        del image.configs[resource]
-    image.replace("config", (*resource, name), old, new)
+    value = message.value if message.HasField("value") else None
+    change_config(image, message.resource_type, message.resource_name, message.name, value)
+
+
+def change_config(
+    image: ImageDraft, resource_type: int, resource_name: str, name: str, value: str | None
+) -> None:
+    """Fold one ConfigRecord that is taken apart; ``value`` None: the key is deleted."""
+    resource = (resource_type, resource_name)
+    configs = image.configs
+    values = configs.get(resource)
+    old = None if values is None else values.get(name)
+    if value is not None:
+        configs[resource] = {name: value} if values is None else {**values, name: value}
+    elif old is not None:
+        left = {key: kept for key, kept in values.items() if key != name} if values else {}
+        if left:
+            configs[resource] = left
+        else:
+            del configs[resource]
+    image.replace("config", (resource_type, resource_name, name), old, value)
 
 
 def _feature_level(

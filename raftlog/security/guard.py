@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from raftlog.config_writes.messages import single_requests
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
 from raftlog.metadata.image import Image
@@ -163,6 +164,8 @@ class Guard:
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Hand on what comes from whom it says, and refuse the rest."""
         link = self._known_as(link)
+        if self._conversation is Conversation.CONTROLLER:
+            messages = single_requests(messages)
         if self._asks_nobody:
             claim_of = self._claim_of
             admitted = [one for one in messages if claim_of(one) is None or self._admits(link, one)]

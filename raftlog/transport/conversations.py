@@ -19,6 +19,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
+from raftlog.config_writes import codec
+from raftlog.config_writes.messages import ConfigReplies, Framed
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation
@@ -199,6 +201,10 @@ class Wire(ABC):
         Raises MalformedMessageError, and TooManyItemsError before anything is parsed.
         """
 
+    def grouped(self, messages: Sequence[Any]) -> Sequence[Any]:
+        """Messages that are parsed already, as ``decode`` gives them."""
+        return messages
+
     def cut(self, envelope: bytes, max_items: int) -> Sequence[int]:
         """Where parts of an envelope end that can be decoded one by one.
 
@@ -243,15 +249,17 @@ class RepeatedWire(Wire):
         headers, known = self._headers, len(self._headers)
         done: list[bytes] = []
         parts: list[bytes] = []
-        size = 0
+        size = count = 0
         for item in items:
             length = len(item)
-            if parts and (
-                size + length > ENVELOPE_TARGET_BYTES or len(parts) >= 2 * ENVELOPE_MAX_ITEMS
-            ):
+            if parts and (size + length > ENVELOPE_TARGET_BYTES or count >= ENVELOPE_MAX_ITEMS):
                 done.append(b"".join(parts))
-                parts, size = [], 0
-            parts.append(headers[length] if length < known else _header(self._tag, length))
+                parts, size, count = [], 0, 0
+            if type(item) is Framed:
+                count += item.items
+            else:
+                parts.append(headers[length] if length < known else _header(self._tag, length))
+                count += 1
             parts.append(item)
             size += length
         done.append(b"".join(parts))
@@ -281,6 +289,42 @@ class RepeatedWire(Wire):
         return _cuts(envelope, self._tag, max_items) or (len(envelope),)
 
 
+class RequestsWire(RepeatedWire):
+    """Requests to a controller: plain config writes next to each other come as one object."""
+
+    def __init__(self) -> None:
+        super().__init__(controller_pb2.ControllerRequest, controller_pb2.ControllerRequests)
+
+    def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
+        """Requests, and groups of config writes."""
+        if len(envelope) <= 2 * max_items or not _has_more_fields(envelope, max_items, self._tag):
+            try:
+                items = codec.grouped_envelope(envelope)
+            except DecodeError as error:
+                raise MalformedMessageError(str(error)) from error
+            if items is not None:
+                return items
+        return self.grouped(super().decode(envelope, max_items))
+
+    def grouped(self, messages: Sequence[Any]) -> Sequence[Any]:
+        """As ``decode``, of messages that are parsed already."""
+        return codec.grouped(messages)
+
+
+class ResponsesWire(RepeatedWire):
+    """A controller's responses: those to a group of config writes are sent as one object."""
+
+    def __init__(self) -> None:
+        super().__init__(controller_pb2.ControllerResponse, controller_pb2.ControllerResponses)
+
+    def encode(self, message: Any, max_bytes: int) -> bytes:
+        """See :class:`Wire`."""
+        # A group's are far from every bound: few, and short.
+        if type(message) is ConfigReplies:
+            return codec.replies(message)
+        return super().encode(message, max_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class ConversationWires:
     """Both directions of a conversation."""
@@ -300,10 +344,7 @@ WIRES: dict[Conversation, ConversationWires] = {
     Conversation.SNAPSHOT: ConversationWires(
         SingleWire(quorum_pb2.FetchSnapshotRequest), SingleWire(quorum_pb2.FetchSnapshotResponse)
     ),
-    Conversation.CONTROLLER: ConversationWires(
-        RepeatedWire(controller_pb2.ControllerRequest, controller_pb2.ControllerRequests),
-        RepeatedWire(controller_pb2.ControllerResponse, controller_pb2.ControllerResponses),
-    ),
+    Conversation.CONTROLLER: ConversationWires(RequestsWire(), ResponsesWire()),
     Conversation.OBSERVER: ConversationWires(
         SingleWire(controller_pb2.MetadataFetchRequest),
         SingleWire(controller_pb2.MetadataFetchResponse),

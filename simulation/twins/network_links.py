@@ -11,6 +11,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from raftlog.config_writes.messages import ConfigReplies
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.base_link import PEER_ENDED, BaseLink
 from raftlog.transport.conversations import WIRES, Wire
@@ -67,6 +68,10 @@ class SimLink(BaseLink):
         """Queue a message: what is sent in one turn of the loop travels together."""
         if self._reason is not None:
             raise self._closed_error()
+        if type(message) is ConfigReplies:
+            for response in message.responses():
+                self.send(response)
+            return
         # Before the tap: what checkers keep is what will arrive, whatever the sender does to its
         # own.
         message = self._outgoing.item_type.FromString(
@@ -93,7 +98,7 @@ class SimLink(BaseLink):
             for message in messages:
                 self.deliver([message])
         else:
-            self.deliver(messages)
+            self.deliver(self._incoming.grouped(messages))
 
     def die(self) -> None:
         """The process is gone: nobody is told on this side."""

@@ -1,0 +1,5 @@
+"""Config writes on their hot path: several of them as one object, from the bytes of a message to
+the bytes of the log.
+
+Why: docs/decisions/026-config-writes-in-groups.md
+"""

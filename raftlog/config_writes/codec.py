@@ -1,0 +1,103 @@
+"""Takes the hot messages apart and puts them together: by the compiled codec where it is, else by
+its twin.
+
+``RAFTLOG_NATIVE_CODEC=off`` in the environment chooses the twin.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from raftlog import batch
+from raftlog.config_writes import twin
+from raftlog.config_writes.messages import (
+    MAX_REQUESTS,
+    Change,
+    ConfigReplies,
+    ConfigWrites,
+    Framed,
+)
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+_native: Any
+try:
+    from raftlog.config_writes import _native  # type: ignore[attr-defined, no-redef]
+except ImportError:
+    _native = None
+if os.environ.get("RAFTLOG_NATIVE_CODEC", "").lower() == "off":
+    _native = None
+
+NAME = "python" if _native is None else "native"
+"""Which one is in use."""
+
+Item = pb.ControllerRequest | ConfigWrites
+
+
+def grouped(requests: Sequence[pb.ControllerRequest]) -> list[Item]:
+    """Requests that are parsed already, plain config writes as groups."""
+    return twin.grouped(requests, MAX_REQUESTS)
+
+
+def grouped_envelope(envelope: bytes) -> list[Item] | None:
+    """The requests of an envelope, plain config writes as groups.
+
+    None: without the compiled codec, or it is not made of requests alone. Raises DecodeError.
+    """
+    if _native is None:
+        return None
+    items = _native.grouped(envelope, MAX_REQUESTS)
+    if items is None:
+        return None
+    parse = pb.ControllerRequest.FromString
+    return [ConfigWrites(*item) if type(item) is tuple else parse(item) for item in items]
+
+
+def encoded(changes: list[Change], begin: int, end: int) -> bytes:
+    """The records of ``changes[begin:end]``, as a batch holds them; no value is None."""
+    if _native is None:
+        return twin.encoded(changes, begin, end)
+    return _native.encoded(changes, begin, end)
+
+
+def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
+    """The changes of a batch of config records; None if it has any other record, or is damaged."""
+    if _native is None:
+        return twin.decoded(chunk, header)
+    begin = batch.records_position(chunk, header)
+    end = header.position + header.size
+    return _native.decoded(chunk, begin, end, header.record_count)
+
+
+def replies(message: ConfigReplies) -> Framed:
+    """The responses, as items of an envelope."""
+    if _native is None or message.leader_id < 0:
+        data = twin.replies(message)
+    else:
+        head, token_head = _heads(message.leader_id, message.controller_epoch, message.generation)
+        data = _native.replies(
+            message.correlation_ids,
+            message.counts,
+            message.base_offset,
+            head,
+            token_head,
+            message.reached,
+        )
+    framed = Framed(data)
+    framed.items = len(message.correlation_ids)
+    return framed
+
+
+@lru_cache(maxsize=16)
+def _heads(leader_id: int, controller_epoch: int, generation: int) -> tuple[bytes, bytes]:
+    """What is the same in all responses of an epoch: fields 3 and 4 of the response, 1 and 2 of its
+    token.
+    """
+    fields = ((3, leader_id), (4, controller_epoch)), ((1, generation), (2, controller_epoch))
+    head, token_head = (
+        b"".join(twin.varint(number << 3) + twin.varint(value) for number, value in part if value)
+        for part in fields
+    )
+    return head, token_head

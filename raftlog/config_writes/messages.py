@@ -1,0 +1,145 @@
+"""Several config writes as one object, and their replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+MAX_REQUESTS = 64
+"""In a group: connections take turns by the group."""
+KIND = "incremental_alter_configs"
+"""The body of each request in a group."""
+
+Change = tuple[int, str, str, str | None]
+"""Resource type, resource name, key, value; None deletes the key."""
+
+
+class ConfigWrites(msgspec.Struct, eq=False):
+    """Requests of one connection, next to each other, that each set keys of some resources, one key
+    of each, and are equal in all else.
+
+    Each is a write by itself: atomic, decided by itself, answered by itself.
+    """
+
+    correlation_ids: list[int]
+    changes: list[Change]
+    """Of all requests, one behind the other."""
+    counts: list[int]
+    """How many of them belong to each request; at least 1."""
+    timeout_ms: int
+    acks: common_pb2.Acks
+    cluster_id: str
+    principal: str
+    host: str
+    size: int
+    """Bytes of the requests."""
+
+    def ByteSize(self) -> int:  # noqa: N802 (as of a message)
+        """Bytes of the requests."""
+        return self.size
+
+    def requests(self, begin: int = 0) -> Iterator[pb.ControllerRequest]:
+        """The requests from ``begin`` on, one by one, as messages."""
+        position = sum(self.counts[:begin])
+        for index in range(begin, len(self.counts)):
+            end = position + self.counts[index]
+            request = pb.ControllerRequest(
+                correlation_id=self.correlation_ids[index],
+                cluster_id=self.cluster_id,
+                timeout_ms=self.timeout_ms,
+                acks=self.acks,
+                client=self.client(),
+                incremental_alter_configs=pb.IncrementalAlterConfigsRequest(
+                    resources=[
+                        pb.AlterConfigsResource(
+                            resource_type=type_,
+                            resource_name=name,
+                            configs=[pb.AlterableConfig(name=key, value=value)],
+                        )
+                        for type_, name, key, value in self.changes[position:end]
+                    ]
+                ),
+            )
+            position = end
+            yield request
+
+    def client(self) -> common_pb2.ClientIdentity | None:
+        """Who sends them; None: nobody says."""
+        if not self.principal and not self.host:
+            return None
+        return common_pb2.ClientIdentity(principal=self.principal, host=self.host)
+
+    def part(self, begin: int, end: int) -> ConfigWrites:
+        """The requests from ``begin`` to ``end`` (exclusive)."""
+        first = sum(self.counts[:begin])
+        last = first + sum(self.counts[begin:end])
+        return ConfigWrites(
+            self.correlation_ids[begin:end],
+            self.changes[first:last],
+            self.counts[begin:end],
+            self.timeout_ms,
+            self.acks,
+            self.cluster_id,
+            self.principal,
+            self.host,
+            self.size * (end - begin) // len(self.counts),
+        )
+
+
+def single_requests(items: Sequence[Any]) -> Sequence[pb.ControllerRequest]:
+    """The requests one by one: those of groups are taken apart."""
+    if not any(type(item) is ConfigWrites for item in items):
+        return items
+    return [
+        request
+        for item in items
+        for request in (item.requests() if type(item) is ConfigWrites else (item,))
+    ]
+
+
+class ConfigReplies(msgspec.Struct, eq=False):
+    """The replies to a group of writes, of which each succeeded."""
+
+    correlation_ids: list[int]
+    counts: list[int]
+    """How many records each wrote."""
+    base_offset: int
+    """Of the first record."""
+    leader_id: int
+    controller_epoch: int
+    generation: int
+    reached: common_pb2.Acks = common_pb2.ACKS_COMMITTED
+    """The level, as in WriteResult."""
+
+    def responses(self) -> Iterator[pb.ControllerResponse]:
+        """One by one, as messages."""
+        offset = self.base_offset - 1
+        for correlation_id, count in zip(self.correlation_ids, self.counts, strict=True):
+            offset += count
+            response = pb.ControllerResponse(
+                correlation_id=correlation_id,
+                leader_id=self.leader_id,
+                controller_epoch=self.controller_epoch,
+                incremental_alter_configs=pb.IncrementalAlterConfigsResponse(),
+            )
+            write = response.write
+            write.reached = self.reached
+            token = write.token
+            token.generation, token.epoch, token.offset = (
+                self.generation,
+                self.controller_epoch,
+                offset,
+            )
+            yield response
+
+
+class Framed(bytes):
+    """Items of an envelope, each behind its tag and length."""
+
+    items = 0
+    """How many there are."""

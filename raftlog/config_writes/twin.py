@@ -1,0 +1,123 @@
+"""What ``native.c`` does, in Python: its specification, and what runs where it is not compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from raftlog import batch
+from raftlog.config_writes.messages import KIND, Change, ConfigReplies, ConfigWrites
+from raftlog.errors import CorruptLogError
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
+
+RECORD_TYPE, RECORD_VERSION = 4, 0
+_ITEM_TAG = 0x0A
+_MAX_ACKS = 2
+_KNOWN_OF_CLIENT = frozenset({"principal", "host"})
+
+
+def grouped(
+    requests: Sequence[pb.ControllerRequest], max_requests: int
+) -> list[pb.ControllerRequest | ConfigWrites]:
+    """The requests in their order, plain config writes next to each other as groups."""
+    items: list[pb.ControllerRequest | ConfigWrites] = []
+    group: ConfigWrites | None = None
+    for request in requests:
+        changes = _changes(request)
+        if changes is None:
+            items.append(request)
+            group = None
+            continue
+        client = request.client
+        if (
+            group is None
+            or len(group.counts) >= max_requests
+            or group.timeout_ms != request.timeout_ms
+            or group.acks != request.acks
+            or group.cluster_id != request.cluster_id
+            or group.principal != client.principal
+            or group.host != client.host
+        ):
+            group = ConfigWrites(
+                [], [], [], request.timeout_ms, request.acks, request.cluster_id,
+                client.principal, client.host, 0,
+            )  # fmt: skip
+            items.append(group)
+        group.correlation_ids.append(request.correlation_id)
+        group.counts.append(len(changes))
+        group.changes += changes
+        group.size += request.ByteSize()
+    return items
+
+
+def _changes(request: pb.ControllerRequest) -> list[Change] | None:
+    """What a request sets, if it is a plain write."""
+    if request.WhichOneof("body") != KIND or request.timeout_ms < 0:
+        return None
+    if not 0 <= request.acks <= _MAX_ACKS:
+        return None
+    if request.HasField("client"):
+        known = {field.name for field, _ in request.client.ListFields()}
+        if request.client.HasField("node_id") or not known <= _KNOWN_OF_CLIENT:
+            return None
+    body = request.incremental_alter_configs
+    if body.validate_only:
+        return None
+    changes: list[Change] = []
+    for resource in body.resources:
+        configs = resource.configs
+        if len(configs) != 1 or resource.resource_type < 0:
+            return None
+        config = configs[0]
+        if config.config_operation:
+            return None
+        changes.append((resource.resource_type, resource.resource_name, config.name, config.value))
+    return changes or None
+
+
+def encoded(changes: Sequence[Change], begin: int, end: int) -> bytes:
+    """The records of ``changes[begin:end]``, as a batch holds them; no value is None."""
+    parts: list[bytes] = []
+    for type_, resource_name, name, value in changes[begin:end]:
+        body = records_pb2.ConfigRecord(
+            resource_type=type_, resource_name=resource_name, name=name, value=value
+        ).SerializeToString()
+        parts.append(batch.record_head(RECORD_TYPE, RECORD_VERSION, len(body)))
+        parts.append(body)
+    return b"".join(parts)
+
+
+def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
+    """The changes of a batch of config records; None if it has any other record, or is damaged."""
+    changes: list[Change] = []
+    try:
+        for type_, version, body in batch.bodies(chunk, header):
+            if type_ != RECORD_TYPE or version != RECORD_VERSION:
+                return None
+            one = records_pb2.ConfigRecord.FromString(body)
+            value = one.value if one.HasField("value") else None
+            changes.append((one.resource_type, one.resource_name, one.name, value))
+    except (CorruptLogError, DecodeError):
+        return None
+    return changes
+
+
+def replies(message: ConfigReplies) -> bytes:
+    """The responses, each behind its tag and length in an envelope."""
+    parts: list[bytes] = []
+    for response in message.responses():
+        data = response.SerializeToString()
+        parts += (bytes((_ITEM_TAG,)), varint(len(data)), data)
+    return b"".join(parts)
+
+
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it; not negative."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
