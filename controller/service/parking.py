@@ -41,7 +41,7 @@ class Parked:
     """
     round: int
     """The read-index round a reply without records waits for; 0 for a write."""
-    acks: int
+    acks: Any
     deadline: float
     done: bool = False
     charged: bool = False
@@ -57,7 +57,7 @@ class Parked:
     def say_reached(self) -> None:
         """What was asked for is reached: say so in the response."""
         if type(self.response) is ConfigReplies:
-            self.response.reached = common_pb2.Acks.ValueType(self.acks)
+            self.response.reached = self.acks
         else:
             self.response.write.reached = self.acks
 

@@ -14,6 +14,7 @@ from typing import Any
 from raftlog import batch
 from raftlog.config_writes import twin
 from raftlog.config_writes.messages import (
+    MAX_BYTES,
     MAX_REQUESTS,
     Change,
     ConfigReplies,
@@ -38,7 +39,7 @@ Item = pb.ControllerRequest | ConfigWrites
 
 def grouped(requests: Sequence[pb.ControllerRequest]) -> list[Item]:
     """Requests that are parsed already, plain config writes as groups."""
-    return twin.grouped(requests, MAX_REQUESTS)
+    return twin.grouped(requests, MAX_REQUESTS, MAX_BYTES)
 
 
 def grouped_envelope(envelope: bytes) -> list[Item] | None:
@@ -48,7 +49,7 @@ def grouped_envelope(envelope: bytes) -> list[Item] | None:
     """
     if _native is None:
         return None
-    items = _native.grouped(envelope, MAX_REQUESTS)
+    items = _native.grouped(envelope, MAX_REQUESTS, MAX_BYTES)
     if items is None:
         return None
     parse = pb.ControllerRequest.FromString

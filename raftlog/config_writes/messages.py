@@ -10,8 +10,8 @@ import msgspec
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
-MAX_REQUESTS = 64
-"""In a group: connections take turns by the group."""
+MAX_REQUESTS, MAX_BYTES = 64, 32 << 10
+"""In a group, unless a single request is larger: connections take turns by the group."""
 KIND = "incremental_alter_configs"
 """The body of each request in a group."""
 

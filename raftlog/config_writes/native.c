@@ -214,17 +214,17 @@ static int readable(Span span)
     return 1;
 }
 
-static int joins(const Group *group, const Request *request, Py_ssize_t max_requests)
+static int joins(const Group *group, const Request *request, Py_ssize_t length, const Py_ssize_t max[2])
 {
     const Request *first = &group->first;
-    return group->ids != NULL && PyList_GET_SIZE(group->ids) < max_requests
+    return group->ids != NULL && PyList_GET_SIZE(group->ids) < max[0] && group->bytes + length <= max[1]
         && first->timeout_ms == request->timeout_ms && first->acks == request->acks
         && same(first->cluster_id, request->cluster_id) && same(first->principal, request->principal)
         && same(first->host, request->host);
 }
 
 /* 1: the request is in a group; 0: it is something else; -1: an exception. */
-static int add_request(Span in, Group *group, Names *names, PyObject *items, Py_ssize_t max_requests)
+static int add_request(Span in, Group *group, Names *names, PyObject *items, const Py_ssize_t max[2])
 {
     Request request;
     Py_ssize_t length = in.end - in.at;
@@ -233,7 +233,7 @@ static int add_request(Span in, Group *group, Names *names, PyObject *items, Py_
     if (changes == NULL) return -1;
     Py_ssize_t count = read_body(request.body, names, changes);
     if (count <= 0) { Py_DECREF(changes); return (int)count; }
-    if (!joins(group, &request, max_requests)) {
+    if (!joins(group, &request, length, max)) {
         if (!readable(request.cluster_id) || !readable(request.principal) || !readable(request.host)) {
             Py_DECREF(changes);
             return 0;
@@ -258,19 +258,19 @@ static int add_request(Span in, Group *group, Names *names, PyObject *items, Py_
     return failed ? -1 : 1;
 }
 
-PyDoc_STRVAR(grouped_doc, "grouped(envelope, max_requests): see twin.py");
+PyDoc_STRVAR(grouped_doc, "grouped(envelope, max_requests, max_bytes): see twin.py");
 static PyObject *grouped(PyObject *self, PyObject *args)
 {
     Py_buffer buffer;
-    Py_ssize_t max_requests;
-    if (!PyArg_ParseTuple(args, "y*n", &buffer, &max_requests)) return NULL;
+    Py_ssize_t max[2];
+    if (!PyArg_ParseTuple(args, "y*nn", &buffer, &max[0], &max[1])) return NULL;
     Span in = {buffer.buf, (const uint8_t *)buffer.buf + buffer.len}, request;
     PyObject *items = PyList_New(0), *rest;
     Group group = {0};
     Names names = {0};
     while (items != NULL && in.at < in.end) {
         if (*in.at++ != TAG_ITEM || !read_span(&in, &request)) { Py_SETREF(items, Py_NewRef(Py_None)); break; }
-        int added = add_request(request, &group, &names, items, max_requests);
+        int added = add_request(request, &group, &names, items, max);
         if (added > 0) continue;
         if (added < 0 || end_group(&group, items) < 0) { Py_CLEAR(items); break; }
         rest = PyBytes_FromStringAndSize((const char *)request.at, request.end - request.at);

@@ -19,7 +19,7 @@ _KNOWN_OF_CLIENT = frozenset({"principal", "host"})
 
 
 def grouped(
-    requests: Sequence[pb.ControllerRequest], max_requests: int
+    requests: Sequence[pb.ControllerRequest], max_requests: int, max_bytes: int
 ) -> list[pb.ControllerRequest | ConfigWrites]:
     """The requests in their order, plain config writes next to each other as groups."""
     items: list[pb.ControllerRequest | ConfigWrites] = []
@@ -30,10 +30,11 @@ def grouped(
             items.append(request)
             group = None
             continue
-        client = request.client
+        client, size = request.client, request.ByteSize()
         if (
             group is None
             or len(group.counts) >= max_requests
+            or group.size + size > max_bytes
             or group.timeout_ms != request.timeout_ms
             or group.acks != request.acks
             or group.cluster_id != request.cluster_id
@@ -48,7 +49,7 @@ def grouped(
         group.correlation_ids.append(request.correlation_id)
         group.counts.append(len(changes))
         group.changes += changes
-        group.size += request.ByteSize()
+        group.size += size
     return items
 
 

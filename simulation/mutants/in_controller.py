@@ -69,7 +69,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.service.answers:Answers.give_up",
-                "outcome_unknown=parked.is_write",
+                "outcome_unknown=one.is_write",
                 "outcome_unknown=False",
             ),
         ),

@@ -69,7 +69,9 @@ async def test_a_handing_over_gives_its_place_back() -> None:
 async def test_without_a_place_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     _, node, broker = await unfenced_broker()
     clients = len(node.service.image.clients)
-    monkeypatch.setattr(node.service.node.leadership.parking, "take_place", lambda peer: False)
+    monkeypatch.setattr(
+        node.service.node.leadership.parking, "take_place", lambda peer, count: False
+    )
     answer = await broker.client.send(copy(WRITE), 5.0)
     assert answer.error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert len(node.service.image.clients) == clients
