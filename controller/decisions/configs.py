@@ -19,9 +19,9 @@ from controller.decision import (
     write_or_reply,
 )
 from controller.settings import ControllerSettings
-from raftlog.config_writes.messages import ConfigWrites
+from raftlog.config_writes.messages import Change, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys
+from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys, find
 from raftlog.metadata.config_layers import topic_config
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
@@ -82,47 +82,46 @@ def plain_writes(
     It may stop early, before a request that needs a closer look.
     """
     counts, changes = writes.counts, writes.changes
-    position = sum(counts[:begin]) if begin else 0
+    most = settings.max_records_per_request
+    end = sum(counts[:begin])
     for index in range(begin, len(counts)):
-        count = counts[index]
-        end = position + count
-        if count > 1 and (
-            count > settings.max_records_per_request
-            or len({change[:2] for change in changes[position:end]}) < count
-        ):
+        count, position = counts[index], end
+        end += count
+        mine = changes if count == len(changes) else changes[position:end]
+        if count > 1 and (count > most or len({change[:2] for change in mine}) < count):
             return index - begin
-        for change in changes[position:end] if count > 1 else (changes[position],):
-            if not _is_plain(view, settings, *change):
-                return index - begin
-        position = end
+        if not _are_plain(view, settings, mine):
+            return index - begin
     return len(counts) - begin
 
 
-def _is_plain(
-    view: ImageView,
-    settings: ControllerSettings,
-    resource_type: int,
-    resource_name: str,
-    name: str,
-    value: str | None,
-) -> bool:
-    keys = config_keys(resource_type)
-    key = None if keys is None else keys.get(name)
-    if key is None or value is None:
-        return False
-    if len(value) * _UTF8_MAX_BYTES > settings.config_value_max_bytes or not value.isprintable():
-        return False
-    if key.check is not None and key.check(value) is not None:
-        return False
-    if resource_type == _TOPIC:
-        return resource_name in view.topic_ids
-    if resource_type == _BROKER:
-        try:
-            _check_resource(view, resource_type, resource_name, 0)
-        except ApiError:
+def _are_plain(view: ImageView, settings: ControllerSettings, changes: Sequence[Change]) -> bool:
+    """Whether each of these keys can be set to its value."""
+    most_chars = settings.config_value_max_bytes // _UTF8_MAX_BYTES
+    for resource_type, resource_name, name, value in changes:
+        key = find(resource_type, name)
+        if key is None or value is None or len(value) > most_chars or not value.isprintable():
             return False
-        return True
-    return _is_resource_name(resource_name)
+        if key.check is not None and key.check(value) is not None:
+            return False
+        if resource_type == _TOPIC:
+            if resource_name not in view.topic_ids:
+                return False
+        elif resource_type == _BROKER:
+            if not _is_broker(view, resource_name):
+                return False
+        elif not _is_resource_name(resource_name):
+            return False
+    return True
+
+
+def _is_broker(view: ImageView, name: str) -> bool:
+    """Whether it names a registered broker, or all brokers."""
+    # The empty name is the default of all brokers. One spelling of each id, or "07" would be a
+    # resource of its own. Not longer than an id: making a number of a long text takes long, and
+    # Python refuses to from 4,300 digits on.
+    number = int(name) if name.isascii() and name.isdigit() and len(name) <= _ID_DIGITS else -1
+    return not name or (str(number) == name and number in view.brokers)
 
 
 def _is_resource_name(name: str) -> bool:
@@ -253,11 +252,7 @@ def _check_resource(view: ImageView, resource_type: int, name: str, index: int) 
             return
         code, wrong = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:249]!r}"
     elif resource_type == _BROKER:
-        # The empty name is the default of all brokers. One spelling of each id, or "07" would be a
-        # resource of its own. Not longer than an id: making a number of a long text takes long, and
-        # Python refuses to from 4,300 digits on.
-        number = int(name) if name.isascii() and name.isdigit() and len(name) <= _ID_DIGITS else -1
-        if not name or (str(number) == name and number in view.brokers):
+        if _is_broker(view, name):
             return
         code, wrong = (
             ErrorCode.INVALID_REQUEST,

@@ -7,7 +7,7 @@ Why: docs/decisions/020-one-fold-everywhere.md
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -30,6 +30,8 @@ from raftlog.metadata.entities import (
     Topic,
     VoterEntry,
     Voters,
+    bytes_hash,
+    entity_bytes,
     with_cause,
 )
 from raftlog.metadata.export_cursors import fold_export_cursor
@@ -75,7 +77,7 @@ class ImageBuilder(ImageDraft):
             fold_identity(self, client_id, sequence, all_below_done, self.offset, epoch)
 
     def apply_configs(
-        self, changes: Iterable[Change], *, base_offset: int, epoch: int, timestamp_ms: int
+        self, changes: Sequence[Change], *, base_offset: int, epoch: int, timestamp_ms: int
     ) -> None:
         """As ``apply_batch``, of config records that are taken apart already."""
         if base_offset != self.offset + 1:
@@ -83,11 +85,8 @@ class ImageBuilder(ImageDraft):
                 f"batch at offset {base_offset} does not follow the image at {self.offset}"
             )
         self.timestamp_ms = timestamp_ms
-        count = 0
-        for resource_type, resource_name, name, value in changes:
-            change_config(self, resource_type, resource_name, name, value)
-            count += 1
-        self.offset, self.epoch = base_offset + count - 1, epoch
+        change_configs(self, changes)
+        self.offset, self.epoch = base_offset + len(changes) - 1, epoch
 
     def apply_decoded(self, header: batch.BatchHeader, records: list[Record]) -> None:
         """Fold one whole batch of the log whose records were decoded before. Raises FoldError."""
@@ -126,8 +125,7 @@ class ImageBuilder(ImageDraft):
         epoch, self.timestamp_ms = header.epoch, header.timestamp_ms
         changes = codec.decoded(chunk, header)
         if changes is not None:
-            for resource_type, resource_name, name, value in changes:
-                change_config(self, resource_type, resource_name, name, value)
+            change_configs(self, changes)
             offset += len(changes)
         else:
             for type_, version, body in batch.bodies(chunk, header):
@@ -335,26 +333,35 @@ def _remove_topic(
 
 def _config(image: ImageDraft, message: pb.ConfigRecord, offset: int, epoch: int) -> None:
     value = message.value if message.HasField("value") else None
-    change_config(image, message.resource_type, message.resource_name, message.name, value)
+    change = (message.resource_type, message.resource_name, message.name, value)
+    change_configs(image, (change,))
 
 
-def change_config(
-    image: ImageDraft, resource_type: int, resource_name: str, name: str, value: str | None
-) -> None:
-    """Fold one ConfigRecord that is taken apart; ``value`` None: the key is deleted."""
-    resource = (resource_type, resource_name)
-    configs = image.configs
-    values = configs.get(resource)
-    old = None if values is None else values.get(name)
-    if value is not None:
-        configs[resource] = {name: value} if values is None else {**values, name: value}
-    elif old is not None:
-        left = {key: kept for key, kept in values.items() if key != name} if values else {}
-        if left:
-            configs[resource] = left
-        else:
-            del configs[resource]
-    image.replace("config", (resource_type, resource_name, name), old, value)
+def change_configs(image: ImageDraft, changes: Sequence[Change]) -> None:
+    """Fold ConfigRecords that are taken apart; a value of None: the key is deleted.
+
+    The hot path of all nodes: one loop, and no call but into C.
+    """
+    configs, state_hash, state_bytes = image.configs, image.state_hash, image.state_bytes
+    for resource_type, resource_name, name, value in changes:
+        resource = (resource_type, resource_name)
+        values = configs.get(resource)
+        old = None if values is None else values.get(name)
+        if old is not None:
+            content = entity_bytes(("config", resource_type, resource_name, name, old))
+            state_hash -= bytes_hash(content)
+            state_bytes -= len(content)
+        if value is not None:
+            content = entity_bytes(("config", resource_type, resource_name, name, value))
+            state_hash += bytes_hash(content)
+            state_bytes += len(content)
+            configs[resource] = {name: value} if values is None else {**values, name: value}
+        elif old is not None and values is not None:
+            if len(values) == 1:
+                del configs[resource]
+            else:
+                configs[resource] = {key: kept for key, kept in values.items() if key != name}
+    image.state_hash, image.state_bytes = state_hash, state_bytes
 
 
 def _feature_level(
