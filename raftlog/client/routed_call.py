@@ -42,13 +42,12 @@ class RoutedCall:
         self.route: Route | None = None
         self.last: Any = None
 
-    def answered(self, inner: asyncio.Future[Any]) -> None:
-        """The current attempt has ended."""
-        try:
-            response = inner.result()
-        except ApiError as error:
-            self._attempt_failed(error)
-            return
+    def done(self) -> bool:
+        """Never: whatever an attempt says may be news to the router."""
+        return False
+
+    def set_result(self, response: Any) -> None:
+        """The current attempt has ended with a response."""
         # Nearly every answer: no error, so no refusal either.
         refusal = self.router.refusal(response) if response.HasField("error") else None
         if refusal is None:
@@ -76,7 +75,9 @@ class RoutedCall:
         if not self.future.done():
             self.future.set_exception(error)
 
-    def _attempt_failed(self, error: ApiError) -> None:
+    def set_exception(self, error: BaseException) -> None:
+        """The current attempt has ended without one."""
+        assert isinstance(error, ApiError)
         if error.code is ErrorCode.REQUEST_TIMED_OUT:
             self.router.silent(self._route())
         safe = error.code is ErrorCode.NETWORK_EXCEPTION and (

@@ -139,7 +139,7 @@ class Router:
             return
         call.route = route
         call.attempts += 1
-        route.call(call.request, remaining_s + ANSWER_MARGIN_S).add_done_callback(call.answered)
+        route.start(call.request, remaining_s + ANSWER_MARGIN_S, call)
 
     def succeeded(self, route: Route) -> None:
         """A route answered as hoped."""

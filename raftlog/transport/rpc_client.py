@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from raftlog.deadline import NEVER
 from raftlog.deadline_timer import DeadlineTimer
@@ -19,6 +19,29 @@ DEADLINE_GRAIN_S = 0.01
 """Expired calls are looked for at most this often, so many deadlines close together share one pass
 over the calls.
 """
+
+
+class Ending(Protocol):
+    """Takes how a call ends; a future does. A call that is refused here ends inside ``start``."""
+
+    def done(self) -> bool:
+        """Whether nobody waits any more."""
+
+    def set_result(self, response: Any, /) -> None:
+        """The response."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """There is no response."""
+
+
+Open = tuple[Ending, float, Any]
+"""A call, its deadline, and more."""
+
+
+def _take_late(calls: dict[int, Open], now: float) -> list[Open]:
+    """Take out the calls whose time is up, or that nobody waits for."""
+    late = [key for key, call in calls.items() if call[1] <= now or call[0].done()]
+    return [calls.pop(key) for key in late]
 
 
 class RpcClient:
@@ -48,8 +71,8 @@ class RpcClient:
         self._last_id = 0
         # Future, deadline and ``_heard`` when it was sent, by correlation id; those that wait for a
         # link keep their request instead.
-        self._sent: dict[int, tuple[asyncio.Future[Any], float, int]] = {}
-        self._waiting: dict[int, tuple[asyncio.Future[Any], float, Any]] = {}
+        self._sent: dict[int, Open] = {}
+        self._waiting: dict[int, Open] = {}
         self._link: Link | None = None
         # Counts envelopes and links; equal to ``_silent_at`` as long as nothing was heard since a
         # call that has timed out was sent.
@@ -100,18 +123,22 @@ class RpcClient:
         changed or called again afterwards. To abandon a call, cancel the future.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
+        self.start(request, timeout_s, future)
+        return future
+
+    def start(self, request: Any, timeout_s: float, ending: Ending) -> None:
+        """As ``call``, for whoever needs no future: one less for each call on the hot path."""
         if self._closed or len(self._sent) + len(self._waiting) >= self._max_calls:
-            future.set_exception(self._refusal())
-            return future
+            ending.set_exception(self._refusal())
+            return
         correlation_id = self._last_id = self._last_id + 1
         request.correlation_id = correlation_id
         deadline = self._loop.time() + timeout_s
         if self._link is None or not self._send(
-            self._link, correlation_id, future, deadline, request
+            self._link, correlation_id, ending, deadline, request
         ):
-            self._waiting[correlation_id] = (future, deadline, request)
+            self._waiting[correlation_id] = (ending, deadline, request)
         self._timer.arm(deadline)
-        return future
 
     def close(self) -> None:
         """End all calls and the connection. Idempotent."""
@@ -152,8 +179,10 @@ class RpcClient:
             return
         self._heard += 1
         take = self._sent.pop
-        for response in messages:
-            call = take(response.correlation_id, None)
+        # All are taken before the first one ends: what that leads to may end this caller, and the
+        # others are answered all the same.
+        answered = [(take(response.correlation_id, None), response) for response in messages]
+        for call, response in answered:
             if call is None:
                 if not response.correlation_id:
                     self.noticed(response)
@@ -186,7 +215,7 @@ class RpcClient:
         self,
         link: Link,
         correlation_id: int,
-        future: asyncio.Future[Any],
+        ending: Ending,
         deadline: float,
         request: Any,
     ) -> bool:
@@ -198,9 +227,9 @@ class RpcClient:
         except LinkClosedError:
             return False
         except ApiError as error:
-            future.set_exception(error)
+            ending.set_exception(error)
         else:
-            self._sent[correlation_id] = (future, deadline, self._heard)
+            self._sent[correlation_id] = (ending, deadline, self._heard)
         return True
 
     def _refusal(self) -> ApiError:
@@ -223,24 +252,22 @@ class RpcClient:
         and it looks at each open one.
         """
         now = self._loop.time()
-        for correlation_id in [
-            key for key, call in self._sent.items() if call[1] <= now or call[0].done()
-        ]:
-            future, _, heard = self._sent.pop(correlation_id)
-            if not future.done():
-                if heard == self._heard:
-                    self._silent_at = heard
+        # As in ``received``: all are taken before the first one ends.
+        late_sent, late_waiting = _take_late(self._sent, now), _take_late(self._waiting, now)
+        if any(heard == self._heard and not ending.done() for ending, _, heard in late_sent):
+            self._silent_at = self._heard
+        for ending, _, _ in late_sent:
+            if not ending.done():
                 message = f"{self._address}: no answer in time"
-                future.set_exception(
+                ending.set_exception(
                     ApiError(ErrorCode.REQUEST_TIMED_OUT, message, outcome_unknown=True)
                 )
-        for correlation_id in [
-            key for key, call in self._waiting.items() if call[1] <= now or call[0].done()
-        ]:
-            future = self._waiting.pop(correlation_id)[0]
-            if not future.done():
+        for ending, _, _ in late_waiting:
+            if not ending.done():
                 message = f"{self._address}: no connection in time; the request was not sent"
-                future.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
+                ending.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
+        if self._closed:
+            return
         if self._retiring and not self._sent:
             self.close()
             return
