@@ -32,7 +32,7 @@ class RetryingWriter:
         """Until cancelled."""
         while True:
             try:
-                response = await self._client.call(self._writes.next(), timeout_s=TRY_S)
+                response = await self._client.call(self._writes.next_message(), timeout_s=TRY_S)
             except ApiError:
                 await asyncio.sleep(0.001)
                 continue

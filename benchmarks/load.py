@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.stats import cpu_s, latency_ms
 from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.config_writes.messages import Change, ConfigWrite
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -50,21 +51,19 @@ class Writes:
         self._filler = self._rng.randbytes(VALUE_BYTES).hex()[: VALUE_BYTES - 8]
         self._count = 0
 
-    def next(self) -> pb.ControllerRequest:
+    def next(self) -> ConfigWrite:
         """One request."""
-        resources = []
+        changes: list[Change] = []
         for _ in range(self._load.batch):
             self._count += 1
             key = self._count if self._load.fresh_keys else int(self._rng.random() * KEYS)
-            value = pb.AlterableConfig(name="match", value=f"{self._count:08d}{self._filler}")
-            resources.append(
-                pb.AlterConfigsResource(
-                    resource_type=CLIENT_METRICS, resource_name=f"key-{key:012d}", configs=(value,)
-                )
-            )
-        return pb.ControllerRequest(
-            incremental_alter_configs=pb.IncrementalAlterConfigsRequest(resources=resources)
-        )
+            value = f"{self._count:08d}{self._filler}"
+            changes.append((CLIENT_METRICS, f"key-{key:012d}", "match", value))
+        return ConfigWrite(changes)
+
+    def next_message(self) -> pb.ControllerRequest:
+        """One request, as a message."""
+        return self.next().request()
 
 
 async def measure(

@@ -104,13 +104,13 @@ async def paced(
     transport = GrpcTransport()
     client = ControllerClient(transport, bootstrap, rng=random.Random(1))
     writes = Writes(Load(1))
-    await client.call(writes.next())
+    await client.call(writes.next_message())
     done: list[tuple[float, float, int]] = []
 
     async def one(at: float) -> None:
         await asyncio.sleep(at - time.monotonic())
         sent = time.monotonic()
-        response = await client.call(writes.next())
+        response = await client.call(writes.next_message())
         done.append((sent, time.monotonic(), response.write.token.offset))
 
     begun = time.monotonic() + 0.5

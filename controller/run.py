@@ -20,6 +20,7 @@ from raftlog.cli.nodes import remedy
 from raftlog.config.listeners import NodeListener
 from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
+from raftlog.config_writes import codec
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import (
@@ -126,6 +127,7 @@ async def run_controller(config: NodeConfig) -> int:
             listener=listening,
             http=http.address if http else "",
             event_engine=grpc_env.event_engine_state(),
+            codec=codec.NAME,
         )
         await stop.wait()
         if not failure:

@@ -84,6 +84,7 @@ def fingerprint(extras: Sequence[str]) -> str:
         ROOT / "pyproject.toml",
         ROOT / "constraints.txt",
         *sorted((ROOT / "proto").rglob("*.proto")),
+        ROOT / "raftlog" / "config_writes" / "native.c",
     ):
         digest.update(path.read_bytes())
     return digest.hexdigest() + "\n"
@@ -148,6 +149,10 @@ def set_up(extras: Sequence[str]) -> None:
     run(
         [str(python()), "-m", "compileall", "-q", *packages],
         "the project's own code does not compile",
+    )
+    run(
+        [str(python()), "-m", "raftlog.config_writes.compiling"],
+        "raftlog.config_writes.compiling has a defect",
     )
     print(f"setup: done in {time.monotonic() - began:.0f} s", flush=True)
 

@@ -9,6 +9,8 @@ is imported when it runs, and the extras of its entry point bring it.
 
 from __future__ import annotations
 
+import json
+import platform
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -17,7 +19,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from raftlog.build import build_text
+from raftlog.build import build_text, commit_text
 from raftlog.cli import extras
 from raftlog.cli.exits import DISK_REMEDY, EPILOG, Exit, FailedError, exit_code, is_disk_error
 from raftlog.cli.interrupts import INTERRUPTED
@@ -101,10 +103,26 @@ def _group(extras_of: Mapping[str, Collection[str]]) -> type[TyperGroup]:
     return Commands
 
 
+def version_for_programs() -> dict[str, str]:
+    """The build, and what it runs on."""
+    from raftlog.config_writes import codec
+
+    return {
+        "version": build_text().split()[0],
+        "commit": commit_text(),
+        "python": platform.python_version(),
+        "codec": codec.NAME,
+    }
+
+
 def _version_callback() -> Callable[..., None]:
-    def show_version(asked: bool) -> None:
+    def show_version(ctx: typer.Context, asked: bool) -> None:
         if asked:
-            typer.echo(f"raftlog {build_text()}")
+            typer.echo(
+                json.dumps(version_for_programs())
+                if ctx.params.get("as_json")
+                else f"raftlog {build_text()}"
+            )
             raise typer.Exit
 
     def callback(
@@ -112,8 +130,10 @@ def _version_callback() -> Callable[..., None]:
             False,
             "--version",
             callback=show_version,
-            is_eager=True,
             help="Show the version and the build.",
+        ),
+        as_json: bool = typer.Option(
+            False, "--json", is_eager=True, help="With --version: JSON for programs."
         ),
     ) -> None:
         pass

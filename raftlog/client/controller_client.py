@@ -12,6 +12,7 @@ from raftlog.client.refused import check_items
 from raftlog.client.requests import controller_request
 from raftlog.client.router import Protocol, Refusal, Router
 from raftlog.client.session import Session
+from raftlog.config_writes.messages import ConfigWrite
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation, Transport
 from raftlog.transport.wire_errors import error_from_wire
@@ -66,13 +67,17 @@ class ControllerClient:
         return self._router.connected
 
     def send(
-        self, request: controller_pb2.ControllerRequest, timeout_s: float = DEFAULT_TIMEOUT_S
+        self,
+        request: controller_pb2.ControllerRequest | ConfigWrite,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> asyncio.Future[controller_pb2.ControllerResponse]:
         """The hot path: give a request away, get a future of the response, which may hold an error.
 
         The future itself fails with ApiError if there was no response: REQUEST_TIMED_OUT or
         NETWORK_EXCEPTION, saying whether the outcome is unknown. ``timeout_ms`` of the request is
         set from ``timeout_s`` unless it has its own.
+
+        A ConfigWrite is the cheapest write: no message is made of it on its way.
         """
         if not request.timeout_ms:
             request.timeout_ms = max(1, int(timeout_s * 1000))
@@ -131,9 +136,11 @@ def controller_refusal(response: controller_pb2.ControllerResponse) -> Refusal |
 
 
 def controller_again(
-    request: controller_pb2.ControllerRequest, remaining_s: float
-) -> controller_pb2.ControllerRequest:
+    request: controller_pb2.ControllerRequest | ConfigWrite, remaining_s: float
+) -> controller_pb2.ControllerRequest | ConfigWrite:
     """A copy for another attempt."""
+    if isinstance(request, ConfigWrite):
+        return request.again(remaining_s)
     copy = controller_pb2.ControllerRequest()
     copy.CopyFrom(request)
     copy.timeout_ms = max(1, int(remaining_s * 1000))

@@ -18,6 +18,7 @@ from raftlog.config_writes.messages import (
     MAX_REQUESTS,
     Change,
     ConfigReplies,
+    ConfigWrite,
     ConfigWrites,
     Framed,
 )
@@ -28,7 +29,10 @@ try:
     from raftlog.config_writes import _native  # type: ignore[attr-defined, no-redef]
 except ImportError:
     _native = None
-if os.environ.get("RAFTLOG_NATIVE_CODEC", "").lower() == "off":
+if (
+    os.environ.get("RAFTLOG_NATIVE_CODEC", "").lower() == "off"
+    or getattr(_native, "VERSION", 0) != twin.VERSION
+):
     _native = None
 
 NAME = "python" if _native is None else "native"
@@ -54,6 +58,20 @@ def grouped_envelope(envelope: bytes) -> list[Item] | None:
         return None
     parse = pb.ControllerRequest.FromString
     return [ConfigWrites(*item) if type(item) is tuple else parse(item) for item in items]
+
+
+def request(write: ConfigWrite) -> bytes:
+    """The bytes of a ControllerRequest."""
+    if _native is None or write.timeout_ms < 0:
+        return twin.request(write)
+    return _native.request(
+        write.changes,
+        write.correlation_id,
+        write.cluster_id,
+        write.timeout_ms,
+        write.acks,
+        write.principal,
+    )
 
 
 def encoded(changes: list[Change], begin: int, end: int) -> bytes:

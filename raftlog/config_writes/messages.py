@@ -19,6 +19,34 @@ Change = tuple[int, str, str, str | None]
 """Resource type, resource name, key, value; None deletes the key."""
 
 
+class ConfigWrite(msgspec.Struct, eq=False):
+    """What a client sends: an atomic write that sets keys of some resources, one key of each.
+
+    The same bytes as an IncrementalAlterConfigsRequest of ``ConfigOperation.SET``.
+    """
+
+    changes: list[Change]
+    """At least one; no value is None."""
+    acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED
+    cluster_id: str = ""
+    principal: str = ""
+    timeout_ms: int = 0
+    correlation_id: int = 0
+
+    def request(self) -> pb.ControllerRequest:
+        """The same as a message."""
+        group = ConfigWrites(
+            [self.correlation_id], self.changes, [len(self.changes)], self.timeout_ms, self.acks,
+            self.cluster_id, self.principal, "", 0,
+        )  # fmt: skip
+        return next(group.requests())
+
+    def again(self, remaining_s: float) -> ConfigWrite:
+        """A copy for another attempt."""
+        timeout_ms = max(1, int(remaining_s * 1000))
+        return ConfigWrite(self.changes, self.acks, self.cluster_id, self.principal, timeout_ms)
+
+
 class ConfigWrites(msgspec.Struct, eq=False):
     """Requests of one connection, next to each other, that each set keys of some resources, one key
     of each, and are equal in all else.

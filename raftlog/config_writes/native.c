@@ -361,6 +361,68 @@ static PyObject *encoded(PyObject *self, PyObject *args)
     return result;
 }
 
+/* A field of bytes, unless there are none. */
+static Py_ssize_t field_size(Py_ssize_t length) { return length ? 1 + varint_size(length) + length : 0; }
+
+static uint8_t *put_field(uint8_t *out, uint8_t tag, const char *data, Py_ssize_t length)
+{
+    if (!length) return out;
+    *out++ = tag;
+    return put_bytes(put_varint(out, length), data, length);
+}
+
+PyDoc_STRVAR(request_doc, "request(changes, id, cluster_id, timeout_ms, acks, principal): see twin.py");
+static PyObject *request(PyObject *self, PyObject *args)
+{
+    PyObject *changes;
+    unsigned long long id;
+    const char *cluster_id, *principal;
+    Py_ssize_t cluster_id_size, principal_size, body = 0;
+    unsigned int timeout_ms;
+    unsigned char acks;
+    Change change;
+    if (!PyArg_ParseTuple(args, "O!Ks#Ibs#", &PyList_Type, &changes, &id, &cluster_id, &cluster_id_size,
+                          &timeout_ms, &acks, &principal, &principal_size)) return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(changes), client = field_size(principal_size);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (read_change(PyList_GET_ITEM(changes, i), &change) < 0) return NULL;
+        Py_ssize_t config = field_size(change.size[1]) + field_size(change.size[2]);
+        Py_ssize_t resource = (change.type ? 1 + varint_size(change.type) : 0) + field_size(change.size[0])
+            + 1 + varint_size(config) + config;
+        body += 1 + varint_size(resource) + resource;
+    }
+    Py_ssize_t total = (id ? 1 + varint_size(id) : 0) + field_size(cluster_id_size)
+        + (timeout_ms ? 1 + varint_size(timeout_ms) : 0) + (acks ? 2 : 0) + field_size(client)
+        + 2 + varint_size(body) + body;
+    PyObject *result = PyBytes_FromStringAndSize(NULL, total);
+    if (result == NULL) return NULL;
+    uint8_t *out = (uint8_t *)PyBytes_AS_STRING(result);
+    if (id) { *out++ = 0x08; out = put_varint(out, id); }
+    out = put_field(out, 0x12, cluster_id, cluster_id_size);
+    if (timeout_ms) { *out++ = 0x18; out = put_varint(out, timeout_ms); }
+    if (acks) { *out++ = 0x20; *out++ = acks; }
+    if (client) {
+        *out++ = 0x2a;
+        out = put_field(put_varint(out, client), 0x0a, principal, principal_size);
+    }
+    out = put_varint(put_bytes(out, "\x82\x01", 2), body);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (read_change(PyList_GET_ITEM(changes, i), &change) < 0) { Py_DECREF(result); return NULL; }
+        Py_ssize_t config = field_size(change.size[1]) + field_size(change.size[2]);
+        Py_ssize_t resource = (change.type ? 1 + varint_size(change.type) : 0) + field_size(change.size[0])
+            + 1 + varint_size(config) + config;
+        *out++ = 0x0a;
+        out = put_varint(out, resource);
+        if (change.type) { *out++ = 0x08; out = put_varint(out, change.type); }
+        out = put_field(out, 0x12, change.text[0], change.size[0]);
+        *out++ = 0x1a;
+        out = put_varint(out, config);
+        out = put_field(out, 0x0a, change.text[1], change.size[1]);
+        out = put_field(out, 0x1a, change.text[2], change.size[2]);
+    }
+    return result;
+}
+
 /* (type, name, key, value) of a ConfigRecord; value None: it is deleted. As read_resource. */
 static PyObject *read_record(Span in, Names *names)
 {
@@ -465,6 +527,7 @@ done:
 
 static PyMethodDef methods[] = {
     {"grouped", grouped, METH_VARARGS, grouped_doc},
+    {"request", request, METH_VARARGS, request_doc},
     {"encoded", encoded, METH_VARARGS, encoded_doc},
     {"decoded", decoded, METH_VARARGS, decoded_doc},
     {"replies", replies, METH_VARARGS, replies_doc},
@@ -474,5 +537,7 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, 
 
 PyMODINIT_FUNC PyInit__native(void)
 {
-    return PyModule_Create(&module);
+    PyObject *made = PyModule_Create(&module);
+    if (made != NULL && PyModule_AddIntConstant(made, "VERSION", 1) < 0) Py_CLEAR(made);
+    return made;
 }

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from raftlog import batch
-from raftlog.config_writes.messages import KIND, Change, ConfigReplies, ConfigWrites
+from raftlog.config_writes.messages import KIND, Change, ConfigReplies, ConfigWrite, ConfigWrites
 from raftlog.errors import CorruptLogError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
+VERSION = 1
+"""Of the functions here: a compiled codec of another version is not used."""
 RECORD_TYPE, RECORD_VERSION = 4, 0
 _ITEM_TAG = 0x0A
 _MAX_ACKS = 2
@@ -76,6 +78,11 @@ def _changes(request: pb.ControllerRequest) -> list[Change] | None:
             return None
         changes.append((resource.resource_type, resource.resource_name, config.name, config.value))
     return changes or None
+
+
+def request(write: ConfigWrite) -> bytes:
+    """The bytes of a ControllerRequest."""
+    return write.request().SerializeToString()
 
 
 def encoded(changes: Sequence[Change], begin: int, end: int) -> bytes:

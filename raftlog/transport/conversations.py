@@ -20,7 +20,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from raftlog.config_writes import codec
-from raftlog.config_writes.messages import ConfigReplies, Framed
+from raftlog.config_writes.messages import KIND, ConfigReplies, ConfigWrite, Framed
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation
@@ -168,7 +168,7 @@ class Wire(ABC):
                 f"this stream carries {self.item_type.__name__}, not {type(message).__name__}"
             )
 
-    def encode(self, message: Message, max_bytes: int) -> bytes:
+    def encode(self, message: Any, max_bytes: int) -> bytes:
         """One item's bytes.
 
         Raises TypeError, and ApiError MESSAGE_TOO_LARGE if no envelope could take it.
@@ -177,12 +177,7 @@ class Wire(ABC):
             self.check(message)
         data = message.SerializeToString()
         if len(data) + 8 > max_bytes:
-            name = self.item_type.__name__
-            raise ApiError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"{name} of {len(data)} bytes; the transport takes {max_bytes}",
-                field=_body(message),
-            )
+            raise _too_large(self.item_type.__name__, len(data), max_bytes, _body(message))
         return data
 
     @property
@@ -295,6 +290,15 @@ class RequestsWire(RepeatedWire):
     def __init__(self) -> None:
         super().__init__(controller_pb2.ControllerRequest, controller_pb2.ControllerRequests)
 
+    def encode(self, message: Any, max_bytes: int) -> bytes:
+        """See :class:`Wire`."""
+        if type(message) is not ConfigWrite:
+            return super().encode(message, max_bytes)
+        data = codec.request(message)
+        if len(data) + 8 > max_bytes:
+            raise _too_large("ControllerRequest", len(data), max_bytes, KIND)
+        return data
+
     def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
         """Requests, and groups of config writes."""
         if len(envelope) <= 2 * max_items or not _has_more_fields(envelope, max_items, self._tag):
@@ -357,6 +361,14 @@ WIRES: dict[Conversation, ConversationWires] = {
         SingleWire(data_pb2.ReplicaFetchRequest), SingleWire(data_pb2.ReplicaFetchResponse)
     ),
 }
+
+
+def _too_large(name: str, size: int, max_bytes: int, field: str) -> ApiError:
+    return ApiError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"{name} of {size} bytes; the transport takes {max_bytes}",
+        field=field,
+    )
 
 
 def _body(message: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
@@ -79,6 +80,13 @@ def test_top_level_lists_every_group(raftlog: Raftlog) -> None:
 
 def test_version(raftlog: Raftlog) -> None:
     assert raftlog("--version").out.startswith("raftlog ")
+
+
+@pytest.mark.parametrize("arguments", [("--version", "--json"), ("--json", "--version")])
+def test_version_for_programs(raftlog: Raftlog, arguments: tuple[str, ...]) -> None:
+    said = json.loads(raftlog(*arguments).out)
+    assert said["codec"] in ("native", "python")
+    assert raftlog("--version").out.startswith(f"raftlog {said['version']}")
 
 
 @pytest.mark.parametrize(

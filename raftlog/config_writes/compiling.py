@@ -1,0 +1,79 @@
+"""Compiles ``native.c`` where that is possible: with a C compiler, or with the ``ziglang`` package,
+and Python's headers.
+
+``python -m raftlog.config_writes.compiling``; ``scripts/setup`` runs it. It never fails: without
+the compiled codec its twin does the same, slower.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("native.c")
+_FLAGS = ("-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared")
+_TIMEOUT_S = 120
+
+
+def target() -> Path:
+    """Where the compiled codec is put."""
+    return SOURCE.with_name(f"_native{sysconfig.get_config_var('EXT_SUFFIX')}")
+
+
+def compiler() -> list[str]:
+    """The command of a C compiler; empty if there is none."""
+    named = shlex.split(os.environ.get("CC", ""))
+    for command in (named, ["cc"], ["gcc"], ["clang"]):
+        if command and shutil.which(command[0]):
+            return command
+    if importlib.util.find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "cc"]
+    return []
+
+
+def compile_codec(out: Path) -> str:
+    """Compile to ``out``; why it is not possible, empty if it was."""
+    include = Path(sysconfig.get_paths()["include"])
+    command = compiler()
+    if sys.platform == "win32":
+        return "not on Windows"
+    if not command:
+        return "no C compiler"
+    if not (include / "Python.h").exists():
+        return "no headers of Python"
+    with tempfile.TemporaryDirectory(dir=out.parent) as directory:
+        made = Path(directory) / out.name
+        link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
+        try:
+            subprocess.run(
+                [*command, *_FLAGS, *link, f"-I{include}", str(SOURCE), "-o", str(made)],
+                check=True,
+                capture_output=True,
+                timeout=_TIMEOUT_S,
+            )
+        except subprocess.CalledProcessError as error:
+            return f"{shlex.join(command)}: {error.stderr.decode(errors='replace')[-2_000:]}"
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"{shlex.join(command)}: {error}"
+        # Whole or not at all: a node may start meanwhile.
+        made.replace(out)
+    return ""
+
+
+def main() -> None:
+    """Compile, and say what came of it."""
+    out = target()
+    out.unlink(missing_ok=True)
+    failure = compile_codec(out)
+    print(f"codec: python ({failure})" if failure else f"codec: native ({out.name})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""The compiled codec and its twin: the same bytes, the same changes, and nothing believed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raftlog import batch
+from raftlog.config_writes import codec, twin
+from raftlog.config_writes.messages import (
+    MAX_BYTES,
+    MAX_REQUESTS,
+    Change,
+    ConfigReplies,
+    ConfigWrite,
+    ConfigWrites,
+    single_requests,
+)
+from raftlog.metadata.records import record
+from raftlog.transport.api import Conversation
+from raftlog.transport.conversations import WIRES
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
+
+TEXT = st.text(max_size=200)
+TYPES = st.sampled_from([0, 2, 4, 16, 32, 127, 128, 2**31 - 1])
+CHANGES = st.tuples(TYPES, TEXT, st.sampled_from(["match", "retention.ms", "", "ключ"]), TEXT)
+NUMBERS = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1))
+WRITES = st.builds(
+    ConfigWrite,
+    changes=st.lists(CHANGES, min_size=1, max_size=5),
+    acks=st.sampled_from(common_pb2.Acks.values()),
+    cluster_id=st.sampled_from(["", "cluster"]),
+    principal=st.sampled_from(["", "User:alice"]),
+    timeout_ms=st.sampled_from([0, 1, 30_000, 2**31 - 1]),
+    correlation_id=NUMBERS,
+)
+WIRE = WIRES[Conversation.CONTROLLER].to_server
+SETS = pb.AlterConfigsResource(
+    resource_type=16, resource_name="a", configs=[pb.AlterableConfig(name="match", value="1")]
+)
+
+
+def alter(*resources: pb.AlterConfigsResource, **fields: Any) -> pb.ControllerRequest:
+    body = pb.IncrementalAlterConfigsRequest(resources=resources)
+    return pb.ControllerRequest(incremental_alter_configs=body, **fields)
+
+
+def resource(*configs: pb.AlterableConfig) -> pb.AlterConfigsResource:
+    return pb.AlterConfigsResource(resource_type=16, resource_name="a", configs=configs)
+
+
+NOT_PLAIN = {
+    "another body": pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()),
+    "no body": pb.ControllerRequest(correlation_id=3),
+    "no resource": alter(),
+    "no key": alter(resource()),
+    "two keys of one resource": alter(
+        resource(pb.AlterableConfig(name="a"), pb.AlterableConfig(name="b"))
+    ),
+    "a key is deleted": alter(
+        resource(pb.AlterableConfig(name="a", config_operation=pb.ConfigOperation.DELETE))
+    ),
+    "an operation that nobody knows": alter(
+        resource(pb.AlterableConfig(name="a", config_operation=77))  # type: ignore[arg-type]
+    ),
+    "a negative type": alter(pb.AlterConfigsResource(resource_type=-1, configs=SETS.configs)),
+    "a negative timeout": alter(SETS, timeout_ms=-1),
+    "acks that nobody knows": alter(SETS, acks=3),
+    "negative acks": alter(SETS, acks=-1),
+    "a sequence": alter(SETS, client=common_pb2.ClientIdentity(client_id=7, sequence=1)),
+    "a node": alter(SETS, client=common_pb2.ClientIdentity(node_id=0)),
+    "only validated": pb.ControllerRequest(
+        incremental_alter_configs=pb.IncrementalAlterConfigsRequest(
+            resources=[SETS], validate_only=True
+        )
+    ),
+}
+
+
+def envelope(requests: Iterable[pb.ControllerRequest]) -> bytes:
+    return pb.ControllerRequests(requests=requests).SerializeToString()
+
+
+def plain(items: Any) -> list[Any]:
+    """What can be compared."""
+    return [
+        (one.correlation_ids, one.changes, one.counts, one.timeout_ms, one.acks,
+         one.cluster_id, one.principal, one.host, one.size)
+        if isinstance(one, ConfigWrites) else one
+        for one in items
+    ]  # fmt: skip
+
+
+needs_native = pytest.mark.skipif(codec.NAME == "python", reason="it is not compiled here")
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+@given(WRITES)
+def test_a_write_has_the_bytes_of_its_message(write: ConfigWrite) -> None:
+    assert codec.request(write) == write.request().SerializeToString()
+
+
+@settings(max_examples=200)
+@given(st.lists(st.one_of(WRITES, st.sampled_from(sorted(NOT_PLAIN))), max_size=12))
+def test_an_envelope_gives_the_requests_that_it_holds(parts: list[Any]) -> None:
+    requests = [NOT_PLAIN[one] if isinstance(one, str) else one.request() for one in parts]
+    items = WIRE.decode(envelope(requests), 1 << 20)
+    assert list(single_requests(items)) == requests
+    assert plain(items) == plain(twin.grouped(requests, MAX_REQUESTS, MAX_BYTES))
+
+
+@pytest.mark.parametrize("what", sorted(NOT_PLAIN))
+def test_what_needs_a_closer_look_stays_a_message(what: str) -> None:
+    between = [alter(SETS), NOT_PLAIN[what], alter(SETS)]
+    items = WIRE.decode(envelope(between), 1 << 20)
+    assert [type(item) for item in items] == [ConfigWrites, pb.ControllerRequest, ConfigWrites]
+    assert items[1] == NOT_PLAIN[what]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"timeout_ms": 5},
+        {"acks": 1},
+        {"cluster_id": "c"},
+        {"client": common_pb2.ClientIdentity(principal="User:bob")},
+        {"client": common_pb2.ClientIdentity(host="10.0.0.1")},
+    ],
+    ids=str,
+)
+def test_a_group_is_of_requests_that_are_equal_in_all_else(other: dict[str, Any]) -> None:
+    same = [alter(SETS, correlation_id=n) for n in (1, 2)]
+    items = WIRE.decode(envelope([*same, alter(SETS, correlation_id=3, **other)]), 1 << 20)
+    assert [item.correlation_ids for item in items] == [[1, 2], [3]]
+
+
+def test_a_group_has_its_bounds() -> None:
+    small = [alter(SETS, correlation_id=n) for n in range(1, 2 * MAX_REQUESTS + 2)]
+    sizes = [len(item.counts) for item in WIRE.decode(envelope(small), 1 << 20)]
+    assert sizes == [MAX_REQUESTS, MAX_REQUESTS, 1]
+    config = pb.AlterableConfig(name="match", value="x" * (MAX_BYTES // 2))
+    large = [alter(resource(config)), alter(resource(config)), alter(SETS)]
+    assert [len(item.counts) for item in WIRE.decode(envelope(large), 1 << 20)] == [1, 2]
+
+
+@needs_native
+@settings(max_examples=400)
+@given(st.lists(WRITES, min_size=1, max_size=3), st.integers(0, 2**32), st.integers(1, 4))
+def test_damaged_envelopes_mean_what_protobuf_reads_in_them(
+    writes: list[ConfigWrite], seed: int, flips: int
+) -> None:
+    rng = random.Random(seed)
+    data = bytearray(envelope(write.request() for write in writes))
+    for _ in range(flips):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    if rng.random() < 0.3:
+        del data[rng.randrange(len(data)) :]
+    try:
+        expected: Any = list(pb.ControllerRequests.FromString(bytes(data)).requests)
+    except DecodeError:
+        expected = None
+    try:
+        items = codec.grouped_envelope(bytes(data))
+    except DecodeError:
+        assert expected is None
+        return
+    if items is None:
+        return  # Left to protobuf whole.
+    found = [one.SerializeToString(deterministic=True) for one in single_requests(items)]
+    assert expected is not None
+    assert found == [one.SerializeToString(deterministic=True) for one in expected]
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def of_record(change: Change) -> records_pb2.ConfigRecord:
+    type_, name, key, value = change
+    return records_pb2.ConfigRecord(resource_type=type_, resource_name=name, name=key, value=value)
+
+
+@settings(max_examples=200)
+@given(st.lists(CHANGES, min_size=1, max_size=8), st.text(max_size=20))
+def test_records_are_those_of_a_batch_of_messages(changes: list[Change], principal: str) -> None:
+    place: dict[str, Any] = {
+        "base_offset": 5, "epoch": 3, "timestamp_ms": 7, "principal": principal
+    }  # fmt: skip
+    expected = batch.encode([record(of_record(change)) for change in changes], **place)
+    data = codec.encoded(changes, 0, len(changes))
+    assert batch.encode_framed((data,), len(changes), **place) == expected
+    (header,) = batch.headers(expected)
+    assert codec.decoded(expected, header) == changes
+    assert twin.decoded(expected, header) == changes
+
+
+def test_a_part_of_the_changes_is_encoded() -> None:
+    changes: list[Change] = [(16, f"r{n}", "match", "v") for n in range(4)]
+    assert codec.encoded(changes, 1, 3) == twin.encoded(changes[1:3], 0, 2)
+
+
+def test_a_deleted_key_has_no_value() -> None:
+    deleted = records_pb2.ConfigRecord(resource_type=2, resource_name="t", name="retention.ms")
+    emptied = records_pb2.ConfigRecord(resource_type=2, resource_name="t", name="x", value="")
+    chunk = batch.encode([record(deleted), record(emptied)], base_offset=0, epoch=1, timestamp_ms=0)
+    (header,) = batch.headers(chunk)
+    for decoded in (codec.decoded, twin.decoded):
+        assert decoded(chunk, header) == [(2, "t", "retention.ms", None), (2, "t", "x", "")]
+
+
+def test_other_records_are_left_to_the_fold() -> None:
+    config = record(of_record((16, "a", "match", "v")))
+    chunk = batch.encode(
+        [config, record(records_pb2.NoOpRecord())], base_offset=0, epoch=1, timestamp_ms=0
+    )
+    (header,) = batch.headers(chunk)
+    assert codec.decoded(chunk, header) is None
+    assert twin.decoded(chunk, header) is None
+    newer = batch.encode([(4, 1, config.body)], base_offset=0, epoch=1, timestamp_ms=0)
+    (header,) = batch.headers(newer)
+    assert codec.decoded(newer, header) is None
+
+
+@needs_native
+@settings(max_examples=300)
+@given(st.lists(CHANGES, min_size=1, max_size=3), st.integers(0, 2**32))
+def test_damaged_records_are_never_read_otherwise_than_by_protobuf(
+    changes: list[Change], seed: int
+) -> None:
+    rng = random.Random(seed)
+    whole = batch.encode(
+        [record(of_record(change)) for change in changes], base_offset=0, epoch=1, timestamp_ms=0
+    )
+    (header,) = batch.headers(whole)
+    data = bytearray(whole)
+    data[rng.randrange(batch.HEADER_BYTES, len(data))] = rng.randrange(256)
+    found = codec.decoded(bytes(data), header)
+    assert found is None or found == twin.decoded(bytes(data), header)
+
+
+# --- replies --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(NUMBERS, st.integers(1, 300)), min_size=1, max_size=8),
+    st.sampled_from([0, 1, 127, 2**40]),
+    st.sampled_from([-1, 0, 1, 300]),
+    st.sampled_from([0, 1, 2**31 - 1]),
+    st.sampled_from([0, 1, 2**50]),
+    st.sampled_from(common_pb2.Acks.values()),
+)
+def test_replies_are_those_of_messages(
+    parts: list[tuple[int, int]],
+    base_offset: int,
+    leader_id: int,
+    epoch: int,
+    generation: int,
+    reached: common_pb2.Acks,
+) -> None:
+    ids, counts = [one[0] for one in parts], [one[1] for one in parts]
+    replies = ConfigReplies(ids, counts, base_offset, leader_id, epoch, generation, reached)
+    wire = WIRES[Conversation.CONTROLLER].to_client
+    (data,) = wire.envelopes([wire.encode(replies, 1 << 20)])
+    expected = list(replies.responses())
+    assert data == pb.ControllerResponses(responses=expected).SerializeToString()
+    assert [one.correlation_id for one in expected] == ids
+    last = base_offset - 1
+    for response, count in zip(expected, counts, strict=True):
+        last += count
+        assert response.write.token.offset == last
+
+
+def test_replies_share_envelopes_with_other_responses() -> None:
+    wire = WIRES[Conversation.CONTROLLER].to_client
+    replies = ConfigReplies([1, 2], [1, 1], 10, 1, 1, 0)
+    other = pb.ControllerResponse(correlation_id=9)
+    items = [wire.encode(one, 1 << 20) for one in (other, replies, other)]
+    found = [one for data in wire.envelopes(items) for one in wire.decode(data, 1 << 20)]
+    assert [one.correlation_id for one in found] == [9, 1, 2, 9]
+    many = [wire.encode(replies, 1 << 20)] * 5_000
+    assert len(wire.envelopes(many)) > 5, "an envelope has a bound of items"

@@ -1,0 +1,43 @@
+"""The codec is compiled where it can be, and its absence is no failure."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from raftlog.config_writes import compiling, twin
+
+
+@pytest.mark.skipif(not compiling.compiler(), reason="no C compiler here")
+def test_what_is_compiled_can_be_loaded(tmp_path: Path) -> None:
+    out = tmp_path / compiling.target().name
+    failure = compiling.compile_codec(out)
+    if failure == "no headers of Python":
+        pytest.skip(failure)
+    assert not failure
+    spec = importlib.util.spec_from_file_location("_native", out)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert twin.VERSION == module.VERSION
+    assert module.grouped(b"", 1, 1) == []
+    assert list(tmp_path.iterdir()) == [out], "nothing else is left"
+
+
+def test_a_compiler_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        compiling, "compiler", lambda: [sys.executable, "-c", "raise SystemExit(1)"]
+    )
+    assert compiling.compile_codec(tmp_path / "out.so")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "compiler", list)
+    assert compiling.compile_codec(tmp_path / "out.so") == "no C compiler"

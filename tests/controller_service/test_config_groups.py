@@ -1,0 +1,209 @@
+"""Config writes that come together are decided as a group, and each is a write by itself all the
+same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from simulated import simulated
+from test_controller_quorum import Node, World
+from test_sessions_in_service import FakeBroker, unfenced_broker
+
+from controller.disk.space import FINE, Verdict
+from controller.service.intake import Intake
+from raftlog import batch
+from raftlog.client.controller_client import ControllerClient
+from raftlog.config_writes.messages import ConfigWrite, ConfigWrites
+from raftlog.errors import ErrorCode
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+METRICS, TOPIC, BROKER = 16, 2, 4
+
+
+def write(name: str, value: str = "v", **fields: Any) -> ConfigWrite:
+    return ConfigWrite([(METRICS, name, "match", value)], **fields)
+
+
+async def active() -> tuple[World, Node]:
+    world = World()
+    node = await world.active()
+    await asyncio.gather(*(world.client.send(write("warm"), 5.0) for _ in range(2)))
+    return world, node
+
+
+async def together(client: ControllerClient, *writes: Any) -> list[pb.ControllerResponse]:
+    return await asyncio.gather(*(client.send(one, 5.0) for one in writes))
+
+
+@simulated
+async def test_writes_that_come_together_get_one_batch_and_an_answer_each() -> None:
+    world, node = await active()
+    end = node.service.replica.log_end_offset
+    answers = await together(world.client, *(write(f"c{n}", str(n)) for n in range(10)))
+    assert [one.write.token.offset for one in answers] == list(range(end, end + 10))
+    assert all(one.write.token.epoch == one.controller_epoch == 1 for one in answers)
+    assert all(one.WhichOneof("body") == "incremental_alter_configs" for one in answers)
+    chunk = node.service.replica.read(end, end + 10, 1 << 20)
+    assert [header.record_count for header in batch.headers(chunk)] == [10]
+    await world.until(lambda: node.service.image.offset >= end + 9)
+    for n in range(10):
+        assert node.service.image.configs[METRICS, f"c{n}"] == {"match": str(n)}
+
+
+@simulated
+async def test_a_write_of_several_records_is_a_batch_of_its_own() -> None:
+    world, node = await active()
+    end = node.service.replica.log_end_offset
+    many = ConfigWrite([(METRICS, f"m{n}", "match", "v") for n in range(3)])
+    answers = await together(world.client, write("a"), many, write("b"), write("c"))
+    assert [one.write.token.offset - end for one in answers] == [0, 3, 4, 5]
+    chunk = node.service.replica.read(end, end + 6, 1 << 20)
+    assert [header.record_count for header in batch.headers(chunk)] == [1, 3, 2]
+
+
+WRONG = {
+    "no such key": (ConfigWrite([(METRICS, "x", "nonsense", "v")]), ErrorCode.INVALID_CONFIG),
+    "no such topic": (
+        ConfigWrite([(TOPIC, "nowhere", "retention.ms", "5")]),
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ),
+    "no such broker": (ConfigWrite([(BROKER, "99", "x", "5")]), ErrorCode.INVALID_REQUEST),
+    "a value that cannot be": (
+        ConfigWrite([(BROKER, "", "log.retention.ms", "soon")]),
+        ErrorCode.INVALID_CONFIG,
+    ),
+    "not printable": (write("x", "a\nb"), ErrorCode.INVALID_CONFIG),
+    "a name without end": (write("x" * 250), ErrorCode.INVALID_REQUEST),
+    "no name": (write(""), ErrorCode.INVALID_REQUEST),
+    "a type without configs": (
+        ConfigWrite([(3, "x", "match", "v")]),
+        ErrorCode.INVALID_REQUEST,
+    ),
+    "named twice": (
+        ConfigWrite([(METRICS, "t", "match", "1"), (METRICS, "t", "interval.ms", "1")]),
+        ErrorCode.INVALID_REQUEST,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", sorted(WRONG))
+@simulated
+async def test_what_is_wrong_with_one_concerns_that_one_alone(what: str) -> None:
+    wrong, code = WRONG[what]
+    world, node = await active()
+    end = node.service.replica.log_end_offset
+    before, refused, after = await together(world.client, write("a"), wrong, write("b"))
+    assert before.write.token.offset == end
+    # The first of two that are named alike succeeds.
+    assert after.write.token.offset == end + 1 + refused.HasField("write")
+    assert refused.HasField("write") == (what == "named twice")
+    results = refused.incremental_alter_configs.results
+    assert code in {one.error.error_code for one in results}
+    assert not refused.HasField("error")
+    assert (METRICS, "x") not in node.service.image.configs
+
+
+@simulated
+async def test_another_cluster_is_refused() -> None:
+    world, node = await active()
+    end = node.service.replica.log_end_offset
+    here, there = await together(
+        world.client, write("a", cluster_id="c"), write("b", cluster_id="another")
+    )
+    assert here.write.token.offset == end
+    assert there.error.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+@simulated
+async def test_a_principal_has_its_limit_and_stands_in_the_batch() -> None:
+    world, node = await active()
+    end = node.service.replica.log_end_offset
+    alice, nobody = await together(
+        world.client, write("a", principal="User:alice"), write("b", principal="x" * 5_000)
+    )
+    assert nobody.error.error_code == ErrorCode.INVALID_REQUEST
+    assert nobody.error.field == "client.principal"
+    assert alice.write.token.offset == end
+    chunk = node.service.replica.read(end, end + 1, 1 << 20)
+    assert [header.principal for header in batch.headers(chunk)] == ["User:alice"]
+
+
+@simulated
+async def test_without_space_all_of_a_group_are_refused() -> None:
+    world, node = await active()
+    node.service.node.space.verdict = Verdict(refusal="the disk is full")
+    try:
+        answers = await together(world.client, write("a"), write("b"))
+    finally:
+        node.service.node.space.verdict = FINE
+    assert [one.error.error_code for one in answers] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+
+
+@pytest.mark.parametrize("acks", [common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE])
+@simulated
+async def test_a_group_waits_until_brokers_have_what_was_asked(acks: common_pb2.Acks) -> None:
+    world, node, broker = await unfenced_broker()
+    waiting = [world.client.send(write(f"c{n}", acks=acks), 5.0) for n in range(4)]
+    await asyncio.sleep(0.3)
+    assert not any(one.done() for one in waiting)
+    answers = await acknowledged(broker, node, waiting)
+    assert [one.write.reached for one in answers] == [acks] * 4
+    offsets = [one.write.token.offset for one in answers]
+    assert offsets == list(range(offsets[0], offsets[0] + 4))
+
+
+async def acknowledged(broker: FakeBroker, node: Node, waiting: list[Any]) -> list[Any]:
+    while not all(one.done() for one in waiting):
+        await broker.heartbeat(node)
+        await asyncio.sleep(0.05)
+    return [one.result() for one in waiting]
+
+
+@simulated
+async def test_a_group_whose_time_is_up_is_committed_and_says_how_far_each_got() -> None:
+    world, _, _ = await unfenced_broker()
+    asked = common_pb2.ACKS_VISIBLE
+    answers = await asyncio.gather(
+        *(world.client.send(write(f"c{n}", acks=asked), 0.5) for n in range(3))
+    )
+    assert [one.write.reached for one in answers] == [common_pb2.ACKS_COMMITTED] * 3
+    assert all(list(one.write.waiting_for_brokers) == [7] for one in answers)
+    offsets = [one.write.token.offset for one in answers]
+    assert offsets == [offsets[0], offsets[0] + 1, offsets[0] + 2]
+
+
+@simulated
+async def test_a_deposed_leader_says_of_each_that_its_outcome_is_unknown() -> None:
+    world, node = await active()
+    for other in world.nodes:
+        if other is not node:
+            world.network.partition(f"c{node.id}", f"c{other.id}")
+    waiting = [world.client.send(write(f"c{n}"), 30.0) for n in range(3)]
+    await asyncio.sleep(0.1)
+    late = [world.client.send(write(f"d{n}"), 30.0) for n in range(3)]
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    for one in answers:
+        error = one if isinstance(one, Exception) else one.error
+        assert error.outcome_unknown
+    assert len(await asyncio.gather(*late, return_exceptions=True)) == 3
+
+
+def test_a_group_counts_as_all_its_requests() -> None:
+    intake = Intake(1_000)
+    change = (METRICS, "a", "match", "v")
+    group = ConfigWrites(
+        [1, 2, 3], [change] * 3, [1] * 3, 0, common_pb2.ACKS_COMMITTED, "", "", "", 90
+    )
+    intake.add(None, group, 0.0, kind="incremental_alter_configs")
+    assert (len(intake), intake.waiting_bytes) == (3, 90)
+    waiting = intake.take()
+    assert waiting is not None
+    assert waiting.count == 3
+    assert (len(intake), intake.waiting_bytes) == (0, 0)
+    intake.add(None, group, 0.0, kind="incremental_alter_configs")
+    assert [one.count for one in intake.expired(2.0)] == [3]
+    assert (len(intake), intake.waiting_bytes) == (0, 0)
