@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ class Load:
 LOADS = {
     "w1": Load(1),
     "w2": Load(64),
-    "w3": Load(1000, clients=4),
+    "w3": Load(1000, clients=10),
     "w4": Load(8, batch=100, fresh_keys=True),
 }
 
@@ -74,8 +75,13 @@ async def measure(
     seconds: float,
     warm_s: float = 2.0,
     tls: TlsConfig | None = None,
+    at_begin: Callable[[], None] = lambda: None,
+    at_end: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Run one load. Raises ApiError if a single write fails."""
+    """Run one load. Raises ApiError if a single write fails.
+
+    ``at_begin``, ``at_end``: called around what is measured.
+    """
     transport = GrpcTransport(tls=tls)
     clients = [
         ControllerClient(transport, bootstrap, rng=random.Random(i)) for i in range(load.clients)
@@ -101,13 +107,16 @@ async def measure(
 
     loops = [asyncio.create_task(loop(clients[i % load.clients])) for i in range(load.in_flight)]
     await asyncio.sleep(max(0.0, begin - clock()))
+    at_begin()
     servers, own = cpu_s(pids), time.process_time()
     await asyncio.gather(*loops)
     servers, own = cpu_s(pids) - servers, time.process_time() - own
+    at_end()
     for client in clients:
         client.close()
     await transport.close()
     return {
+        "writes": finished,
         "writes_per_s": round(finished / seconds),
         "latency_ms": latency_ms(taken),
         "cpu_us_per_write": {

@@ -1,0 +1,101 @@
+"""Which functions make up which stage.
+
+A stage's time is the self time of its functions: what they call belongs to them, unless it is
+listed under another stage. The table is the only place to change when a function is renamed or a
+stage gets another entrance; a test checks that every name exists.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+
+Stages = Mapping[str, tuple[str, ...]]
+
+DISK = "disk"
+REST = "rest"
+"""The CPU of the loop's thread outside all stages: event loop, coroutines of the links, gRPC."""
+
+NODE: Stages = {
+    "intake and parse": (
+        "raftlog.transport.conversations:RepeatedWire.decode",
+        "raftlog.transport.conversations:RepeatedWire.cut",
+        "raftlog.transport.conversations:SingleWire.decode",
+        "raftlog.transport.base_link:BaseLink.deliver",
+        "controller.service.reception:Reception.received",
+    ),
+    "decide": (
+        "controller.service.turns:Turns.decide_all",
+        "controller.decider:Decider.decide",
+        "controller.decider:Decider.proposed",
+    ),
+    "fold": (
+        "controller.state.epoch_log:EpochLog.add",
+        "controller.state.epoch_log:EpochLog.cut",
+        "controller.state.epoch_log:EpochLog.commit",
+        "raftlog.metadata.fold:ImageBuilder.apply_batch",
+        "raftlog.metadata.fold:ImageBuilder.apply_chunk",
+    ),
+    "encode": (
+        "controller.state.chunk:ChunkBuilder.add",
+        "controller.state.chunk:ChunkBuilder.cut",
+    ),
+    "round": (
+        "raftlog.replica.replica:Replica._step",
+        "raftlog.replica.replica:Replica.answered",
+        "raftlog.replica.replica:Replica.propose",
+        "raftlog.replica.local_log:LocalLog._flush_now",
+    ),
+    "reply": (
+        "controller.service.answers:Answers.parked",
+        "controller.service.parking:Parking.park",
+        "controller.service.announcements:Announcements.committed",
+        "controller.service.announcements:Announcements._after_commit",
+        "raftlog.transport.conversations:RepeatedWire.envelopes",
+    ),
+    DISK: (
+        "raftlog.storage.rocks_adapter:RocksLog.put",
+        "raftlog.storage.rocks_adapter:RocksLog.sync",
+    ),
+}
+
+CLIENT: Stages = {
+    "make the request": ("benchmarks.load:Writes.next",),
+    "send": (
+        "raftlog.client.controller_client:ControllerClient.send",
+        "raftlog.transport.conversations:RepeatedWire.envelopes",
+    ),
+    "parse": (
+        "raftlog.transport.conversations:RepeatedWire.decode",
+        "raftlog.transport.base_link:BaseLink.deliver",
+    ),
+    "resolve": (
+        "raftlog.transport.rpc_client:RpcClient.received",
+        "raftlog.client.routed_call:RoutedCall.answered",
+    ),
+}
+
+
+def functions(stages: Stages) -> Iterator[tuple[str, type, str]]:
+    """(stage, class, name of the method) of every function that exists."""
+    for stage, names in stages.items():
+        for name in names:
+            found = find(name)
+            if found is not None:
+                yield stage, *found
+
+
+def missing(stages: Stages) -> list[str]:
+    """The functions that this build does not have: their time is in the stage of their callers."""
+    return [name for names in stages.values() for name in names if find(name) is None]
+
+
+def find(name: str) -> tuple[type, str] | None:
+    """The class and the method's name for ``module:Class.method``; None: there is none."""
+    module, _, path = name.partition(":")
+    owner, _, method = path.partition(".")
+    try:
+        found = getattr(importlib.import_module(module), owner)
+    except (ImportError, AttributeError):
+        return None
+    return (found, method) if hasattr(found, method) else None

@@ -1,0 +1,158 @@
+"""Self times of stages on one thread, in CPU nanoseconds.
+
+The clock of a thread's CPU is a system call (about 0.5 to 1 us), so it is read only where control
+enters the first stage and leaves the last one: that is a *span*. Within a span the stages share its
+CPU time as they share its wall time, which costs a third to read. A thread that is preempted adds
+wall time to whatever stage it is in, so over many spans each stage gets its fair part.
+
+A stage that waits (``DISK``) is a span of its own: its wall time is no measure of its CPU.
+
+The wrappers cost CPU themselves. ``calibrate`` measures what one wrapped call adds to its own stage
+and to that of its caller; ``Stopwatch.corrected`` takes it off.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+OUTSIDE = 0
+ROUNDS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU nanoseconds that one wrapped call adds: ``own`` to its stage, ``caller`` to the one
+    around it.
+    """
+
+    own: float
+    caller: float
+
+
+class Stopwatch:
+    """Use from one thread; calls from other threads are not measured."""
+
+    def __init__(self, stages: Sequence[str], waiting: Sequence[str] = ()) -> None:
+        """``waiting``: stages that are spans of their own."""
+        self.stages = ("", *stages)
+        self._waiting = {self.stages.index(name) for name in waiting}
+        self._thread = threading.get_ident()
+        self._stage = OUTSIDE
+        self._since_wall = self._since_cpu = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew."""
+        count = len(self.stages)
+        self._cpu_ns = [0.0] * count
+        self._wall_ns = [0] * count
+        # A span has begun, or a change within one: by the stage that was entered, and by the stage
+        # that was left for it.
+        self._spans, self._changes = [0] * count, [0] * count
+        self._left_by_span, self._left_by_change = [0] * count, [0] * count
+
+    def wrap(self, function: Callable[..., Any], stage: str) -> Callable[..., Any]:
+        """The function, measured as part of a stage."""
+        index = self.stages.index(stage)
+        alone = index in self._waiting
+        own_thread, ident = self._thread, threading.get_ident
+
+        @functools.wraps(function)
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            before = self._stage
+            if before == index or ident() != own_thread:
+                return function(*args, **kwargs)
+            if alone or before == OUTSIDE:
+                self._begin(index, before)
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    self._end(before)
+            wall_ns, now = self._wall_ns, perf_counter_ns()
+            wall_ns[before] += now - self._since_wall
+            self._since_wall, self._stage = now, index
+            self._changes[index] += 1
+            self._left_by_change[before] += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                now = perf_counter_ns()
+                wall_ns[index] += now - self._since_wall
+                self._since_wall, self._stage = now, before
+
+        return measured
+
+    def _begin(self, stage: int, before: int) -> None:
+        self._spans[stage] += 1
+        self._left_by_span[before] += 1
+        if before != OUTSIDE:
+            self._settle()
+        self._stage = stage
+        self._since_cpu, self._since_wall = thread_time_ns(), perf_counter_ns()
+
+    def _end(self, before: int) -> None:
+        self._settle()
+        self._stage = before
+        if before != OUTSIDE:
+            self._since_cpu, self._since_wall = thread_time_ns(), perf_counter_ns()
+
+    def _settle(self) -> None:
+        """Share out the CPU time of the span until now."""
+        wall_ns = self._wall_ns
+        wall_ns[self._stage] += perf_counter_ns() - self._since_wall
+        used_ns, total_ns = thread_time_ns() - self._since_cpu, sum(wall_ns)
+        for stage, taken_ns in enumerate(wall_ns):
+            if taken_ns:
+                self._cpu_ns[stage] += used_ns * taken_ns / total_ns
+                wall_ns[stage] = 0
+
+    def raw_ns(self) -> dict[str, float]:
+        """CPU by stage, the wrappers' own included."""
+        return dict(zip(self.stages[1:], self._cpu_ns[1:], strict=True))
+
+    def calls(self) -> dict[str, int]:
+        """How often each stage was entered."""
+        both = (a + b for a, b in zip(self._spans, self._changes, strict=True))
+        return dict(list(zip(self.stages, both, strict=True))[1:])
+
+    def corrected_ns(self, span: Cost, change: Cost) -> tuple[dict[str, float], float]:
+        """CPU by stage without the wrappers' own; and what they have cost in all."""
+        found: dict[str, float] = {}
+        for index, name in enumerate(self.stages):
+            own = span.own * self._spans[index] + change.own * self._changes[index]
+            around = span.caller * self._left_by_span[index]
+            around += change.caller * self._left_by_change[index]
+            found[name] = max(0.0, self._cpu_ns[index] - own - around)
+        del found[""]
+        total = sum(self._spans) * (span.own + span.caller)
+        total += sum(self._changes) * (change.own + change.caller)
+        return found, total
+
+
+def calibrate(rounds: int = ROUNDS) -> tuple[Cost, Cost]:
+    """What a span and a change of stage cost here and now."""
+
+    def nothing() -> None:
+        pass
+
+    def loop(call: Callable[[], None]) -> int:
+        begun = thread_time_ns()
+        for _ in range(rounds):
+            call()
+        return thread_time_ns() - begun
+
+    bare = loop(nothing) / rounds
+    watch = Stopwatch(("outer", "inner"))
+    total = loop(watch.wrap(nothing, "outer")) / rounds
+    own = watch.raw_ns()["outer"] / rounds
+    span = Cost(own, max(0.0, total - own - bare))
+    watch.reset()
+    watch.wrap(loop, "outer")(watch.wrap(nothing, "inner"))
+    raw = watch.raw_ns()
+    change = Cost(raw["inner"] / rounds, max(0.0, raw["outer"] / rounds - bare))
+    return span, change
