@@ -1,4 +1,6 @@
-"""W6, W9, W8: a leader that dies, falls silent or leaves; and what an idle cluster burns."""
+"""W6, W9, W8: a leader that dies, falls silent, leaves or hands over; and what an idle cluster
+burns.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import asyncio
 import random
 import signal
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +19,10 @@ from benchmarks.stats import cpu_s, latency_ms
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 TRY_S = 0.05
+SETTLE_S = 10.0
 
 
 class RetryingWriter:
@@ -53,14 +59,16 @@ class RetryingWriter:
         return max(b - a for a, b in pairwise(times) if b > since)
 
 
-async def _once(quorum: Quorum, leader: int, number: int, *, stay_s: float) -> tuple[float, float]:
-    """(signal until the first write of a new epoch, longest gap), seconds."""
+async def _once(
+    quorum: Quorum, act: Callable[[], Awaitable[None]], *, stay_s: float
+) -> tuple[float, float]:
+    """(act until the first write of a new epoch, longest gap), seconds."""
     writer = RetryingWriter(quorum.endpoints)
     writing = asyncio.create_task(writer.run())
     await asyncio.sleep(0.8 + random.random() * 0.4)
     epoch = writer.acknowledged[-1][1]
     sent = time.monotonic()
-    quorum.signal(leader, number)
+    await act()
     while writer.first_in_epoch_after(epoch) is None:
         await asyncio.sleep(0.005)
         if time.monotonic() - sent > 30:
@@ -83,7 +91,8 @@ def failovers(quorum: Quorum, number: int, runs: int) -> dict[str, Any]:
     gaps: list[float] = []
     for _ in range(runs):
         leader = quorum.leader()
-        first, gap = uvloop.run(_once(quorum, leader, number, stay_s=1.0))
+
+        first, gap = uvloop.run(_once(quorum, partial(_send, quorum, leader, number), stay_s=1.0))
         until_write.append(first)
         gaps.append(gap)
         if number == signal.SIGSTOP:
@@ -93,16 +102,53 @@ def failovers(quorum: Quorum, number: int, runs: int) -> dict[str, Any]:
         quorum.leader()
         time.sleep(0.5)
     return {
-        "signal": signal.Signals(number).name,
+        "way": signal.Signals(number).name,
         "runs": runs,
         "signal_to_first_write_ms": latency_ms(until_write),
         "longest_gap_ms": latency_ms(gaps),
     }
 
 
+async def _send(quorum: Quorum, leader: int, number: int) -> None:
+    quorum.signal(leader, number)
+
+
+async def _transfer(controller: str, calls: list[float]) -> None:
+    """Ask the active controller to hand over, and note how long its answer took."""
+    transport = GrpcTransport()
+    client = ControllerClient(transport, [controller], rng=random.Random(2))
+    begun = time.monotonic()
+    await client.call(pb.TransferLeadershipRequest(target_id=-1), timeout_s=30)
+    calls.append(time.monotonic() - begun)
+    client.close()
+    await transport.close()
+
+
+def transfers(quorum: Quorum, runs: int) -> dict[str, Any]:
+    """W9: the leader is asked to hand over, again and again; no process ends."""
+    import uvloop
+
+    until_write: list[float] = []
+    gaps: list[float] = []
+    calls: list[float] = []
+    for _ in range(runs):
+        leader = quorum.endpoints[quorum.leader() - 1]
+        first, gap = uvloop.run(_once(quorum, partial(_transfer, leader, calls), stay_s=2.0))
+        until_write.append(first)
+        gaps.append(gap)
+        time.sleep(0.5)
+    return {
+        "way": "transfer",
+        "runs": runs,
+        "request_to_first_write_ms": latency_ms(until_write),
+        "request_to_answer_ms": latency_ms(calls),
+        "longest_gap_ms": latency_ms(gaps),
+    }
+
+
 def idle(quorum: Quorum, seconds: float) -> dict[str, Any]:
     """W8: CPU of the idle quorum."""
-    time.sleep(5)
+    time.sleep(SETTLE_S)
     before = cpu_s(quorum.pids)
     time.sleep(seconds)
     return {

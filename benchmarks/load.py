@@ -5,13 +5,14 @@ reply.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from benchmarks.stats import cpu_s, latency_ms
+from benchmarks.stats import busy_s, cpu_s, latency_ms
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.config_writes.messages import Change, ConfigWrite
 from raftlog.transport.grpc_transport import GrpcTransport
@@ -41,6 +42,16 @@ LOADS = {
     "w3": Load(1000, clients=10),
     "w4": Load(8, batch=100, fresh_keys=True),
 }
+
+
+class Requests(Protocol):
+    """Makes requests."""
+
+    def next(self) -> pb.ControllerRequest:
+        """One more."""
+
+
+Check = Callable[[pb.ControllerResponse], pb.ControllerResponse]
 
 
 class Writes:
@@ -75,18 +86,21 @@ async def measure(
     seconds: float,
     warm_s: float = 2.0,
     tls: TlsConfig | None = None,
+    writes: Requests | None = None,
+    check: Check = checked,
     at_begin: Callable[[], None] = lambda: None,
     at_end: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Run one load. Raises ApiError if a single write fails.
 
+    ``writes``: other requests than config values; ``check``: raises if a response is no success.
     ``at_begin``, ``at_end``: called around what is measured.
     """
     transport = GrpcTransport(tls=tls)
     clients = [
         ControllerClient(transport, bootstrap, rng=random.Random(i)) for i in range(load.clients)
     ]
-    writes = Writes(load)
+    writes = writes or Writes(load)
     clock = time.perf_counter
     begin = clock() + warm_s
     end = begin + seconds
@@ -99,7 +113,7 @@ async def measure(
             sent = clock()
             if sent >= end:
                 return
-            checked(await client.send(writes.next(), 30.0))
+            check(await client.send(writes.next(), 30.0))
             done = clock()
             if begin <= done < end:
                 taken.append(done - sent)
@@ -108,9 +122,10 @@ async def measure(
     loops = [asyncio.create_task(loop(clients[i % load.clients])) for i in range(load.in_flight)]
     await asyncio.sleep(max(0.0, begin - clock()))
     at_begin()
-    servers, own = cpu_s(pids), time.process_time()
+    servers, own, busy = cpu_s(pids), time.process_time(), busy_s()
     await asyncio.gather(*loops)
     servers, own = cpu_s(pids) - servers, time.process_time() - own
+    others = busy_s() - busy - servers - own
     at_end()
     for client in clients:
         client.close()
@@ -123,4 +138,5 @@ async def measure(
             "servers": round(servers / max(1, finished) * 1e6, 1),
             "client": round(own / max(1, finished) * 1e6, 1),
         },
+        "cpu_of_others_percent": round(100 * others / seconds / (os.cpu_count() or 1), 1),
     }

@@ -177,3 +177,14 @@ class Quorum:
                     return leader
             time.sleep(POLL_S)
         raise TimeoutError(f"no leader within {START_TIMEOUT_S:.0f} s; see {self.directory}")
+
+    def wait_image(self, node: int) -> None:
+        """Until a node has folded all that is committed. Raises TimeoutError."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            known = self._cluster.quorum().descriptions
+            committed = max((one.high_watermark for one in known), default=0)
+            if any(one.node_id == node and one.image_offset >= committed - 1 for one in known):
+                return
+            time.sleep(POLL_S)
+        raise TimeoutError(f"controller-{node} has not folded the log; see {self.directory}")

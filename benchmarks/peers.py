@@ -15,58 +15,98 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.stats import percentile
 from raftlog.errors import ConfigError
 
-STEPS = {"w1": "w1", "w2": "w2", "w3": "w3", "w4": "w4", "w5": "w5", "w6": "w6_default", "w9": "w9"}
+STEPS = {
+    "w1": "w1",
+    "w2": "w2",
+    "w3": "w3",
+    "w4": "w4",
+    "w5": "w5",
+    "w6": "w6_default",
+    "w8": "w8",
+    "w9": "w9",
+}
 """Workload -> the result that the peer's step writes."""
+
+
+def scripts() -> tuple[Path, Path]:
+    """etcd's scripts, and the folder for what they build and write.
+
+    Raises ConfigError if they are not named.
+    """
+    source, home = os.environ.get("BENCH_PEERS"), os.environ.get("PEERS_HOME")
+    if not source or not home or not (Path(source) / "etcd" / "run.py").exists():
+        raise ConfigError(
+            "--peer etcd needs BENCH_PEERS (a folder with etcd/run.py) and PEERS_HOME (a folder on"
+            " a disk)"
+        )
+    return Path(source) / "etcd", Path(home)
 
 
 def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
     """etcd's figures for a workload, in our words; None if it has no such step.
 
-    Raises ConfigError if it can't be run.
+    Raises ConfigError if it can't be run, RuntimeError if its step has failed.
     """
     if workload not in STEPS:
         return None
-    scripts, home = os.environ.get("BENCH_PEERS"), os.environ.get("PEERS_HOME")
-    if not scripts or not home or not (Path(scripts) / "etcd" / "run.py").exists():
-        raise ConfigError(
-            "--peer etcd needs BENCH_PEERS (a folder with etcd/run.py) and PEERS_HOME (a folder on"
-            " a disk)"
-        )
+    source, home = scripts()
     # The scripts write beside themselves: run a copy.
-    copy = Path(home) / "scripts" / "etcd"
-    shutil.copytree(Path(scripts) / "etcd", copy, dirs_exist_ok=True)
+    copy = home / "scripts" / "etcd"
+    shutil.copytree(source, copy, dirs_exist_ok=True)
     environment = {
         **os.environ,
-        "PEERS_HOME": home,
+        "PEERS_HOME": str(home),
         "BENCH_SECONDS": str(seconds),
         "BENCH_RUNS": str(runs),
     }
-    if not (Path(home) / "etcd" / "bin" / "etcd").exists():
+    if not (home / "etcd" / "bin" / "etcd").exists():
         subprocess.run([str(copy / "setup.sh")], env=environment, check=True, stdout=sys.stderr)
+    written = copy / "results" / f"{STEPS[workload]}.json"
+    # The scripts go on when a step fails: what is there then is of an earlier run.
+    written.unlink(missing_ok=True)
     subprocess.run(
         [sys.executable, str(copy / "run.py"), workload],
         env=environment,
         check=True,
         stdout=sys.stderr,
     )
-    result = json.loads((copy / "results" / f"{STEPS[workload]}.json").read_text())
-    return _ours(workload, result)
+    if not written.exists():
+        raise RuntimeError(f"the step {workload} of etcd's scripts has failed")
+    return in_our_words(workload, json.loads(written.read_text()))
 
 
-def _ours(workload: str, result: Any) -> dict[str, Any]:
+def in_our_words(workload: str, result: Any) -> dict[str, Any]:
+    """What a step of the peer's has written, under our names."""
+    if workload == "w8":
+        return {"cpu_s_per_minute": round(result["cpu_s_total"] * 60 / result["seconds"], 2)}
     if workload == "w5":
         rows = {str(row["watchers"]): row["last_from_send_ms"] for row in result}
         return {"last_from_send_ms": rows}
     if workload == "w6":
-        gaps = sorted(row["kill_to_ack_ms"] for row in result)
-        return {"gap_ms": {"p50": gaps[len(gaps) // 2], "max": gaps[-1]}}
+        return {"gap_ms": _spread([row["kill_to_ack_ms"] for row in result])}
     if workload == "w9":
-        gaps = sorted(row["max_gap_ms"] for row in result)
-        return {"gap_ms": {"p50": gaps[len(gaps) // 2], "max": gaps[-1]}}
+        return {"gap_ms": _spread([row["max_gap_ms"] for row in result])}
     middle = sorted(result, key=lambda run: run["puts_per_s"])[len(result) // 2]
-    return {"writes_per_s": round(middle["puts_per_s"]), "latency_ms": middle["lat_ms"]}
+    return {
+        "writes_per_s": round(middle["puts_per_s"]),
+        "latency_ms": middle["lat_ms"],
+        "cpu_us_per_write": {
+            "servers": round(middle["cpu_us_per_put_srv"], 1),
+            "client": round(middle["cpu_us_per_put"] - middle["cpu_us_per_put_srv"], 1),
+        },
+        "cpu_of_others_percent": round(100 * middle["cpu_foreign_fraction"], 1),
+    }
+
+
+def _spread(times_ms: list[float]) -> dict[str, float]:
+    return {
+        "p50": round(percentile(times_ms, 0.5), 1),
+        "max": round(max(times_ms), 1),
+        "runs": len(times_ms),
+    }
 
 
 def ratios(
@@ -75,6 +115,8 @@ def ratios(
     """Ours against the peer's; above 1 is better than the peer."""
     if theirs is None:
         return {}
+    if workload == "w8":
+        return {"CPU": round(theirs["cpu_s_per_minute"] / ours[0]["cpu_s_per_minute"], 2)}
     if workload in ("w6", "w9"):
         key = "signal_to_first_write_ms" if workload == "w6" else "longest_gap_ms"
         return {"gap p50": round(theirs["gap_ms"]["p50"] / ours[0][key]["p50"], 2)}

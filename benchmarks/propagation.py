@@ -1,4 +1,4 @@
-"""W5, K3, K4: how long until everybody has it, and until everybody knows that everybody has it."""
+"""W5, K4: how long until everybody has it, and until everybody knows that everybody has it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from benchmarks.nodes import Quorum
 from benchmarks.stats import latency_ms
 from raftlog.client.controller_client import ControllerClient
 from raftlog.transport.grpc_transport import GrpcTransport
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 FIRST_BROKER = 100
 REST_S = 1.0
@@ -140,49 +139,4 @@ def propagation(
             [watching.all_applied(o) - sent for sent, _, o in done]
         ),
         "all_told_from_send_ms": latency_ms([watching.all_told(o) - sent for sent, _, o in done]),
-    }
-
-
-async def _create(bootstrap: list[str], topics: int, partitions: int) -> tuple[float, float, int]:
-    transport = GrpcTransport()
-    client = ControllerClient(transport, bootstrap, rng=random.Random(1))
-    warm = pb.CreateTopicsRequest(
-        topics=[pb.CreatableTopic(name="warm", num_partitions=100, replication_factor=3)]
-    )
-    await client.call(warm)
-    await asyncio.sleep(REST_S)
-    request = pb.CreateTopicsRequest(
-        topics=[
-            pb.CreatableTopic(name=f"topic-{i}", num_partitions=partitions, replication_factor=3)
-            for i in range(topics)
-        ]
-    )
-    sent = time.monotonic()
-    response = await client.call(request, timeout_s=60)
-    answered = time.monotonic()
-    errors = [t.error.error_message for t in response.create_topics.topics if t.error.error_code]
-    if errors:
-        raise RuntimeError(errors[0])
-    await asyncio.sleep(3 * REST_S)
-    client.close()
-    await transport.close()
-    return sent, answered, response.write.token.offset
-
-
-def create_many(quorum: Quorum, topics: int, partitions: int) -> dict[str, Any]:
-    """K3: one call, replication factor 3, three brokers."""
-    import uvloop
-
-    with observed(quorum, 3) as watching:
-        leader = quorum.endpoints[quorum.leader() - 1]
-        sent, answered, offset = uvloop.run(_create([leader], topics, partitions))
-        watching.stop()
-    total = topics * partitions
-    everywhere = watching.all_applied(offset) - sent
-    return {
-        "partitions": total,
-        "reply_ms": round((answered - sent) * 1000, 1),
-        "partitions_per_s_to_reply": round(total / (answered - sent)),
-        "everywhere_ms": round(everywhere * 1000, 1),
-        "partitions_per_s_everywhere": round(total / everywhere),
     }

@@ -33,3 +33,9 @@ def cpu_s(pids: Sequence[int]) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         total += int(fields[11]) + int(fields[12])
     return total / TICKS_PER_S
+
+
+def busy_s() -> float:
+    """CPU seconds that all of the machine has used so far, by whomever."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_S

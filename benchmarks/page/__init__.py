@@ -1,0 +1,1 @@
+"""The table of the whole page, from one command."""

@@ -1,0 +1,232 @@
+"""What stands on the page: for each row, where its figures are in our results and in the peer's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raftlog.transport.grpc_env import EXPERIMENTS
+
+Path = tuple[str | int, ...]
+
+REPEATED_RUNS = 5
+ENGINE_ON = {"GRPC_EXPERIMENTS": ",".join(switch.removeprefix("-") for switch in EXPERIMENTS)}
+"""gRPC's EventEngine on, in the nodes and in the client: they keep what is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line. ``better``: "more" or "less", for the ratio; empty: there is no ratio."""
+
+    label: str
+    ours: Path
+    theirs: Path = ()
+    better: str = "less"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One workload of the page.
+
+    ``repeated``: a short load that alternates with the peer's as often as asked for; any other is
+    measured once by each side, and repeats inside as often as ``inner``, which is as often as the
+    peer's script does. ``seconds_factor``: the peer's script measures for that share of the
+    seconds that it gets.
+    """
+
+    title: str
+    workload: str
+    figures: tuple[Figure, ...]
+    repeated: bool = False
+    inner: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+    seconds_factor: float = 1.0
+
+
+def _rate(latency_of: str = "") -> tuple[Figure, ...]:
+    """Of w1 to w4."""
+    return (
+        Figure("writes/s", (0, "writes_per_s"), ("writes_per_s",), "more"),
+        *(
+            Figure(f"p{name} ms{latency_of}", (0, "latency_ms", key), ("latency_ms", key))
+            for name, key in (("50", "p50"), ("99", "p99"))
+        ),
+        *(
+            Figure(f"CPU of {who}, us a write", *_both("cpu_us_per_write", key))
+            for who, key in (("the servers", "servers"), ("the client", "client"))
+        ),
+        Figure("CPU of other processes, %", *_both("cpu_of_others_percent"), better=""),
+    )
+
+
+def _both(*path: str) -> tuple[Path, Path]:
+    return (0, *path), path
+
+
+def _observers(index: int, count: int) -> tuple[Figure, ...]:
+    applied, theirs = "last_applied_from_send_ms", ("last_from_send_ms", str(count))
+    return (
+        Figure(f"last of {count} has it, p50 ms", (index, applied, "p50"), (*theirs, "p50")),
+        Figure(f"last of {count} has it, p99 ms", (index, applied, "p99"), (*theirs, "p99")),
+        Figure(f"all {count} know it, p50 ms", (index, "all_told_from_send_ms", "p50")),
+    )
+
+
+def _spread(index: int, key: str, label: str, theirs: str = "") -> tuple[Figure, ...]:
+    return tuple(
+        Figure(f"{label}, {name} ms", (index, key, name), (theirs, name) if theirs else ())
+        for name in ("p50", "max")
+    )
+
+
+def _requests(index: int, label: str) -> tuple[Figure, ...]:
+    return (
+        Figure(f"{label}: requests/s", (index, "writes_per_s")),
+        Figure(f"{label}: p50 ms", (index, "latency_ms", "p50")),
+        Figure(f"{label}: p99 ms", (index, "latency_ms", "p99")),
+    )
+
+
+def _partitions(index: int, brokers: str) -> tuple[Figure, ...]:
+    return (
+        Figure(f"{brokers}: partitions/s to the reply", (index, "partitions_per_s_to_reply")),
+        Figure(
+            f"{brokers}: partitions/s until all show them", (index, "partitions_per_s_everywhere")
+        ),
+    )
+
+
+def _scale() -> tuple[Figure, ...]:
+    named = {
+        "created_partitions_per_s": "created, partitions/s",
+        "log_bytes_per_partition": "log, bytes a partition",
+        "snapshot_bytes_per_partition": "snapshot, bytes a partition",
+        "restart_one_until_high_watermark_s": "one controller back, until it knows what is committed, s",
+        "restart_one_until_image_s": "one controller back, until its image is complete, s",
+        "kill_all_restart_until_write_s": "all controllers killed, until a write, s",
+        "broker_start_until_unfenced_s": "a new broker until unfenced, s",
+    }
+    bytes_of = (
+        Figure(
+            f"memory of {who} {number + 1}, bytes a partition",
+            (0, f"{who}_bytes_per_partition", number),
+        )
+        for who in ("controller", "broker")
+        for number in range(3)
+    )
+    return (*bytes_of, *(Figure(label, (0, key)) for key, label in named.items()))
+
+
+def _broker_lives() -> tuple[Figure, ...]:
+    found: list[Figure] = []
+    for index, way in enumerate(("kill -9", "kill -9 and back at once", "SIGTERM")):
+        if index != 1:
+            found += _spread(index, "until_out_ms", f"{way}: until shown as fenced")
+        found += _spread(index, "up_until_unfenced_ms", f"{way}: from broker started to unfenced")
+    return tuple(found)
+
+
+def _heartbeats() -> tuple[Figure, ...]:
+    return tuple(
+        Figure(f"{count} brokers: CPU of the leader, % of a core", (index, "leader_cpu_percent"))
+        for index, count in enumerate((0, 100, 1000))
+    )
+
+
+def _records() -> tuple[Figure, ...]:
+    found = []
+    for index, shape in enumerate(("1", "64", "1,000", "1,000 of 1,000 bytes")):
+        found += [
+            Figure(f"{shape} in flight: records/s", (index, "records/s")),
+            Figure(f"{shape} in flight: p50 ms", (index, "ms", "p50")),
+            Figure(f"{shape} in flight: p99 ms", (index, "ms", "p99")),
+        ]
+    return tuple(found)
+
+
+ENTRIES: dict[str, Entry] = {
+    "w1": Entry("one write in flight", "w1", _rate(), repeated=True),
+    "w1e": Entry(
+        "one write in flight, gRPC's EventEngine on",
+        "w1",
+        _rate(),
+        repeated=True,
+        environment=ENGINE_ON,
+    ),
+    "w2": Entry("64 in flight, one connection", "w2", _rate(), repeated=True),
+    "w3": Entry("1,000 in flight, ten connections", "w3", _rate(), repeated=True),
+    "w4": Entry(
+        "requests of 100 writes to fresh keys, 8 in flight",
+        "w4",
+        _rate(" a request"),
+        repeated=True,
+    ),
+    "w5": Entry(
+        "one write each 10 ms: from its sending until N brokers (etcd: watchers) have it",
+        "w5",
+        (*_observers(0, 3), *_observers(1, 30), *_observers(2, 100)),
+        seconds_factor=2.0,
+    ),
+    "w6": Entry(
+        "the leader dies under a retrying writer: until the first write in a new epoch",
+        "w6",
+        (
+            *_spread(0, "signal_to_first_write_ms", "kill -9", "gap_ms"),
+            *_spread(1, "signal_to_first_write_ms", "SIGSTOP (a silent host)"),
+        ),
+        inner=15,
+    ),
+    "w7": Entry("100,000 partitions, replication factor 3, three brokers", "w7", _scale()),
+    "w8": Entry(
+        "the idle quorum",
+        "w8",
+        (Figure("CPU of three nodes, s a minute", (0, "cpu_s_per_minute"), ("cpu_s_per_minute",)),),
+    ),
+    "w9": Entry(
+        "the leader hands over under a retrying writer: longest gap between writes",
+        "w9",
+        (
+            *_spread(0, "longest_gap_ms", "transfer by request", "gap_ms"),
+            *_spread(1, "longest_gap_ms", "SIGTERM"),
+        ),
+        inner=10,
+    ),
+    "k1": Entry(
+        "one request in flight, three real brokers",
+        "k1",
+        (*_requests(0, "alter a topic's config"), *_requests(1, "create a topic")),
+    ),
+    "k2": Entry(
+        "64 requests in flight, three real brokers",
+        "k2",
+        (*_requests(0, "alter a topic's config"), *_requests(1, "create a topic")),
+    ),
+    "k3": Entry(
+        "one call, 2,000 partitions, replication factor 3, three brokers",
+        "k3",
+        (*_partitions(0, "brokers without a data plane"), *_partitions(1, "real brokers")),
+    ),
+    "k4": Entry(
+        "one write at 20/s, three brokers",
+        "k4",
+        _observers(0, 3),
+    ),
+    "k6": Entry(
+        "a broker dies or stops, and comes back (session 9 s)", "k6", _broker_lives(), inner=3
+    ),
+    "k7": Entry(
+        "brokers that heartbeat every 2 s, each on its own connection", "k7", _heartbeats()
+    ),
+    "d1": Entry("records with acks=all to six partitions of three replicas", "d1", _records()),
+}
+
+
+def dig(result: Any, path: Path) -> float | None:
+    """The number at a path; None: it is not there."""
+    for key in path:
+        try:
+            result = result[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return float(result) if path and isinstance(result, int | float) else None

@@ -1,0 +1,177 @@
+"""``benchmarks/run all``: every workload of the page, ours and the peer's in turn, as one table.
+
+Each of our runs is a process of its own with fresh nodes, and so is each of the peer's. What fails
+is said in the table; the rest goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import peers
+from benchmarks.page.figures import ENTRIES, REPEATED_RUNS, Entry
+from benchmarks.page.table import Measured, Side, all_rows, markdown
+from raftlog.errors import ConfigError
+
+LIMIT_S = 1200.0
+CLEAN_UP_S = 60.0
+SAID_MAX = 200
+"""Characters of an error in the table."""
+
+
+def ours(entry: Entry, seconds: float, directory: Path) -> dict[str, Any]:
+    """One run in a process of its own. Raises RuntimeError with the end of what it said."""
+    command = [sys.executable, "-m", "benchmarks", entry.workload, "--json"]
+    child = subprocess.Popen(
+        [*command, "--seconds", str(seconds), "--runs", str(entry.inner), "--dir", str(directory)],
+        env={**os.environ, **entry.environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        out, error = child.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired as expired:
+        raise RuntimeError(f"took longer than {LIMIT_S:.0f} s") from expired
+    finally:
+        _end(child)
+    if child.returncode:
+        raise RuntimeError(last_line(error) or f"ended with {child.returncode}")
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """As Ctrl-C does, so that it ends its nodes; nothing if it has ended."""
+    if child.poll() is not None:
+        return
+    child.send_signal(signal.SIGINT)
+    try:
+        child.communicate(timeout=CLEAN_UP_S)
+    finally:
+        child.kill()
+
+
+def last_line(text: str) -> str:
+    """What a failed program said last."""
+    lines = [line.strip(" │╰╯─") for line in text.splitlines()]
+    return next((line for line in reversed(lines) if line), "")[:SAID_MAX]
+
+
+def attempt(side: Side, measure: Callable[[], Any]) -> None:
+    """One run more: a result or a reason."""
+    try:
+        found = measure()
+    except Exception as error:
+        side.failures.append(f"{type(error).__name__}: {error}"[:SAID_MAX])
+    else:
+        if found is not None:
+            side.results.append(found)
+
+
+def measure_entry(
+    name: str, seconds: float, runs: int, directory: Path, peer: str | None
+) -> Measured:
+    """Ours, the peer's, ours, the peer's, ..."""
+    entry, found = ENTRIES[name], Measured()
+
+    def once() -> Any:
+        result = ours(entry, seconds, directory)
+        found.limits.append(result["limits"])
+        return result["ours"]
+
+    def theirs() -> Any:
+        return peers.etcd(entry.workload, seconds=seconds * entry.seconds_factor, runs=1)
+
+    count = runs if entry.repeated else 1
+    for number in range(count):
+        print(f"{name}: run {number + 1} of {count}", file=sys.stderr, flush=True)
+        attempt(found.ours, once)
+        if peer is not None:
+            attempt(found.theirs, theirs)
+    return found
+
+
+def show(measured: Mapping[str, Measured], peer: str | None) -> None:
+    """For people."""
+    table = Table(show_lines=False)
+    for column in ("", "workload", "raftlog", peer or "", "ratio"):
+        table.add_column(column)
+    for row in all_rows(measured):
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _chosen(only: str | None) -> list[str]:
+    names = [name.strip() for name in only.split(",")] if only else list(ENTRIES)
+    for name in names:
+        if name not in ENTRIES:
+            raise typer.BadParameter(f"{name} is none of {', '.join(ENTRIES)}")
+    return names
+
+
+def main(
+    only: Annotated[
+        str | None, typer.Option(help=f"Some of {', '.join(ENTRIES)}, with commas between.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long each measurement lasts.")] = 10.0,
+    runs: Annotated[int, typer.Option(help="How often w1 to w4 are run, by each side.")] = (
+        REPEATED_RUNS
+    ),
+    peer: Annotated[
+        str | None, typer.Option(help="etcd: measured in turn with us, see peers.py.")
+    ] = None,
+    directory: Annotated[Path, typer.Option("--dir", help="On the disk to be measured.")] = Path(
+        ".raftlog/bench"
+    ),
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="As the page has it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All results, for programs.")] = False,
+    keep: Annotated[
+        Path | None, typer.Option(help="Also write all results to this file, after each workload.")
+    ] = None,
+) -> None:
+    """Measure all workloads of the page, and print its table. One that fails is said in the table."""
+    if peer not in (None, "etcd"):
+        raise typer.BadParameter("the only peer is etcd")
+    if peer is not None:
+        try:
+            peers.scripts()
+        except ConfigError as error:
+            raise typer.BadParameter(str(error)) from error
+    measured: dict[str, Measured] = {}
+    for name in _chosen(only):
+        measured[name] = measure_entry(name, seconds, runs, directory, peer)
+        if keep is not None:
+            keep.write_text(_json(measured, seconds))
+    if as_json:
+        print(_json(measured, seconds))
+    elif as_markdown:
+        print(markdown(measured, seconds, peer))
+    else:
+        show(measured, peer)
+    sides = [side for one in measured.values() for side in (one.ours, one.theirs)]
+    if any(side.failures for side in sides):
+        raise typer.Exit(1)
+
+
+def _json(measured: Mapping[str, Measured], seconds: float) -> str:
+    return json.dumps(
+        {"seconds": seconds, "workloads": {name: asdict(one) for name, one in measured.items()}},
+        indent=1,
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

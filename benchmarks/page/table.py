@@ -1,0 +1,154 @@
+"""Results of all runs as a table: medians, spreads, ratios, and what has failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from benchmarks.page.figures import ENTRIES, Entry, Figure, dig
+
+NONE = ""
+
+
+@dataclass(slots=True)
+class Side:
+    """What one side has measured of a workload: a result for each run, and why others failed."""
+
+    results: list[Any] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> int:
+        """Of both kinds."""
+        return len(self.results) + len(self.failures)
+
+
+@dataclass(slots=True)
+class Measured:
+    """Both sides, and the limits of the machine at each of our runs."""
+
+    ours: Side = field(default_factory=Side)
+    theirs: Side = field(default_factory=Side)
+    limits: list[Mapping[str, float]] = field(default_factory=list)
+
+
+Row = tuple[str, str, str, str, str]
+"""Name, what it is, ours, the peer's, ratio."""
+
+
+def number(value: float) -> str:
+    """Three digits or so."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def cell(values: Sequence[float]) -> str:
+    """The median, and in brackets the smallest and the largest if there are several."""
+    if not values:
+        return NONE
+    if len(values) == 1:
+        return number(values[0])
+    return f"{number(median(values))} ({number(min(values))}–{number(max(values))})"
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float], better: str) -> str:
+    """Of the medians; above 1 we are better than the peer."""
+    if not ours or not theirs or not better:
+        return NONE
+    above, below = median(ours), median(theirs)
+    if better == "less":
+        above, below = below, above
+    found = above / below if below else math.inf
+    return f"{found:.2f}" if math.isfinite(found) else NONE
+
+
+def rows(name: str, entry: Entry, measured: Measured) -> list[Row]:
+    """Of one workload; the first names it."""
+    found: list[Row] = [
+        ("", figure.label, *_cells(figure, measured))
+        for figure in entry.figures
+        if _is_anywhere(figure, measured)
+    ]
+    failed = [_failures(side) for side in (measured.ours, measured.theirs)]
+    if any(failed):
+        found.append(("", "runs that failed", failed[0], failed[1], ""))
+    if not found:
+        found.append(("", "nothing was measured", "", "", ""))
+    return [
+        (name if index == 0 else "", f"{entry.title}: {row[1]}" if index == 0 else row[1], *row[2:])
+        for index, row in enumerate(found)
+    ]
+
+
+def _values(side: Side, path: tuple[str | int, ...]) -> list[float]:
+    found = (dig(result, path) for result in side.results)
+    return [value for value in found if value is not None]
+
+
+def _is_anywhere(figure: Figure, measured: Measured) -> bool:
+    """A figure of which neither side has a number makes no row."""
+    return bool(_values(measured.ours, figure.ours) or _values(measured.theirs, figure.theirs))
+
+
+def _cells(figure: Figure, measured: Measured) -> tuple[str, str, str]:
+    ours, theirs = _values(measured.ours, figure.ours), _values(measured.theirs, figure.theirs)
+    return (
+        cell(ours) or ("failed" if measured.ours.failures else NONE),
+        cell(theirs) or ("failed" if figure.theirs and measured.theirs.failures else NONE),
+        ratio(ours, theirs, figure.better),
+    )
+
+
+def _failures(side: Side) -> str:
+    if not side.failures:
+        return NONE
+    return f"{len(side.failures)} of {side.runs}: {side.failures[-1]}"
+
+
+def all_rows(measured: Mapping[str, Measured]) -> list[Row]:
+    """In the order of the page."""
+    return [
+        row
+        for name, entry in ENTRIES.items()
+        if name in measured
+        for row in rows(name, entry, measured[name])
+    ]
+
+
+def markdown(measured: Mapping[str, Measured], seconds: float, peer: str | None) -> str:
+    """The table, and above it how it was measured."""
+    head = ("", "workload", "raftlog", peer or "", "ratio")
+    body = [head, ("---",) * 5, *all_rows(measured)]
+    columns = 3 if peer is None else 5
+    lines = ["| " + " | ".join(map(_escaped, row[:columns])) + " |" for row in body]
+    return "\n".join([*_notes(measured, seconds, peer), "", *lines])
+
+
+def _notes(measured: Mapping[str, Measured], seconds: float, peer: str | None) -> Iterable[str]:
+    counts = ", ".join(f"{name} {_runs(one, peer)}" for name, one in measured.items())
+    beside = f", raftlog and {peer} in turn" if peer else ""
+    yield (
+        f"Medians (smallest–largest) of runs of {seconds:g} s on fresh nodes{beside}; one number:"
+        f" one run. Ratios are of medians; above 1 raftlog is better. Runs: {counts}."
+    )
+    limits: dict[str, list[float]] = {}
+    for one in measured.values():
+        for each in one.limits:
+            for name, value in each.items():
+                limits.setdefault(name, []).append(value)
+    said = "; ".join(f"{name.replace('_', ' ')} {cell(values)}" for name, values in limits.items())
+    if said:
+        yield f"Limits of the machine in these runs: {said}."
+
+
+def _runs(measured: Measured, peer: str | None) -> str:
+    ours, theirs = len(measured.ours.results), len(measured.theirs.results)
+    return f"{ours} and {theirs}" if peer and theirs else str(ours)
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())

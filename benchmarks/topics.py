@@ -1,0 +1,107 @@
+"""K1, K2: create a topic of one partition, and alter one config of a topic, with one and with 64 in
+flight. Three real brokers, which really open the replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import uvloop
+
+from benchmarks.load import Load, Requests, measure
+from benchmarks.nodes import Quorum
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.refused import check_items
+from raftlog.metadata.config_keys import ResourceType
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+BROKERS = 3
+FIRST_BROKER_ID = 4
+"""Three controllers have the ids below."""
+TOPICS = 64
+"""Whose configs are altered, in turn."""
+
+
+class Creations:
+    """Topics of one partition with one replica, on each broker in turn."""
+
+    def __init__(self, prefix: str) -> None:
+        self._names = (f"{prefix}-{number}" for number in itertools.count())
+        self._brokers = itertools.cycle(range(FIRST_BROKER_ID, FIRST_BROKER_ID + BROKERS))
+
+    def next(self) -> pb.ControllerRequest:
+        """A topic that does not exist."""
+        replicas = pb.CreatableReplicaAssignment(
+            partition_index=0, broker_ids=(next(self._brokers),)
+        )
+        topic = pb.CreatableTopic(
+            name=next(self._names),
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=(replicas,),
+        )
+        return pb.ControllerRequest(create_topics=pb.CreateTopicsRequest(topics=(topic,)))
+
+
+class Alterations:
+    """Another value of one config of a topic, of each in turn."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names: Iterator[str] = itertools.cycle(names)
+        self._values = itertools.count(1_000_000)
+
+    def next(self) -> pb.ControllerRequest:
+        """A value that the topic does not have."""
+        resource = pb.AlterConfigsResource(
+            resource_type=ResourceType.TOPIC,
+            resource_name=next(self._names),
+            configs=(pb.AlterableConfig(name="retention.ms", value=str(next(self._values))),),
+        )
+        return pb.ControllerRequest(
+            incremental_alter_configs=pb.IncrementalAlterConfigsRequest(resources=(resource,))
+        )
+
+
+async def _create_some(address: str) -> list[str]:
+    transport = GrpcTransport()
+    client = ControllerClient(transport, [address], rng=random.Random(1))
+    creations, names = Creations("config"), []
+    for _ in range(TOPICS):
+        request = creations.next()
+        names.append(request.create_topics.topics[0].name)
+        await client.call(request)
+    client.close()
+    await transport.close()
+    await asyncio.sleep(1)
+    return names
+
+
+def topics(quorum: Quorum, in_flight: int, seconds: float) -> list[dict[str, Any]]:
+    """Alter, then create: what was created would else slow the other."""
+    _, brokers = quorum.start_brokers(BROKERS)
+    address = quorum.endpoints[quorum.leader() - 1]
+    pids = [*quorum.pids, *brokers]
+    names = uvloop.run(_create_some(address))
+    kinds: dict[str, Requests] = {
+        "alter a topic's config": Alterations(names),
+        "create a topic": Creations("new"),
+    }
+    return [
+        {"request": kind, "in_flight": in_flight}
+        | uvloop.run(
+            measure(
+                Load(in_flight),
+                [address],
+                pids,
+                seconds=seconds,
+                writes=requests,
+                check=check_items,
+            )
+        )
+        for kind, requests in kinds.items()
+    ]
