@@ -27,6 +27,9 @@ from raftlog.errors import ConfigError
 
 LIMIT_S = 1200.0
 CLEAN_UP_S = 60.0
+NOISY_PERCENT, TRIES = 8.0, 3
+"""A short run beside which others used so much of the machine is repeated, so often in all: the
+peer's script does the same."""
 SAID_MAX = 200
 """Characters of an error in the table."""
 
@@ -81,6 +84,11 @@ def attempt(side: Side, measure: Callable[[], Any]) -> None:
             side.results.append(found)
 
 
+def is_noisy(rows: list[dict[str, Any]]) -> bool:
+    """Whether other processes took too much of the machine; False if that is not known."""
+    return any(row.get("cpu_of_others_percent", 0.0) >= NOISY_PERCENT for row in rows)
+
+
 def measure_entry(
     name: str, seconds: float, runs: int, directory: Path, peer: str | None
 ) -> Measured:
@@ -88,7 +96,11 @@ def measure_entry(
     entry, found = ENTRIES[name], Measured()
 
     def once() -> Any:
-        result = ours(entry, seconds, directory)
+        for _ in range(TRIES if entry.repeated else 1):
+            result = ours(entry, seconds, directory)
+            if not is_noisy(result["ours"]):
+                break
+            print(f"{name}: the machine was not quiet", file=sys.stderr, flush=True)
         found.limits.append(result["limits"])
         return result["ours"]
 

@@ -1,0 +1,168 @@
+"""The table of the benchmarks' page: medians, spreads, ratios, and what has failed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks import peers
+from benchmarks.page import runner
+from benchmarks.page.figures import ENTRIES, Entry, Figure, dig
+from benchmarks.page.table import Measured, Side, cell, markdown, number, ratio, rows
+from benchmarks.workloads import WORKLOADS
+
+
+def load(writes_per_s: int, p50: float) -> list[dict]:
+    return [{"writes_per_s": writes_per_s, "latency_ms": {"p50": p50}}]
+
+
+def etcd(writes_per_s: int, p50: float) -> dict:
+    return load(writes_per_s, p50)[0]
+
+
+def test_a_cell_is_the_median_and_the_spread() -> None:
+    assert cell([]) == ""
+    assert cell([1039]) == "1,039"
+    assert cell([3, 1, 2]) == "2.00 (1.00–3.00)"
+    assert cell([10.0, 20.0, 30.0, 40.0]) == "25.0 (10.0–40.0)"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.934, "0.93"), (12.34, "12.3"), (99.96, "100.0"), (48867.4, "48,867")]
+)
+def test_a_number_has_about_three_digits(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_above_one_we_are_better_whatever_is_measured() -> None:
+    assert ratio([200, 300, 100], [100], "more") == "2.00"
+    assert ratio([5.0], [10.0], "less") == "2.00"
+    assert ratio([5.0], [10.0], "") == ""
+    assert ratio([5.0], [], "less") == ""
+    assert ratio([0.0], [10.0], "less") == ""
+
+
+def test_both_sides_stand_in_one_row_of_each_figure() -> None:
+    measured = Measured(
+        Side([load(100, 4.0), load(300, 2.0), load(200, 3.0)]), Side([etcd(100, 6.0)])
+    )
+    found = rows("w2", ENTRIES["w2"], measured)
+    assert found == [
+        (
+            "w2",
+            "64 in flight, one connection: writes/s",
+            "200 (100–300)",
+            "100",
+            "2.00",
+        ),
+        ("", "p50 ms", "3.00 (2.00–4.00)", "6.00", "2.00"),
+    ]
+
+
+def test_a_workload_that_failed_is_said_and_the_rest_stands() -> None:
+    broken = Measured(Side([], ["RuntimeError: no | leader"]), Side([etcd(100, 6.0)]))
+    sound = Measured(Side([load(1, 1.0)]), Side([etcd(2, 2.0)]))
+    text = markdown({"w1": broken, "w2": sound}, 10, "etcd")
+    assert "| w1 | one write in flight: writes/s | failed | 100 |  |" in text
+    assert "|  | runs that failed | 1 of 1: RuntimeError: no \\| leader |  |  |" in text
+    assert "| w2 | 64 in flight, one connection: writes/s | 1.00 | 2.00 | 0.50 |" in text
+
+
+def test_one_run_of_several_that_failed_is_counted() -> None:
+    measured = Measured(Side([load(100, 4.0)], ["TimeoutError: late"]))
+    assert rows("w1", ENTRIES["w1"], measured)[-1] == (
+        "",
+        "runs that failed",
+        "1 of 2: TimeoutError: late",
+        "",
+        "",
+    )
+
+
+def test_a_workload_of_which_nothing_is_known_is_not_left_out() -> None:
+    (row,) = rows("w8", ENTRIES["w8"], Measured())
+    assert row == ("w8", "the idle quorum: nothing was measured", "", "", "")
+
+
+def test_the_markdown_is_one_table_with_as_many_columns_in_each_line() -> None:
+    measured = {name: Measured(Side([load(1, 1.0)])) for name in ENTRIES}
+    for peer, columns in (("etcd", 5), (None, 3)):
+        lines = markdown(measured, 10, peer).splitlines()
+        table = [line for line in lines if line.startswith("|")]
+        assert lines[-len(table) :] == table
+        assert lines[-len(table) - 1] == ""
+        assert {line.replace("\\|", "").count("|") for line in table} == {columns + 1}
+
+
+def test_the_limits_of_the_machine_stand_above_it() -> None:
+    measured = Measured(Side([load(1, 1.0)]), limits=[{"fdatasync_p50_ms": 0.1}] * 2)
+    assert "fdatasync p50 ms 0.10 (0.10–0.10)." in markdown({"w1": measured}, 10, None)
+
+
+def test_every_entry_is_a_workload_with_figures() -> None:
+    for name, entry in ENTRIES.items():
+        assert entry.workload in WORKLOADS, name
+        assert entry.figures, name
+
+
+def test_what_is_not_there_has_no_number() -> None:
+    assert dig([{"a": {"b": 1}}], (0, "a", "b")) == 1.0
+    assert dig([], (0, "a")) is None
+    assert dig([{"a": "text"}], (0, "a")) is None
+    assert dig([{"a": 1}], ()) is None
+
+
+def test_both_sides_take_turns_and_run_as_often(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    order = []
+
+    def ours(entry: Entry, seconds: float, directory: Path) -> dict:
+        order.append("ours")
+        if order.count("ours") == 2:
+            raise RuntimeError("no leader")
+        return {"ours": load(1, 1.0), "limits": {}}
+
+    def theirs(workload: str, *, seconds: float, runs: int) -> dict:
+        order.append("theirs")
+        assert runs == 1
+        return etcd(1, 1.0)
+
+    monkeypatch.setattr(runner, "ours", ours)
+    monkeypatch.setattr(peers, "etcd", theirs)
+    found = runner.measure_entry("w1", 1, 3, tmp_path, "etcd")
+    assert order == ["ours", "theirs"] * 3
+    assert (len(found.ours.results), len(found.theirs.results)) == (2, 3)
+    assert found.ours.failures == ["RuntimeError: no leader"]
+
+
+def test_a_run_beside_others_is_repeated_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shares = iter([20.0, 1.0, 30.0, 30.0, 30.0])
+
+    def ours(entry: Entry, seconds: float, directory: Path) -> dict:
+        return {"ours": [{"cpu_of_others_percent": next(shares)}], "limits": {}}
+
+    monkeypatch.setattr(runner, "ours", ours)
+    found = runner.measure_entry("w1", 1, 2, tmp_path, None)
+    shown = [rows[0]["cpu_of_others_percent"] for rows in found.ours.results]
+    assert shown == [1.0, 30.0]
+    assert next(shares, None) is None
+
+
+def test_the_last_line_of_an_error_says_why() -> None:
+    assert (
+        runner.last_line("Traceback\n│ TimeoutError: no leader │\n\n") == "TimeoutError: no leader"
+    )
+    assert runner.last_line("") == ""
+
+
+def test_figures_without_a_counterpart_leave_the_peer_empty() -> None:
+    entry = Entry("x", "w1", (Figure("a", (0, "a")),))
+    measured = Measured(Side([[{"a": 1}]]), Side([], ["RuntimeError: x"]))
+    assert rows("x", entry, measured)[0] == ("x", "x: a", "1.00", "", "")

@@ -1,0 +1,217 @@
+"""The profile by stage: its functions exist, its times add up, and the wrappers' own cost is off."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.profile import perf, stages
+from benchmarks.profile.attribution import (
+    DISK_THREADS,
+    GRPC_THREADS,
+    LOOP_REST,
+    Profile,
+    attribute,
+    binaries,
+    mean,
+    thread_group,
+)
+from benchmarks.profile.stopwatch import Cost, Stopwatch, calibrate
+from benchmarks.profile.tables import ROLES, show, stage_rows
+
+MS = 1_000_000
+
+
+def burn(milliseconds: float) -> None:
+    until = time.thread_time() + milliseconds / 1000
+    while time.thread_time() < until:
+        pass
+
+
+@pytest.mark.parametrize("table", [stages.NODE, stages.CLIENT], ids=["node", "client"])
+def test_every_function_of_a_stage_exists(table: stages.Stages) -> None:
+    assert stages.missing(table) == []
+    assert [name for name, _, _ in stages.functions(table)]
+
+
+def test_a_function_that_is_gone_is_named() -> None:
+    gone = "controller.decider:Decider.gone"
+    assert stages.missing({"decide": (gone, "controller.decider:Decider.decide")}) == [gone]
+    assert stages.find("no.such.module:Class.method") is None
+
+
+def test_self_time_goes_to_the_innermost_stage() -> None:
+    watch = Stopwatch(("outer", "inner"))
+    inner = watch.wrap(lambda: burn(30), "inner")
+
+    def work() -> None:
+        burn(10)
+        inner()
+        burn(10)
+
+    watch.wrap(work, "outer")()
+    raw = watch.raw_ns()
+    assert raw["outer"] == pytest.approx(20 * MS, rel=0.5)
+    assert raw["inner"] == pytest.approx(30 * MS, rel=0.5)
+    assert sum(raw.values()) == pytest.approx(50 * MS, rel=0.2)
+    assert watch.calls() == {"outer": 1, "inner": 1}
+
+
+def test_a_stage_that_waits_costs_no_cpu_and_does_not_distort_its_caller() -> None:
+    watch = Stopwatch(("round", "disk"), waiting=["disk"])
+    disk = watch.wrap(lambda: time.sleep(0.1), "disk")
+
+    def work() -> None:
+        burn(20)
+        disk()
+
+    watch.wrap(work, "round")()
+    raw = watch.raw_ns()
+    assert raw["round"] == pytest.approx(20 * MS, rel=0.5)
+    assert raw["disk"] < 10 * MS
+
+
+def test_an_exception_leaves_the_stage() -> None:
+    watch = Stopwatch(("a", "b"))
+
+    def fail() -> None:
+        raise ValueError("x")
+
+    inner = watch.wrap(fail, "b")
+    with pytest.raises(ValueError, match="x"):
+        watch.wrap(inner, "a")()
+    watch.wrap(lambda: burn(10), "a")()
+    assert watch.raw_ns()["b"] < 5 * MS
+
+
+def test_other_threads_and_calls_within_a_stage_are_not_counted() -> None:
+    watch = Stopwatch(("a",))
+    inner: Callable[[], None] = watch.wrap(lambda: None, "a")
+    thread = threading.Thread(target=inner)
+    thread.start()
+    thread.join()
+    watch.wrap(inner, "a")()
+    assert watch.calls() == {"a": 1}
+
+
+def test_the_wrappers_cost_is_taken_off_where_it_arises() -> None:
+    watch = Stopwatch(("a", "b"))
+    inner = watch.wrap(lambda: None, "b")
+
+    def work() -> None:
+        burn(5)
+        for _ in range(1000):
+            inner()
+
+    watch.wrap(work, "a")()
+    raw = watch.raw_ns()
+    span, change = Cost(1, 2), Cost(1000, 100)
+    corrected, total = watch.corrected_ns(span, change)
+    assert corrected["a"] == pytest.approx(raw["a"] - 1 - 1000 * 100)
+    assert corrected["b"] == pytest.approx(max(0.0, raw["b"] - 1000 * 1000))
+    assert total == 3 + 1000 * 1100
+
+
+def test_the_cost_of_a_wrapper_is_microseconds() -> None:
+    for cost in calibrate(500):
+        assert 0 < cost.own + cost.caller < 100_000
+
+
+def recorded() -> dict:
+    def thread(name: str, cpu: float, user: int, system: int) -> dict:
+        return {"name": name, "cpu": cpu, "user_ticks": user, "system_ticks": system}
+
+    return {
+        "wall": 100 * MS,
+        "threads": [
+            thread("loop", 60 * MS, 60, 20),
+            thread("Thread-1 (_poll_wrapper)", 10 * MS, 5, 5),
+            thread("raftlog-disk", 4 * MS, 0, 8),
+            thread("rocksdb:low", 1 * MS, 1, 1),
+        ],
+        "stages": {"decide": 20 * MS, "disk": 5 * MS},
+        "wrappers": 15 * MS,
+    }
+
+
+def test_the_rows_add_up_to_the_cpu_of_the_process() -> None:
+    profile = attribute(recorded(), 1000)
+    assert profile.rows == {
+        "decide": 20,
+        "disk": 5,
+        LOOP_REST: 20,
+        GRPC_THREADS: 10,
+        DISK_THREADS: 5,
+    }
+    assert profile.total == sum(profile.rows.values()) == 60
+    assert (profile.wrappers, profile.idle) == (15, 40)
+    assert profile.kernel == pytest.approx(60 * 34 / 100)
+    assert 0 < profile.kernel_error < 5
+
+
+def test_a_thread_belongs_to_the_loop_the_disk_or_grpc() -> None:
+    names = ("loop", "raftlog-disk", "rocksdb:high", "grpc_global_tim", "whatever")
+    assert [thread_group(name) for name in names] == [
+        "loop",
+        DISK_THREADS,
+        DISK_THREADS,
+        GRPC_THREADS,
+        GRPC_THREADS,
+    ]
+
+
+def test_followers_are_averaged() -> None:
+    one, other = attribute(recorded(), 1000), attribute(recorded(), 500)
+    both = mean([one, other])
+    assert both.rows["decide"] == 30
+    assert both.total == 90
+
+
+def test_samples_are_attributed_by_binary() -> None:
+    lines = [
+        "  7  ffffffff81000000 ([unknown])",
+        "  7      7f0000000001 (/x/site-packages/grpc/_cython/cygrpc.cpython-311.so)",
+        "  7      7f0000000002 (/x/lib/libpython3.11.so.1.0)",
+        "  8      55d000000002 (/usr/bin/python3.11)",
+        "no sample",
+    ]
+    found = perf.parse(lines)
+    assert {pid: sum(counts.values()) for pid, counts in found.items()} == {7: 3, 8: 1}
+    shares = binaries(found[7], 30.0, perf.KINDS)
+    assert shares["kernel"] == shares["gRPC"] == shares["Python"] == pytest.approx(10)
+    assert sum(shares.values()) == pytest.approx(30)
+
+
+def test_a_stage_that_a_role_lacks_has_an_empty_cell() -> None:
+    client = Profile({"parse": 1.0, LOOP_REST: 2.0}, 3.0, 0.5, 0.1, 0.1, 9.0)
+    node = Profile({"decide": 4.0, LOOP_REST: 2.0}, 6.0, 0.5, 0.1, 0.1, 9.0)
+    profiles = dict(zip(ROLES, (node, node, client), strict=True))
+    rows = dict(stage_rows(profiles, dict.fromkeys(ROLES, 6.0)))
+    assert rows["decide"] == ["4.0", "4.0", ""]
+    assert rows["parse"] == ["", "", "1.0"]
+    assert rows["sum against plain run"] == ["+0 %", "+0 %", "-50 %"]
+
+
+def test_the_output_says_what_it_is_worth() -> None:
+    console = Console(width=120, record=True, file=StringIO())
+    profiles = dict.fromkeys(ROLES, attribute(recorded(), 1000))
+    plain = {
+        "writes_per_s": 1000,
+        "cpu_us": dict.fromkeys(ROLES, 60.0),
+        "samples": {role: Counter[str]() for role in ROLES},
+    }
+    show("w2", plain, 900, profiles, ["a:B.c"], console)
+    text = " ".join(console.export_text().split())
+    assert "plain 1,000, with wrappers 900" in text
+    assert "perf took no samples" in text
+    assert "part of their callers: a:B.c" in text
