@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from benchmarks.profile.recorder import DISK_THREAD, LOOP
@@ -18,6 +18,10 @@ IDLE = "idle loop (wall, not CPU)"
 KERNEL = "of it in the kernel"
 
 
+OVERHEAD_FACTOR = (1.0, 4.0)
+"""How much more than with warm caches a wrapper may cost."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One process, in microseconds a write."""
@@ -26,12 +30,17 @@ class Profile:
     """They add up to ``total``."""
     total: float
     """CPU of the process without what the wrappers have cost."""
-    wrappers: float
+    unmeasured: float
+    """CPU of the process in the slices between, in which the wrappers did nothing."""
+    overhead: float
+    """What was taken off for the wrappers."""
+    factor: float
+    """How much more they have cost than with warm caches."""
     kernel: float
     kernel_error: float
     """Of ``kernel``: one standard deviation of sampling by ticks."""
     idle: float
-    """Wall time in which the loop's thread did not run."""
+    """Wall time in which the loop's thread did not run, in the slices between."""
 
 
 def thread_group(name: str) -> str:
@@ -43,50 +52,69 @@ def thread_group(name: str) -> str:
     return GRPC_THREADS
 
 
-def attribute(recorded: Recorded, writes: int) -> Profile:
-    """The profile of one process that took part in so many writes."""
+def attribute(recorded: Recorded, on_writes: int, off_writes: int) -> Profile:
+    """The profile of one process that took part in so many writes, in the slices with and without
+    measurement.
+    """
+    on, off = recorded["on"]["threads"], recorded["off"]["threads"]
+    on_each, off_each = 1000 * max(1, on_writes), 1000 * max(1, off_writes)
+    unmeasured = _cpu(off) / off_each
+    overhead = recorded["overhead_in_all"] / on_each
+    low, high = OVERHEAD_FACTOR
+    measured = (_cpu(on) / on_each - unmeasured) / overhead if overhead else low
+    factor = min(high, max(low, measured))
+    stages = {
+        name: max(0.0, spent - factor * recorded["overhead"][name]) / on_each
+        for name, spent in recorded["stages"].items()
+    }
     groups = {LOOP: 0.0, GRPC_THREADS: 0.0, DISK_THREADS: 0.0}
-    system_ticks = all_ticks = 0
-    for thread in recorded["threads"]:
-        groups[thread_group(thread["name"])] += thread["cpu"]
-        system_ticks += thread["system_ticks"]
-        all_ticks += thread["system_ticks"] + thread["user_ticks"]
-    stages: dict[str, float] = dict(recorded["stages"])
-    loop_rest = groups[LOOP] - sum(stages.values()) - recorded["wrappers"]
+    for name, thread in on.items():
+        groups[thread_group(name)] += thread["cpu"] / on_each
     rows = {
         **stages,
-        LOOP_REST: loop_rest,
+        LOOP_REST: groups[LOOP] - sum(stages.values()) - factor * overhead,
         GRPC_THREADS: groups[GRPC_THREADS],
         DISK_THREADS: groups[DISK_THREADS],
     }
-    total = sum(rows.values())
-    share = system_ticks / all_ticks if all_ticks else 0.0
-    error = math.sqrt(share * (1 - share) / all_ticks) if all_ticks else 0.0
-    each = 1000 * max(1, writes)
+    share, error = _kernel_share(off)
+    loop = off.get(LOOP, {"cpu": 0.0})["cpu"]
     return Profile(
-        {name: spent / each for name, spent in rows.items()},
-        total / each,
-        recorded["wrappers"] / each,
-        share * total / each,
-        error * total / each,
-        max(0.0, recorded["wall"] - groups[LOOP]) / each,
+        rows,
+        total=sum(rows.values()),
+        unmeasured=unmeasured,
+        overhead=factor * overhead,
+        factor=factor,
+        kernel=share * unmeasured,
+        kernel_error=error * unmeasured,
+        idle=max(0.0, recorded["off"]["wall"] - loop) / off_each,
     )
+
+
+def _cpu(threads: Mapping[str, Mapping[str, float]]) -> float:
+    return sum(thread["cpu"] for thread in threads.values())
+
+
+def _kernel_share(threads: Mapping[str, Mapping[str, float]]) -> tuple[float, float]:
+    """By ticks, and its standard deviation."""
+    system = sum(thread["system_ticks"] for thread in threads.values())
+    ticks = system + sum(thread["user_ticks"] for thread in threads.values())
+    if not ticks:
+        return 0.0, 0.0
+    share = system / ticks
+    return share, math.sqrt(share * (1 - share) / ticks)
 
 
 def mean(profiles: Sequence[Profile]) -> Profile:
     """Of processes in the same role."""
-
-    def of(values: Sequence[float]) -> float:
-        return sum(values) / len(values)
-
-    return Profile(
-        {name: of([one.rows[name] for one in profiles]) for name in profiles[0].rows},
-        of([one.total for one in profiles]),
-        of([one.wrappers for one in profiles]),
-        of([one.kernel for one in profiles]),
-        of([one.kernel_error for one in profiles]) / math.sqrt(len(profiles)),
-        of([one.idle for one in profiles]),
-    )
+    count = len(profiles)
+    rows = {name: sum(one.rows[name] for one in profiles) / count for name in profiles[0].rows}
+    numbers = {
+        each.name: sum(getattr(one, each.name) for one in profiles) / count
+        for each in fields(Profile)
+        if each.name != "rows"
+    }
+    numbers["kernel_error"] /= math.sqrt(count)
+    return Profile(rows, **numbers)
 
 
 def binaries(

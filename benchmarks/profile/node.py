@@ -1,5 +1,6 @@
-"""A node as ``raftlog`` starts it, whose stages are measured: SIGUSR1 begins, SIGUSR2 ends and
-writes the result to ``BENCH_PROFILE``/PID.json.
+"""A node as ``raftlog`` starts it, whose stages can be measured: SIGUSR1 begins a slice in which
+they are, SIGUSR2 one in which they are not, and STOP ends it and writes the result to
+``BENCH_PROFILE``/PID.json.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ from benchmarks.profile.recorder import Recorder
 from benchmarks.profile.stages import NODE
 from raftlog.cli.entry import main
 
+MEASURE, REST, STOP = signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN
+
 
 def _measure() -> None:
     recorder = Recorder(NODE)
 
-    def end(*_: Any) -> None:
+    def stop(*_: Any) -> None:
         path = Path(os.environ["BENCH_PROFILE"]) / f"{os.getpid()}.json"
         whole = path.with_suffix(".part")
-        whole.write_text(json.dumps(recorder.end()))
+        whole.write_text(json.dumps(recorder.stop()))
         whole.rename(path)
 
-    signal.signal(signal.SIGUSR1, lambda *_: recorder.begin())
-    signal.signal(signal.SIGUSR2, end)
+    signal.signal(MEASURE, lambda *_: recorder.measure())
+    signal.signal(REST, lambda *_: recorder.rest())
+    signal.signal(STOP, stop)
 
 
 if __name__ == "__main__":

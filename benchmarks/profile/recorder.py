@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,31 @@ from benchmarks.profile.stopwatch import Stopwatch, calibrate
 CALIBRATION_ROUNDS = 5_000
 LOOP = "loop"
 DISK_THREAD = "raftlog-disk"
+COUNTED = ("cpu", "user_ticks", "system_ticks")
+
+
+@dataclass(slots=True)
+class Slice:
+    """Slices of one kind, added up. ``threads``: by name, CPU and ticks."""
+
+    wall: float = 0.0
+    threads: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def add(self, wall_ns: float, used: list[dict[str, Any]]) -> None:
+        """One slice more."""
+        self.wall += wall_ns
+        for thread in used:
+            mine = self.threads.setdefault(thread["name"], dict.fromkeys(COUNTED, 0.0))
+            for name in COUNTED:
+                mine[name] += thread[name]
 
 
 class Recorder:
-    """Wraps the functions of the stages. Make it on the thread that will run the event loop."""
+    """Wraps the functions of the stages. Make it on the thread that will run the event loop.
+
+    ``measure`` and ``rest`` begin slices: with the wrappers at work, and with wrappers that only
+    call on. The two kinds take turns, so that what changes slowly meets both alike.
+    """
 
     def __init__(self, stages: Stages) -> None:
         self._missing = missing(stages)
@@ -25,29 +47,41 @@ class Recorder:
         self._watch = Stopwatch(names, [DISK] if DISK in names else [])
         for stage, owner, method in functions(stages):
             setattr(owner, method, self._watch.wrap(getattr(owner, method), stage))
-        self.begin()
+        self._watch.on = False
+        self._slice: Slice | None = None
+        self._on, self._off = Slice(), Slice()
+        self._begun_s, self._threads = 0.0, _threads()
 
-    def begin(self) -> None:
-        """The measurement begins now."""
-        self._watch.reset()
-        self._begun_s, self._threads = time.monotonic(), _threads()
+    def measure(self) -> None:
+        """Begin a slice in which stages are measured."""
+        self._end()
+        self._slice, self._watch.on = self._on, True
 
-    def end(self) -> dict[str, Any]:
-        """What was used since ``begin``. All CPU in nanoseconds."""
-        watch = self._watch
-        threads, wall_s = _used(self._threads, _threads()), time.monotonic() - self._begun_s
-        raw, calls = watch.raw_ns(), watch.calls()
-        # Now, not before: it takes the thread for a while.
-        stages, wrappers = watch.corrected_ns(*calibrate(CALIBRATION_ROUNDS))
+    def rest(self) -> None:
+        """Begin a slice in which they are not."""
+        self._end()
+        self._slice, self._watch.on = self._off, False
+
+    def stop(self) -> dict[str, Any]:
+        """End the last slice: what was used in both kinds, in nanoseconds."""
+        self._end()
+        self._slice, self._watch.on = None, False
+        overhead, total = self._watch.overhead_ns(*calibrate(CALIBRATION_ROUNDS))
         return {
-            "wall": wall_s * 1e9,
-            "threads": threads,
-            "stages": stages,
-            "stages_with_wrappers": raw,
-            "calls": calls,
-            "wrappers": wrappers,
+            "on": asdict(self._on),
+            "off": asdict(self._off),
+            "stages": self._watch.raw_ns(),
+            "overhead": overhead,
+            "overhead_in_all": total,
+            "calls": self._watch.calls(),
             "missing": self._missing,
         }
+
+    def _end(self) -> None:
+        threads, now_s = _threads(), time.monotonic()
+        if self._slice is not None:
+            self._slice.add((now_s - self._begun_s) * 1e9, _used(self._threads, threads))
+        self._threads, self._begun_s = threads, now_s
 
 
 def _threads() -> dict[int, dict[str, Any]]:
@@ -72,10 +106,12 @@ def _threads() -> dict[int, dict[str, Any]]:
     return found
 
 
-def _used(before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]]) -> list[Any]:
+def _used(
+    before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]]
+) -> list[dict[str, Any]]:
     """What each thread has used since; one that has ended meanwhile is left out."""
-    used = []
+    found = []
     for tid, now in after.items():
         old = before.get(tid, {})
-        used.append({"name": now["name"]} | {k: now[k] - old.get(k, 0) for k in now if k != "name"})
-    return used
+        found.append({"name": now["name"]} | {key: now[key] - old.get(key, 0) for key in COUNTED})
+    return found

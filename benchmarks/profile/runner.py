@@ -8,27 +8,32 @@ Method. The load (w1 to w4) runs twice, each time on three fresh controllers as 
 the CPU's clock.
 
 *By stage*: the same program whose functions in ``stages.py`` are wrapped. A stage's time is the self
-time of its functions, in CPU time of the loop's thread (see ``stopwatch.py``); what the wrappers
-cost is measured in the same process and taken off. CPU of threads comes from the scheduler
-(``/proc/PID/task/*/schedstat``), exact to the nanosecond. The remainder of the loop's thread is a
-row of its own, so that the rows add up to the process's CPU.
+time of its functions, in CPU time of the loop's thread (see ``stopwatch.py``). CPU of threads comes
+from the scheduler (``/proc/PID/task/*/schedstat``), exact to the nanosecond. The remainder of the
+loop's thread is a row of its own, so that the rows add up to the process's CPU.
 
-Errors. The profile's sum beside the plain run's CPU shows what the correction misses, and what two
-runs differ by anyway: 5 to 10 % on a quiet machine. A stage that is entered for each write (decide,
-fold, encode) may be off by a tenth of a microsecond for each entrance. The kernel's share comes from
+The wrappers cost CPU, more than they do in a loop of their own. So slices of 0.25 s with and without
+measuring take turns in all processes at once. The difference in CPU a write between the two is what
+the wrappers cost; it is taken off each stage in proportion to its entrances.
+
+Errors. The sum stands beside the CPU of the slices without measuring: the two differ when the
+wrappers seem to cost less than with warm caches, or more than four times that, which noise can do
+in a short run. In those slices a wrapper still calls on, for 0.1 us. The kernel's share comes from
 ticks of 4 ms: its error is printed. Stages include what their calls spend in the kernel: page
-faults, and all of the disk's.
+faults, and all of the disk's. CPU a write itself depends on what else the machine does: compare
+tables of one hour only.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,16 +41,19 @@ import typer
 import uvloop
 from rich.console import Console
 
-from benchmarks.load import LOADS, measure
+from benchmarks.load import LOADS, Load, Writes, measure
 from benchmarks.nodes import Quorum
 from benchmarks.profile.attribution import attribute, mean
+from benchmarks.profile.node import MEASURE, REST, STOP
 from benchmarks.profile.perf import Sampling
 from benchmarks.profile.recorder import Recorder
 from benchmarks.profile.stages import CLIENT
 from benchmarks.profile.tables import ROLES, show
 from benchmarks.stats import cpu_s
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 WAIT_S = 20.0
+SLICE_S = 0.25
 PROFILED = [sys.executable, "-m", "benchmarks.profile.node"]
 
 Result = dict[str, Any]
@@ -86,34 +94,78 @@ def plain(name: str, directory: Path, seconds: float) -> Result:
     }
 
 
+class Slices:
+    """Has all processes measure and rest in turn, and counts the writes of both kinds."""
+
+    def __init__(self, load: Load, pids: list[int]) -> None:
+        self.recorder = Recorder(CLIENT)
+        self.writes = {True: 0, False: 0}
+        self._load, self._pids = load, pids
+        self._requests, self._counted = 0, 0
+        self._writes = Writes(load)
+        self._on = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.recorded: Result = {}
+
+    def next(self) -> pb.ControllerRequest:
+        """One request; as many are in flight at any time, so those made are those finished."""
+        self._requests += 1
+        return self._writes.next()
+
+    def begin(self) -> None:
+        """Begin with a measured slice."""
+        self._counted = self._requests
+        self._turn(on=True)
+
+    def _turn(self, *, on: bool) -> None:
+        self._count()
+        self._on = on
+        self._signal(MEASURE if on else REST)
+        (self.recorder.measure if on else self.recorder.rest)()
+        self._timer = asyncio.get_running_loop().call_later(SLICE_S, partial(self._turn, on=not on))
+
+    def end(self) -> None:
+        """End the last slice."""
+        assert self._timer is not None
+        self._timer.cancel()
+        self._count()
+        self._signal(STOP)
+        self.recorded = self.recorder.stop()
+
+    def _count(self) -> None:
+        self.writes[self._on] += (self._requests - self._counted) * self._load.batch
+        self._counted = self._requests
+
+    def _signal(self, number: int) -> None:
+        for pid in self._pids:
+            os.kill(pid, number)
+
+
 def by_stage(name: str, directory: Path, seconds: float) -> Result:
     """Writes a second, and what each role's processes have recorded."""
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["BENCH_PROFILE"] = scratch
         with Quorum(directory, program=PROFILED) as quorum:
             leader, pids = quorum.leader(), quorum.pids
-            recorder, client = Recorder(CLIENT), {}
-
-            def begin() -> None:
-                for pid in pids:
-                    os.kill(pid, signal.SIGUSR1)
-                recorder.begin()
-
-            def end() -> None:
-                for pid in pids:
-                    os.kill(pid, signal.SIGUSR2)
-                client.update(recorder.end())
-
-            address = quorum.endpoints[leader - 1]
-            done = uvloop.run(
-                measure(LOADS[name], [address], pids, seconds=seconds, at_begin=begin, at_end=end)
+            slices = Slices(LOADS[name], pids)
+            run = measure(
+                LOADS[name],
+                [quorum.endpoints[leader - 1]],
+                pids,
+                seconds=seconds,
+                writes=slices,
+                at_begin=slices.begin,
+                at_end=slices.end,
             )
+            done = uvloop.run(run)
             found = {pid: _read(Path(scratch) / f"{pid}.json") for pid in pids}
-    found[os.getpid()] = client
+    found[os.getpid()] = slices.recorded
+    roles = _roles(pids, leader)
     return {
-        "writes": done["writes"],
+        "writes_measured": slices.writes[True],
+        "writes_between": slices.writes[False],
         "writes_per_s": done["writes_per_s"],
-        "recorded": {role: [found[pid] for pid in of] for role, of in _roles(pids, leader).items()},
+        "recorded": {role: [found[pid] for pid in of] for role, of in roles.items()},
     }
 
 
@@ -149,7 +201,12 @@ def main(
         print(json.dumps({"workload": workload, "plain": whole, "by_stage": stages}, indent=1))
         return
     profiles = {
-        role: mean([attribute(one, stages["writes"]) for one in recorded])
+        role: mean(
+            [
+                attribute(one, stages["writes_measured"], stages["writes_between"])
+                for one in recorded
+            ]
+        )
         for role, recorded in stages["recorded"].items()
     }
     lacking = sorted(

@@ -8,7 +8,9 @@ wall time to whatever stage it is in, so over many spans each stage gets its fai
 A stage that waits (``DISK``) is a span of its own: its wall time is no measure of its CPU.
 
 The wrappers cost CPU themselves. ``calibrate`` measures what one wrapped call adds to its own stage
-and to that of its caller; ``Stopwatch.corrected`` takes it off.
+and to that of its caller, with warm caches; ``Stopwatch.overhead_ns`` multiplies. In a busy process
+a call costs more than that: ``attribution.py`` finds out how much, from slices in which the wrappers
+do nothing (``on`` is false).
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class Stopwatch:
         self.stages = ("", *stages)
         self._waiting = {self.stages.index(name) for name in waiting}
         self._thread = threading.get_ident()
+        self.on = True
         self._stage = OUTSIDE
         self._since_wall = self._since_cpu = 0
         self.reset()
@@ -65,7 +68,7 @@ class Stopwatch:
         @functools.wraps(function)
         def measured(*args: Any, **kwargs: Any) -> Any:
             before = self._stage
-            if before == index or ident() != own_thread:
+            if not self.on or before == index or ident() != own_thread:
                 return function(*args, **kwargs)
             if alone or before == OUTSIDE:
                 self._begin(index, before)
@@ -120,17 +123,17 @@ class Stopwatch:
         both = (a + b for a, b in zip(self._spans, self._changes, strict=True))
         return dict(list(zip(self.stages, both, strict=True))[1:])
 
-    def corrected_ns(self, span: Cost, change: Cost) -> tuple[dict[str, float], float]:
-        """CPU by stage without the wrappers' own; and what they have cost in all."""
+    def overhead_ns(self, span: Cost, change: Cost) -> tuple[dict[str, float], float]:
+        """What the wrappers' own CPU is of each stage's time; and what it is in all, outside the
+        stages included.
+        """
         found: dict[str, float] = {}
         for index, name in enumerate(self.stages):
             own = span.own * self._spans[index] + change.own * self._changes[index]
             around = span.caller * self._left_by_span[index]
-            around += change.caller * self._left_by_change[index]
-            found[name] = max(0.0, self._cpu_ns[index] - own - around)
+            found[name] = own + around + change.caller * self._left_by_change[index]
+        total = sum(found.values())
         del found[""]
-        total = sum(self._spans) * (span.own + span.caller)
-        total += sum(self._changes) * (change.own + change.caller)
         return found, total
 
 

@@ -24,7 +24,8 @@ def show(
 ) -> None:
     """Both tables, and what they are worth."""
     title = f"{workload}: microseconds of CPU a write, by stage"
-    console.print(_table(title, stage_rows(profiles, plain["cpu_us"])))
+    console.print(title)
+    console.print(_table(stage_rows(profiles)))
     sampled = {
         role: binaries(samples, plain["cpu_us"][role], KINDS)
         for role, samples in plain["samples"].items()
@@ -34,21 +35,21 @@ def show(
         counts = ", ".join(f"{role} {sum(plain['samples'][role].values())}" for role in ROLES)
         rows = [(kind, [sampled[role][kind] for role in ROLES]) for kind in (*KINDS, "other")]
         title = f"{workload}: the same CPU by binary, plain run (perf; samples: {counts})"
-        console.print(_table(title, [(name, _numbers(found)) for name, found in rows]))
+        console.print(title)
+        console.print(_table([(name, _numbers(found)) for name, found in rows]))
     else:
         console.print("No table by binary: perf took no samples on this machine.")
     console.print(
-        f"Writes/s: plain {plain['writes_per_s']:,}, with wrappers {profiled_per_s:,}. Stages are"
+        f"Writes/s: plain run {plain['writes_per_s']:,}, run by stage {profiled_per_s:,}. Stages are"
         " self times in CPU of the loop's thread, without the wrappers' own cost; the follower's"
-        " column is the mean of both. A process's sum differs from the plain run by what two runs"
-        " differ by and by what the correction misses."
+        " column is the mean of both."
     )
     if lacking:
         console.print(f"Not in this build, so part of their callers: {', '.join(lacking)}")
 
 
 def stage_rows(
-    profiles: Mapping[str, Profile], plain_us: Mapping[str, float]
+    profiles: Mapping[str, Profile],
 ) -> list[tuple[str, list[str]]]:
     """Rows with a cell for each role; a stage that a role lacks has an empty one."""
     names = list(dict.fromkeys(name for role in ROLES for name in profiles[role].rows))
@@ -61,17 +62,17 @@ def stage_rows(
     return [
         *rows,
         ("sum", _numbers([one.total for one in of])),
-        ("the process, plain run", _numbers([plain_us[role] for role in ROLES])),
+        ("the process in slices without measuring", _numbers([one.unmeasured for one in of])),
         (
-            "sum against plain run",
-            [
-                f"{100 * (profiles[role].total / max(1e-9, plain_us[role]) - 1):+.0f} %"
-                for role in ROLES
-            ],
+            "sum against these",
+            [f"{100 * (one.total / max(1e-9, one.unmeasured) - 1):+.0f} %" for one in of],
         ),
         (KERNEL, [f"{one.kernel:.1f} ± {one.kernel_error:.1f}" for one in of]),
         (IDLE, _numbers([one.idle for one in of])),
-        ("taken off: the wrappers", _numbers([one.wrappers for one in of])),
+        (
+            "taken off: the wrappers (times warm cost)",
+            [f"{one.overhead:.1f} ({one.factor:.1f})" for one in of],
+        ),
     ]
 
 
@@ -83,8 +84,8 @@ def _numbers(numbers: Sequence[float]) -> list[str]:
     return [f"{number:.1f}" for number in numbers]
 
 
-def _table(title: str, rows: Sequence[tuple[str, Sequence[str]]]) -> Table:
-    table = Table(title=title, title_justify="left")
+def _table(rows: Sequence[tuple[str, Sequence[str]]]) -> Table:
+    table = Table()
     table.add_column("")
     for role in ROLES:
         table.add_column(role, justify="right")
