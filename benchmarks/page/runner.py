@@ -79,7 +79,9 @@ def attempt(side: Side, measure: Callable[[], Any]) -> None:
     try:
         found = measure()
     except Exception as error:
-        side.failures.append(f"{type(error).__name__}: {error}"[:SAID_MAX])
+        # Ours of a child says its own kind of error.
+        kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
+        side.failures.append(f"{kind}{error}"[:SAID_MAX])
     else:
         if found is not None:
             side.results.append(found)

@@ -137,7 +137,7 @@ def test_both_sides_take_turns_and_run_as_often(
     found = runner.measure_entry("w1", 1, 3, tmp_path, "etcd")
     assert order == ["ours", "theirs"] * 3
     assert (len(found.ours.results), len(found.theirs.results)) == (2, 3)
-    assert found.ours.failures == ["RuntimeError: no leader"]
+    assert found.ours.failures == ["no leader"]
 
 
 def test_a_run_beside_others_is_repeated_but_not_for_ever(
