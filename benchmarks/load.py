@@ -47,7 +47,7 @@ LOADS = {
 class Requests(Protocol):
     """Makes requests."""
 
-    def next(self) -> pb.ControllerRequest:
+    def next(self) -> pb.ControllerRequest | ConfigWrite:
         """One more."""
 
 
@@ -100,7 +100,7 @@ async def measure(
     clients = [
         ControllerClient(transport, bootstrap, rng=random.Random(i)) for i in range(load.clients)
     ]
-    writes = writes or Writes(load)
+    requests: Requests = writes or Writes(load)
     clock = time.perf_counter
     begin = clock() + warm_s
     end = begin + seconds
@@ -113,7 +113,7 @@ async def measure(
             sent = clock()
             if sent >= end:
                 return
-            check(await client.send(writes.next(), 30.0))
+            check(await client.send(requests.next(), 30.0))
             done = clock()
             if begin <= done < end:
                 taken.append(done - sent)

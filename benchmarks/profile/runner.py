@@ -50,7 +50,7 @@ from benchmarks.profile.recorder import Recorder
 from benchmarks.profile.stages import CLIENT
 from benchmarks.profile.tables import ROLES, show
 from benchmarks.stats import cpu_s
-from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.config_writes.messages import ConfigWrite
 
 WAIT_S = 20.0
 SLICE_S = 0.25
@@ -107,7 +107,7 @@ class Slices:
         self._timer: asyncio.TimerHandle | None = None
         self.recorded: Result = {}
 
-    def next(self) -> pb.ControllerRequest:
+    def next(self) -> ConfigWrite:
         """One request; as many are in flight at any time, so those made are those finished."""
         self._requests += 1
         return self._writes.next()

@@ -18,7 +18,7 @@ REST = "rest"
 
 NODE: Stages = {
     "intake and parse": (
-        "raftlog.transport.conversations:RepeatedWire.decode",
+        "raftlog.transport.conversations:RequestsWire.decode",
         "raftlog.transport.conversations:RepeatedWire.cut",
         "raftlog.transport.conversations:SingleWire.decode",
         "raftlog.transport.base_link:BaseLink.deliver",
@@ -31,13 +31,16 @@ NODE: Stages = {
     ),
     "fold": (
         "controller.state.epoch_log:EpochLog.add",
+        "controller.state.epoch_log:EpochLog.add_configs",
         "controller.state.epoch_log:EpochLog.cut",
         "controller.state.epoch_log:EpochLog.commit",
         "raftlog.metadata.fold:ImageBuilder.apply_batch",
+        "raftlog.metadata.fold:ImageBuilder.apply_configs",
         "raftlog.metadata.fold:ImageBuilder.apply_chunk",
     ),
     "encode": (
         "controller.state.chunk:ChunkBuilder.add",
+        "controller.state.chunk:ChunkBuilder.add_configs",
         "controller.state.chunk:ChunkBuilder.cut",
     ),
     "round": (
@@ -48,6 +51,8 @@ NODE: Stages = {
     ),
     "reply": (
         "controller.service.answers:Answers.parked",
+        "controller.service.answers:Answers.parked_group",
+        "raftlog.transport.conversations:ResponsesWire.encode",
         "controller.service.parking:Parking.park",
         "controller.service.announcements:Announcements.committed",
         "controller.service.announcements:Announcements._after_commit",
@@ -71,7 +76,7 @@ CLIENT: Stages = {
     ),
     "resolve": (
         "raftlog.transport.rpc_client:RpcClient.received",
-        "raftlog.client.routed_call:RoutedCall.answered",
+        "raftlog.client.routed_call:RoutedCall.set_result",
     ),
 }
 
