@@ -10,6 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from controller.disk.snapshot_generator import SnapshotGenerator, SnapshotLoad
+from controller.service.claim_watch import ClaimWatch
 from controller.service.leadership import Leadership
 from controller.service.node import ControllerNode
 from controller.service.parking import Parked
@@ -45,6 +46,7 @@ class CatchUp:
         self._send, self._claimed, self._wake = send, claimed, wake
         self._call_later = call_later
         self._fold_timer: Timer | None = None
+        self._claim_watch = ClaimWatch()
 
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
         """Load a snapshot. Until that is done, the node folds nothing and does not claim."""
@@ -61,10 +63,16 @@ class CatchUp:
         )
         self._wake()
 
+    def leader_changed(self, leader_id: int, epoch: int) -> None:
+        """Another leader is known, or none (-1)."""
+        elected = leader_id >= 0 and self._node.replica.last_epoch < epoch
+        self._claim_watch.leader_changed(elected=elected, now=self._node.now())
+
     def fold_soon(self) -> None:
         """Fold what is committed now. No answer depends on a standby's image: fold it once the
         acknowledgement is on its way, for several commits at once.
         """
+        self._claim_watch.committed(self._node.committed_end)
         if self._fold_timer is None and not self._node.closed:
             self._fold_timer = self._call_later(STANDBY_FOLD_S, self._fold)
 
@@ -81,13 +89,22 @@ class CatchUp:
         if node.load is not None:
             self._load_slice(node.load)
         elif node.leadership is None:
-            if not node.committed.advance(node.replica, node.committed_end):
-                self._wake()
+            self._fold_slice()
         elif node.leadership.decider is None:
             self._claim(node.leadership)
         else:
             return False
         return True
+
+    def _fold_slice(self) -> None:
+        node = self._node
+        behind = node.committed_end - 1 - node.committed.offset
+        if self._claim_watch.waits(behind, node.now()):
+            # Asked again now and then: the leader may be done sooner.
+            if self._fold_timer is None:
+                self._fold_timer = self._call_later(STANDBY_FOLD_S, self._fold)
+        elif not node.committed.advance(node.replica, node.committed_end):
+            self._wake()
 
     def _load_slice(self, load: SnapshotLoad) -> None:
         node, image = self._node, load.step()

@@ -266,6 +266,7 @@ class ControllerService:
         """Remember the leader that clients are redirected to."""
         directory = self.node.directory
         directory.leader_id, directory.leader_epoch = leader_id, epoch
+        self._catch_up.leader_changed(leader_id, epoch)
         if leader_id not in (-1, self.quorum.node_id):
             self.successor.set()
             self.hand_over.successor_known()

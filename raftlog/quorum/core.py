@@ -154,6 +154,11 @@ class QuorumCore:
         return self._node.high_watermark
 
     @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record, in the log or below its start; 0: there never was one."""
+        return self._node.log.last_epoch
+
+    @property
     def log_start_offset(self) -> int:
         """The first offset of the log."""
         return self._node.log.start

@@ -151,6 +151,11 @@ class Replica(PeerListener):
         return self._log.end_offset
 
     @property
+    def last_epoch(self) -> int:
+        """Of the last record, in the log or below its start; 0: there never was one."""
+        return self.core.last_epoch
+
+    @property
     def generation(self) -> int:
         """Of the log."""
         return self._log.generation
