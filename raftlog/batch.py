@@ -57,6 +57,10 @@ class RecordData(NamedTuple):
     body: bytes
 
 
+Body = tuple[int, int, bytes]
+"""The same without a name: (type, version, body)."""
+
+
 class BatchHeader(NamedTuple):
     """A batch without its records.
 
@@ -313,7 +317,7 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
     return Scan(expected, tuple(runs), timestamp_ms, tuple(control_at))
 
 
-def bodies(chunk: bytes, header: BatchHeader) -> Iterator[tuple[int, int, bytes]]:
+def bodies(chunk: bytes, header: BatchHeader) -> Iterator[Body]:
     """(type, version, body) of each record of one batch of a chunk.
 
     Raises CorruptLogError if they do not fill the batch.

@@ -22,7 +22,7 @@ from raftlog.config_writes.messages import ConfigWrites
 from raftlog.metadata.entities import Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image, ImageView
-from raftlog.metadata.records import Record, decoded
+from raftlog.metadata.records import Record
 from raftlog.wire.common.v1 import common_pb2
 
 _NOBODY = common_pb2.ClientIdentity()
@@ -127,9 +127,9 @@ class EpochLog:
         pending = self._pending
         self._inherited_bytes += len(chunk)
         for header in batch.headers(chunk, verify=False):
-            records = [decoded(data) for data in batch.records(chunk, header)]
-            pending.apply_decoded(header, records)
-            self._lao.proposed(records, header.base_offset)
+            bodies = list(batch.bodies(chunk, header))
+            pending.apply_bodies(header, bodies)
+            self._lao.inherited(bodies, header.base_offset)
 
     def claimed(self) -> None:
         """The whole log is inherited, this epoch's first record included."""

@@ -34,9 +34,10 @@ from typing import Any
 
 from controller.visibility.lao_view import LaoView
 from controller.visibility.registrations import Registration
+from raftlog.batch import Body
 from raftlog.metadata.causes import UNVOUCHED, cause_of
 from raftlog.metadata.image import Image
-from raftlog.metadata.records import Record, RecordType
+from raftlog.metadata.records import Record, RecordType, parse_body
 from raftlog.metadata.versions import heartbeats_in_force
 
 _MEMBERSHIP_TYPES = frozenset(
@@ -69,8 +70,7 @@ class LaoTracker(LaoView):
         self._log_end = image.offset + 1
 
     def proposed(self, records: Sequence[Record], base_offset: int) -> None:
-        """One batch at the log end: first those of the inherited tail, then every one of this
-        controller's own.
+        """One batch of this controller's own at the log end.
 
         Raises ValueError if a batch was left out: a membership change could hide in it.
         """
@@ -83,6 +83,19 @@ class LaoTracker(LaoView):
         if changed:
             # The first member raises both minima at once: they are what the next broker to join is
             # checked against.
+            self._advance()
+
+    def inherited(self, bodies: Sequence[Body], base_offset: int) -> None:
+        """One batch of the inherited tail, all of which comes before any other; most of its records
+        are nobody's membership, and need not be parsed.
+
+        Raises ValueError as ``proposed`` does.
+        """
+        self.passed(len(bodies), base_offset)
+        changes = [body for body in bodies if body[0] in _MEMBERSHIP_TYPES]
+        for type_, version, body in changes:
+            self._membership_changed(type_, parse_body(type_, version, body), self._log_end)
+        if changes:
             self._advance()
 
     def passed(self, count: int, base_offset: int) -> None:

@@ -145,7 +145,7 @@ def with_cause(broker: Broker, said: int) -> Broker:
     return kind(*values)
 
 
-class Topic(msgspec.Struct, frozen=True, array_like=True):
+class Topic(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One topic.
 
     Its partitions are 0 .. partition_count-1; the count is derived and not part of the hash.
@@ -156,7 +156,7 @@ class Topic(msgspec.Struct, frozen=True, array_like=True):
     partition_count: int
 
 
-class Partition(msgspec.Struct, frozen=True, array_like=True):
+class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One partition. ``leader`` -1: none."""
 
     topic_id: bytes

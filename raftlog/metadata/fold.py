@@ -7,15 +7,17 @@ Why: docs/decisions/020-one-fold-everywhere.md
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, starmap
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.config_writes import codec
 from raftlog.config_writes.messages import Change
-from raftlog.metadata import pmap, versions
+from raftlog.metadata import versions
 from raftlog.metadata.acl_fold import add_entry, remove_entry
 from raftlog.metadata.causes import OLD_TEXT_OF, Cause
 from raftlog.metadata.clients import close_client, fold_identity, open_client
@@ -36,11 +38,14 @@ from raftlog.metadata.entities import (
 )
 from raftlog.metadata.export_cursors import fold_export_cursor
 from raftlog.metadata.hostnames import fold_hostname
-from raftlog.metadata.image import FoldError, ImageDraft, PartitionKey
+from raftlog.metadata.image import FoldError, ImageDraft
+from raftlog.metadata.new_partitions import NotNextError, put_new
 from raftlog.metadata.records import Record, RecordType, UnknownRecordError, parse_body
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 _CAUSES: frozenset[int] = frozenset(Cause)
+RUN_RECORDS_MIN = 3
+"""In a batch of fewer there is no run of records of one type that would be worth looking for."""
 
 
 class ImageBuilder(ImageDraft):
@@ -70,8 +75,11 @@ class ImageBuilder(ImageDraft):
                 f"batch at offset {base_offset} does not follow the image at {self.offset}"
             )
         self.timestamp_ms = timestamp_ms
-        for index, record in enumerate(records):
-            apply(self, record.type, record.message, base_offset + index, epoch)
+        if len(records) < RUN_RECORDS_MIN:
+            for index, record in enumerate(records):
+                apply(self, record.type, record.message, base_offset + index, epoch)
+        else:
+            _apply_runs(self, records, _messages, base_offset, epoch)
         self.offset, self.epoch = base_offset + len(records) - 1, epoch
         if client_id:
             fold_identity(self, client_id, sequence, all_below_done, self.offset, epoch)
@@ -119,22 +127,43 @@ class ImageBuilder(ImageDraft):
 
         The hot path of every node that did not make the records itself.
         """
+        changes = codec.decoded(chunk, header)
+        if changes is None:
+            self.apply_bodies(header, batch.bodies(chunk, header))
+            return
+        self.apply_configs(
+            changes,
+            base_offset=header.base_offset,
+            epoch=header.epoch,
+            timestamp_ms=header.timestamp_ms,
+        )
+        self._remember_write(header)
+
+    def apply_bodies(self, header: batch.BatchHeader, bodies: Iterable[batch.Body]) -> None:
+        """Fold one batch of the log, taken apart. Raises FoldError, UnknownRecordError."""
         offset = header.base_offset
         if offset != self.offset + 1:
             raise FoldError(f"batch at offset {offset} does not follow the image at {self.offset}")
         epoch, self.timestamp_ms = header.epoch, header.timestamp_ms
-        changes = codec.decoded(chunk, header)
-        if changes is not None:
-            change_configs(self, changes)
-            offset += len(changes)
-        else:
-            for type_, version, body in batch.bodies(chunk, header):
+        if header.record_count < RUN_RECORDS_MIN:
+            for type_, version, body in bodies:
                 apply(self, type_, parse_body(type_, version, body), offset, epoch)
                 offset += 1
-        self.offset, self.epoch = offset - 1, epoch
+        else:
+            _apply_runs(self, bodies, _parsed, offset, epoch)
+        self.offset, self.epoch = header.last_offset, epoch
+        self._remember_write(header)
+
+    def _remember_write(self, header: batch.BatchHeader) -> None:
+        """What a numbered write leaves behind, its records folded."""
         if header.client_id:
             fold_identity(
-                self, header.client_id, header.sequence, header.all_below_done, offset - 1, epoch
+                self,
+                header.client_id,
+                header.sequence,
+                header.all_below_done,
+                header.last_offset,
+                header.epoch,
             )
 
 
@@ -149,9 +178,45 @@ def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) 
     try:
         handler(image, message, offset, epoch)
     except KeyError as error:
-        raise FoldError(
-            f"record {RecordType(type_).name} at offset {offset} names {error}, which is not there"
-        ) from error
+        raise _not_there(type_, offset, error) from error
+
+
+Of = TypeVar("Of", bound=tuple[Any, ...])
+"""What holds a record, its type first."""
+
+
+def _apply_runs(
+    image: ImageDraft,
+    records: Iterable[Of],
+    messages: Callable[[Iterable[Of]], Iterable[Any]],
+    offset: int,
+    epoch: int,
+) -> None:
+    """Fold records as ``apply`` does: those of one type in one go where that is cheaper."""
+    for type_, run in groupby(records, _TYPE):
+        if type_ == RecordType.PARTITION:
+            offset += _partitions(image, messages(run), offset)
+        else:
+            for message in messages(run):
+                apply(image, type_, message, offset, epoch)
+                offset += 1
+
+
+_TYPE: Callable[[tuple[Any, ...]], int] = itemgetter(0)
+
+
+def _messages(records: Iterable[Record]) -> Iterable[Any]:
+    return map(attrgetter("message"), records)
+
+
+def _parsed(bodies: Iterable[batch.Body]) -> Iterable[Any]:
+    return starmap(parse_body, bodies)
+
+
+def _not_there(type_: int, offset: int, error: KeyError) -> FoldError:
+    return FoldError(
+        f"record {RecordType(type_).name} at offset {offset} names {error}, which is not there"
+    )
 
 
 def _register_broker(
@@ -230,36 +295,57 @@ def _topic(image: ImageDraft, message: pb.TopicRecord, offset: int, epoch: int) 
 
 
 def _partition(image: ImageDraft, message: pb.PartitionRecord, offset: int, epoch: int) -> None:
-    topic = image.topics[message.topic_id]
-    key = (message.topic_id, message.partition_id)
-    if message.partition_id != topic.partition_count:
+    _partitions(image, (message,), offset)
+
+
+def _partitions(
+    image: ImageDraft, messages: Iterable[pb.PartitionRecord], first_offset: int
+) -> int:
+    """Fold PartitionRecords that follow each other in one batch; how many.
+
+    Raises FoldError, of the first that does not fit.
+    """
+    count = 0
+
+    def partitions() -> Iterator[Partition]:
+        nonlocal count
+        topic_id = b""
+        for message in messages:
+            count += 1
+            if message.topic_id != topic_id:
+                # One object for all of a topic.
+                topic_id = message.topic_id
+            # Sliced, and cut in C: a tuple of the field itself would ask for each item.
+            replicas, isr = tuple(message.replicas[:]), tuple(message.isr[:])
+            yield Partition(
+                topic_id,
+                message.partition_id,
+                replicas,
+                replicas if isr == replicas else isr,
+                tuple(message.removing_replicas[:]),
+                tuple(message.adding_replicas[:]),
+                message.leader,
+                message.leader_recovery_state,
+                message.leader_epoch,
+                message.partition_epoch,
+            )
+
+    try:
+        put_new(image, partitions())
+    except NotNextError as error:
         raise FoldError(
-            f"partition {message.partition_id} of {topic.name!r} at offset {offset} is not the next"
-            f" one, {topic.partition_count}"
-        )
-    partition = Partition(
-        message.topic_id,
-        message.partition_id,
-        tuple(message.replicas),
-        tuple(message.isr),
-        tuple(message.removing_replicas),
-        tuple(message.adding_replicas),
-        message.leader,
-        message.leader_recovery_state,
-        message.leader_epoch,
-        message.partition_epoch,
-    )
-    image.topics[message.topic_id] = Topic(topic.id, topic.name, topic.partition_count + 1)
-    image.partitions[key] = partition
-    image.replace("partition", (), None, partition)
-    for broker_id in partition.replicas:
-        _index(image, broker_id, key, present=True)
+            f"partition {error.index} of {error.topic!r} at offset {first_offset + count - 1} is"
+            f" not the next one, {error.following}"
+        ) from error
+    except KeyError as error:
+        raise _not_there(RecordType.PARTITION, first_offset + count - 1, error) from error
+    return count
 
 
 def changed_partition(old: Partition, message: pb.PartitionChangeRecord) -> Partition:
     """What a PartitionChangeRecord makes of a partition."""
     has = message.HasField
-    replicas = tuple(message.replicas.ids) if has("replicas") else old.replicas
+    replicas = tuple(message.replicas.ids[:]) if has("replicas") else old.replicas
     # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a
     # replica goes.
     new_leadership = has("leader") or (
@@ -272,7 +358,7 @@ def changed_partition(old: Partition, message: pb.PartitionChangeRecord) -> Part
         old.topic_id,
         old.index,
         replicas,
-        tuple(message.isr.ids) if has("isr") else old.isr,
+        tuple(message.isr.ids[:]) if has("isr") else old.isr,
         tuple(message.removing_replicas.ids) if has("removing_replicas") else old.removing_replicas,
         tuple(message.adding_replicas.ids) if has("adding_replicas") else old.adding_replicas,
         message.leader if has("leader") else old.leader,
@@ -294,38 +380,24 @@ def _partition_change(
     new = changed_partition(old, message)
     image.partitions[key] = new
     image.replace("partition", (), old, new)
-    if new.replicas != old.replicas:
+    if new.replicas is not old.replicas and new.replicas != old.replicas:
         for broker_id in sorted(set(old.replicas) - set(new.replicas)):
-            _index(image, broker_id, key, present=False)
+            image.replicas_of.remove(broker_id, key)
         for broker_id in sorted(set(new.replicas) - set(old.replicas)):
-            _index(image, broker_id, key, present=True)
-
-
-def _index(image: ImageDraft, broker_id: int, key: tuple[bytes, int], *, present: bool) -> None:
-    held = (image.replicas_of.get(broker_id) or pmap.empty()).mutate()
-    if present:
-        held[key] = None
-    else:
-        del held[key]
-    image.replicas_of[broker_id] = held.finish()
+            image.replicas_of.add(broker_id, key)
 
 
 def _remove_topic(
     image: ImageDraft, message: pb.RemoveTopicRecord, offset: int, epoch: int
 ) -> None:
     topic = image.topics[message.topic_id]
-    held: dict[int, pmap.Mutation[PartitionKey, None]] = {}
     for index in range(topic.partition_count):
         key = (topic.id, index)
         partition = image.partitions[key]
         for broker_id in partition.replicas:
-            if broker_id not in held:
-                held[broker_id] = image.replicas_of[broker_id].mutate()
-            del held[broker_id][key]
+            image.replicas_of.remove(broker_id, key)
         del image.partitions[key]
         image.replace("partition", (), partition, None)
-    for broker_id, left in held.items():
-        image.replicas_of[broker_id] = left.finish()
     del image.topics[topic.id]
     del image.topic_ids[topic.name]
     image.replace("topic", (topic.id,), topic.name, None)

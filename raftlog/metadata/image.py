@@ -31,6 +31,7 @@ from raftlog.metadata.entities import (
     bytes_hash,
     entity_bytes,
 )
+from raftlog.metadata.replica_index import ReplicaIndex, Replicas
 
 PartitionKey = tuple[bytes, int]
 ConfigKey = tuple[int, str]
@@ -59,7 +60,7 @@ class Image:
     topics: pmap.Map[bytes, Topic] = field(default_factory=pmap.empty)
     topic_ids: pmap.Map[str, bytes] = field(default_factory=pmap.empty)
     partitions: pmap.Map[PartitionKey, Partition] = field(default_factory=pmap.empty)
-    replicas_of: pmap.Map[int, pmap.Map[PartitionKey, None]] = field(default_factory=pmap.empty)
+    replicas_of: pmap.Map[int, Replicas] = field(default_factory=pmap.empty)
     """For each broker the partitions it has a replica of, so that fencing it touches only those."""
     configs: pmap.Map[ConfigKey, dict[str, str]] = field(default_factory=pmap.empty)
     """(resource type, resource name) -> its keys. The dicts are never changed in place."""
@@ -108,8 +109,8 @@ class ImageView(Protocol):
         """(topic id, index) -> Partition."""
 
     @property
-    def replicas_of(self) -> pmap.Lookup[int, pmap.Map[PartitionKey, None]]:
-        """Broker id -> map of (topic id, index)."""
+    def replicas_of(self) -> pmap.Lookup[int, Replicas]:
+        """Broker id -> set of (topic id, index)."""
 
     @property
     def configs(self) -> pmap.Lookup[ConfigKey, dict[str, str]]:
@@ -185,7 +186,7 @@ class ImageDraft:
         self.topics = base.topics.mutate()
         self.topic_ids = base.topic_ids.mutate()
         self.partitions = base.partitions.mutate()
-        self.replicas_of = base.replicas_of.mutate()
+        self.replicas_of = ReplicaIndex(base.replicas_of)
         self.configs = base.configs.mutate()
         self.applied = base.applied.mutate()
         self.clients = base.clients.mutate()

@@ -23,7 +23,7 @@ import msgspec
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError
-from raftlog.metadata import acl_fold, pmap
+from raftlog.metadata import acl_fold
 from raftlog.metadata.acls import AccessControlEntry
 from raftlog.metadata.causes import Cause, HostnameCause
 from raftlog.metadata.clients import client_of
@@ -46,6 +46,7 @@ from raftlog.metadata.entities import (
     with_cause,
 )
 from raftlog.metadata.image import Image, ImageDraft
+from raftlog.metadata.new_partitions import put_new
 from raftlog.metadata.records import RecordType, parse, record
 from raftlog.metadata.snapshot_file import (
     SnapshotHeader,
@@ -74,20 +75,15 @@ Content = tuple[Any, ...]
 
 
 class Parts(ImageDraft):
-    """An image put together from entities: the draft, and the indexes that would cost too much if
-    kept as the fold keeps them.
-    """
+    """An image put together from entities."""
 
-    __slots__ = ("held",)
+    __slots__ = ()
 
     def __init__(self) -> None:
         super().__init__(Image())
-        self.held: dict[int, pmap.Mutation[tuple[bytes, int], None]] = {}
 
     def finish(self, header: SnapshotHeader) -> Image:
         """The image."""
-        for broker_id, keys in self.held.items():
-            self.replicas_of[broker_id] = keys.finish()
         self.offset, self.epoch, self.timestamp_ms = (
             header.end_offset - 1,
             header.epoch,
@@ -120,6 +116,8 @@ class Kind(NamedTuple):
 
     Raises ValueError if it holds what this build does not know.
     """
+    add_all: Callable[[Parts, Iterable[Content]], None] | None = None
+    """Put many in their places at once, and account for them; None: one by one."""
 
 
 def _sole(name: str, type_: Any) -> Kind:
@@ -165,21 +163,11 @@ def _add_topic(parts: Parts, content: Content) -> None:
 
 
 def _add_partition(parts: Parts, content: Content) -> None:
-    partition: Partition = content[0]
-    topic = parts.topics[partition.topic_id]
-    if partition.index != topic.partition_count:
-        raise ValueError(
-            f"partition {partition.index} of {topic.name!r} is not the next one,"
-            f" {topic.partition_count}"
-        )
-    key = (partition.topic_id, partition.index)
-    parts.topics[topic.id] = Topic(topic.id, topic.name, topic.partition_count + 1)
-    parts.partitions[key] = partition
-    for broker_id in partition.replicas:
-        held = parts.held.get(broker_id)
-        if held is None:
-            held = parts.held[broker_id] = pmap.empty().mutate()
-        held[key] = None
+    _add_partitions(parts, (content,))
+
+
+def _add_partitions(parts: Parts, contents: Iterable[Content]) -> None:
+    put_new(parts, (partition for (partition,) in contents))
 
 
 def _add_config(parts: Parts, content: Content) -> None:
@@ -271,6 +259,7 @@ KINDS: tuple[Kind, ...] = (
         lambda image, key: ((image.partitions[key],),),
         tuple[Partition],
         _add_partition,
+        add_all=_add_partitions,
     ),
     Kind(
         "config",
@@ -485,15 +474,22 @@ class SnapshotLoader:
                 )
             kind, decoder = known
             try:
-                for data_ in message.entities:
-                    content = kind.canonical(decoder.decode(data_))
-                    kind.add(self._parts, content)
-                    self._parts.replace(kind.name, content[:-1], None, content[-1])
+                self._add(kind, map(decoder.decode, message.entities[:]))
             except (msgspec.MsgspecError, KeyError, ValueError) as error:
                 raise CorruptLogError(
                     f"record {header.base_offset} of the snapshot: a {kind.name} does not fit:"
                     f" {error}"
                 ) from error
+
+    def _add(self, kind: Kind, contents: Iterable[Content]) -> None:
+        parts = self._parts
+        if kind.add_all is not None:
+            kind.add_all(parts, contents)
+            return
+        for decoded in contents:
+            content = kind.canonical(decoded)
+            kind.add(parts, content)
+            parts.replace(kind.name, content[:-1], None, content[-1])
 
     def finish(self) -> Image:
         """The image.

@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from raftlog.metadata.image import Image
+from raftlog.metadata.replica_index import Replicas
 
 _FIELDS = tuple(one.name for one in fields(Image))
 _ABSENT = object()
@@ -33,12 +34,15 @@ def difference(found: Image, expected: Image) -> str:
 
 
 def _plain(held: Any) -> dict[Any, Any]:
-    """A map as a dict, and the maps in it; without those that are empty."""
-    plain = {
-        key: dict(value.items()) if hasattr(value, "items") else value
-        for key, value in held.items()
-    }
-    return {key: value for key, value in plain.items() if value != {}}
+    """A map as a dict, and the maps and sets in it; without those that are empty."""
+    plain = {key: _inner(value) for key, value in held.items()}
+    return {key: value for key, value in plain.items() if value not in ({}, frozenset())}
+
+
+def _inner(value: Any) -> Any:
+    if hasattr(value, "items"):
+        return dict(value.items())
+    return frozenset(value) if isinstance(value, Replicas) else value
 
 
 def _in_map(mine: dict[Any, Any], right: dict[Any, Any]) -> str:

@@ -98,7 +98,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.state.epoch_log:EpochLog.inherit",
-                "pending.apply_decoded(header, records)",
+                "pending.apply_bodies(header, bodies)",
                 "pending.offset, pending.epoch = header.last_offset, header.epoch",
             ),
         ),

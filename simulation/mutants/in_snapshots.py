@@ -82,9 +82,10 @@ MUTANTS = (
         "an image from a snapshot lacks the index of partitions by broker; no hash shows it",
         (
             Edit(
-                "raftlog.metadata.snapshot:Parts.finish",
-                "self.replicas_of[broker_id] = keys.finish()",
-                "pass",
+                "raftlog.metadata.snapshot:_add_partitions",
+                "put_new(parts, (partition for (partition,) in contents))",
+                "put_new(parts, (partition for (partition,) in contents))\n"
+                "    parts.replicas_of = type(parts.replicas_of)(Image().replicas_of)",
             ),
         ),
         SNAPSHOTS,

@@ -9,7 +9,7 @@ from broker.partition import events as ev
 from broker.partition.manager import Partitions
 from broker.partition.settings import PartitionSettings
 from raftlog import batch
-from raftlog.metadata import pmap, versions
+from raftlog.metadata import versions
 from raftlog.metadata.entities import Broker, Listener, Partition, Process, Topic
 from raftlog.metadata.image import Image, ImageDraft
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
@@ -66,12 +66,10 @@ def put(draft: ImageDraft, new: Partition) -> None:
     old = draft.partitions.get(key)
     draft.partitions[key] = new
     for broker_id in {*(old.replicas if old else ()), *new.replicas}:
-        held = (draft.replicas_of.get(broker_id) or pmap.empty()).mutate()
         if broker_id in new.replicas:
-            held[key] = None
+            draft.replicas_of.add(broker_id, key)
         else:
-            del held[key]
-        draft.replicas_of[broker_id] = held.finish()
+            draft.replicas_of.remove(broker_id, key)
 
 
 def first_image(*partitions: Partition, level: int = versions.LATEST_METADATA_VERSION) -> Image:
@@ -202,9 +200,7 @@ class Stand:
             gone = draft.partitions[key]
             del draft.partitions[key]
             for broker_id in gone.replicas:
-                held = draft.replicas_of[broker_id].mutate()
-                del held[key]
-                draft.replicas_of[broker_id] = held.finish()
+                draft.replicas_of.remove(broker_id, key)
         del draft.topics[topic_id]
         self.image = draft.snapshot()
         return self.do(ev.ImageMoved(self.image, ev.Changes(removed_topics=(topic_id,))))

@@ -107,7 +107,7 @@ def test_decisions_can_ask_the_log_and_lao_and_change_neither() -> None:
     assert get_type_hints(ControllerState)["log"] is LogView
     assert get_type_hints(vars(LogView)["lao"].fget)["return"] is LaoView
     asked, all_ = public(LaoView), public(LaoTracker)
-    assert all_ - asked == {"seed", "proposed", "passed", "committed", "report"}
+    assert all_ - asked == {"seed", "inherited", "proposed", "passed", "committed", "report"}
     assert public(EpochLog) - public(LogView) == {
         *("inherit", "claimed", "add", "add_configs", "cut", "commit", "uncommitted_chunks")
     }

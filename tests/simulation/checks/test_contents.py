@@ -2,24 +2,19 @@
 
 from dataclasses import replace
 
-from raftlog.metadata import pmap
 from raftlog.metadata.entities import Topic
-from raftlog.metadata.image import Image, PartitionKey
+from raftlog.metadata.image import Image
+from raftlog.metadata.replica_index import NO_REPLICAS, Replicas
 from simulation.checks.contents import difference
 
 TOPIC = b"t" * 16
 
 
-def _no_partitions() -> pmap.Map[PartitionKey, None]:
-    return pmap.empty()
-
-
 def _image() -> Image:
     topics = Image().topics.mutate()
     topics[TOPIC] = Topic(TOPIC, "topic", 1)
-    index, held = Image().replicas_of.mutate(), _no_partitions().mutate()
-    held[TOPIC, 0] = None
-    index[1] = held.finish()
+    index = Image().replicas_of.mutate()
+    index[1] = Replicas.of([(TOPIC, 0)])
     return replace(
         Image(), offset=3, state_hash=7, topics=topics.finish(), replicas_of=index.finish()
     )
@@ -47,7 +42,7 @@ def test_an_index_that_lacks_an_entry_is_named_and_an_empty_one_is_not() -> None
     without = replace(_image(), replicas_of=Image().replicas_of)
     assert "replicas_of[1] is missing" in difference(without, _image())
     empty = Image().replicas_of.mutate()
-    empty[1] = _no_partitions()
+    empty[1] = NO_REPLICAS
     assert difference(replace(without, replicas_of=empty.finish()), without) == ""
 
 
