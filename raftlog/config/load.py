@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_type_hints
-
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from raftlog.config.fields import ListenerKey
 from raftlog.config.listeners import PER_LISTENER
 from raftlog.config.node import NodeConfig, node_config
+from raftlog.config.plain import NotPlainError, plain_settings
 from raftlog.config.rules import broken_rules
 from raftlog.config.settings import FIELD_OF_KEY, Settings, key_of
 from raftlog.config.sources import (
@@ -27,21 +25,6 @@ from raftlog.config.sources import (
 from raftlog.errors import ConfigError
 from raftlog.limits.hosts import LISTENER_NAME
 
-
-def _checked_settings() -> type[BaseModel]:
-    """The fields of :class:`Settings` under their keys' names, with values that pydantic reads and
-    checks.
-    """
-    types = get_type_hints(Settings, include_extras=True)
-    declared: dict[str, Any] = {
-        one.name: (types[one.name], one.default) for one in fields(Settings)
-    }
-    return create_model(
-        "Settings", __config__=ConfigDict(alias_generator=key_of, extra="forbid"), **declared
-    )
-
-
-_Checked = _checked_settings()
 _OWN_KEYS = tuple(key_of(name) for name in PER_LISTENER)
 
 
@@ -83,41 +66,47 @@ def _keys_of_listeners(given: dict[str, Given], mistakes: list[str]) -> tuple[Li
         if field not in PER_LISTENER or not LISTENER_NAME.fullmatch(name.upper()):
             mistakes.append(f"{shown(key)}: unknown key in {one.origin}{suggest(rest, _OWN_KEYS)}")
             continue
-        try:
-            value = getattr(_settings({rest: one.value}), field)
-        except ValidationError as error:
-            why = "; ".join(_said(detail) for detail in error.errors(include_url=False))
+        settings, wrong = _settings({rest: one.value})
+        if wrong:
+            why = "; ".join(_said(text) for _, text in wrong)
             mistakes.append(f"{shown(key)} = {shown(repr(one.value))} in {one.origin}: {why}")
         else:
-            found.append(ListenerKey(name.upper(), field, value))
+            found.append(ListenerKey(name.upper(), field, getattr(settings, field)))
     return tuple(found)
 
 
-def _said(detail: Any) -> str:
-    return shown(detail["msg"].removeprefix("Value error, "))
+def _said(text: str) -> str:
+    return shown(text.removeprefix("Value error, "))
 
 
 def _validate(given: Mapping[str, Given], mistakes: list[str]) -> tuple[Settings, set[str]]:
     """Settings from the values that are right, and the names of the fields that are not."""
     values = {key: one.value for key, one in given.items()}
+    settings, found = _settings(values)
+    if not found:
+        return settings, set()
+    wrong: dict[str, list[str]] = {}
+    for key, text in found:
+        wrong.setdefault(key, []).append(_said(text))
+    mistakes += [
+        f"{key} = {shown(repr(values[key]))} in {given[key].origin}: {'; '.join(wrong[key])}"
+        for key in sorted(wrong)
+    ]
+    settings, _ = _settings({key: value for key, value in values.items() if key not in wrong})
+    return settings, {FIELD_OF_KEY[key] for key in wrong}
+
+
+def _settings(values: Mapping[str, object]) -> tuple[Settings, list[tuple[str, str]]]:
+    """Settings from values under their keys; then (key, what is wrong), and only defaults."""
     try:
-        return _settings(values), set()
-    except ValidationError as error:
-        wrong: dict[str, list[str]] = {}
-        for detail in error.errors(include_url=False):
-            key = str(detail["loc"][0])
-            wrong.setdefault(key, []).append(_said(detail))
-        mistakes += [
-            f"{key} = {shown(repr(values[key]))} in {given[key].origin}: {'; '.join(wrong[key])}"
-            for key in sorted(wrong)
-        ]
-        good = {key: value for key, value in values.items() if key not in wrong}
-        return _settings(good), {FIELD_OF_KEY[key] for key in wrong}
+        return plain_settings(values), []
+    except NotPlainError:
+        from raftlog.config.checked import InvalidError, checked_settings
 
-
-def _settings(values: Mapping[str, object]) -> Settings:
-    """Settings from values under their keys. Raises ValidationError."""
-    return Settings(**dict(_Checked.model_validate(values)))
+    try:
+        return checked_settings(values), []
+    except InvalidError as error:
+        return Settings(), error.found
 
 
 def _message(path: Path | None, mistakes: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -15,6 +16,7 @@ from raftlog.metadata.snapshot import KINDS
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.contents import difference
 
+Fold = Callable[[list[Record]], Image]
 A, B = b"a" * 16, b"b" * 16
 
 
@@ -76,7 +78,7 @@ def long_history() -> list[Record]:
 
 
 @pytest.mark.parametrize("fold", [in_one_batch, from_bytes])
-def test_a_run_gives_the_image_that_single_records_give(fold) -> None:
+def test_a_run_gives_the_image_that_single_records_give(fold: Fold) -> None:
     records = long_history()
     expected, image = one_by_one(records), fold(records)
     assert difference(image, expected) == ""
@@ -96,7 +98,7 @@ def test_a_run_gives_the_image_that_single_records_give(fold) -> None:
         (partition(B, 0), r"record PARTITION at offset 4 names b'b{16}', which is not there"),
     ],
 )
-def test_the_first_record_that_does_not_fit_is_named(fold, wrong: Record, text: str) -> None:
+def test_the_first_record_that_does_not_fit_is_named(fold: Fold, wrong: Record, text: str) -> None:
     records = [record(pb.NoOpRecord()), topic(A), partition(A, 0), partition(A, 1), wrong]
     records.append(partition(A, 9))
     with pytest.raises(FoldError, match=text):

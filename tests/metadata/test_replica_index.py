@@ -62,7 +62,8 @@ def test_removing_what_is_not_there_is_an_error() -> None:
 def test_no_replicas_are_false_and_sets_of_equal_keys_are_equal() -> None:
     assert not NO_REPLICAS
     assert (b"a", 1) not in NO_REPLICAS
-    assert "no key" not in NO_REPLICAS
+    nothing: object = "no key"
+    assert nothing not in NO_REPLICAS
     assert Replicas.of([]) == NO_REPLICAS
     assert Replicas.of([(b"a", 1), (b"a", 70)]) == Replicas.of([(b"a", 70), (b"a", 1)])
     assert Replicas.of([(b"a", 1)]) & {(b"a", 1), (b"a", 2)} == {(b"a", 1)}
