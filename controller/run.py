@@ -11,8 +11,9 @@ from collections.abc import Callable
 import structlog
 
 from controller.disk.space import effective_reserve_bytes
+from controller.late_http import LateHttp
 from controller.service.service import ControllerService
-from controller.service.status import describe_quorum, known_brokers, ready, status
+from controller.service.status import describe_quorum
 from controller.service.unary_reply import answer
 from controller.settings import ControllerSettings
 from raftlog.cli.exits import exit_code
@@ -22,18 +23,7 @@ from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
 from raftlog.config_writes import codec
 from raftlog.errors import FatalError
-from raftlog.observability.http_server import HttpServer
-from raftlog.observability.node_metrics import (
-    add_audit_metrics,
-    add_controller_metrics,
-    add_quorum_metrics,
-    add_refusal_metrics,
-    add_snapshot_metrics,
-    add_space_metrics,
-)
-from raftlog.observability.registry import MetricsRegistry
 from raftlog.runtime import StopSignals
-from raftlog.security.audit import Auditor
 from raftlog.security.client_listeners import OF_NODES, for_clients, handler_for_clients
 from raftlog.security.configured import (
     accesses_of,
@@ -51,10 +41,9 @@ from raftlog.storage.layout import disk_bytes
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
 from raftlog.transport.api import Conversation, LinkHandler
-from raftlog.transport.configured import http_contexts, transport_of
+from raftlog.transport.configured import transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
-from raftlog.transport.metrics import transport_metrics
 from raftlog.transport.unary import unary_handler
 from raftlog.transport.unary_link import Caller, UnaryLink
 from raftlog.wire.controller.v1 import controller_pb2
@@ -104,7 +93,7 @@ async def run_controller(config: NodeConfig) -> int:
     raise_file_limit()
     transport = transport_of(config)
     authentication = authentication_of(config.settings)
-    http: HttpServer | None = None
+    http: LateHttp | None = None
     audit = contextlib.ExitStack()
     try:
         service = _service_of(config, bootstrap, store, transport, failed)
@@ -117,15 +106,16 @@ async def run_controller(config: NodeConfig) -> int:
         auditor = make_auditor(config.node_id, lambda: service.image)
         duties = Duties(readers, auditor, quotas_of(config.settings), is_broker=service.is_broker)
         listening = await _listen(config, service, transport, authentication, duties)
-        http = await start_http(config, service, transport, auditor)
+        http = LateHttp(config)
         service.start()
+        http.serve(service, transport, auditor, failed)
         warn_of_plaintext(config.settings)
         log.info(
             "controller started",
             node=config.node_id,
             cluster=config.cluster_id,
             listener=listening,
-            http=http.address if http else "",
+            http=http.address,
             event_engine=grpc_env.event_engine_state(),
             codec=codec.NAME,
         )
@@ -243,56 +233,3 @@ def _unary_handlers(
             quorum_pb2.DESCRIPTOR.services_by_name["Quorum"], explicit={"DescribeQuorum": describe}
         ),
     ]
-
-
-def metrics_registry(
-    service: ControllerService, transport: GrpcServerTransport, auditor: Auditor | None = None
-) -> MetricsRegistry:
-    """What a controller shows at /metrics."""
-    registry = MetricsRegistry()
-    registry.collect(lambda: transport_metrics(transport.bounds, "controller"))
-    add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
-    add_quorum_metrics(registry, lambda: describe_quorum(service))
-    replica = service.replica
-    add_refusal_metrics(registry, lambda: replica.refusals.counts)
-    registry.latency(
-        "raft_metrics_commit_latency_seconds",
-        "From a proposal to its commit.",
-        replica.commit_latency,
-    )
-    registry.latency(
-        "raftlog_log_sync_seconds", "What a sync of the log takes.", replica.sync_latency
-    )
-    add_controller_metrics(
-        registry,
-        active=lambda: service.node.decider is not None,
-        image=lambda: service.image,
-        describe_brokers=lambda: known_brokers(service),
-        lowest_known_lao=lambda: service.node.lowest_known_lao,
-    )
-    add_space_metrics(registry, lambda: (service.node.space.free_bytes, service.node.space.low))
-    add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.node.now()))
-    return registry
-
-
-async def start_http(
-    config: NodeConfig,
-    service: ControllerService,
-    transport: GrpcServerTransport,
-    auditor: Auditor | None = None,
-) -> HttpServer | None:
-    """Metrics and health, if the configuration wants them."""
-    if config.http_listener is None:
-        return None
-    registry = metrics_registry(service, transport, auditor)
-    server = HttpServer(
-        config.http_listener.host,
-        config.http_listener.port,
-        registry,
-        lambda: ready(service),
-        title=f"raftlog controller {config.node_id}",
-        status=lambda: status(service),
-        contexts=http_contexts(config),
-    )
-    await server.start()
-    return server

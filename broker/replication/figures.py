@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.observability.registry import Latency
+from raftlog.observability.latency import Latency
 
 
 class Figures:

@@ -20,7 +20,7 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import BATCH_BYTES, SnapshotLoader, header_of, pieces
 from raftlog.metadata.versions import supports_snapshots
-from raftlog.observability.node_metrics import SnapshotFigures
+from raftlog.observability.snapshot_figures import SnapshotFigures
 from raftlog.replica.replica import Replica
 from raftlog.replica.snapshots import ReplicaSnapshots
 from raftlog.storage.api import SnapshotId

@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from raftlog.errors import ConfigError
 from raftlog.observability.http_bounds import CERTIFIED, bounded_protocol
+from raftlog.observability.http_socket import address_of, bind_http
 from raftlog.observability.http_tls import Contexts, TlsDoor
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.printable import printable
@@ -66,7 +66,7 @@ class HttpServer:
 
     ``port`` 0 takes a free one; ``address`` says which. ``status`` fills the page at ``/``.
     ``contexts``: of TLS; then only clients with a certificate get more than health. None: plain
-    HTTP.
+    HTTP. ``bound``: a socket that listens there already.
     """
 
     def __init__(
@@ -79,8 +79,9 @@ class HttpServer:
         title: str = "raftlog",
         status: Status = dict,
         contexts: Contexts | None = None,
+        bound: socket.socket | None = None,
     ) -> None:
-        self._host, self._port = host.strip("[]"), port
+        self._host, self._port, self._bound = host, port, bound
         self._registry, self._ready, self._title, self._status = registry, ready, title, status
         self._contexts = contexts
         self._door: TlsDoor | None = None
@@ -91,9 +92,8 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen and serve. Raises ConfigError if the address cannot be bound."""
-        bound = self._bind()
-        host, port = bound.getsockname()[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        bound = self._bound or bind_http(self._host, self._port)
+        self.address = address_of(bound)
         config = uvicorn.Config(
             self.application(),
             log_config=None,
@@ -151,28 +151,6 @@ class HttpServer:
             return await answer(request)
 
         return guarded
-
-    def _bind(self) -> socket.socket:
-        try:
-            family, kind, protocol, _, address = socket.getaddrinfo(
-                self._host or None, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            bound = socket.socket(family, kind, protocol)
-        except OSError as error:
-            raise ConfigError(
-                f"http.listener: {self._host}:{self._port}: {error.strerror}"
-            ) from error
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-            # Here, and not when uvicorn gets to it: who knows the address may connect at once.
-            bound.listen(128)
-        except OSError as error:
-            bound.close()
-            raise ConfigError(
-                f"http.listener: {self._host}:{self._port}: {error.strerror}"
-            ) from error
-        return bound
 
     async def _metrics(self, request: Request) -> Response:
         # Made on the loop, not in a thread: the callables read the node's state, which belongs to

@@ -5,12 +5,12 @@ others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from raftlog.metadata.image import Image
 from raftlog.observability.registry import MetricsRegistry, gauge
+from raftlog.observability.snapshot_figures import SnapshotFigures
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
@@ -346,24 +346,6 @@ def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], Snapsh
         " here.",
         lambda: describe().cursors_passed,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotFigures:
-    """What a node says of its snapshots.
-
-    ``generated_age_ms``: since the last one was taken here, or since the start.
-    """
-
-    count: int
-    newest_bytes: int
-    generated_bytes: int
-    generated_age_ms: float
-    loaded: int
-    cursors_holding: int = 0
-    """Export cursors for whose sake the node keeps more of its log than it would."""
-    cursors_passed: int = 0
-    """Export cursors beyond which it has dropped its log all the same."""
 
 
 def _snapshots(now: SnapshotFigures) -> Iterator[Metric]:

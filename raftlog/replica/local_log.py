@@ -16,7 +16,7 @@ from raftlog.errors import StorageError
 from raftlog.metadata.log_generation import generation_in
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.metadata.voters_log import voters_in
-from raftlog.observability.registry import Latency
+from raftlog.observability.latency import Latency
 from raftlog.quorum import events as ev
 from raftlog.replica.tail_cache import TailCache
 from raftlog.resource_limits import TAIL_CACHE_BYTES

@@ -28,7 +28,7 @@ from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import CorruptLogError, FatalError, InvariantError, StorageError
 from raftlog.logger import get_logger
 from raftlog.metadata.records import UnknownRecordError, record
-from raftlog.observability.registry import Latency
+from raftlog.observability.latency import Latency
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore

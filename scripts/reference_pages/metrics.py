@@ -14,12 +14,12 @@ from unittest import mock
 from prometheus_client.core import Metric
 
 import broker.run
-import controller.run
+import controller.http_side
 from broker.partition.leader import GAUGES
 from broker.partition.manager import COUNTS
 from raftlog.metadata.image import Image
-from raftlog.observability.node_metrics import SnapshotFigures
 from raftlog.observability.registry import MetricsRegistry
+from raftlog.observability.snapshot_figures import SnapshotFigures
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.wire.broker.v1 import broker_pb2
@@ -72,10 +72,10 @@ def _of_a_controller() -> Sequence[Metric]:
     quorum = quorum_pb2.DescribeQuorumResponse(role="leader")
     brokers = controller_pb2.DescribeBrokersResponse()
     with (
-        mock.patch.object(controller.run, "describe_quorum", return_value=quorum),
-        mock.patch.object(controller.run, "known_brokers", return_value=brokers),
+        mock.patch.object(controller.http_side, "describe_quorum", return_value=quorum),
+        mock.patch.object(controller.http_side, "known_brokers", return_value=brokers),
     ):
-        return _collected(controller.run, service)
+        return _collected(controller.http_side, service)
 
 
 def _of_a_broker() -> Sequence[Metric]:

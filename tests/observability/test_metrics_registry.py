@@ -8,6 +8,7 @@ from prometheus_client import generate_latest
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.observability.latency import Latency
 from raftlog.observability.node_metrics import (
     add_broker_metrics,
     add_controller_metrics,
@@ -15,7 +16,7 @@ from raftlog.observability.node_metrics import (
     add_refusal_metrics,
     add_space_metrics,
 )
-from raftlog.observability.registry import Latency, MetricsRegistry
+from raftlog.observability.registry import MetricsRegistry
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2

@@ -1,0 +1,78 @@
+"""A controller's metrics and health by HTTP.
+
+Imported once the node runs: what serves HTTP takes a good part of a start to import.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from controller.service.service import ControllerService
+from controller.service.status import describe_quorum, known_brokers, ready, status
+from raftlog.config.node import NodeConfig
+from raftlog.observability.http_server import HttpServer
+from raftlog.observability.http_tls import Contexts
+from raftlog.observability.node_metrics import (
+    add_audit_metrics,
+    add_controller_metrics,
+    add_quorum_metrics,
+    add_refusal_metrics,
+    add_snapshot_metrics,
+    add_space_metrics,
+)
+from raftlog.observability.registry import MetricsRegistry
+from raftlog.security.audit import Auditor
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.metrics import transport_metrics
+
+
+def metrics_registry(
+    service: ControllerService, transport: GrpcServerTransport, auditor: Auditor | None = None
+) -> MetricsRegistry:
+    """What a controller shows at /metrics."""
+    registry = MetricsRegistry()
+    registry.collect(lambda: transport_metrics(transport.bounds, "controller"))
+    add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
+    add_quorum_metrics(registry, lambda: describe_quorum(service))
+    replica = service.replica
+    add_refusal_metrics(registry, lambda: replica.refusals.counts)
+    registry.latency(
+        "raft_metrics_commit_latency_seconds",
+        "From a proposal to its commit.",
+        replica.commit_latency,
+    )
+    registry.latency(
+        "raftlog_log_sync_seconds", "What a sync of the log takes.", replica.sync_latency
+    )
+    add_controller_metrics(
+        registry,
+        active=lambda: service.node.decider is not None,
+        image=lambda: service.image,
+        describe_brokers=lambda: known_brokers(service),
+        lowest_known_lao=lambda: service.node.lowest_known_lao,
+    )
+    add_space_metrics(registry, lambda: (service.node.space.free_bytes, service.node.space.low))
+    add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.node.now()))
+    return registry
+
+
+def http_server(
+    config: NodeConfig,
+    service: ControllerService,
+    transport: GrpcServerTransport,
+    auditor: Auditor | None,
+    bound: socket.socket,
+    contexts: Contexts | None,
+) -> HttpServer:
+    """What serves on a socket that listens; to be started."""
+    host, port = bound.getsockname()[:2]
+    return HttpServer(
+        host,
+        port,
+        metrics_registry(service, transport, auditor),
+        lambda: ready(service),
+        title=f"raftlog controller {config.node_id}",
+        status=lambda: status(service),
+        contexts=contexts,
+        bound=bound,
+    )

@@ -1,0 +1,93 @@
+"""A controller's HTTP side, which listens at once and serves a little later.
+
+What serves HTTP takes a good part of a node's start to import. Elections and claims come first:
+they use the time, and who asks for health meanwhile waits for the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from controller.service.service import ControllerService
+from controller.service.status import ready
+from raftlog.config.node import NodeConfig
+from raftlog.errors import FatalError
+from raftlog.observability.http_socket import address_of, bind_http
+from raftlog.security.audit import Auditor
+from raftlog.transport.configured import http_contexts
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
+
+if TYPE_CHECKING:
+    from raftlog.observability.http_server import HttpServer
+
+WAIT_MAX_S = 1.0
+"""A node that is not ready by then has a reason, which somebody may want to read."""
+POLL_S = 0.02
+
+
+class LateHttp:
+    """Metrics and health of one node, if its configuration wants them."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Listen. Raises ConfigError if the address cannot be bound, or for unreadable TLS
+        files.
+        """
+        self._config = config
+        self._contexts = http_contexts(config)
+        where = config.http_listener
+        self._bound = None if where is None else bind_http(where.host, where.port)
+        self._serving: asyncio.Task[None] | None = None
+        self._server: HttpServer | None = None
+
+    @property
+    def address(self) -> str:
+        """host:port; empty: there is no HTTP."""
+        return "" if self._bound is None else address_of(self._bound)
+
+    def serve(
+        self,
+        service: ControllerService,
+        transport: GrpcServerTransport,
+        auditor: Auditor | None,
+        failed: Callable[[FatalError], None],
+    ) -> None:
+        """Serve once the node is ready, or has had its time."""
+        if self._bound is not None:
+            self._serving = asyncio.create_task(
+                self._serve(service, transport, auditor, failed), name="http begins"
+            )
+
+    async def _serve(
+        self,
+        service: ControllerService,
+        transport: GrpcServerTransport,
+        auditor: Auditor | None,
+        failed: Callable[[FatalError], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + WAIT_MAX_S
+        while not ready(service)[0] and loop.time() < until:  # noqa: ASYNC110  (nobody tells it)
+            await asyncio.sleep(POLL_S)
+        assert self._bound is not None
+        try:
+            from controller.http_side import http_server
+
+            server = http_server(
+                self._config, service, transport, auditor, self._bound, self._contexts
+            )
+            await server.start()
+        except Exception as error:
+            failed(FatalError(f"HTTP cannot be served: {error}"))
+        else:
+            self._server = server
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._serving is not None and not self._serving.done():
+            self._serving.cancel()
+        if self._server is not None:
+            await self._server.stop()
+        elif self._bound is not None:
+            self._bound.close()
