@@ -7,6 +7,7 @@ they use the time, and who asks for health meanwhile waits for the answer.
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -72,9 +73,9 @@ class LateHttp:
             await asyncio.sleep(POLL_S)
         assert self._bound is not None
         try:
-            from controller.http_side import http_server
-
-            server = http_server(
+            # In a thread: the loop has votes and fetches to answer meanwhile.
+            side = await asyncio.to_thread(importlib.import_module, "controller.http_side")
+            server: HttpServer = side.http_server(
                 self._config, service, transport, auditor, self._bound, self._contexts
             )
             await server.start()

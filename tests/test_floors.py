@@ -27,7 +27,7 @@ FLOORS: dict[str, str] = {
     "content": "raftlog.metadata",
     "seams": (
         "raftlog.storage.api raftlog.storage.partition_api raftlog.transport.api"
-        " raftlog.observability.registry"
+        " raftlog.observability.registry raftlog.observability.latency"
     ),
     "quorum": "raftlog.quorum",
     "adapters": (
@@ -45,7 +45,7 @@ FLOORS: dict[str, str] = {
     """
     ),
     "services": "controller.service broker.service",
-    "commands": "raftlog.cli raftlog.demo controller.run controller.cli broker.run broker.cli",
+    "commands": "raftlog.cli raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli",
     "replay": (
         """
         replay replay.audit replay.lag replay.outages replay.churn replay.views replay.streaming replay.jobs replay.report

@@ -16,7 +16,16 @@ def main() -> NoReturn:
 
 
 def _load() -> Callable[[], object]:
+    from raftlog.cli.node_start import read_start, run_start
+
     _import_structlog_alone()
+    start = read_start(sys.argv[1:])
+    if start is not None:
+        return lambda: run_start(start, _command_line)
+    return _command_line()
+
+
+def _command_line() -> Callable[[], object]:
     from raftlog.cli.main import main as command_line
 
     return command_line

@@ -10,8 +10,8 @@ import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.local import LocalCluster, Node
-from raftlog.cli.main import report
 from raftlog.cli.output import print_line, print_table
+from raftlog.cli.reporting import report
 from raftlog.errors import ConfigError, RaftlogError
 
 app = typer.Typer(

@@ -21,9 +21,9 @@ from typer.core import TyperGroup
 
 from raftlog.build import build_text, commit_text
 from raftlog.cli import extras
-from raftlog.cli.exits import DISK_REMEDY, EPILOG, Exit, FailedError, exit_code, is_disk_error
+from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.interrupts import INTERRUPTED
-from raftlog.errors import ApiError, RaftlogError, StorageError
+from raftlog.cli.reporting import reported
 from raftlog.observability.logs import setup_logging
 
 GROUP = "raftlog.commands"
@@ -164,30 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     # What a command cannot do it says itself; a node sets up logs of its own.
     setup_logging("error", "console")
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        given = list(sys.argv[1:] if arguments is None else arguments)
-        build_for(given)(given)
-    except RaftlogError as error:
-        sys.exit(report(error))
-    except (KeyboardInterrupt, typer.Abort):
+        with reported():
+            build_for(given)(given)
+    except typer.Abort:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read our output has seen enough (head, less).
-        sys.stderr.close()
-        sys.exit(Exit.OK)
-    except OSError as error:
-        if not is_disk_error(error):
-            raise
-        where = f" {error.filename}" if error.filename else ""
-        sys.exit(report(StorageError(f"the disk failed: can't use{where}: {error.strerror}")))
-
-
-def report(error: RaftlogError) -> Exit:
-    """Say what went wrong on stderr; returns the exit code."""
-    from raftlog.cli.output import print_error  # Which takes its time to import.
-
-    code = exit_code(error)
-    remedy = f"; {DISK_REMEDY}" if code is Exit.DISK else ""
-    # Another node's words stay in one line; ours may have several.
-    print_error(f"raftlog: {error}{remedy}", keep="" if isinstance(error, ApiError) else "\n")
-    return code

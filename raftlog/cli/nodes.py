@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import typer
 import uvloop
 
 from raftlog.cli.exits import DISK_REMEDY, Exit
@@ -45,7 +45,7 @@ def run_node(
     async def run() -> int:
         return await main(config)
 
-    raise typer.Exit(uvloop.run(run()))
+    sys.exit(uvloop.run(run()))
 
 
 def remedy(code: Exit) -> dict[str, str]:

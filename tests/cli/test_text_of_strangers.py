@@ -17,8 +17,8 @@ import structlog
 from raftlog import batch
 from raftlog.cli import image, log
 from raftlog.cli.log_sources import DirectoryLog
-from raftlog.cli.main import report
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line, print_table
+from raftlog.cli.reporting import report
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.records import record
 from raftlog.observability.http_server import HttpServer, escape

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from controller import late_http
 from controller.run import run_controller
 from raftlog.cli.local import LocalCluster
 from raftlog.config.load import load_config
+from raftlog.errors import ConfigError
 from raftlog.observability.http_server import HttpServer
+from raftlog.observability.http_socket import bind_http
 from raftlog.transport.api import Probe
 from raftlog.transport.probe import probe
 
@@ -39,3 +42,38 @@ async def test_a_stopping_node_lets_nobody_in_once_it_answers_nothing(
         os.kill(os.getpid(), signal.SIGTERM)
         assert await running == 0
     assert found == [Probe.REFUSED]
+
+
+async def test_http_listens_at_once_and_answers_when_the_node_is_ready_or_has_had_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
+    cluster.generate()
+    (node,) = cluster.controllers
+    asked: list[float] = []
+    monkeypatch.setattr(late_http, "WAIT_MAX_S", 0.3)
+
+    def never_ready(_service: object) -> tuple[bool, str]:
+        asked.append(1)
+        return False, ""
+
+    monkeypatch.setattr(late_http, "ready", never_ready)
+    running = asyncio.create_task(run_controller(load_config(cluster.config_path(node.name))))
+    async with asyncio.timeout(30):
+        while not asked:
+            await asyncio.sleep(0.01)
+        # One attempt, which waits for its answer.
+        assert (await asyncio.to_thread(cluster.ready, node.name, 20.0))[0]
+        assert len(asked) > 1
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == 0
+
+
+async def test_a_node_whose_http_address_is_taken_does_not_start(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
+    cluster.generate()
+    (node,) = cluster.controllers
+    config = load_config(cluster.config_path(node.name))
+    assert config.http_listener is not None
+    with bind_http("127.0.0.1", config.http_listener.port), pytest.raises(ConfigError):
+        await run_controller(config)

@@ -30,6 +30,7 @@ import typer.main
 from broker.registration.directory import open_directory
 from raftlog import batch
 from raftlog.cli import main as cli
+from raftlog.cli.reporting import report
 from raftlog.config.load import load_config
 from raftlog.errors import CorruptLogError, RaftlogError
 from raftlog.metadata import snapshot_file
@@ -79,7 +80,7 @@ def _called(call: Callable[[], dict[str, Any]]) -> Said:
         try:
             return {"code": 0, "out": json.dumps(call(), sort_keys=True), "err": ""}
         except RaftlogError as error:
-            code = int(cli.report(error))
+            code = int(report(error))
             return {
                 "code": code,
                 "out": "",

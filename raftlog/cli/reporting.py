@@ -1,0 +1,42 @@
+"""What becomes of an error that ends a command: a message and an exit code, never a stack trace."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from raftlog.cli.exits import DISK_REMEDY, Exit, exit_code, is_disk_error
+from raftlog.cli.interrupts import INTERRUPTED
+from raftlog.errors import ApiError, RaftlogError, StorageError
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Raises SystemExit for an error that an operator can act on."""
+    try:
+        yield
+    except RaftlogError as error:
+        sys.exit(report(error))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (head, less).
+        sys.stderr.close()
+        sys.exit(Exit.OK)
+    except OSError as error:
+        if not is_disk_error(error):
+            raise
+        where = f" {error.filename}" if error.filename else ""
+        sys.exit(report(StorageError(f"the disk failed: can't use{where}: {error.strerror}")))
+
+
+def report(error: RaftlogError) -> Exit:
+    """Say what went wrong on stderr; returns the exit code."""
+    from raftlog.cli.output import print_error  # Which takes its time to import.
+
+    code = exit_code(error)
+    remedy = f"; {DISK_REMEDY}" if code is Exit.DISK else ""
+    # Another node's words stay in one line; ours may have several.
+    print_error(f"raftlog: {error}{remedy}", keep="" if isinstance(error, ApiError) else "\n")
+    return code
