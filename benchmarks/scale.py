@@ -19,6 +19,7 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, load, pieces
+from raftlog.runtime import tune_memory
 from raftlog.storage.reader import open_read_only
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -140,6 +141,7 @@ def _start_broker(quorum: Quorum) -> float:
 
 def _on_disk(directory: Path) -> dict[str, Any]:
     """The log of a stopped node, folded here; and the snapshot that it would be."""
+    tune_memory()  # As a node does: the collector would look at each new partition again and again.
     log_bytes = 0
     builder = ImageBuilder(Image())
     begun = time.monotonic()

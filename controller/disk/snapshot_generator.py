@@ -33,8 +33,8 @@ SMALL_BYTES = 4 << 20
 SNAPSHOT_GROWTH = 4
 """A state above SMALL_BYTES is written down only after so many times its size of the log: a busy
 cluster with a large state would else spend a good part of its time doing so. And a snapshot that is
-hardly smaller than its log saves nobody anything: replaying the one takes as long as loading the
-other."""
+hardly smaller than its log saves nobody much: loading the one takes half of what replaying the
+other does."""
 RETENTION_EVERY_S = 10.0
 """How often it is asked whether the oldest snapshot may go: at most one does each time, as its
 space comes back late.
