@@ -186,7 +186,13 @@ def test_only_shells_use_the_event_loop() -> None:
     allowed = {
         *(
             f"controller/{name}.py"
-            for name in ("run", "service/service", "service/hand_over", "service/joining")
+            for name in (
+                "run",
+                "late_http",
+                "service/service",
+                "service/hand_over",
+                "service/joining",
+            )
         ),
         "controller/service/broker_probes.py",
         *(
