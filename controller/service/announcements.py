@@ -11,6 +11,7 @@ from controller.service.intake import Intake
 from controller.service.leadership import Leadership
 from controller.service.node import ControllerNode
 from controller.service.observers import Observers
+from controller.visibility.telling import Telling
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
@@ -35,6 +36,7 @@ class Announcements:
         self.observers = Observers(node, self.report, soon, stopwatch)
         self._commit_due = False
         self._observers_due = False
+        self._telling = Telling()
 
     def committed(self, leadership: Leadership) -> None:
         """Send the answers that have become true.
@@ -58,6 +60,8 @@ class Announcements:
         if advanced_bytes is not None:
             self._node.committed.replace(leadership.log.committed)
             self._snapshots.applied(advanced_bytes)
+        self._telling.committed(self._node.committed_end, self._node.now())
+        self.observers.lao_is_held = False
         self.observers.release()
         self._visibility_moved(leadership)
         if self._intake or leadership.decider.due.is_urgent():
@@ -89,10 +93,13 @@ class Announcements:
             # After the other reports of this turn of the event loop: each observer gets one answer
             # for all of them.
             self._observers_due = True
-            self._soon(0, self._release_observers)
+            hold_s = self._telling.hold_s(lao.lao, self._node.now())
+            self.observers.lao_is_held = hold_s > 0
+            self._soon(hold_s, self._release_observers)
         leadership.visibility_seen = seen
         leadership.parking.visibility(*seen)
 
     def _release_observers(self) -> None:
         self._observers_due = False
+        self.observers.lao_is_held = False
         self.observers.release()

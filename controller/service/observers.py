@@ -144,6 +144,8 @@ class Observers:
         """
         self._spent_bytes, self._spent_s = 0, 0.0
         self._turn_begun = False
+        self.lao_is_held = False
+        """Another LAO alone is no news: it goes with what comes next."""
 
     def accept(self, link: Link) -> Observers:
         """A new observer. The links' handler is this object."""
@@ -328,7 +330,11 @@ class Observers:
             self._send_to_snapshot(stream)
             return ANSWER_BYTES
         has_data = end > fetch.fetch_offset
-        news = end > fetch.high_watermark or lao != stream.sent_lao or epoch != stream.sent_epoch
+        news = (
+            end > fetch.high_watermark
+            or epoch != stream.sent_epoch
+            or (lao != stream.sent_lao and not self.lao_is_held)
+        )
         # A high watermark or a LAO that is unknown is no news to wake anybody for.
         if not (has_data or due or (news and (end >= 0 or epoch != stream.sent_epoch))):
             return 0
