@@ -84,35 +84,53 @@ def plain_writes(
     counts, changes = writes.counts, writes.changes
     most = settings.max_records_per_request
     end = sum(counts[:begin])
+    plain = _plain(view, settings, changes, end, printable=writes.printable)
     for index in range(begin, len(counts)):
         count, position = counts[index], end
         end += count
-        mine = changes if count == len(changes) else changes[position:end]
-        if count > 1 and (count > most or len({change[:2] for change in mine}) < count):
+        if end > plain:
             return index - begin
-        if not _are_plain(view, settings, mine):
+        if count > 1 and (
+            count > most or len({change[:2] for change in changes[position:end]}) < count
+        ):
             return index - begin
     return len(counts) - begin
 
 
-def _are_plain(view: ImageView, settings: ControllerSettings, changes: Sequence[Change]) -> bool:
-    """Whether each of these keys can be set to its value."""
+def _plain(
+    view: ImageView,
+    settings: ControllerSettings,
+    changes: Sequence[Change],
+    begin: int,
+    *,
+    printable: bool,
+) -> int:
+    """The index of the first change, from ``begin`` on, that may not set its key to its value.
+
+    ``printable``: that needs no look.
+    """
     most_chars = settings.config_value_max_bytes // _UTF8_MAX_BYTES
-    for resource_type, resource_name, name, value in changes:
-        key = find(resource_type, name)
-        if key is None or value is None or len(value) > most_chars or not value.isprintable():
-            return False
+    key, key_of = None, (-1, "")
+    for index in range(begin, len(changes)):
+        resource_type, resource_name, name, value = changes[index]
+        # Most are of one key.
+        if key_of[1] is not name or key_of[0] != resource_type:
+            key, key_of = find(resource_type, name), (resource_type, name)
+        if key is None or value is None or len(value) > most_chars:
+            return index
         if key.check is not None and key.check(value) is not None:
-            return False
+            return index
         if resource_type == _TOPIC:
             if resource_name not in view.topic_ids:
-                return False
+                return index
         elif resource_type == _BROKER:
             if not _is_broker(view, resource_name):
-                return False
-        elif not _is_resource_name(resource_name):
-            return False
-    return True
+                return index
+        elif not 0 < len(resource_name) <= RESOURCE_NAME_MAX_CHARS:
+            return index
+        if not printable and not (value.isprintable() and resource_name.isprintable()):
+            return index
+    return len(changes)
 
 
 def _is_broker(view: ImageView, name: str) -> bool:
@@ -122,10 +140,6 @@ def _is_broker(view: ImageView, name: str) -> bool:
     # Python refuses to from 4,300 digits on.
     number = int(name) if name.isascii() and name.isdigit() and len(name) <= _ID_DIGITS else -1
     return not name or (str(number) == name and number in view.brokers)
-
-
-def _is_resource_name(name: str) -> bool:
-    return 0 < len(name) <= RESOURCE_NAME_MAX_CHARS and name.isprintable()
 
 
 def config_record(resource_type: int, resource_name: str, name: str, value: str | None) -> Record:
@@ -258,7 +272,7 @@ def _check_resource(view: ImageView, resource_type: int, name: str, index: int) 
             ErrorCode.INVALID_REQUEST,
             f"{name[:80]!r} is not the id of a registered broker",
         )
-    elif _is_resource_name(name):
+    elif 0 < len(name) <= RESOURCE_NAME_MAX_CHARS and name.isprintable():
         return
     else:
         code, wrong = (

@@ -66,6 +66,8 @@ class ConfigWrites(msgspec.Struct, eq=False):
     host: str
     size: int
     """Bytes of the requests."""
+    printable: bool = False
+    """All texts are of printable ASCII characters; False: some may not be."""
 
     def ByteSize(self) -> int:  # noqa: N802 (as of a message)
         """Bytes of the requests."""
@@ -116,6 +118,7 @@ class ConfigWrites(msgspec.Struct, eq=False):
             self.principal,
             self.host,
             self.size * (end - begin) // len(self.counts),
+            self.printable,
         )
 
 

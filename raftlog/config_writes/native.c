@@ -114,7 +114,16 @@ static int read_request(Span in, Request *request)
     }
 }
 
-typedef struct { Span last; PyObject *name; } Names;
+/* Whether all characters are printable ASCII. */
+static int printable(Span span)
+{
+    uint8_t wrong = 0;
+    for (const uint8_t *at = span.at; at < span.end; at++) wrong |= (uint8_t)(*at - 0x20) > 0x5e;
+    return !wrong;
+}
+
+/* The key that was read last, and whether all texts so far are printable. */
+typedef struct { Span last; PyObject *name; int printable; } Names;
 
 /* One resource with one key that is set: (type, name, key, value); NULL without an exception: it is
  * something else. */
@@ -141,6 +150,7 @@ static PyObject *read_resource(Span in, Names *names)
     }
     PyObject *change = PyTuple_New(4), *part;
     if (change == NULL) return NULL;
+    names->printable &= printable(name) && printable(key) && printable(value);
     if ((part = PyLong_FromLong(type)) == NULL) goto fail;
     PyTuple_SET_ITEM(change, 0, part);
     if ((part = text(name)) == NULL) goto fail;
@@ -178,7 +188,7 @@ static Py_ssize_t read_body(Span in, Names *names, PyObject *changes)
 
 /* --- groups of requests -------------------------------------------------------------------- */
 
-typedef struct { Request first; PyObject *ids, *changes, *counts; Py_ssize_t bytes; } Group;
+typedef struct { Request first; PyObject *ids, *changes, *counts; Py_ssize_t bytes; int printable; } Group;
 
 static void clear_group(Group *group)
 {
@@ -193,9 +203,9 @@ static int end_group(Group *group, PyObject *items)
     PyObject *cluster_id = text(group->first.cluster_id), *principal = text(group->first.principal);
     PyObject *host = text(group->first.host), *item = NULL;
     if (cluster_id && principal && host)
-        item = Py_BuildValue("(OOOllOOOn)", group->ids, group->changes, group->counts,
+        item = Py_BuildValue("(OOOllOOOnO)", group->ids, group->changes, group->counts,
                              group->first.timeout_ms, group->first.acks, cluster_id, principal, host,
-                             group->bytes);
+                             group->bytes, group->printable ? Py_True : Py_False);
     Py_XDECREF(cluster_id);
     Py_XDECREF(principal);
     Py_XDECREF(host);
@@ -231,6 +241,7 @@ static int add_request(Span in, Group *group, Names *names, PyObject *items, con
     if (!read_request(in, &request)) return 0;
     PyObject *changes = PyList_New(0);
     if (changes == NULL) return -1;
+    names->printable = 1;
     Py_ssize_t count = read_body(request.body, names, changes);
     if (count <= 0) { Py_DECREF(changes); return (int)count; }
     if (!joins(group, &request, length, max)) {
@@ -241,6 +252,7 @@ static int add_request(Span in, Group *group, Names *names, PyObject *items, con
         if (end_group(group, items) < 0) { Py_DECREF(changes); return -1; }
         group->first = request;
         group->bytes = 0;
+        group->printable = 1;
         group->ids = PyList_New(0);
         group->changes = PyList_New(0);
         group->counts = PyList_New(0);
@@ -255,6 +267,7 @@ static int add_request(Span in, Group *group, Names *names, PyObject *items, con
     Py_XDECREF(number);
     Py_DECREF(changes);
     group->bytes += length;
+    group->printable &= names->printable;
     return failed ? -1 : 1;
 }
 
@@ -538,6 +551,6 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, 
 PyMODINIT_FUNC PyInit__native(void)
 {
     PyObject *made = PyModule_Create(&module);
-    if (made != NULL && PyModule_AddIntConstant(made, "VERSION", 1) < 0) Py_CLEAR(made);
+    if (made != NULL && PyModule_AddIntConstant(made, "VERSION", 2) < 0) Py_CLEAR(made);
     return made;
 }

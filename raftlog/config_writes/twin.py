@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -12,7 +12,7 @@ from raftlog.errors import CorruptLogError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
-VERSION = 1
+VERSION = 2
 """Of the functions here: a compiled codec of another version is not used."""
 RECORD_TYPE, RECORD_VERSION = 4, 0
 _ITEM_TAG = 0x0A
@@ -45,14 +45,21 @@ def grouped(
         ):
             group = ConfigWrites(
                 [], [], [], request.timeout_ms, request.acks, request.cluster_id,
-                client.principal, client.host, 0,
+                client.principal, client.host, 0, True,
             )  # fmt: skip
             items.append(group)
         group.correlation_ids.append(request.correlation_id)
         group.counts.append(len(changes))
         group.changes += changes
         group.size += size
+        group.printable = group.printable and _printable(changes)
     return items
+
+
+def _printable(changes: Iterable[Change]) -> bool:
+    """Whether all texts are of printable ASCII characters."""
+    texts = "".join(text or "" for change in changes for text in change[1:])
+    return texts.isascii() and texts.isprintable()
 
 
 def _changes(request: pb.ControllerRequest) -> list[Change] | None:

@@ -93,7 +93,7 @@ def plain(items: Any) -> list[Any]:
     """What can be compared."""
     return [
         (one.correlation_ids, one.changes, one.counts, one.timeout_ms, one.acks,
-         one.cluster_id, one.principal, one.host, one.size)
+         one.cluster_id, one.principal, one.host, one.size, one.printable)
         if isinstance(one, ConfigWrites) else one
         for one in items
     ]  # fmt: skip
