@@ -8,8 +8,9 @@ nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from raftlog.errors import FatalError
 from raftlog.metadata import pmap
@@ -45,8 +46,7 @@ class FoldError(FatalError):
     """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Image:
+class Image(msgspec.Struct, frozen=True, eq=False):
     """All metadata after the record at ``offset`` (inclusive; -1: nothing yet), which is always the
     end of a log batch.
     """
@@ -55,23 +55,25 @@ class Image:
     epoch: int = 0
     timestamp_ms: int = 0
     state_hash: int = 0
-    features: pmap.Map[str, int] = field(default_factory=pmap.empty)
-    brokers: pmap.Map[int, Broker] = field(default_factory=pmap.empty)
-    topics: pmap.Map[bytes, Topic] = field(default_factory=pmap.empty)
-    topic_ids: pmap.Map[str, bytes] = field(default_factory=pmap.empty)
-    partitions: pmap.Map[PartitionKey, Partition] = field(default_factory=pmap.empty)
-    replicas_of: pmap.Map[int, Replicas] = field(default_factory=pmap.empty)
+    features: pmap.Map[str, int] = msgspec.field(default_factory=pmap.empty)
+    brokers: pmap.Map[int, Broker] = msgspec.field(default_factory=pmap.empty)
+    topics: pmap.Map[bytes, Topic] = msgspec.field(default_factory=pmap.empty)
+    topic_ids: pmap.Map[str, bytes] = msgspec.field(default_factory=pmap.empty)
+    partitions: pmap.Map[PartitionKey, Partition] = msgspec.field(default_factory=pmap.empty)
+    replicas_of: pmap.Map[int, Replicas] = msgspec.field(default_factory=pmap.empty)
     """For each broker the partitions it has a replica of, so that fencing it touches only those."""
-    configs: pmap.Map[ConfigKey, dict[str, str]] = field(default_factory=pmap.empty)
+    configs: pmap.Map[ConfigKey, dict[str, str]] = msgspec.field(default_factory=pmap.empty)
     """(resource type, resource name) -> its keys. The dicts are never changed in place."""
-    applied: pmap.Map[int, Applied] = field(default_factory=pmap.empty)
-    clients: pmap.Map[int, Client] = field(default_factory=pmap.empty)
-    client_results: pmap.Map[ClientResultKey, ClientResult] = field(default_factory=pmap.empty)
+    applied: pmap.Map[int, Applied] = msgspec.field(default_factory=pmap.empty)
+    clients: pmap.Map[int, Client] = msgspec.field(default_factory=pmap.empty)
+    client_results: pmap.Map[ClientResultKey, ClientResult] = msgspec.field(
+        default_factory=pmap.empty
+    )
     """(client id, sequence) -> what became of that write."""
-    hostnames: pmap.Map[str, Hostname] = field(default_factory=pmap.empty)
-    export_cursors: pmap.Map[str, ExportCursor] = field(default_factory=pmap.empty)
-    acls: pmap.Map[bytes, AccessControlEntry] = field(default_factory=pmap.empty)
-    acl_index: AclIndex = field(default_factory=AclIndex)
+    hostnames: pmap.Map[str, Hostname] = msgspec.field(default_factory=pmap.empty)
+    export_cursors: pmap.Map[str, ExportCursor] = msgspec.field(default_factory=pmap.empty)
+    acls: pmap.Map[bytes, AccessControlEntry] = msgspec.field(default_factory=pmap.empty)
+    acl_index: AclIndex = msgspec.field(default_factory=AclIndex)
     """Of ``acls``, for verdicts."""
     leader: Leader | None = None
     progress: Progress | None = None
