@@ -14,6 +14,7 @@ typedef struct { const uint8_t *at, *end; } Span;
 #define RECORD_TYPE_CONFIG 4
 #define RECORD_OVERHEAD 8      /* u16 type, u8 version, u8 zero, u32 length */
 #define MAX_ACKS 2
+#define MAX_CHANGES 1024       /* of one request, as in messages.py */
 
 /* --- reading ------------------------------------------------------------------------------- */
 
@@ -173,7 +174,7 @@ static Py_ssize_t read_body(Span in, Names *names, PyObject *changes)
     while (in.at < in.end) {
         Span resource;
         PyObject *change;
-        if (*in.at++ != TAG_ITEM || !read_span(&in, &resource)
+        if (count >= MAX_CHANGES || *in.at++ != TAG_ITEM || !read_span(&in, &resource)
             || (change = read_resource(resource, names)) == NULL) {
             if (PyErr_Occurred()) return -1;
             return PyList_SetSlice(changes, before, before + count, NULL) < 0 ? -1 : 0;
@@ -551,6 +552,6 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, 
 PyMODINIT_FUNC PyInit__native(void)
 {
     PyObject *made = PyModule_Create(&module);
-    if (made != NULL && PyModule_AddIntConstant(made, "VERSION", 2) < 0) Py_CLEAR(made);
+    if (made != NULL && PyModule_AddIntConstant(made, "VERSION", 3) < 0) Py_CLEAR(made);
     return made;
 }

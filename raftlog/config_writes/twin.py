@@ -7,12 +7,19 @@ from collections.abc import Iterable, Sequence
 from google.protobuf.message import DecodeError
 
 from raftlog import batch
-from raftlog.config_writes.messages import KIND, Change, ConfigReplies, ConfigWrite, ConfigWrites
+from raftlog.config_writes.messages import (
+    KIND,
+    MAX_CHANGES,
+    Change,
+    ConfigReplies,
+    ConfigWrite,
+    ConfigWrites,
+)
 from raftlog.errors import CorruptLogError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
-VERSION = 2
+VERSION = 3
 """Of the functions here: a compiled codec of another version is not used."""
 RECORD_TYPE, RECORD_VERSION = 4, 0
 _ITEM_TAG = 0x0A
@@ -73,7 +80,7 @@ def _changes(request: pb.ControllerRequest) -> list[Change] | None:
         if request.client.HasField("node_id") or not known <= _KNOWN_OF_CLIENT:
             return None
     body = request.incremental_alter_configs
-    if body.validate_only:
+    if body.validate_only or len(body.resources) > MAX_CHANGES:
         return None
     changes: list[Change] = []
     for resource in body.resources:

@@ -15,6 +15,7 @@ from raftlog import batch
 from raftlog.config_writes import codec, twin
 from raftlog.config_writes.messages import (
     MAX_BYTES,
+    MAX_CHANGES,
     MAX_REQUESTS,
     Change,
     ConfigReplies,
@@ -70,6 +71,12 @@ NOT_PLAIN = {
     ),
     "an operation that nobody knows": alter(
         resource(pb.AlterableConfig(name="a", config_operation=77))  # type: ignore[arg-type]
+    ),
+    "more resources than are worth it": alter(
+        *(
+            pb.AlterConfigsResource(resource_type=16, resource_name=str(n), configs=SETS.configs)
+            for n in range(MAX_CHANGES + 1)
+        )
     ),
     "a negative type": alter(pb.AlterConfigsResource(resource_type=-1, configs=SETS.configs)),
     "a negative timeout": alter(SETS, timeout_ms=-1),
@@ -201,6 +208,12 @@ def test_records_are_those_of_a_batch_of_messages(changes: list[Change], princip
     (header,) = batch.headers(expected)
     assert codec.decoded(expected, header) == changes
     assert twin.decoded(expected, header) == changes
+
+
+def test_a_request_may_have_as_many_resources_as_are_worth_it() -> None:
+    many = alter(*([SETS] * MAX_CHANGES))
+    (item,) = WIRE.decode(envelope([many]), 1 << 20)
+    assert item.counts == [MAX_CHANGES]
 
 
 def test_a_part_of_the_changes_is_encoded() -> None:

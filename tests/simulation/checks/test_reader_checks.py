@@ -143,7 +143,9 @@ def test_a_snapshot_that_is_the_fold_passes_and_another_is_refused() -> None:
     builder = ImageBuilder(image)
     builder.apply_batch([record(config("k", "b"))], base_offset=2, epoch=1, timestamp_ms=1)
     other = builder.snapshot()
-    _snapshot(trace, Image(**{**{f: getattr(other, f) for f in Image.__struct_fields__}, "offset": 1}))
+    _snapshot(
+        trace, Image(**{**{f: getattr(other, f) for f in Image.__struct_fields__}, "offset": 1})
+    )
     with refused("I11"):
         trace.step("c1", event=ev.SnapshotStored(SnapshotId(2, 1)))
 
