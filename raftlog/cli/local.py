@@ -29,6 +29,7 @@ import msgspec
 
 from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.processes import Daemons
+from raftlog.config.sources import PROCESS_VARIABLES
 from raftlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -408,10 +409,13 @@ def free_ports(count: int) -> list[int]:
     raise FailedError(f"{count} free ports are wanted, {len(found)} were found", Exit.REFUSED)
 
 
+_PASSED_ON = PROCESS_VARIABLES | {"RAFTLOG_LOG_LEVEL"}
+
+
 def _environment() -> dict[str, str]:
     """Ours, without what would configure every node alike."""
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("RAFTLOG_") or name == "RAFTLOG_LOG_LEVEL"
+        if not name.startswith("RAFTLOG_") or name in _PASSED_ON
     }

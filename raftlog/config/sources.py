@@ -29,6 +29,8 @@ CLI_VARIABLES = frozenset(
     }
 )
 """Variables with our prefix that commands read, and that configure no node."""
+PROCESS_VARIABLES = frozenset({"RAFTLOG_NATIVE_CODEC"})
+"""Those that any process reads before it has a configuration."""
 
 LISTENER_KEY = "listener.name"
 """What the keys of single listeners begin with, before the listener's name."""
@@ -112,7 +114,7 @@ def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dic
             given[key] = Given(environment[variable], variable)
         elif (
             variable.startswith(ENV_PREFIX)
-            and variable not in CLI_VARIABLES
+            and variable not in CLI_VARIABLES | PROCESS_VARIABLES
             and not _SERVICE_LINK.match(variable)
         ):
             mistakes.append(

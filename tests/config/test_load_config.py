@@ -327,6 +327,7 @@ def test_environment_of_others_is_left_alone(write: Callable[[str], Path]) -> No
         RAFTLOG_PORT_9093_TCP_ADDR="10.0.0.1",
         RAFTLOG_PORT="tcp://10.0.0.1:9093",
         RAFTLOG_BOOTSTRAP_CONTROLLER="a:1",
+        RAFTLOG_NATIVE_CODEC="off",
         HOME="/root",
     )
 

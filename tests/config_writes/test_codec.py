@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog import batch
-from raftlog.config_writes import codec, twin
+from raftlog.config_writes import codec, compiling, twin
 from raftlog.config_writes.messages import (
     MAX_BYTES,
     MAX_CHANGES,
@@ -302,3 +305,14 @@ def test_replies_share_envelopes_with_other_responses() -> None:
     assert [one.correlation_id for one in found] == [9, 1, 2, 9]
     many = [wire.encode(replies, 1 << 20)] * 5_000
     assert len(wire.envelopes(many)) > 5, "an envelope has a bound of items"
+
+
+@pytest.mark.parametrize("wish", ["off", ""])
+def test_a_process_can_be_told_to_do_without_it(wish: str) -> None:
+    environment = {**os.environ, "RAFTLOG_NATIVE_CODEC": wish}
+    command = [sys.executable, "-c", "from raftlog.config_writes import codec; print(codec.NAME)"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    compiled = compiling.target().exists()
+    assert done.stdout.strip() == ("native" if compiled and not wish else "python")
