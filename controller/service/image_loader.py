@@ -26,47 +26,55 @@ class CommittedImage:
     def __init__(self, applied: Callable[[int], None]) -> None:
         self._applied = applied
         self._image = Image()
-        self._builder = ImageBuilder(self._image)
+        self._builder: ImageBuilder | None = None
+        """What has folded beyond the image; None: nothing."""
 
     @property
     def offset(self) -> int:
         """Of the image; asking for this costs nothing."""
-        return self._builder.offset
+        return self._newest.offset
 
     @property
     def image(self) -> Image:
         """The image, made when somebody asks: between two of them the fold writes in place, and
         copies no nodes of its maps.
         """
-        if self._builder.offset != self._image.offset:
-            self._image = self._builder.snapshot()
+        builder = self._builder
+        if builder is not None and builder.offset != self._image.offset:
+            self._image = builder.snapshot()
         return self._image
 
     @property
     def epoch(self) -> int:
         """Of the record at ``offset``."""
-        return self._builder.epoch
+        return self._newest.epoch
 
     @property
     def state_hash(self) -> int:
         """Of the image, without making it."""
-        return self._builder.state_hash & HASH_MASK
+        return self._newest.state_hash & HASH_MASK
 
     @property
     def state_bytes(self) -> int:
         """Of the image, without making it."""
-        return self._builder.state_bytes
+        return self._newest.state_bytes
+
+    @property
+    def _newest(self) -> Image | ImageBuilder:
+        return self._image if self._builder is None else self._builder
 
     def replace(self, image: Image) -> None:
         """Take over an image: that of a snapshot, or one that a leader had folded when it proposed
         and that is committed now.
         """
-        self._image = image
-        self._builder = ImageBuilder(image)
+        # A leader does so with each commit, and folds nothing here.
+        self._image, self._builder = image, None
 
     def advance(self, replica: Replica, high_watermark: int) -> bool:
         """Fold one slice towards the high watermark. True when the image is there."""
         builder = self._builder
+        if builder is None:
+            builder = self._builder = ImageBuilder(self._image)
         offset = builder.offset + 1
         if offset < high_watermark:
             chunk = replica.read(offset, high_watermark, SLICE_BYTES)

@@ -7,7 +7,7 @@ its twin.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -88,6 +88,12 @@ def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
     begin = batch.records_position(chunk, header)
     end = header.position + header.size
     return _native.decoded(chunk, begin, end, header.record_count)
+
+
+entity_or_none: Callable[[Change], bytes | None] = (
+    twin.entity if _native is None else _native.entity
+)
+"""As ``twin.entity``; None: ask that. It is on the way of every write, on every node."""
 
 
 def replies(message: ConfigReplies) -> Framed:

@@ -40,15 +40,6 @@ static int read_span(Span *in, Span *out)
     return 1;
 }
 
-/* A non-negative int32. */
-static int read_int(Span *in, long *value)
-{
-    uint64_t wide;
-    if (!read_varint(in, &wide) || wide > INT32_MAX) return 0;
-    *value = (long)wide;
-    return 1;
-}
-
 static int same(Span a, Span b)
 {
     Py_ssize_t length = a.end - a.at;
@@ -72,47 +63,33 @@ static PyObject *text_again(Span span, Span *last, PyObject **known)
     return Py_NewRef(*known);
 }
 
-/* The tags of a message must rise: then no field comes twice, and none after what is unknown. */
-static int next_tag(Span *in, uint64_t *tag)
+typedef struct { Span bytes; uint64_t number; } Field;
+
+/* Reads a message that has no other fields than those of these tags, each once, in this order. */
+static int read_fields(Span in, const uint8_t *tags, Field *fields)
 {
-    uint64_t found;
-    if (in->at >= in->end) { *tag = 0; return 1; }
-    if (!read_varint(in, &found) || found <= *tag) return 0;
-    *tag = found;
+    while (in.at < in.end) {
+        uint64_t tag;
+        if (!read_varint(&in, &tag)) return 0;
+        while (*tags && *tags != tag) tags++, fields++;
+        if (!*tags++) return 0;
+        if (tag & 2 ? !read_span(&in, &fields->bytes) : !read_varint(&in, &fields->number)) return 0;
+        fields++;
+    }
     return 1;
 }
 
 typedef struct { uint64_t id; long timeout_ms, acks; Span cluster_id, principal, host, body; } Request;
 
-static int read_client(Span in, Request *request)
-{
-    for (uint64_t tag = 0;;) {
-        if (!next_tag(&in, &tag)) return 0;
-        if (tag == 0) return 1;
-        if (tag == 0x0a) { if (!read_span(&in, &request->principal)) return 0; }
-        else if (tag == 0x32) { if (!read_span(&in, &request->host)) return 0; }
-        else return 0;
-    }
-}
-
 static int read_request(Span in, Request *request)
 {
-    int has_body = 0;
-    memset(request, 0, sizeof *request);
-    for (uint64_t tag = 0;;) {
-        Span client;
-        if (!next_tag(&in, &tag)) return 0;
-        switch (tag) {
-        case 0: return has_body;
-        case 0x08: if (!read_varint(&in, &request->id)) return 0; break;
-        case 0x12: if (!read_span(&in, &request->cluster_id)) return 0; break;
-        case 0x18: if (!read_int(&in, &request->timeout_ms)) return 0; break;
-        case 0x20: if (!read_int(&in, &request->acks) || request->acks > MAX_ACKS) return 0; break;
-        case 0x2a: if (!read_span(&in, &client) || !read_client(client, request)) return 0; break;
-        case 0x82: if (!read_span(&in, &request->body)) return 0; has_body = 1; break;
-        default: return 0;
-        }
-    }
+    Field field[6] = {0}, client[2] = {0};
+    if (!read_fields(in, (const uint8_t *)"\x08\x12\x18\x20\x2a\x82", field)
+        || !read_fields(field[4].bytes, (const uint8_t *)"\x0a\x32", client)
+        || field[2].number > INT32_MAX || field[3].number > MAX_ACKS || !field[5].bytes.at) return 0;
+    *request = (Request){field[0].number, (long)field[2].number, (long)field[3].number, field[1].bytes,
+                         client[0].bytes, client[1].bytes, field[5].bytes};
+    return 1;
 }
 
 /* Whether all characters are printable ASCII. */
@@ -126,45 +103,37 @@ static int printable(Span span)
 /* The key that was read last, and whether all texts so far are printable. */
 typedef struct { Span last; PyObject *name; int printable; } Names;
 
-/* One resource with one key that is set: (type, name, key, value); NULL without an exception: it is
- * something else. */
+/* (type, name, key, value); NULL without an exception: it is something else. */
+static PyObject *change_of(const Field *type, Span name, Span key, PyObject *value, Names *names)
+{
+    PyObject *parts[4] = {NULL, NULL, NULL, value}, *change = NULL;
+    if (type->number <= INT32_MAX && value != NULL && (parts[0] = PyLong_FromLong((long)type->number))
+        && (parts[1] = text(name)) && (parts[2] = text_again(key, &names->last, &names->name)))
+        change = PyTuple_Pack(4, parts[0], parts[1], parts[2], parts[3]);
+    else if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();
+    for (int i = 0; i < 4; i++) Py_XDECREF(parts[i]);
+    return change;
+}
+
+/* One resource with one key that is set, as change_of. */
 static PyObject *read_resource(Span in, Names *names)
 {
-    long type = 0, operation = 0;
-    Span name = {0}, config = {0}, key = {0}, value = {0};
-    for (uint64_t tag = 0;;) {
-        if (!next_tag(&in, &tag)) return NULL;
-        if (tag == 0) break;
-        if (tag == 0x08) { if (!read_int(&in, &type)) return NULL; }
-        else if (tag == 0x12) { if (!read_span(&in, &name)) return NULL; }
-        else if (tag == 0x1a) { if (!read_span(&in, &config)) return NULL; }
-        else return NULL;
-    }
-    if (config.at == NULL) return NULL;
-    for (uint64_t tag = 0;;) {
-        if (!next_tag(&config, &tag)) return NULL;
-        if (tag == 0) break;
-        if (tag == 0x0a) { if (!read_span(&config, &key)) return NULL; }
-        else if (tag == 0x10) { if (!read_int(&config, &operation) || operation) return NULL; }
-        else if (tag == 0x1a) { if (!read_span(&config, &value)) return NULL; }
-        else return NULL;
-    }
-    PyObject *change = PyTuple_New(4), *part;
-    if (change == NULL) return NULL;
+    Field field[3] = {0}, config[3] = {0};
+    if (!read_fields(in, (const uint8_t *)"\x08\x12\x1a", field) || !field[2].bytes.at
+        || !read_fields(field[2].bytes, (const uint8_t *)"\x0a\x10\x1a", config) || config[1].number)
+        return NULL;
+    Span name = field[1].bytes, key = config[0].bytes, value = config[2].bytes;
     names->printable &= printable(name) && printable(key) && printable(value);
-    if ((part = PyLong_FromLong(type)) == NULL) goto fail;
-    PyTuple_SET_ITEM(change, 0, part);
-    if ((part = text(name)) == NULL) goto fail;
-    PyTuple_SET_ITEM(change, 1, part);
-    if ((part = text_again(key, &names->last, &names->name)) == NULL) goto fail;
-    PyTuple_SET_ITEM(change, 2, part);
-    if ((part = text(value)) == NULL) goto fail;
-    PyTuple_SET_ITEM(change, 3, part);
-    return change;
-fail:
-    Py_DECREF(change);
-    if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();
-    return NULL;
+    return change_of(&field[0], name, key, text(value), names);
+}
+
+/* A ConfigRecord, as change_of; value None: the key is deleted. */
+static PyObject *read_record(Span in, Names *names)
+{
+    Field field[4] = {0};
+    if (!read_fields(in, (const uint8_t *)"\x08\x12\x1a\x22", field)) return NULL;
+    PyObject *value = field[3].bytes.at ? text(field[3].bytes) : Py_NewRef(Py_None);
+    return change_of(&field[0], field[1].bytes, field[2].bytes, value, names);
 }
 
 /* Appends the changes of a body; how many, 0: it is something else, -1: an exception. */
@@ -385,6 +354,13 @@ static uint8_t *put_field(uint8_t *out, uint8_t tag, const char *data, Py_ssize_
     return put_bytes(put_varint(out, length), data, length);
 }
 
+static Py_ssize_t resource_size(const Change *change, Py_ssize_t *config)
+{
+    *config = field_size(change->size[1]) + field_size(change->size[2]);
+    return (change->type ? 1 + varint_size(change->type) : 0) + field_size(change->size[0])
+        + 1 + varint_size(*config) + *config;
+}
+
 PyDoc_STRVAR(request_doc, "request(changes, id, cluster_id, timeout_ms, acks, principal): see twin.py");
 static PyObject *request(PyObject *self, PyObject *args)
 {
@@ -400,9 +376,7 @@ static PyObject *request(PyObject *self, PyObject *args)
     Py_ssize_t count = PyList_GET_SIZE(changes), client = field_size(principal_size);
     for (Py_ssize_t i = 0; i < count; i++) {
         if (read_change(PyList_GET_ITEM(changes, i), &change) < 0) return NULL;
-        Py_ssize_t config = field_size(change.size[1]) + field_size(change.size[2]);
-        Py_ssize_t resource = (change.type ? 1 + varint_size(change.type) : 0) + field_size(change.size[0])
-            + 1 + varint_size(config) + config;
+        Py_ssize_t config, resource = resource_size(&change, &config);
         body += 1 + varint_size(resource) + resource;
     }
     Py_ssize_t total = (id ? 1 + varint_size(id) : 0) + field_size(cluster_id_size)
@@ -422,9 +396,7 @@ static PyObject *request(PyObject *self, PyObject *args)
     out = put_varint(put_bytes(out, "\x82\x01", 2), body);
     for (Py_ssize_t i = 0; i < count; i++) {
         if (read_change(PyList_GET_ITEM(changes, i), &change) < 0) { Py_DECREF(result); return NULL; }
-        Py_ssize_t config = field_size(change.size[1]) + field_size(change.size[2]);
-        Py_ssize_t resource = (change.type ? 1 + varint_size(change.type) : 0) + field_size(change.size[0])
-            + 1 + varint_size(config) + config;
+        Py_ssize_t config, resource = resource_size(&change, &config);
         *out++ = 0x0a;
         out = put_varint(out, resource);
         if (change.type) { *out++ = 0x08; out = put_varint(out, change.type); }
@@ -437,28 +409,29 @@ static PyObject *request(PyObject *self, PyObject *args)
     return result;
 }
 
-/* (type, name, key, value) of a ConfigRecord; value None: it is deleted. As read_resource. */
-static PyObject *read_record(Span in, Names *names)
+static uint8_t *put_packed(uint8_t *out, const char *data, Py_ssize_t size)
 {
-    long type = 0;
-    Span name = {0}, key = {0}, value = {0};
-    for (uint64_t tag = 0;;) {
-        if (!next_tag(&in, &tag)) return NULL;
-        if (tag == 0) break;
-        if (tag == 0x08) { if (!read_int(&in, &type)) return NULL; }
-        else if (tag == 0x12) { if (!read_span(&in, &name)) return NULL; }
-        else if (tag == 0x1a) { if (!read_span(&in, &key)) return NULL; }
-        else if (tag == 0x22) { if (!read_span(&in, &value)) return NULL; }
-        else return NULL;
-    }
-    PyObject *parts[4] = {PyLong_FromLong(type), text(name), NULL, NULL}, *change = NULL;
-    parts[2] = text_again(key, &names->last, &names->name);
-    parts[3] = value.at ? text(value) : Py_NewRef(Py_None);
-    if (parts[0] && parts[1] && parts[2] && parts[3])
-        change = PyTuple_Pack(4, parts[0], parts[1], parts[2], parts[3]);
-    else if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();
-    for (int i = 0; i < 4; i++) Py_XDECREF(parts[i]);
-    return change;
+    if (size < 32) *out++ = (uint8_t)(0xa0 | size);
+    else if (size < 1 << 8) { *out++ = 0xd9; *out++ = (uint8_t)size; }
+    else { *out++ = 0xda; *out++ = (uint8_t)(size >> 8); *out++ = (uint8_t)size; }
+    return put_bytes(out, data, size);
+}
+
+PyDoc_STRVAR(entity_doc, "entity(change): see twin.py; None for what is too long or of an odd type");
+static PyObject *entity(PyObject *self, PyObject *tuple)
+{
+    Change change;
+    if (read_change(tuple, &change) < 0) return NULL;
+    Py_ssize_t total = change.size[0] + change.size[1] + change.size[2];
+    if (change.type < 0 || change.type > 0x7f || total > 0xffff) Py_RETURN_NONE;
+    uint8_t small[1024], *buffer = total + 32 <= (Py_ssize_t)sizeof small ? small : PyMem_Malloc(total + 32);
+    if (buffer == NULL) return PyErr_NoMemory();
+    uint8_t *out = put_bytes(buffer, "\x95\xa6" "config", 8);
+    *out++ = (uint8_t)change.type;
+    for (int i = 0; i < 3; i++) out = put_packed(out, change.text[i], change.size[i]);
+    PyObject *result = PyBytes_FromStringAndSize((const char *)buffer, out - buffer);
+    if (buffer != small) PyMem_Free(buffer);
+    return result;
 }
 
 PyDoc_STRVAR(decoded_doc, "decoded(chunk, position, end, count): see twin.py");
@@ -542,16 +515,19 @@ done:
 static PyMethodDef methods[] = {
     {"grouped", grouped, METH_VARARGS, grouped_doc},
     {"request", request, METH_VARARGS, request_doc},
+    {"entity", entity, METH_O, entity_doc},
     {"encoded", encoded, METH_VARARGS, encoded_doc},
     {"decoded", decoded, METH_VARARGS, decoded_doc},
     {"replies", replies, METH_VARARGS, replies_doc},
     {NULL, NULL, 0, NULL},
 };
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, methods};
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_size = -1, .m_methods = methods,
+};
 
 PyMODINIT_FUNC PyInit__native(void)
 {
     PyObject *made = PyModule_Create(&module);
-    if (made != NULL && PyModule_AddIntConstant(made, "VERSION", 3) < 0) Py_CLEAR(made);
+    if (made != NULL && PyModule_AddIntConstant(made, "VERSION", 4) < 0) Py_CLEAR(made);
     return made;
 }

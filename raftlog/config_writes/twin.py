@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from google.protobuf.message import DecodeError
 
 from raftlog import batch
@@ -19,9 +20,10 @@ from raftlog.errors import CorruptLogError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
-VERSION = 3
+VERSION = 4
 """Of the functions here: a compiled codec of another version is not used."""
 RECORD_TYPE, RECORD_VERSION = 4, 0
+_packed = msgspec.msgpack.Encoder().encode
 _ITEM_TAG = 0x0A
 _MAX_ACKS = 2
 _KNOWN_OF_CLIENT = frozenset({"principal", "host"})
@@ -124,6 +126,11 @@ def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
     except (CorruptLogError, DecodeError):
         return None
     return changes
+
+
+def entity(change: Change) -> bytes:
+    """The canonical bytes of a config, what its share of the state hash is made of."""
+    return _packed(("config", *change))
 
 
 def replies(message: ConfigReplies) -> bytes:

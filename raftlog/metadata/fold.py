@@ -16,7 +16,9 @@ from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.config_writes import codec
+from raftlog.config_writes.codec import entity_or_none
 from raftlog.config_writes.messages import Change
+from raftlog.config_writes.twin import entity
 from raftlog.metadata import versions
 from raftlog.metadata.acl_fold import add_entry, remove_entry
 from raftlog.metadata.causes import OLD_TEXT_OF, Cause
@@ -33,7 +35,6 @@ from raftlog.metadata.entities import (
     VoterEntry,
     Voters,
     bytes_hash,
-    entity_bytes,
     with_cause,
 )
 from raftlog.metadata.export_cursors import fold_export_cursor
@@ -415,16 +416,18 @@ def change_configs(image: ImageDraft, changes: Sequence[Change]) -> None:
     The hot path of all nodes: one loop, and no call but into C.
     """
     configs, state_hash, state_bytes = image.configs, image.state_hash, image.state_bytes
-    for resource_type, resource_name, name, value in changes:
+    for change in changes:
+        resource_type, resource_name, name, value = change
         resource = (resource_type, resource_name)
         values = configs.get(resource)
         old = None if values is None else values.get(name)
         if old is not None:
-            content = entity_bytes(("config", resource_type, resource_name, name, old))
+            before = (resource_type, resource_name, name, old)
+            content = entity_or_none(before) or entity(before)
             state_hash -= bytes_hash(content)
             state_bytes -= len(content)
         if value is not None:
-            content = entity_bytes(("config", resource_type, resource_name, name, value))
+            content = entity_or_none(change) or entity(change)
             state_hash += bytes_hash(content)
             state_bytes += len(content)
             configs[resource] = {name: value} if values is None else {**values, name: value}

@@ -26,6 +26,7 @@ from raftlog.config_writes.messages import (
     ConfigWrites,
     single_requests,
 )
+from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.records import record
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import WIRES
@@ -217,6 +218,22 @@ def test_a_request_may_have_as_many_resources_as_are_worth_it() -> None:
     many = alter(*([SETS] * MAX_CHANGES))
     (item,) = WIRE.decode(envelope([many]), 1 << 20)
     assert item.counts == [MAX_CHANGES]
+
+
+@settings(max_examples=300)
+@given(
+    st.one_of(TYPES, st.sampled_from([-1, -(2**31), 255, 256, 65536])),
+    TEXT,
+    st.one_of(TEXT, st.sampled_from(["x" * n for n in (31, 32, 255, 256, 900, 1_024, 70_000)])),
+    TEXT,
+)
+def test_a_config_has_the_canonical_bytes_of_an_entity(
+    type_: int, name: str, key: str, value: str
+) -> None:
+    change = (type_, name, key, value)
+    expected = entity_bytes(("config", *change))
+    assert (codec.entity_or_none(change) or twin.entity(change)) == expected
+    assert twin.entity(change) == expected
 
 
 def test_a_part_of_the_changes_is_encoded() -> None:
