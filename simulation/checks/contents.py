@@ -6,13 +6,12 @@ snapshot loses just that: all hashes agree, and the node decides by another stat
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from raftlog.metadata.image import Image
 from raftlog.metadata.replica_index import Replicas
 
-_FIELDS = tuple(one.name for one in fields(Image))
+_FIELDS = Image.__struct_fields__
 _ABSENT = object()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from controller.rules.node_roles import is_broker_alone
 from raftlog.metadata import pmap

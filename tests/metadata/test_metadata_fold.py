@@ -402,3 +402,23 @@ def test_every_record_type_has_a_message_and_a_group() -> None:
         "export_cursor",
         "c",
     )
+
+
+def test_a_draft_that_accounts_in_a_way_of_its_own_hears_of_each_config() -> None:
+    """As that of the replay, which notes what changes."""
+
+    class Noted(ImageBuilder):
+        seen: list[Any]
+
+        def replace(self, kind: str, key: Any, old: Any, new: Any) -> None:
+            self.seen.append((kind, key, old, new))
+
+    draft = Noted(Image())
+    draft.seen = []
+    changes = [(2, "t", "retention.ms", "1"), (2, "t", "retention.ms", "2")]
+    deleted = (2, "t", "retention.ms", None)
+    draft.apply_configs([*changes, deleted], base_offset=0, epoch=1, timestamp_ms=0)
+    key = (2, "t", "retention.ms")
+    expected = [("config", key, None, "1"), ("config", key, "1", "2"), ("config", key, "2", None)]
+    assert draft.seen == expected
+    assert draft.state_hash == 0

@@ -8,11 +8,11 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity

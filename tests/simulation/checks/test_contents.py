@@ -1,6 +1,6 @@
 """Images whose hashes agree and whose contents do not: the comparison of contents notices."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from raftlog.metadata.entities import Topic
 from raftlog.metadata.image import Image
