@@ -417,7 +417,7 @@ def change_configs(image: ImageDraft, changes: Sequence[Change]) -> None:
     its own is asked to.
     """
     configs, state_hash, state_bytes = image.configs, image.state_hash, image.state_bytes
-    accounts = type(image).replace is not ImageDraft.replace
+    accounts = image.accounts_in_its_own_way
     for change in changes:
         resource_type, resource_name, name, value = change
         resource = (resource_type, resource_name)

@@ -227,6 +227,13 @@ class ImageDraft:
         self._reset(image)
         return image
 
+    @property
+    def accounts_in_its_own_way(self) -> bool:
+        """Whether ``replace`` has to be called for each change, also where many are accounted at
+        once.
+        """
+        return type(self).replace is not ImageDraft.replace
+
     def replace(
         self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
     ) -> None:

@@ -34,6 +34,7 @@ def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
     topic_id, following = b"", 0
     block, bits_of = 0, dict[tuple[int, ...], int]()
     state_hash = state_bytes = 0
+    accounts = image.accounts_in_its_own_way
     for partition in partitions:
         index = partition.index
         if topic is None or partition.topic_id != topic_id or index >> BLOCK_BITS != block:
@@ -50,6 +51,9 @@ def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
         held[topic_id, index] = partition
         replicas = partition.replicas
         bits_of[replicas] = bits_of.get(replicas, 0) | 1 << (index & (BLOCK - 1))
+        if accounts:
+            image.replace("partition", (), None, partition)
+            continue
         content = encode(("partition", partition))
         state_hash += hash_of(content)
         state_bytes += len(content)

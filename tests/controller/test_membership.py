@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from deciding import Cell, Decided
 
@@ -150,7 +151,7 @@ def test_below_level_2_the_set_stays_static() -> None:
 def test_the_first_set_waits_for_a_record_of_this_epoch_to_be_committed() -> None:
     quorum = Quorum()
     cell = Cell(0, quorum=quorum, bootstrap=False)
-    cell.log.committed = replace(cell.log.committed, offset=-1)
+    cell.log.committed = msgspec.structs.replace(cell.log.committed, offset=-1)
     cell.hold_commits = True
     levels = (("metadata.version", 2), ("lao.version", 1))
     cell.propose(Write([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels]))

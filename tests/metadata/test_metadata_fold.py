@@ -404,15 +404,16 @@ def test_every_record_type_has_a_message_and_a_group() -> None:
     )
 
 
-def test_a_draft_that_accounts_in_a_way_of_its_own_hears_of_each_config() -> None:
+class Noted(ImageBuilder):
     """As that of the replay, which notes what changes."""
 
-    class Noted(ImageBuilder):
-        seen: list[Any]
+    seen: list[Any]
 
-        def replace(self, kind: str, key: Any, old: Any, new: Any) -> None:
-            self.seen.append((kind, key, old, new))
+    def replace(self, kind: str, key: Any, old: Any, new: Any) -> None:
+        self.seen.append((kind, key, old, new))
 
+
+def test_a_draft_that_accounts_in_a_way_of_its_own_hears_of_each_config() -> None:
     draft = Noted(Image())
     draft.seen = []
     changes = [(2, "t", "retention.ms", "1"), (2, "t", "retention.ms", "2")]
@@ -421,4 +422,19 @@ def test_a_draft_that_accounts_in_a_way_of_its_own_hears_of_each_config() -> Non
     key = (2, "t", "retention.ms")
     expected = [("config", key, None, "1"), ("config", key, "1", "2"), ("config", key, "2", None)]
     assert draft.seen == expected
+    assert draft.state_hash == 0
+
+
+def test_a_draft_that_accounts_in_a_way_of_its_own_hears_of_each_partition() -> None:
+    topic_id = b"t" * 16
+    draft = Noted(Image())
+    draft.seen = []
+    topic = record(pb.TopicRecord(topic_id=topic_id, name="t"))
+    partitions = [
+        record(pb.PartitionRecord(topic_id=topic_id, partition_id=n, replicas=[1], isr=[1]))
+        for n in range(5)
+    ]
+    draft.apply_batch([topic, *partitions], base_offset=0, epoch=1, timestamp_ms=0)
+    heard = [(kind, old, new.index) for kind, _, old, new in draft.seen if kind == "partition"]
+    assert heard == [("partition", None, n) for n in range(5)]
     assert draft.state_hash == 0
