@@ -45,10 +45,10 @@ LOADS = {
 
 
 class Requests(Protocol):
-    """Makes requests."""
+    """What a load sends, one request after the other."""
 
     def next(self) -> pb.ControllerRequest | ConfigWrite:
-        """One more."""
+        """A request that nobody has sent yet."""
 
 
 Check = Callable[[pb.ControllerResponse], pb.ControllerResponse]

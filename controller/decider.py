@@ -212,8 +212,7 @@ class Decider:
             writes.cluster_id and writes.cluster_id != state.cluster_id
         ):
             return 0
-        client = writes.client()
-        if client is not None and client.principal != self._checked_principal:
+        if writes.principal != self._checked_principal and (client := writes.client()) is not None:
             try:
                 check_limits(client, "client")
             except ApiError:

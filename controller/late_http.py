@@ -85,7 +85,7 @@ class LateHttp:
             self._server = server
 
     async def stop(self) -> None:
-        """Stop listening."""
+        """Stop serving, or waiting to, and close the socket."""
         if self._serving is not None and not self._serving.done():
             self._serving.cancel()
         if self._server is not None:

@@ -121,7 +121,7 @@ def measure_entry(
 
 
 def show(measured: Mapping[str, Measured], peer: str | None) -> None:
-    """For people."""
+    """Print the table to the terminal."""
     table = Table(show_lines=False)
     for column in ("", "workload", "raftlog", peer or "", "ratio"):
         table.add_column(column)

@@ -22,7 +22,7 @@ class Side:
 
     @property
     def runs(self) -> int:
-        """Of both kinds."""
+        """How many runs there were, those that failed included."""
         return len(self.results) + len(self.failures)
 
 

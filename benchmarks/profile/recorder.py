@@ -26,7 +26,7 @@ class Slice:
     threads: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def add(self, wall_ns: float, used: list[dict[str, Any]]) -> None:
-        """One slice more."""
+        """Add what the stages used in one slice of time."""
         self.wall += wall_ns
         for thread in used:
             mine = self.threads.setdefault(thread["name"], dict.fromkeys(COUNTED, 0.0))

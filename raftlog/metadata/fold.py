@@ -71,11 +71,7 @@ class ImageBuilder(ImageDraft):
 
         Raises FoldError.
         """
-        if base_offset != self.offset + 1:
-            raise FoldError(
-                f"batch at offset {base_offset} does not follow the image at {self.offset}"
-            )
-        self.timestamp_ms = timestamp_ms
+        self._begin_batch(base_offset, timestamp_ms)
         if len(records) < RUN_RECORDS_MIN:
             for index, record in enumerate(records):
                 apply(self, record.type, record.message, base_offset + index, epoch)
@@ -89,11 +85,7 @@ class ImageBuilder(ImageDraft):
         self, changes: Sequence[Change], *, base_offset: int, epoch: int, timestamp_ms: int
     ) -> None:
         """As ``apply_batch``, of config records that are taken apart already."""
-        if base_offset != self.offset + 1:
-            raise FoldError(
-                f"batch at offset {base_offset} does not follow the image at {self.offset}"
-            )
-        self.timestamp_ms = timestamp_ms
+        self._begin_batch(base_offset, timestamp_ms)
         change_configs(self, changes)
         self.offset, self.epoch = base_offset + len(changes) - 1, epoch
 
@@ -142,10 +134,8 @@ class ImageBuilder(ImageDraft):
 
     def apply_bodies(self, header: batch.BatchHeader, bodies: Iterable[batch.Body]) -> None:
         """Fold one batch of the log, taken apart. Raises FoldError, UnknownRecordError."""
-        offset = header.base_offset
-        if offset != self.offset + 1:
-            raise FoldError(f"batch at offset {offset} does not follow the image at {self.offset}")
-        epoch, self.timestamp_ms = header.epoch, header.timestamp_ms
+        offset, epoch = header.base_offset, header.epoch
+        self._begin_batch(offset, header.timestamp_ms)
         if header.record_count < RUN_RECORDS_MIN:
             for type_, version, body in bodies:
                 apply(self, type_, parse_body(type_, version, body), offset, epoch)
@@ -154,6 +144,14 @@ class ImageBuilder(ImageDraft):
             _apply_runs(self, bodies, _parsed, offset, epoch)
         self.offset, self.epoch = header.last_offset, epoch
         self._remember_write(header)
+
+    def _begin_batch(self, base_offset: int, timestamp_ms: int) -> None:
+        """Raises FoldError if the batch does not follow the image."""
+        if base_offset != self.offset + 1:
+            raise FoldError(
+                f"batch at offset {base_offset} does not follow the image at {self.offset}"
+            )
+        self.timestamp_ms = timestamp_ms
 
     def _remember_write(self, header: batch.BatchHeader) -> None:
         """What a numbered write leaves behind, its records folded."""

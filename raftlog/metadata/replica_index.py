@@ -34,7 +34,7 @@ class Replicas(Set[Key]):
 
     @staticmethod
     def of(keys: Iterable[Key]) -> Replicas:
-        """Of these partitions."""
+        """The set of these partitions, made outside of any image."""
         index = ReplicaIndex(pmap.empty())
         for key in keys:
             index.add(0, key)

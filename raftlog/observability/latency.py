@@ -1,4 +1,4 @@
-"""Durations as a histogram, for whoever measures them: without what shows them to a scraper."""
+"""Durations as a histogram, which needs nothing of what shows it to a scraper."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Latency:
         self.total_s = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one duration."""
+        """Add a duration to its bucket, to the sum and to the count."""
         self.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
         self.total_s += seconds
 
