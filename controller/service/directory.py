@@ -24,6 +24,9 @@ class Directory:
         """The active controller, -1 if unknown."""
         self.leader_epoch = 0
         """The newest epoch this node knows."""
+        self.outage = ""
+        """Why nobody leads, as of the last tick; empty: somebody does, as far as this node knows.
+        """
 
     def endpoint_of(self, leader_id: int, listener: str) -> str:
         """host:port of a voter on a listener; empty if it is unknown, or has no such listener."""
@@ -33,13 +36,14 @@ class Directory:
     def not_controller(self) -> ApiError:
         """The error of a node that does not lead.
 
-        It names the active controller, if this node knows it.
+        It names the active controller, if this node knows it; else it says what keeps the quorum
+        from having one.
         """
         elsewhere = self.leader_id not in (-1, self.node_id)
+        why = self.outage or ("" if elsewhere else "no leader is known")
         return ApiError(
             ErrorCode.NOT_CONTROLLER,
-            f"node {self.node_id} is not the active controller"
-            + ("" if elsewhere else "; no leader is known"),
+            f"node {self.node_id} is not the active controller" + (f"; {why}" if why else ""),
             leader_id=self.leader_id if elsewhere else -1,
         )
 

@@ -41,6 +41,7 @@ from controller.service.housekeeping import Housekeeping
 from controller.service.intake import Intake
 from controller.service.joining import Joining
 from controller.service.node import ControllerNode
+from controller.service.outage import OutageWatch
 from controller.service.reception import Reception
 from controller.service.refusals import Refusals
 from controller.service.turns import Turns
@@ -154,7 +155,7 @@ class ControllerService:
         self._housekeeping = Housekeeping(
             node,
             self.snapshots,
-            (self._joining, FreeSpace(node, store, self.hand_over, self.wake)),
+            (self._joining, FreeSpace(node, store, self.hand_over, self.wake), OutageWatch(node)),
             reception=self.reception,
             intake=self._intake,
             refusals=self.refusals,

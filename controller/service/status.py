@@ -8,7 +8,9 @@ from controller.decisions.brokers.describe import describe_brokers
 from controller.decisions.quorum.features import known_features
 from controller.service.service import ControllerService
 from raftlog.endpoint import endpoint_on
+from raftlog.printable import printable
 from raftlog.quorum.description import ReplicaDescription
+from raftlog.replica.peer_reach import PeerReach
 from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -25,6 +27,7 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
     leadership, image = service.node.leadership, service.image
     features = image.features
     known = {replica.node_id: replica for replica in seen.voters}
+    reach = {peer.node_id: peer for peer in service.replica.peer_reach()}
     return pb.DescribeQuorumResponse(
         cluster_id=quorum.cluster_id,
         node_id=quorum.node_id,
@@ -38,7 +41,14 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
         durable_end_offset=seen.flushed_end_offset,
         high_watermark=seen.high_watermark,
         voters=[
-            _voter(voter, known.get(voter.node_id), listener, low=low) for voter in seen.voter_set
+            _voter(
+                voter,
+                known.get(voter.node_id),
+                listener,
+                low=low,
+                reach=reach.get(voter.node_id, PeerReach(voter.node_id)),
+            )
+            for voter in seen.voter_set
         ],
         observers=[_replica(replica, "", low=replica.low_on_space) for replica in seen.observers],
         lowest_acknowledged_offset=service.node.lowest_acknowledged_offset,
@@ -68,13 +78,20 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
 
 
 def _voter(
-    voter: Voter, progress: ReplicaDescription | None, listener: str, *, low: dict[int, bool]
+    voter: Voter,
+    progress: ReplicaDescription | None,
+    listener: str,
+    *,
+    low: dict[int, bool],
+    reach: PeerReach,
 ) -> pb.ReplicaState:
     if progress is None:
         progress = ReplicaDescription(voter.node_id, voter.directory_id, -1, -1, -1)
     endpoint = endpoint_on(voter.endpoint, listener)
     shown = _replica(progress, endpoint, low=low.get(voter.node_id, progress.low_on_space))
     shown.endpoints = voter.endpoint
+    if not reach.is_reached:
+        shown.unreachable_ms, shown.unreachable_reason = reach.for_ms, printable(reach.reason)
     return shown
 
 
@@ -116,7 +133,8 @@ def ready(service: ControllerService) -> tuple[bool, str]:
     if leader < 0 or role != "follower":
         # A node that asks for votes still remembers who led.
         last = f"; the last leader was node {leader}" if leader >= 0 else ""
-        return False, f"no leader is known in epoch {epoch}, this node is {role}{last}"
+        why = service.node.directory.outage or f"no leader is known in epoch {epoch}"
+        return False, f"{why}; this node is {role}{last}"
     if service.node.committed_end < 0:
         return False, f"following node {leader}, but what is committed is not known yet"
     return True, f"following node {leader} in epoch {epoch}"

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from raftlog.quorum import events as ev
+from raftlog.replica.peer_reach import PeerReach
 from raftlog.replica.peers import Peer, PeerListener
 from raftlog.transport.api import Transport
 from raftlog.voter import Voter
@@ -56,6 +57,10 @@ class DialedPeers:
         else:
             peer.send(effect.correlation_id, effect.request)
         return True
+
+    def reach(self) -> tuple[PeerReach, ...]:
+        """Whether each of them answers, by id."""
+        return tuple(peer.reach() for _, peer in sorted(self.by_id.items()))
 
     def close(self) -> None:
         """Hang up."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits import check as check_limits
+from raftlog.limits.checking import check as check_limits
 from raftlog.transport.api import Conversation, Link, LinkClosedError
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 

@@ -11,6 +11,7 @@ from typing import Any
 from raftlog.errors import ErrorCode
 from raftlog.logger import get_logger
 from raftlog.replica.peer_acceptor import FIELD_OF, within_limits
+from raftlog.replica.peer_reach import PeerReach
 from raftlog.replica.silence import Silence
 from raftlog.replica.snapshot_link import SnapshotLink
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Probe, Transport
@@ -60,6 +61,7 @@ class PeerLink:
         self._silence = Silence(peer.answer_s, self._dial_another)
         self._other: Dialer | None = None
         self._said_forbidden = False
+        self._down_since = peer.now()
         self._dialer = self._dial()
 
     def _dial(self) -> Dialer:
@@ -69,6 +71,15 @@ class PeerLink:
     def is_up(self) -> bool:
         """Whether there is a live link."""
         return self._dialer.link is not None
+
+    def unanswered_since(self) -> tuple[float, str] | None:
+        """Since when this link has brought nothing, and why; None: nothing is wrong with it."""
+        if self._dialer.link is None:
+            return self._down_since, self._dialer.last_failure or "not connected yet"
+        since = self._silence.since
+        if since is None or self._peer.now() - since < self._peer.answer_s:
+            return None
+        return since, "it is connected and does not answer"
 
     def send(self, correlation_id: int, request: Any) -> None:
         """Send, or report at once that there will be no answer."""
@@ -122,6 +133,7 @@ class PeerLink:
         One that was replaced, or was to replace another, proves nothing.
         """
         if self._dialer.link is None:
+            self._down_since = self._peer.now()
             self._drop_other()
             self._peer.suspect()
             self._give_up()
@@ -184,6 +196,7 @@ class Peer:
             listener,
         )
         self._spawn = spawn
+        self.now = asyncio.get_running_loop().time
         self._probe: asyncio.Task[None] | None = None
         self.hung_up = False
         self._control = PeerLink(self, Conversation.QUORUM)
@@ -205,6 +218,18 @@ class Peer:
     def send_fetch_snapshot(self, correlation_id: int, request: pb.FetchSnapshotRequest) -> None:
         """Send a FetchSnapshot."""
         self._snapshots.send(correlation_id, request)
+
+    def reach(self) -> PeerReach:
+        """Whether it answers votes and fetches."""
+        failing = [
+            found
+            for found in (self._control.unanswered_since(), self._replication.unanswered_since())
+            if found is not None
+        ]
+        if not failing:
+            return PeerReach(self.node_id)
+        since, reason = min(failing)
+        return PeerReach(self.node_id, reason, max(0, round((self.now() - since) * 1000)))
 
     def suspect(self) -> None:
         """A link broke: find out whether the process is gone (mechanism: a dead process's port

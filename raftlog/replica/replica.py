@@ -38,6 +38,7 @@ from raftlog.replica.dialed_peers import DialedPeers
 from raftlog.replica.listener import ReplicaListener
 from raftlog.replica.local_log import LocalLog
 from raftlog.replica.peer_acceptor import PeerAcceptor, ReplyTo
+from raftlog.replica.peer_reach import PeerReach
 from raftlog.replica.peers import PeerListener
 from raftlog.replica.refusals import Refusals
 from raftlog.replica.snapshots import ReplicaSnapshots
@@ -168,6 +169,10 @@ class Replica(PeerListener):
     def describe(self, now: float) -> QuorumDescription:
         """What this node knows of the quorum."""
         return self.core.describe(now)
+
+    def peer_reach(self) -> tuple[PeerReach, ...]:
+        """Whether each node that this one talks to answers it."""
+        return self._peers.reach()
 
     def backlog(self) -> ReplicaBacklog:
         """What waits here."""

@@ -48,6 +48,11 @@ class Silence:
             took_s, self._since = self._loop.time() - self._since, None
             self._patience_s = min(max(self._shortest_s, 2 * took_s), LONGEST * self._shortest_s)
 
+    @property
+    def since(self) -> float | None:
+        """When the oldest request was sent that nothing has followed; None: nothing is awaited."""
+        return self._since
+
     def over(self) -> None:
         """The link is gone: nothing is awaited on it."""
         self._since = None

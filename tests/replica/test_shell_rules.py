@@ -56,6 +56,7 @@ class FakeDialer:
     def __init__(self, handler: Any) -> None:
         self.handler = handler
         self.link: FakeLink | None = None
+        self.last_failure = ""
 
     def open(self) -> FakeLink:
         self.link = FakeLink()

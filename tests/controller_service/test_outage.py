@@ -1,0 +1,97 @@
+"""A node without a leader says why, and how often."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller.service.directory import Directory
+from controller.service.outage import AGAIN_S, FIRST_S, OutageWatch, outage_text
+from raftlog.quorum.description import QuorumDescription
+from raftlog.replica.peer_reach import PeerReach
+from raftlog.voter import Voter
+
+VOTERS = tuple(Voter(one, f"d{one}", f"127.0.0.1:{9090 + one}") for one in (1, 2, 3))
+
+
+def described(role: str, voters: tuple[Voter, ...] = VOTERS) -> QuorumDescription:
+    return QuorumDescription(role, 36, 1, -1, 0, 9, 9, 9, 0, (), (), voters)
+
+
+@pytest.mark.parametrize(
+    ("peers", "text"),
+    [
+        (
+            [PeerReach(1, "Connection refused", 12_340), PeerReach(3, "no route", 500)],
+            "no leader is known in epoch 36: 1 of 3 voters can be reached, 2 are needed;"
+            " node 1 for 12.3 s: Connection refused; node 3 for 0.5 s: no route",
+        ),
+        (
+            [PeerReach(1, "Connection refused", 40), PeerReach(3)],
+            "no leader is known in epoch 36: 2 of 3 voters can be reached, which is enough for an"
+            " election; node 1 for 0.0 s: Connection refused",
+        ),
+        (
+            [PeerReach(1), PeerReach(3)],
+            "no leader is known in epoch 36: 3 of 3 voters can be reached, which is enough for an"
+            " election",
+        ),
+    ],
+)
+def test_the_sentence(peers: list[PeerReach], text: str) -> None:
+    assert outage_text(described("prospective"), 2, peers) == text
+
+
+def test_a_node_without_voters() -> None:
+    assert "knows no voters" in outage_text(described("unattached", ()), 2, [])
+
+
+def watched() -> tuple[OutageWatch, Any]:
+    directory = Directory(2, VOTERS)
+    core = SimpleNamespace(role="prospective")
+    node: Any = SimpleNamespace(
+        directory=directory,
+        leader_id=1,
+        quorum=SimpleNamespace(node_id=2),
+        replica=SimpleNamespace(
+            core=core,
+            describe=lambda now: described(core.role),
+            peer_reach=lambda: (PeerReach(1, "Connection refused", 10), PeerReach(3)),
+        ),
+    )
+    return OutageWatch(node), node
+
+
+def test_it_is_said_when_an_election_should_be_over_and_again_and_once_at_the_end() -> None:
+    watch, node = watched()
+    with capture_logs() as lines:
+        watch.tick(10.0)
+        assert not lines, "an election takes less"
+        assert "node 1 for 0.0 s: Connection refused" in node.directory.not_controller().message
+        watch.tick(10.0 + FIRST_S)
+        watch.tick(10.1 + FIRST_S)
+        assert [(line["event"], line["log_level"]) for line in lines] == [("no leader", "warning")]
+        assert "2 of 3 voters can be reached" in lines[0]["reason"]
+        watch.tick(10.0 + FIRST_S + AGAIN_S)
+        assert len(lines) == 2
+        node.replica.core.role = "follower"
+        watch.tick(50.0)
+        watch.tick(50.1)
+    assert lines[2:] == [
+        {"event": "a leader is known again", "after_ms": 40_000, "log_level": "info"}
+    ]
+    assert node.directory.outage == ""
+    assert "reached" not in node.directory.not_controller().message
+
+
+def test_a_short_election_leaves_no_line() -> None:
+    watch, node = watched()
+    with capture_logs() as lines:
+        watch.tick(10.0)
+        node.replica.core.role, node.leader_id = "leader", 2
+        watch.tick(10.2)
+    assert not lines
+    assert node.directory.outage == ""
