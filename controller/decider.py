@@ -51,7 +51,7 @@ from controller.state.epoch_log import LaoReport
 from controller.state.state import ControllerState
 from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits import check as check_limits
+from raftlog.limits.checking import check as check_limits
 from raftlog.metadata.acls import CLUSTER, AclOperation
 from raftlog.metadata.entities import Broker
 from raftlog.security.authorization import Asker, Authorization

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 COMMIT_FILE = "COMMIT"
@@ -13,6 +11,8 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def build_text() -> str:
     """For people: ``0.1.0 (commit 58f7ecc1d2e3)``, or the version alone."""
+    from importlib.metadata import PackageNotFoundError, version  # 20 ms, which others save.
+
     try:
         number = version("raftlog")
     except PackageNotFoundError:
@@ -38,6 +38,8 @@ def commit_of_checkout(root: Path) -> str:
     """
     if not (root / ".git").exists():
         return ""
+    import subprocess
+
     # As --dirty does, refresh nothing on disk: others may work in the checkout.
     command = [
         "git",

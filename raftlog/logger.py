@@ -9,21 +9,24 @@ when it configures ``logging``, and not before.
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
-
-import structlog
 
 # Without a handler of its own, the standard library prints warnings to stderr.
 logging.getLogger("raftlog").addHandler(logging.NullHandler())
 
 
 class LibraryLogger:
-    """Logs through structlog if it is configured, else through ``logging``."""
+    """Logs through structlog if it is configured, else through ``logging``.
+
+    Never imports structlog: a program that has not done so has not configured it, and need not wait
+    for it.
+    """
 
     __slots__ = ("_standard", "_structured")
 
     def __init__(self, name: str) -> None:
-        self._structured = structlog.get_logger(name)
+        self._structured: Any = None
         self._standard = logging.getLogger(name)
 
     def debug(self, event: str, **fields: Any) -> None:
@@ -53,7 +56,10 @@ class LibraryLogger:
     def _log(
         self, method: str, level: int, event: str, fields: dict[str, Any], *, exc_info: Any = None
     ) -> None:
-        if structlog.is_configured():
+        structlog = sys.modules.get("structlog")
+        if structlog is not None and structlog.is_configured():
+            if self._structured is None:
+                self._structured = structlog.get_logger(self._standard.name)
             getattr(self._structured, method)(event, **fields)
         elif self._standard.isEnabledFor(level):
             exc_info = fields.pop("exc_info", exc_info)

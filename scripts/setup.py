@@ -29,7 +29,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / ".raftlog-setup"
-EXTRAS = ("test",)
+EXTRAS_FOR = {
+    "server": ("server",),
+    "replay": ("replay",),
+    "demo": ("server", "replay"),
+    "all": ("test",),
+}
+"""What is installed for which purpose. A node needs neither Spark nor the tools of the tests."""
+EVERYTHING = "test"
+NEEDS_JAVA = {"replay", EVERYTHING}
 PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_raftlog")
 JAVA_MIN = 17
 
@@ -47,16 +55,29 @@ def main() -> int:
         "--quiet", action="store_true", help="say nothing when there is nothing to do"
     )
     parser.add_argument("--force", action="store_true", help="install again")
+    parser.add_argument(
+        "--for",
+        dest="purpose",
+        choices=EXTRAS_FOR,
+        default="all",
+        help="install what this needs, beside what is there already (default: all)",
+    )
     arguments = parser.parse_args()
     try:
-        extras = (*EXTRAS, "java") if java_version() < JAVA_MIN else EXTRAS
-        stamp = fingerprint(extras)
-        if not arguments.force and is_current(stamp):
+        stamp, there = fingerprint(), installed()
+        missing = set(EXTRAS_FOR[arguments.purpose])
+        if EVERYTHING in there:
+            missing.clear()
+        missing -= there
+        if missing & NEEDS_JAVA and java_version() < JAVA_MIN:
+            missing.add("java")
+        if not arguments.force and not missing and is_current(stamp):
             if not arguments.quiet:
                 print("setup: nothing to do")
             return 0
+        extras = sorted(there | missing | set(EXTRAS_FOR[arguments.purpose]))
         set_up(extras)
-        STAMP.write_text(stamp)
+        STAMP.write_text(f"{stamp}\n{','.join(extras)}\n")
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
@@ -77,9 +98,17 @@ def java_version() -> int:
     return int(match[1]) if match else 0
 
 
-def fingerprint(extras: Sequence[str]) -> str:
+def installed() -> set[str]:
+    """The extras that are there, whatever they were installed from."""
+    if not STAMP.exists() or not python().exists():
+        return set()
+    lines = STAMP.read_text().splitlines()
+    return set(lines[1].split(",")) if len(lines) > 1 else set()
+
+
+def fingerprint() -> str:
     """What the installation depends on."""
-    digest = hashlib.sha256(f"{sys.version_info[:2]} {extras} {ROOT}".encode())
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
     for path in (
         ROOT / "pyproject.toml",
         ROOT / "constraints.txt",
@@ -87,14 +116,17 @@ def fingerprint(extras: Sequence[str]) -> str:
         ROOT / "raftlog" / "config_writes" / "native.c",
     ):
         digest.update(path.read_bytes())
-    return digest.hexdigest() + "\n"
+    return digest.hexdigest()
 
 
 def is_current(stamp: str) -> bool:
     """Whether this very thing is installed already."""
     generated = ROOT / "raftlog" / "wire"
     return (
-        STAMP.exists() and STAMP.read_text() == stamp and python().exists() and generated.is_dir()
+        STAMP.exists()
+        and STAMP.read_text().partition("\n")[0] == stamp
+        and python().exists()
+        and generated.is_dir()
     )
 
 

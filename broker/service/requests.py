@@ -26,7 +26,7 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
-from raftlog.limits import check as check_limits
+from raftlog.limits.checking import check as check_limits
 from raftlog.limits.timeouts import bounded_timeout_ms
 from raftlog.metadata.image import Image
 from raftlog.resource_limits import TURN_MAX_S

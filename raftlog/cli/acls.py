@@ -451,4 +451,4 @@ def _text(one: Any) -> str:
 def _print_entries(entries: list[Any]) -> None:
     rows = [tuple(_document(one).values()) for one in entries]
     columns = ("RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION")
-    print_table(columns, rows)
+    print_table(columns, rows, least=("HOST", "PATTERN"))

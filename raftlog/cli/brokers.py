@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
@@ -90,6 +91,7 @@ def list_(
         [heading for heading, _ in _COLUMNS],
         map(_cells, rows),
         right=("EPOCH", "APPLIED", "LAO", "LAG", "HEARD MS", "LEADS", "REPLICAS", "FOR"),
+        least=("RACK", "REPLICAS", "LAO", "EPOCH", "HEARD MS", "LEADS", "APPLIED"),
     )
     print_line(f"high watermark {answer.high_watermark}; lowest acknowledged offset {_lao(answer)}")
     print_line(_partitions(answer.partitions))
@@ -116,7 +118,12 @@ def _document(answer: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 @app.command(epilog=EPILOG)
 def unregister(
-    broker_id: Annotated[int, typer.Argument(metavar="BROKER", help="The broker's id.")],
+    broker_id: Annotated[
+        int,
+        typer.Argument(
+            metavar="BROKER", help="The broker's id.", autocompletion=completion.broker_ids
+        ),
+    ],
     acks: Acks = AcksLevel.COMMITTED,
     bootstrap_server: BootstrapServer = "",
     bootstrap_controller: BootstrapController = "",

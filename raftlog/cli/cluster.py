@@ -69,7 +69,7 @@ def describe(
         return
     columns = ("BROKER", "ENDPOINT", "RACK", "EPOCH", "FENCED")
     cells = [[*list(row.values())[:-1], "yes" if row["is_fenced"] else "no"] for row in rows]
-    print_table(columns, cells, right=("BROKER", "EPOCH"))
+    print_table(columns, cells, right=("BROKER", "EPOCH"), least=("EPOCH", "RACK"))
     controller = known(cluster.controller_id)
     print_line(
         f"cluster {cluster.cluster_id}, controller {'-' if controller is None else controller}"

@@ -41,6 +41,7 @@ def keys(as_json: Json = False) -> None:
             (row.key, ",".join(row.roles), row.default or None, row.unit or None, row.doc)
             for row in rows
         ],
+        least=("ROLES", "UNIT", "DEFAULT"),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
@@ -66,7 +67,12 @@ Kind = Annotated[
     ResourceKind, typer.Argument(metavar="KIND", help="topic, broker, client-metrics or group.")
 ]
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help='The topic, broker id, ... For all brokers: "".')
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help='The topic, broker id, ... For all brokers: "".',
+        autocompletion=completion.config_names,
+    ),
 ]
 
 
@@ -81,12 +87,20 @@ def alter(
     name: Name,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a key; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a key; may be repeated.",
+            autocompletion=completion.config_assignments,
+        ),
     ] = None,
     delete: Annotated[
         list[str] | None,
         typer.Option(
-            "--delete", metavar="KEY", help="Reset a key to its default; may be repeated."
+            "--delete",
+            metavar="KEY",
+            help="Reset a key to its default; may be repeated.",
+            autocompletion=completion.config_keys,
         ),
     ] = None,
     append: Annotated[

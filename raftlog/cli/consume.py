@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import BootstrapServer, Json
 from raftlog.cli.output import print_error, print_json_line
@@ -27,7 +28,12 @@ def register(app_: typer.Typer) -> None:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to read from.")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC", help="The topic to read from.", autocompletion=completion.topics
+        ),
+    ],
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Read all records; without it only new ones.")
     ] = False,

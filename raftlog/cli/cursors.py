@@ -86,7 +86,7 @@ def list_(
         for one in cursors
     ]
     columns = ("CURSOR", "END", "LAG", "STATE", "MOVED", "SET AT", "EXPORT")
-    print_table(columns, rows, right=("END", "LAG", "SET AT"))
+    print_table(columns, rows, right=("END", "LAG", "SET AT"), least=("SET AT", "MOVED"))
     print_line(f"the log of the active controller begins at offset {answer.log_start_offset}")
 
 

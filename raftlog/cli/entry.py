@@ -17,10 +17,14 @@ def main() -> NoReturn:
 
 def _load() -> Callable[[], object]:
     from raftlog.cli.node_start import read_start, run_start
+    from raftlog.cli.version import version_asked
 
-    _import_structlog_alone()
+    version = version_asked(sys.argv[1:])
+    if version is not None:
+        return lambda: print(version)
     start = read_start(sys.argv[1:])
     if start is not None:
+        _import_structlog_alone()
         return lambda: run_start(start, _command_line)
     return _command_line()
 

@@ -106,11 +106,18 @@ def _document(answer: Any) -> dict[str, list[dict[str, Any]]]:
 
 def _show(document: dict[str, list[dict[str, Any]]]) -> None:
     rows = [
-        (host["hostname"], host["mapping"]["broker.id"], *list(host.values())[2:])
+        (
+            host["hostname"],
+            host["mapping"]["broker.id"],
+            *(host[name] for name in ("offset", "reason", "endpoint")),
+        )
         for host in document["hostnames"]
     ]
     print_table(
-        ("HOST", "BROKER", "OFFSET", "REASON", "REGISTERED AT"), rows, right=("BROKER", "OFFSET")
+        ("HOST", "BROKER", "OFFSET", "REASON", "REGISTERED AT"),
+        rows,
+        right=("BROKER", "OFFSET"),
+        least=("OFFSET",),
     )
     for one in document["absent_ids"]:
         state = "missing" if one["missing"] else "absent"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,10 @@ DEFAULT_DIRECTORY = Path(".raftlog")
 
 @quorum.command("start", epilog=EPILOG)
 def start_quorum(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CONTROLLER]...", help="Controllers that are there: controller-1."),
+    ] = None,
     nodes: Annotated[
         int,
         typer.Option(
@@ -59,25 +64,28 @@ def start_quorum(
     \b
     Examples:
       scripts/quorum start
+      scripts/quorum start controller-1
       scripts/quorum start --nodes 5 --base-port 19093 --dir /tmp/five
     """
     cluster = LocalCluster(directory, controllers=nodes, brokers=0, base_port=base_port)
     cluster.generate()
-    started = [node.name for node in cluster.controllers if cluster.pid(node.name) is None]
+    wanted = [cluster.node(name) for name in names] if names else cluster.controllers
+    started = [node.name for node in wanted if cluster.pid(node.name) is None]
     try:
-        cluster.start_controllers()
+        for node in wanted:
+            cluster.start(node.name)
         leader_id = cluster.wait_leader_id(timeout)
-        cluster.wait_ready([node.name for node in cluster.controllers], timeout)
+        cluster.wait_ready([node.name for node in wanted], timeout)
     except BaseException:
         cluster.stop(started)
         raise
     print_line(f"controller {leader_id} leads cluster {cluster.cluster_id} in {cluster.directory}")
-    _show(cluster, cluster.controllers)
+    _show(cluster, wanted)
+    suffix = "" if directory == DEFAULT_DIRECTORY else f" --dir {directory}"
     print_line("")
     print_line("Next:")
-    print_line(f"  export RAFTLOG_BOOTSTRAP_CONTROLLER={cluster.bootstrap_controllers}")
-    print_line(f"  {_program()} quorum describe")
-    suffix = "" if directory == DEFAULT_DIRECTORY else f" --dir {directory}"
+    print_line(f'  eval "$(scripts/quorum env{suffix})"')
+    print_line(f"  {_program()} doctor")
     print_line(f"  scripts/broker start --count 3{suffix}")
     print_line(f"  scripts/quorum stop{suffix}")
 
@@ -102,6 +110,21 @@ def stop_quorum(
     if delete:
         cluster.delete()
         print_line(f"deleted {cluster.directory}")
+
+
+@quorum.command("env", epilog=EPILOG)
+def env(directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Print the exports that commands need, for the shell.
+
+    \b
+    Examples:
+      eval "$(scripts/quorum env)"
+    """
+    cluster = _existing(directory)
+    print_line(f"export RAFTLOG_BOOTSTRAP_CONTROLLER={cluster.bootstrap_controllers}")
+    if cluster.brokers:
+        print_line(f"export RAFTLOG_BOOTSTRAP_SERVER={cluster.bootstrap_servers}")
+    print_line(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
 
 
 @quorum.command("status", epilog=EPILOG)
@@ -158,7 +181,8 @@ def start_broker(
     _show(cluster, wanted)
     print_line("")
     print_line("Next:")
-    print_line(f"  export RAFTLOG_BOOTSTRAP_SERVER={cluster.bootstrap_servers}")
+    suffix = "" if directory == DEFAULT_DIRECTORY else f" --dir {directory}"
+    print_line(f'  eval "$(scripts/quorum env{suffix})"')
     print_line(f"  {_program()} topics create orders --partitions 3 --acks visible")
 
 
@@ -212,7 +236,12 @@ def _show(cluster: LocalCluster, nodes: list[Node]) -> bool:
         rows.append(
             (node.name, pid, node.endpoint, node.http, "ready" if ready else "not ready", reason)
         )
-    print_table(("NODE", "PID", "ENDPOINT", "HTTP", "STATE", "REASON"), rows, right=("PID",))
+    print_table(
+        ("NODE", "PID", "ENDPOINT", "HTTP", "STATE", "REASON"),
+        rows,
+        right=("PID",),
+        least=("HTTP",),
+    )
     return all_ready
 
 

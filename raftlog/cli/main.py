@@ -9,22 +9,25 @@ is imported when it runs, and the extras of its entry point bring it.
 
 from __future__ import annotations
 
-import json
-import platform
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
-from raftlog.build import build_text, commit_text
-from raftlog.cli import extras
+from raftlog.cli import built_in, extras
+from raftlog.cli.completion import words_to_complete
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.interrupts import INTERRUPTED
+from raftlog.cli.quiet_logs import set_up_quiet_logs
 from raftlog.cli.reporting import reported
-from raftlog.observability.logs import setup_logging
+from raftlog.cli.version import version_text
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    Plugin = EntryPoint | built_in.Command
 
 GROUP = "raftlog.commands"
 
@@ -44,11 +47,9 @@ First steps:
 """  # noqa: E501
 
 
-def build(plugins: Sequence[EntryPoint] | None = None) -> typer.Typer:
+def build(plugins: Sequence[Plugin] | None = None) -> typer.Typer:
     """The whole command line. ``plugins``: instead of those installed."""
-    found = sorted(
-        entry_points(group=GROUP) if plugins is None else plugins, key=lambda one: one.name
-    )
+    found = sorted(_installed() if plugins is None else plugins, key=lambda one: one.name)
     app = typer.Typer(
         name="raftlog",
         cls=_group({one.name: tuple(one.extras) for one in found}),
@@ -77,13 +78,33 @@ def build_for(arguments: Sequence[str]) -> typer.Typer:
     Most of a command line's start would be spent on building the other commands.
     """
     name = arguments[0] if arguments else ""
-    if named := [one for one in entry_points(group=GROUP) if one.name == name]:
+    if name in built_in.BY_NAME:
+        return build([built_in.BY_NAME[name]])
+    if named := [one for one in _installed() if one.name == name]:
         app = build(named)
         # A package may give an entry point another name than its command.
         groups, commands = app.registered_groups, app.registered_commands
         if name in [each.name for each in groups] + [each.name for each in commands]:
             return app
     return build()
+
+
+def build_names() -> typer.Typer:
+    """The command line without what its commands do: enough to complete the first word."""
+    app = build([])
+    for name in sorted(built_in.BY_NAME.keys() | {one.name for one in _installed()}):
+        app.command(name)(_nothing)
+    return app
+
+
+def _nothing() -> None:
+    """Stands for a command whose name is all that is needed."""
+
+
+def _installed() -> Collection[EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return entry_points(group=GROUP)
 
 
 def _group(extras_of: Mapping[str, Collection[str]]) -> type[TyperGroup]:
@@ -103,26 +124,10 @@ def _group(extras_of: Mapping[str, Collection[str]]) -> type[TyperGroup]:
     return Commands
 
 
-def version_for_programs() -> dict[str, str]:
-    """The build, and what it runs on."""
-    from raftlog.config_writes import codec
-
-    return {
-        "version": build_text().split()[0],
-        "commit": commit_text(),
-        "python": platform.python_version(),
-        "codec": codec.NAME,
-    }
-
-
 def _version_callback() -> Callable[..., None]:
     def show_version(ctx: typer.Context, asked: bool) -> None:
         if asked:
-            typer.echo(
-                json.dumps(version_for_programs())
-                if ctx.params.get("as_json")
-                else f"raftlog {build_text()}"
-            )
+            typer.echo(version_text(as_json=bool(ctx.params.get("as_json"))))
             raise typer.Exit
 
     def callback(
@@ -142,7 +147,7 @@ def _version_callback() -> Callable[..., None]:
     return callback
 
 
-def _register_missing(app: typer.Typer, plugin: EntryPoint, error: ImportError) -> None:
+def _register_missing(app: typer.Typer, plugin: Plugin, error: ImportError) -> None:
     remedy = extras.pip_install(sorted(plugin.extras)) if plugin.extras else "reinstall it"
     message = f"`raftlog {plugin.name}` cannot be loaded: {error}. To have it: {remedy}"
 
@@ -162,11 +167,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     An operator's error is a message and a code, never a stack trace.
     """
-    # What a command cannot do it says itself; a node sets up logs of its own.
-    setup_logging("error", "console")
     given = list(sys.argv[1:] if arguments is None else arguments)
+    words = words_to_complete()
+    # What a command cannot do it says itself; a node sets up logs of its own.
+    set_up_quiet_logs(given[:1])
     try:
         with reported():
-            build_for(given)(given)
+            if words == []:
+                build_names()(given)
+            build_for(given if words is None else words)(given)
     except typer.Abort:
         sys.exit(INTERRUPTED)

@@ -13,7 +13,7 @@ from raftlog.errors import ConfigError
 CONTROLLERS, BROKERS = "--bootstrap-controller", "--bootstrap-server"
 
 
-def _variable(option: str) -> str:
+def variable(option: str) -> str:
     """The environment variable that stands for an option.
 
     It is in CLI_VARIABLES of raftlog/config/sources.py, too.
@@ -25,7 +25,7 @@ def _addresses(whom: str, *names: str) -> Any:
     """The option with these names, the last its proper one."""
     return typer.Option(
         *names,
-        envvar=_variable(names[-1]),
+        envvar=variable(names[-1]),
         metavar="HOST:PORT,...",
         help=f"{whom} to ask; one that is up is enough.",
     )
@@ -36,7 +36,7 @@ Timeout = Annotated[
     float,
     typer.Option(
         "--timeout",
-        envvar=_variable("--timeout"),
+        envvar=variable("--timeout"),
         min=0.01,
         help="Seconds until the command gives up.",
         metavar="S",
@@ -80,10 +80,6 @@ InitialControllers = Annotated[
         ),
     ),
 ]
-Topics = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[TOPIC...]", help="Only these; default: all.", show_default=False),
-]
 
 
 def controllers(value: str) -> list[str]:
@@ -108,7 +104,5 @@ def _endpoints(value: str, option: str) -> list[str]:
             except ValueError as error:
                 raise ConfigError(f"{option}: {error}") from error
     if not addresses:
-        raise ConfigError(
-            f"no address is given: use {option} HOST:PORT, or set {_variable(option)}"
-        )
+        raise ConfigError(f"no address is given: use {option} HOST:PORT, or set {variable(option)}")
     return addresses

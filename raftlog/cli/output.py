@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from raftlog.cli.table import table_lines
 from raftlog.printable import printable, printable_json
-from raftlog.safe_console import SafeConsole
+
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
-def console() -> Console:
-    """Where people read.
+def terminal_width() -> int | None:
+    """Of the terminal that is written to.
 
-    Not cut to a narrow width when it is a pipe: awk and grep want whole lines.
+    None: it is a pipe or a file, and nothing is left out: awk and grep want whole lines.
     """
-    return SafeConsole(
-        highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 500
-    )
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_json(document: Any) -> None:
@@ -38,15 +36,28 @@ def print_json_line(document: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    least: Sequence[str] = (),
 ) -> None:
-    """A table; numbers belong into ``right``-aligned columns. None shows as a dash."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("-" if value is None else printable(str(value))) for value in row))
-    console().print(table)
+    """A table; numbers belong into ``right``-aligned columns. None shows as a dash.
+
+    ``least``: what a narrow terminal does without, the least important first; a line below says
+    what is missing.
+    """
+    cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    headings, left_out = table_lines(
+        columns, cells, right=right, least=least, width=terminal_width()
+    )
+    if any(columns):
+        headings[0] = _bold(headings[0])
+    else:
+        del headings[0]
+    _write("".join(f"{line}\n" for line in headings))
+    if left_out:
+        _write(f"(wider, or with --json: {', '.join(left_out)})\n")
 
 
 def print_line(text: str) -> None:
@@ -54,7 +65,7 @@ def print_line(text: str) -> None:
 
     A terminal may break it, we do not: what is copied from it has to be whole.
     """
-    console().print(Text(printable(text)), soft_wrap=True)
+    _write(printable(text) + "\n")
 
 
 def print_error(text: str, keep: str = "") -> None:
@@ -69,3 +80,14 @@ def print_error(text: str, keep: str = "") -> None:
 def known(value: int) -> int | None:
     """None for the wire's -1, "unknown"."""
     return None if value == -1 else value
+
+
+def _bold(text: str) -> str:
+    plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return text if plain else f"{_BOLD}{text}{_PLAIN}"
+
+
+def _write(text: str) -> None:
+    """What the terminal's character set lacks is shown as its escape."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

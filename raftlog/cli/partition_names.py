@@ -5,11 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from raftlog.cli import completion
 from raftlog.errors import ConfigError
 
 PartitionName = tuple[str, int]
+Topics = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TOPIC...]",
+        help="Only these; default: all.",
+        show_default=False,
+        autocompletion=completion.topics,
+    ),
+]
 
 
 def partition_name(text: str) -> PartitionName:

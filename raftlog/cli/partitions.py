@@ -18,9 +18,9 @@ from raftlog.cli.options import (
     BootstrapServer,
     Json,
     Timeout,
-    Topics,
 )
 from raftlog.cli.output import known, print_json, print_line, print_table
+from raftlog.cli.partition_names import Topics
 from raftlog.plural import counted
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ app = typer.Typer(
 LOOK_EVERY_S = 0.5
 DEFAULT_MOMENT_S = 5.0
 COLUMNS = ("TOPIC", "PARTITION", "LEADER", "LEADER EPOCH", "PARTITION EPOCH", "ISR", "PROPOSED")
+LEAST = ("PARTITION EPOCH", "LEADER EPOCH")
 NUMBERS = ("PARTITION", "LEADER", "LEADER EPOCH", "PARTITION EPOCH", "HW", "END")
 
 
@@ -111,7 +112,8 @@ def isr(
     if as_json:
         print_json({"partitions": rows, "brokers": _brokers(answers)})
     else:
-        print_table((*COLUMNS, "HW", "END"), map(_cells, rows), right=NUMBERS)
+        columns = (*COLUMNS, "HW", "END")
+        print_table(columns, map(_cells, rows), right=NUMBERS, least=LEAST)
     _require_answers(answers)
 
 
@@ -177,7 +179,12 @@ def _compare(
         )
     else:
         columns = (*COLUMNS, "COMMITTED ISR", "DIFFERENCES")
-        print_table(columns, (_compared_cells(row, lasting) for row in rows), right=NUMBERS)
+        print_table(
+            columns,
+            (_compared_cells(row, lasting) for row in rows),
+            right=NUMBERS,
+            least=LEAST,
+        )
         print_line(
             f"{counted(len(rows), 'partition')} compared at offset {image.offset}, {differ} differ"
         )

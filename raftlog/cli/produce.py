@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG, Exit, FailedError, exit_code
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Json, Timeout
 from raftlog.cli.output import print_error, print_json_line
@@ -41,7 +42,12 @@ def register(app_: typer.Typer) -> None:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to write to.")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC", help="The topic to write to.", autocompletion=completion.topics
+        ),
+    ],
     values: Annotated[
         list[str] | None,
         typer.Option("--value", help="A record's value; may be repeated. Instead of stdin."),

@@ -17,11 +17,11 @@ from raftlog.cli.options import (
     BootstrapServer,
     Json,
     Timeout,
-    Topics,
 )
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.cli.partition_names import (
     PartitionName,
+    Topics,
     assigned,
     by_topic,
     partition_name,
@@ -182,6 +182,7 @@ def reassignments(
             columns,
             ([_cell(value) for value in row.values()] for row in rows),
             right=("PARTITION",),
+            least=("ISR", "REPLICAS"),
         )
         print_line(f"{len(rows)} reassignments are under way" if rows else "nothing is under way")
     if check and rows:

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import structlog
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
@@ -82,6 +81,8 @@ def recover(
       raftlog storage recover /var/lib/raftlog
       raftlog storage recover /var/lib/raftlog --unsafe --reason "racks A and B burnt down"
     """
+    import structlog
+
     from raftlog.recovery.unsafe_recovery import examine, recover_unsafely
 
     if endpoint:

@@ -1,20 +1,25 @@
-"""One command's connections: made when needed, closed at the end, all within its timeout."""
+"""One command's connections: made when needed, closed at the end, all within its timeout.
+
+Each client is imported when it is made: what a command does not use would be half of its start.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from raftlog.cli.client_security import security_of_environment
+from raftlog.cli.listening import require_listener
 from raftlog.cli.options import brokers, controllers
-from raftlog.client.broker_client import BrokerClient
-from raftlog.client.consumer import Consumer, ConsumerSettings
-from raftlog.client.controller_client import ControllerClient
-from raftlog.client.log_reader import LogReader
-from raftlog.client.producer import Producer, ProducerSettings
-from raftlog.transport.grpc_transport import GrpcTransport
+
+if TYPE_CHECKING:
+    from raftlog.client.broker_client import BrokerClient
+    from raftlog.client.consumer import Consumer, ConsumerSettings
+    from raftlog.client.controller_client import ControllerClient
+    from raftlog.client.log_reader import LogReader
+    from raftlog.client.producer import Producer, ProducerSettings
+    from raftlog.transport.grpc_transport import GrpcTransport
 
 T = TypeVar("T")
 
@@ -30,33 +35,43 @@ class Session:
 
     def controllers(self, bootstrap: str) -> ControllerClient:
         """A client of the active controller."""
-        client = ControllerClient(self.transport, controllers(bootstrap), rng=self._rng)
+        from raftlog.client.controller_client import ControllerClient
+
+        client = ControllerClient(self.transport, _listening(controllers(bootstrap)), rng=self._rng)
         self._open.append(client)
         return client
 
     def brokers(self, bootstrap: str) -> BrokerClient:
         """A client of the brokers."""
-        client = BrokerClient(self.transport, brokers(bootstrap), rng=self._rng)
+        from raftlog.client.broker_client import BrokerClient
+
+        client = BrokerClient(self.transport, _listening(brokers(bootstrap)), rng=self._rng)
         self._open.append(client)
         return client
 
     def producer(self, bootstrap: str, settings: ProducerSettings) -> Producer:
         """A client that writes records."""
-        addresses = brokers(bootstrap)
+        from raftlog.client.producer import Producer
+
+        addresses = _listening(brokers(bootstrap))
         client = Producer(self.transport, addresses, rng=self._rng, settings=settings)
         self._open.append(client)
         return client
 
     def consumer(self, bootstrap: str, settings: ConsumerSettings) -> Consumer:
         """A client that reads records."""
-        addresses = brokers(bootstrap)
+        from raftlog.client.consumer import Consumer
+
+        addresses = _listening(brokers(bootstrap))
         client = Consumer(self.transport, addresses, rng=self._rng, settings=settings)
         self._open.append(client)
         return client
 
     def log(self, bootstrap: str) -> LogReader:
         """A reader of the running cluster's log."""
-        addresses = controllers(bootstrap)
+        from raftlog.client.log_reader import LogReader
+
+        addresses = _listening(controllers(bootstrap))
         reader = LogReader(self.transport, addresses, rng=self._rng, timeout_s=self.timeout_s)
         self._open.append(reader)
         return reader
@@ -66,6 +81,11 @@ class Session:
         for client in self._open:
             client.close()
         await self.transport.close()
+
+
+def _listening(addresses: list[str]) -> list[str]:
+    require_listener(addresses)
+    return addresses
 
 
 def run(body: Callable[[Session], Awaitable[T]], timeout_s: float) -> T:
@@ -86,5 +106,8 @@ def open_session(timeout_s: float) -> Session:
 
     Raises ConfigError for certificates and tokens that cannot be read.
     """
+    from raftlog.cli.client_security import security_of_environment
+    from raftlog.transport.grpc_transport import GrpcTransport
+
     security = security_of_environment()
     return Session(GrpcTransport(tls=security.tls, token=security.token), timeout_s)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Topics and their partitions.", epilog=EPILOG, no_args_is_help=True)
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topic names.")]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC...", help="Topic names.", autocompletion=completion.topics),
+]
 
 
 DESCRIBED = (

@@ -1,7 +1,3 @@
 """Limits of what others send: every text, byte string and list of every request has one, in one
-table (``fields``).
+table (``fields``), that ``checking.check`` holds a message against.
 """
-
-from raftlog.limits.checking import check
-
-__all__ = ["check"]

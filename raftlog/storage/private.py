@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import structlog
-
 from raftlog.errors import StorageError
+from raftlog.logger import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600

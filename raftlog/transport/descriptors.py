@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 
-import structlog
-
+from raftlog.logger import get_logger
 from raftlog.resource_limits import RESERVED_DESCRIPTORS
 
 if sys.platform != "win32":
     import resource
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def raise_file_limit() -> None:

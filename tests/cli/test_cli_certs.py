@@ -162,7 +162,7 @@ def test_what_to_copy_is_whole_on_a_narrow_terminal(
     raftlog: Raftlog, pki: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("raftlog.cli.output.console", _narrow)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.chdir(pki.parent)
     ran = raftlog("certs", "issue", "pki", *NODE)
     assert tomllib.loads(ran.out) == {
@@ -179,12 +179,6 @@ def test_what_to_copy_is_whole_on_a_narrow_terminal(
         "export", f"RAFTLOG_TLS_KEY_FILE={pki}/client-alice.key",
         "export", f"RAFTLOG_TLS_CA_FILE={pki}/ca.pem",
     ]  # fmt: skip
-
-
-def _narrow() -> object:
-    from raftlog.safe_console import SafeConsole
-
-    return SafeConsole(highlight=False, markup=False, emoji=False, width=80)
 
 
 def test_files_are_replaced_with_force_only(raftlog: Raftlog, pki: Path) -> None:

@@ -2,19 +2,86 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
-from rich.console import Console
 
 from raftlog.cli import output
+from raftlog.cli.table import columns_of, table_lines
+
+COLUMNS = ("NODE", "ENDPOINT", "LAG", "REASON")
+ROWS = [
+    ("1", "127.0.0.1:20001", "12", "it follows"),
+    ("22", "127.0.0.1:20002", "3", "its session has ended, and nothing was heard of it since"),
+]
+
+
+def narrow(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    monkeypatch.setenv("NO_COLOR", "1")
 
 
 def test_a_long_line_is_whole_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A line break inside an `export` makes what is copied export nothing."""
-    monkeypatch.setattr(
-        output, "console", lambda: Console(width=40, force_terminal=True, color_system=None)
-    )
+    narrow(monkeypatch, 40)
     line = "  export RAFTLOG_BOOTSTRAP_CONTROLLER=127.0.0.1:20001,127.0.0.1:20002,127.0.0.1:20003"
     output.print_line(line)
     assert capsys.readouterr().out == line + "\n"
+
+
+def test_a_table_is_as_wide_as_it_is_where_nothing_limits_it() -> None:
+    lines, left_out = table_lines(COLUMNS, ROWS, right=("LAG",), least=("LAG", "ENDPOINT"))
+    assert left_out == []
+    assert lines == [
+        "NODE  ENDPOINT         LAG  REASON",
+        "1     127.0.0.1:20001   12  it follows",
+        "22    127.0.0.1:20002    3  its session has ended, and nothing was heard of it since",
+    ]
+
+
+def test_the_least_important_columns_drop_out_until_the_rest_fits() -> None:
+    lines, left_out = table_lines(COLUMNS, ROWS, least=("LAG", "ENDPOINT"), width=79)
+    assert left_out == ["LAG"]
+    assert max(map(len, lines)) <= 79
+    lines, left_out = table_lines(COLUMNS, ROWS, least=("LAG", "ENDPOINT"), width=70)
+    assert left_out == ["LAG", "ENDPOINT"]
+
+
+def test_what_still_does_not_fit_is_the_last_column_which_goes_on_below_itself() -> None:
+    lines, _ = table_lines(COLUMNS, ROWS, least=("LAG", "ENDPOINT"), width=40)
+    assert lines == [
+        "NODE  REASON",
+        "1     it follows",
+        "22    its session has ended, and nothing",
+        "      was heard of it since",
+    ]
+
+
+def test_a_long_word_is_never_broken() -> None:
+    lines, _ = table_lines(("A", "B"), [("x", "y" * 60 + " z")], width=20)
+    assert lines[1] == "x  " + "y" * 60
+
+
+def test_wide_characters_keep_the_columns_straight() -> None:
+    lines, _ = table_lines(("A", "B"), [("中文", "x"), ("e\u0301", "y")])
+    assert [columns_of(line) for line in lines] == [7, 7, 7]
+
+
+def test_a_terminal_is_told_what_it_lacks_and_a_pipe_gets_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output.print_table(COLUMNS, ROWS, least=("LAG", "ENDPOINT"))
+    assert "ENDPOINT" in capsys.readouterr().out.splitlines()[0]
+    narrow(monkeypatch, 60)
+    output.print_table(COLUMNS, ROWS, least=("LAG", "ENDPOINT"))
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "NODE  REASON"
+    assert out.splitlines()[-1] == "(wider, or with --json: LAG, ENDPOINT)"
+
+
+def test_a_table_without_headings_has_no_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(("", ""), [("cluster id", None)])
+    assert capsys.readouterr().out == "cluster id  -\n"

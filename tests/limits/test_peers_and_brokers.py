@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits import check
+from raftlog.limits.checking import check
 from raftlog.limits.fields import FIELDS
 from raftlog.limits.rules import ByHandler, Octets
 from raftlog.replica.peer_acceptor import PeerAcceptor

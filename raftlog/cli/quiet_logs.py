@@ -1,0 +1,31 @@
+"""Logs of a command that is no node: errors alone, on stderr."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from raftlog.cli import built_in
+from raftlog.printable import printable
+
+
+class _Formatter(logging.Formatter):
+    """Nothing that a stranger says repaints the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n")
+
+
+def set_up_quiet_logs(command: Sequence[str]) -> None:
+    """Commands of clients log with the standard library alone; those that run parts of a node are
+    given structlog, which these need.
+    """
+    known = [built_in.BY_NAME[name] for name in command if name in built_in.BY_NAME]
+    if not known or any(one.extras for one in known):
+        from raftlog.observability.logs import setup_logging
+
+        setup_logging("error", "console")
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.ERROR, force=True)

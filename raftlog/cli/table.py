@@ -1,0 +1,88 @@
+"""Tables for people: columns that do not fit drop out, nothing is broken inside a word."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
+
+GAP = "  "
+LAST_MIN = 24
+"""The last column is wrapped at its spaces, but not to less."""
+
+
+def table_lines(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    least: Sequence[str] = (),
+    width: int | None = None,
+) -> tuple[list[str], list[str]]:
+    """The lines, the headings first, and the columns that were left out.
+
+    ``right``: columns of numbers. ``least``: which columns drop out where ``width`` is too small,
+    the least important first; None: as wide as it is. What still does not fit is the text of the
+    last column, which goes on below itself.
+    """
+    cells = [list(columns), *(list(row) for row in rows)]
+    assert all(len(row) == len(columns) for row in cells), columns
+    left_out: list[str] = []
+    shown = list(range(len(columns)))
+    for name in least:
+        if width is None or _total(cells, shown) <= width:
+            break
+        shown.remove(columns.index(name))
+        left_out.append(name)
+    aligned_right = {index for index in shown if columns[index] in right}
+    lines = []
+    for row in cells:
+        lines += _lines(row, shown, _widths(cells, shown), aligned_right, width)
+    return lines, left_out
+
+
+def _widths(cells: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
+    return [max(columns_of(row[index]) for row in cells) for index in shown]
+
+
+def _total(cells: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
+    return sum(_widths(cells, shown)) + len(GAP) * (len(shown) - 1)
+
+
+def _lines(
+    row: Sequence[str],
+    shown: Sequence[int],
+    widths: Sequence[int],
+    right: Collection[int],
+    width: int | None,
+) -> list[str]:
+    parts = []
+    for index, cell_width in zip(shown[:-1], widths, strict=False):
+        padding = " " * (cell_width - columns_of(row[index]))
+        parts.append(padding + row[index] if index in right else row[index] + padding)
+    indent = sum(widths[:-1]) + len(GAP) * (len(shown) - 1)
+    last = row[shown[-1]]
+    if shown[-1] in right:
+        return [GAP.join([*parts, " " * (widths[-1] - columns_of(last)) + last]).rstrip()]
+    room = None if width is None else max(LAST_MIN, width - indent)
+    first, *more = _wrapped(last, room)
+    return [
+        GAP.join([*parts, first]).rstrip(),
+        *(" " * indent + line for line in more),
+    ]
+
+
+def _wrapped(text: str, room: int | None) -> list[str]:
+    if room is None or columns_of(text) <= room:
+        return [text]
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def columns_of(text: str) -> int:
+    """How many columns a terminal needs for it."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
