@@ -88,7 +88,12 @@ def describe(
     if as_json:
         print_json(_document(quorum))
     elif status or replication:
-        show_quorum(quorum.leader or quorum.descriptions[0], replication=replication)
+        leader = quorum.leader
+        show_quorum(
+            leader or quorum.descriptions[0],
+            leader_id=leader.node_id if leader else None,
+            replication=replication,
+        )
     else:
         _show(quorum)
     if quorum.leader is None:
@@ -183,6 +188,7 @@ def _show(quorum: Quorum) -> None:
         COLUMNS,
         rows,
         right=("EPOCH", "LEADER", "VOTE", "LOG END", "DURABLE", "HIGH WATERMARK", "LAG", "AGE MS"),
+        least=("VOTE", "DURABLE", "AGE MS", "HIGH WATERMARK", "LEADER", "LOG END", "EPOCH"),
     )
     for row in nodes:
         if row["role"] is None:

@@ -7,6 +7,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import Message
 
 from raftlog.cli.client_security import ClientSecurity
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
@@ -32,6 +35,7 @@ class Answer:
     address: str
     description: pb.DescribeQuorumResponse | None
     failure: str = ""
+    status: grpc.StatusCode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,33 @@ async def ask_quorum(
 
 async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _PLAINTEXT) -> Answer:
     """Ask one node. Never raises for what the node or the network does."""
+    called = await call(
+        address, _METHOD, pb.DescribeQuorumRequest(), pb.DescribeQuorumResponse, timeout_s, security
+    )
+    return Answer(address, called.response, called.failure, called.status)
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What a call came to. ``status``: of gRPC; None: there was no call, or it succeeded."""
+
+    response: Any
+    failure: str = ""
+    status: grpc.StatusCode | None = None
+
+
+async def call(
+    address: str,
+    method: str,
+    request: Message,
+    response_type: type[Message],
+    timeout_s: float,
+    security: ClientSecurity = _PLAINTEXT,
+) -> Called:
+    """One unary call on a connection of its own.
+
+    Never raises for what the node or the network does.
+    """
     options = channel_options(TransportLimits())
     tls = security.tls
     if tls is None:
@@ -90,18 +121,19 @@ async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _P
     else:
         channel = grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
     try:
-        call = channel.unary_unary(
-            _METHOD,
-            request_serializer=pb.DescribeQuorumRequest.SerializeToString,
-            response_deserializer=pb.DescribeQuorumResponse.FromString,
+        bound = channel.unary_unary(
+            method,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response_type.FromString,
         )
         metadata = await authorization(security.token, timeout_s)
-        request = pb.DescribeQuorumRequest()
-        return Answer(address, await call(request, timeout=timeout_s, metadata=metadata))
+        return Called(await bound(request, timeout=timeout_s, metadata=metadata))
     except NoTokenError as error:
-        return Answer(address, None, str(error))
+        return Called(None, str(error))
+    except grpc.aio.AioRpcError as error:
+        return Called(None, failure_text(error), error.code())
     except (grpc.RpcError, grpc.aio.BaseError) as error:
-        return Answer(address, None, failure_text(error))
+        return Called(None, failure_text(error))
     finally:
         await channel.close()
 

@@ -18,6 +18,7 @@ COLUMNS = (
     "METADATA VERSION",
     "LOW SPACE",
 )
+_LEAST = ("METADATA VERSION", "CAUGHT UP MS", "FETCH MS", "LOG END", "LOW SPACE")
 _RIGHT = ("LOG END", "LAG", "FETCH MS", "CAUGHT UP MS", "METADATA VERSION")
 
 
@@ -53,13 +54,16 @@ def _member(one: Any, replica: Any) -> dict[str, Any]:
     }
 
 
-def show_quorum(one: Any, *, replication: bool) -> None:
-    """For people: the quorum as a whole, or each replica."""
+def show_quorum(one: Any, *, leader_id: int | None, replication: bool) -> None:
+    """For people: the quorum as a whole, or each replica.
+
+    ``leader_id``: of the node that says so itself; None: nobody does, whatever the others remember.
+    """
     if replication:
-        _show_replicas(one)
+        _show_replicas(one, leader_id)
         return
     document = members_document(one)
-    others = [voter for voter in document["voters"] if voter["node_id"] != one.leader_id]
+    others = [voter for voter in document["voters"] if voter["node_id"] != leader_id]
     lags = [voter["lag"] for voter in others if voter["lag"] is not None]
     ages = [
         voter["last_caught_up_age_ms"]
@@ -69,7 +73,7 @@ def show_quorum(one: Any, *, replication: bool) -> None:
     low = [voter["node_id"] for voter in document["voters"] if voter["low_on_space"]]
     rows = [
         ("cluster id", one.cluster_id),
-        ("leader id", known(one.leader_id)),
+        ("leader id", leader_id),
         ("leader epoch", one.leader_epoch),
         ("high watermark", known(one.high_watermark)),
         ("max follower lag", max(lags, default=None)),
@@ -84,12 +88,13 @@ def show_quorum(one: Any, *, replication: bool) -> None:
     print_table(("", ""), rows)
 
 
-def _show_replicas(one: Any) -> None:
+def _show_replicas(one: Any, leader_id: int | None) -> None:
     rows = []
     for status, replicas in (("voter", one.voters), ("observer", one.observers)):
         for replica in replicas:
             member = _member(one, replica)
-            is_leader = status == "voter" and replica.replica_id == one.leader_id
+            # Who follows nobody remembers the one that led: it may be gone.
+            is_leader = status == "voter" and replica.replica_id == leader_id
             rows.append(
                 (
                     member["node_id"],
@@ -104,4 +109,4 @@ def _show_replicas(one: Any) -> None:
                     "yes" if member["low_on_space"] else None,
                 )
             )
-    print_table(COLUMNS, rows, right=_RIGHT)
+    print_table(COLUMNS, rows, right=_RIGHT, least=_LEAST)

@@ -1,0 +1,156 @@
+"""``raftlog doctor``: what is wrong with the cluster, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.options import BootstrapController, Json, controllers
+
+if TYPE_CHECKING:
+    from raftlog.doctor.diagnosis import Verdict
+    from raftlog.doctor.evidence import Evidence
+    from raftlog.doctor.finding import Finding
+
+    Looked = tuple[Evidence, list[Finding], Verdict]
+
+LOOK_S, WAIT_S = 1.0, 60.0
+WATCH_PAUSE_S, WAIT_PAUSE_S = 2.0, 0.5
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+class Wanted(StrEnum):
+    """What ``--wait`` waits for."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor", epilog=EPILOG)(doctor)
+
+
+def register_status(app: typer.Typer) -> None:
+    """Add it under the name by which others look for it."""
+    app.command("status", epilog=EPILOG, help="The same as `raftlog doctor`.")(doctor)
+
+
+def doctor(
+    bootstrap_controller: BootstrapController = "",
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Look again every 2 s, until Ctrl-C.")
+    ] = False,
+    wait: Annotated[
+        Wanted | None,
+        typer.Option(
+            "--wait",
+            help=(
+                "Look again until the cluster is healthy (or at least degraded: it has a leader),"
+                " for rolling restarts."
+            ),
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            envvar="RAFTLOG_TIMEOUT",
+            min=0.01,
+            metavar="S",
+            help=(
+                "Seconds until nodes that say nothing are given up: 1; a sixth of it once another"
+                " one has answered. With --wait: seconds in all, 60."
+            ),
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what is wrong with the cluster, what follows from it, and what to do.
+
+    Asks every controller by itself, and the leader for the brokers; needs no leader, and does not
+    wait for nodes that hang. Exit code 0: healthy, 3: something was found, 4: nobody answers, or
+    --wait took too long.
+
+    \b
+    Examples:
+      raftlog doctor --bootstrap-controller 127.0.0.1:9093
+      raftlog doctor --watch
+      raftlog doctor --wait healthy --timeout 120 && restart-the-next-node
+    """
+    addresses = controllers(bootstrap_controller)
+    looking = _Looking(addresses, timeout or LOOK_S, as_json=as_json)
+    if wait is not None:
+        work = looking.until(wait, timeout or WAIT_S)
+    elif watch:
+        work = looking.for_ever()
+    else:
+        work = looking.once()
+    raise typer.Exit(asyncio.run(work))
+
+
+class _Looking:
+    """Looks at a cluster, once or again and again, on one event loop. Returns exit codes."""
+
+    def __init__(self, addresses: list[str], timeout_s: float, *, as_json: bool) -> None:
+        from raftlog.cli.client_security import security_of_environment
+
+        self._addresses, self._timeout_s, self._as_json = addresses, timeout_s, as_json
+        self._security = security_of_environment()
+
+    async def once(self) -> Exit:
+        """Look, and show what was found."""
+        return self._show(await self._look(self._timeout_s))
+
+    async def for_ever(self) -> Exit:
+        """Until Ctrl-C."""
+        clear = _CLEAR if sys.stdout.isatty() and not self._as_json else ""
+        while True:
+            looked = await self._look(self._timeout_s)
+            typer.echo(clear, nl=False)
+            self._show(looked)
+            await asyncio.sleep(WATCH_PAUSE_S)
+
+    async def until(self, wanted: Wanted, timeout_s: float) -> Exit:
+        """Until it is as wanted, and show the last look. Raises FailedError when time is over."""
+        deadline = time.monotonic() + timeout_s
+        good = ("healthy",) if wanted is Wanted.HEALTHY else ("healthy", "degraded")
+        while True:
+            left_s = deadline - time.monotonic()
+            looked = await self._look(max(0.05, min(LOOK_S, left_s)))
+            if looked[2] in good:
+                self._show(looked)
+                return Exit.OK
+            if left_s <= WAIT_PAUSE_S:
+                self._show(looked)
+                raise FailedError(
+                    f"the cluster was not {wanted.value} within {timeout_s:g} s", Exit.UNREACHABLE
+                )
+            await asyncio.sleep(WAIT_PAUSE_S)
+
+    async def _look(self, timeout_s: float) -> Looked:
+        from raftlog.cli.doctor_evidence import gather
+        from raftlog.doctor.diagnosis import diagnose, verdict
+
+        seen = await gather(self._addresses, timeout_s, self._security)
+        findings = diagnose(seen)
+        return seen, findings, verdict(findings)
+
+    def _show(self, looked: Looked) -> Exit:
+        from raftlog.cli.doctor_screen import document, screen
+        from raftlog.cli.output import print_json
+
+        _, findings, verdict = looked
+        if self._as_json:
+            print_json(document(*looked))
+        else:
+            typer.echo(screen(*looked))
+        if any(one.code == "NOBODY_ANSWERS" for one in findings):
+            return Exit.UNREACHABLE
+        return Exit.OK if verdict == "healthy" else Exit.FOUND

@@ -1,0 +1,133 @@
+"""Findings about the brokers and their partitions, as the active controller sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raftlog.doctor.evidence import Evidence
+from raftlog.doctor.finding import Finding, Severity
+from raftlog.doctor.words import brokers, span
+from raftlog.plural import counted
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+HELD_BACK_MS = 1_000
+"""LAO moves with each write; standing still for so long is worth a line."""
+
+
+def brokers_unknown(seen: Evidence) -> Iterator[Finding]:
+    """There is a leader, and it does not describe the brokers."""
+    if seen.leader is not None and seen.brokers is None and seen.brokers_failure:
+        yield Finding(
+            "BROKERS_UNKNOWN",
+            Severity.DEGRADED,
+            f"The leader, node {seen.leader.node_id}, does not describe the brokers:"
+            f" {seen.brokers_failure}.",
+            "A leader that has just been elected folds its log first, and decides nothing yet.",
+            "Look again in a second; if this stays, look at its log.",
+            "raftlog doctor --watch",
+        )
+
+
+def fenced(seen: Evidence) -> Iterator[Finding]:
+    """Brokers that are registered and do not serve."""
+    for one in _of(seen):
+        if one.state in (pb.ACTIVE, pb.STOPPING):
+            continue
+        heard = one.last_contact_age_ms
+        last = f"last heard {span(heard)} ago" if heard >= 0 else "this leader has not heard of it"
+        at_least = "more than " if one.state_age_is_at_least else ""
+        why = f": {one.reason}" if one.reason else ""
+        yield Finding(
+            "BROKER_FENCED",
+            Severity.DEGRADED,
+            f"Broker {one.broker_id} ({one.endpoint}) is fenced for {at_least}"
+            f"{span(one.state_age_ms)}{why}; {last}.",
+            "It leads nothing and is in no ISR; writes do not wait for it.",
+            "Start it, or look at its log. If it will not come back, unregister it.",
+            f"raftlog brokers unregister {one.broker_id}",
+        )
+
+
+def lao_stalled(seen: Evidence) -> Iterator[Finding]:
+    """The lowest acknowledged offset stands still or is unknown."""
+    found = seen.brokers
+    if found is None or found.held_back_ms < HELD_BACK_MS:
+        return
+    consequence = (
+        "Plain reads show the state of then on every broker; writes with acks=acknowledged or"
+        " visible wait."
+    )
+    if found.lowest_acknowledged_offset < 0:
+        yield Finding(
+            "LAO_UNKNOWN",
+            Severity.DEGRADED,
+            f"The lowest acknowledged offset is unknown for {span(found.held_back_ms)}:"
+            f" {found.lao_unknown_reason}.",
+            consequence,
+            "Look at the brokers that the reason names.",
+            "raftlog brokers list",
+        )
+    elif found.held_back_by:
+        behind = found.high_watermark - 1 - found.lowest_acknowledged_offset
+        yield Finding(
+            "LAO_HELD_BACK",
+            Severity.DEGRADED,
+            f"{brokers(found.held_back_by).capitalize()} {_s('hold', len(found.held_back_by))} the"
+            f" lowest acknowledged offset at {found.lowest_acknowledged_offset}, {behind} behind,"
+            f" for {span(found.held_back_ms)}.",
+            consequence,
+            "Look at the disk and the load of that broker; a broker that cannot follow is fenced"
+            " when its session ends.",
+            "raftlog brokers list",
+        )
+
+
+def partitions(seen: Evidence) -> Iterator[Finding]:
+    """Partitions that are not served as they should be."""
+    if seen.brokers is None:
+        return
+    counts = seen.brokers.partitions
+    if counts.offline:
+        yield Finding(
+            "PARTITIONS_OFFLINE",
+            Severity.DOWN,
+            f"{counted(counts.offline, 'partition')} of {counts.total} "
+            f"{'has' if counts.offline == 1 else 'have'} no leader: no member of the ISR serves.",
+            "Nothing can be produced to them, or consumed.",
+            "Start a broker of their ISR. Only if its disk is lost: an unclean election.",
+            "raftlog partitions elect --help",
+        )
+    if counts.recovering:
+        yield Finding(
+            "PARTITIONS_RECOVERING",
+            Severity.DEGRADED,
+            f"{counted(counts.recovering, 'partition')} {_s('recover', counts.recovering)} under an"
+            " unclean leader.",
+            "Acknowledged records may be missing there.",
+            "Wait, then compare with what was produced.",
+            "raftlog topics describe",
+        )
+
+
+def none_registered(seen: Evidence) -> Iterator[Finding]:
+    """A quorum without brokers."""
+    if seen.brokers is not None and not seen.brokers.brokers:
+        yield Finding(
+            "NO_BROKERS",
+            Severity.NOTICE,
+            "No broker is registered.",
+            "Nobody reads; every write is acknowledged and visible at once.",
+            "Start a broker, if there should be one.",
+            "raftlog broker run -c FILE",
+        )
+
+
+def _s(verb: str, count: int) -> str:
+    return f"{verb}s" if count == 1 else verb
+
+
+def _of(seen: Evidence) -> list[pb.DescribedBroker]:
+    return [] if seen.brokers is None else list(seen.brokers.brokers)
+
+
+RULES = (brokers_unknown, partitions, lao_stalled, fenced, none_registered)

@@ -1,0 +1,94 @@
+"""What was found when the nodes of a cluster were asked, each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+
+class Reach(StrEnum):
+    """What asking one node came to."""
+
+    ANSWERS = "answers"
+    REFUSES = "refuses connections"
+    """No process listens there."""
+    SILENT = "does not answer"
+    """Nothing came in time: the process hangs, or the host or the network is gone."""
+    OTHER = "gives another answer"
+    """Something answers that is not a node of a quorum, or that does not let us in."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """One address that was asked. ``failure``: why there is no description."""
+
+    endpoint: str
+    reach: Reach
+    description: pb.DescribeQuorumResponse | None = None
+    failure: str = ""
+    waited_ms: int = 0
+    node_id: int = -1
+    """As the others know it, or as it says itself; -1: nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that was found at ``at_ms`` (milliseconds since 1970).
+
+    ``brokers``: as the active controller sees them; None: nobody could be asked, and
+    ``brokers_failure`` says why.
+    """
+
+    nodes: tuple[NodeSeen, ...]
+    brokers: controller_pb2.DescribeBrokersResponse | None = None
+    brokers_failure: str = ""
+    at_ms: int = 0
+
+    @property
+    def answers(self) -> list[pb.DescribeQuorumResponse]:
+        """Of the nodes that answered."""
+        return [node.description for node in self.nodes if node.description is not None]
+
+    @property
+    def leader(self) -> pb.DescribeQuorumResponse | None:
+        """The node that says it leads; of several the one with the highest epoch."""
+        leaders = [one for one in self.answers if one.role == "leader"]
+        return max(leaders, key=lambda one: one.leader_epoch, default=None)
+
+    @property
+    def best(self) -> pb.DescribeQuorumResponse | None:
+        """Who knows most of the voter set: the leader, or the node with the newest log."""
+        return self.leader or max(
+            self.answers,
+            key=lambda one: (one.voters_offset, one.leader_epoch, one.log_end_offset),
+            default=None,
+        )
+
+    def voters(self) -> Iterator[tuple[pb.ReplicaState, NodeSeen | None]]:
+        """Each voter of the voter set that ``best`` has, with what asking it came to; None: it was
+        not asked.
+        """
+        best = self.best
+        if best is None:
+            return
+        by_id = {node.node_id: node for node in self.nodes if node.node_id >= 0}
+        for voter in best.voters:
+            yield voter, by_id.get(voter.replica_id)
+
+    def unreachable_ms(self, node_id: int) -> int:
+        """For how long other nodes have had no answer from a voter: the longest; 0: they have
+        one.
+        """
+        return max(
+            (
+                voter.unreachable_ms
+                for one in self.answers
+                for voter in one.voters
+                if voter.replica_id == node_id and voter.unreachable_reason
+            ),
+            default=0,
+        )

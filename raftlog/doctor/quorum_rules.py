@@ -1,0 +1,312 @@
+"""Findings about the controllers: is there a leader, who is missing, behind, or of another mind."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
+from raftlog.doctor.finding import Finding, Severity
+from raftlog.doctor.words import clock, nodes, span
+
+BEHIND_MS = 10_000
+"""A voter whose log was complete so long ago is behind; a slow disk alone is milliseconds."""
+HEARD_MS = 2_000
+"""A voter that the leader has heard so lately lives, whatever it says to us."""
+_NO_WRITES = (
+    "Nothing can be written. Brokers serve reads until they have been without contact for"
+    " broker.fencing.timeout.ms (12 s), then they fence themselves."
+)
+START = "raftlog controller run -c FILE"
+
+
+def nobody_answers(seen: Evidence) -> Iterator[Finding]:
+    """No controller says anything."""
+    if seen.answers or not seen.nodes:
+        return
+    reasons = "; ".join(
+        f"{node.endpoint} {node.reach}" + (f" ({node.failure})" if _tells_more(node) else "")
+        for node in seen.nodes
+    )
+    yield Finding(
+        "NOBODY_ANSWERS",
+        Severity.DOWN,
+        f"No controller answers: {reasons}.",
+        _NO_WRITES,
+        "Check the addresses, then start the controllers.",
+        START,
+    )
+
+
+def no_leader(seen: Evidence) -> Iterator[Finding]:
+    """Controllers answer, and none of them leads."""
+    best = seen.best
+    if best is None or seen.leader is not None:
+        return
+    voters = list(seen.voters())
+    alive = [voter.replica_id for voter, node in voters if node is not None and node.description]
+    needed = len(voters) // 2 + 1
+    if not voters:
+        yield Finding(
+            "NO_VOTERS",
+            Severity.DOWN,
+            "No leader: the nodes that answer know no voters.",
+            "Nothing can be written.",
+            "Give one controller a voter set when it is formatted, then let the others join.",
+            "raftlog storage format -c FILE --standalone",
+        )
+        return
+    count = f"{len(alive)} of {len(voters)} voters answer{'s' if len(alive) == 1 else ''}"
+    if len(alive) < needed:
+        lost = _lost(seen, [node for _, node in voters if node and not node.description])
+        missing = [voter.replica_id for voter, _ in voters if voter.replica_id not in alive]
+        short = needed - len(alive)
+        some = "one" if short == 1 else str(short)
+        whom = nodes(missing) if short == len(missing) else f"{some} of {nodes(missing)}"
+        yield Finding(
+            "NO_QUORUM",
+            Severity.DOWN,
+            f"No leader: {count}, {needed} are needed{'; ' + lost if lost else ''}.",
+            _NO_WRITES,
+            f"Start {whom}. If their disks are gone for good: docs/operations.md, A quorum lost"
+            " for good.",
+            START,
+        )
+        return
+    ask = max(one.leader_epoch for one in seen.answers)
+    yield Finding(
+        "ELECTION",
+        Severity.DOWN,
+        f"No leader: {count}, which is enough; an election is under way in epoch {ask}.",
+        "Nothing can be written until it ends, which takes a second at most.",
+        "Look again. If this stays, the voters cannot reach each other: compare the REACHES column"
+        " of each.",
+        "raftlog doctor --watch",
+    )
+
+
+def missing_voters(seen: Evidence) -> Iterator[Finding]:
+    """There is a leader, and some voter does not answer."""
+    leader = seen.leader
+    if leader is None:
+        return
+    voters = list(seen.voters())
+    ages = {voter.replica_id: voter.last_fetch_age_ms for voter in leader.voters}
+    lost: dict[Reach, list[NodeSeen]] = defaultdict(list)
+    for voter, node in voters:
+        if node is None or node.description is not None or voter.replica_id == leader.node_id:
+            continue
+        if 0 <= ages.get(voter.replica_id, -1) < HEARD_MS:
+            yield Finding(
+                "NODE_SLOW",
+                Severity.NOTICE,
+                f"Node {voter.replica_id} has not answered within {node.waited_ms} ms, but fetches"
+                f" from the leader (last {span(ages[voter.replica_id])} ago).",
+                "None: it replicates.",
+                "If this stays, look at its load, and at the network from here.",
+                f"raftlog quorum describe --bootstrap-controller {node.endpoint}",
+            )
+        else:
+            lost[node.reach].append(node)
+    gone = [node for several in lost.values() for node in several]
+    if not gone:
+        return
+    spare = len(voters) - (len(voters) // 2 + 1) - len(gone)
+    more = f"{spare} more may fail" if spare > 0 else "one more failure stops all writes"
+    yield Finding(
+        "VOTER_DOWN",
+        Severity.DEGRADED,
+        f"{_lost(seen, gone, capital=True)}.",
+        f"{len(voters) - len(gone)} of {len(voters)} voters are left: {more}.",
+        "Start what does not run; where a process hangs, look at its disk, then end and start it.",
+        START,
+    )
+
+
+def refusals(seen: Evidence) -> Iterator[Finding]:
+    """Something answers that is no controller, or that does not let us in."""
+    if not seen.answers:
+        return
+    known = {voter.replica_id for voter, _ in seen.voters()}
+    for node in seen.nodes:
+        if node.description is None and node.node_id not in known:
+            yield Finding(
+                "ADDRESS_WRONG",
+                Severity.NOTICE,
+                f"{node.endpoint} {node.reach}: {node.failure or 'no reason'}.",
+                "None for the cluster: no voter is known under this address.",
+                "Take it from --bootstrap-controller, or correct it.",
+            )
+
+
+def several_clusters(seen: Evidence) -> Iterator[Finding]:
+    """Nodes of two clusters were asked at once."""
+    of: dict[str, list[str]] = defaultdict(list)
+    for node in seen.nodes:
+        if node.description is not None:
+            of[node.description.cluster_id].append(node.endpoint)
+    if len(of) > 1:
+        yield Finding(
+            "CLUSTER_ID_DIFFERS",
+            Severity.DOWN,
+            "Nodes of several clusters answer: "
+            + "; ".join(f"{', '.join(where)} of {cluster}" for cluster, where in of.items())
+            + ".",
+            "They refuse each other; the rest of this page mixes them.",
+            "Correct the addresses, or the configuration of the node that was formatted with"
+            " another cluster id.",
+        )
+
+
+def diverged(seen: Evidence) -> Iterator[Finding]:
+    """Two nodes have folded the same records to different states."""
+    states: dict[tuple[int, int], dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for one in seen.answers:
+        if one.state_hash and one.image_offset >= 0:
+            states[one.image_offset, one.image_epoch][one.state_hash].append(one.node_id)
+    for (offset, _), by_hash in states.items():
+        if len(by_hash) > 1:
+            sides = " against ".join(nodes(ids) for ids in by_hash.values())
+            yield Finding(
+                "STATE_DIVERGED",
+                Severity.DOWN,
+                f"At offset {offset} {sides} have different states of the same records.",
+                "One of them answers wrongly.",
+                "Stop the minority, keep its directory, and let it join again with an empty one."
+                " Report it.",
+                "raftlog image show --offset " + str(offset),
+            )
+
+
+def behind(seen: Evidence) -> Iterator[Finding]:
+    """A voter answers, and its log is not complete."""
+    leader = seen.leader
+    if leader is None:
+        return
+    up = {one.node_id for one in seen.answers}
+    for voter in leader.voters:
+        lag = leader.log_end_offset - voter.log_end_offset
+        since = voter.last_caught_up_age_ms
+        if voter.replica_id not in up or voter.replica_id == leader.node_id:
+            continue
+        if since == -1 or since > BEHIND_MS:
+            last = "never" if since == -1 else f"{span(since)} ago"
+            yield Finding(
+                "VOTER_BEHIND",
+                Severity.DEGRADED,
+                f"Node {voter.replica_id} lacks {max(0, lag)} records of the leader's log; it had"
+                f" all of them {last}.",
+                "It counts for elections, but not for what is written now.",
+                "Wait if it has just been started; else look at its disk and at the network.",
+                "raftlog quorum describe --replication",
+            )
+
+
+def low_space(seen: Evidence) -> Iterator[Finding]:
+    """A disk is below its reserve."""
+    low = sorted(
+        {
+            voter.replica_id
+            for one in seen.answers
+            for voter in one.voters
+            if voter.low_on_space and (one.role == "leader" or voter.replica_id == one.node_id)
+        }
+    )
+    if low:
+        yield Finding(
+            "LOW_ON_SPACE",
+            Severity.DEGRADED,
+            f"The disk of {nodes(low)} is below its free-space reserve.",
+            "Such a node does not lead if another can; if none can, writes are refused.",
+            "Free space: old snapshots and exports first. docs/operations.md, A disk fills up.",
+            "raftlog cursors list",
+        )
+
+
+def fragile(seen: Evidence) -> Iterator[Finding]:
+    """The voter set bears no failure."""
+    voters = len(list(seen.voters()))
+    if seen.leader is not None and voters in (1, 2):
+        yield Finding(
+            "NO_REDUNDANCY",
+            Severity.NOTICE,
+            f"The quorum has {voters} voter{'s' if voters > 1 else ''}.",
+            "The failure of any of them stops all writes; a lost disk loses the log"
+            + (" of one voter." if voters > 1 else "."),
+            "Add voters until there are three or five.",
+            "raftlog quorum add-voter -c FILE",
+        )
+
+
+def feature_levels(seen: Evidence) -> Iterator[Finding]:
+    """Every node knows a higher level of a feature than the cluster uses."""
+    leader = seen.leader
+    voters = {voter.replica_id for voter, _ in seen.voters()}
+    if leader is None or {one.node_id for one in seen.answers} & voters != voters:
+        return
+    for feature in leader.features:
+        highest = min(
+            (
+                other.max_supported_version
+                for one in seen.answers
+                for other in one.features
+                if other.name == feature.name
+            ),
+            default=0,
+        )
+        if 0 < feature.finalized_level < highest:
+            yield Finding(
+                "FEATURE_LEVEL_LOW",
+                Severity.NOTICE,
+                f"{feature.name} is {feature.finalized_level}; all controllers that answer know"
+                f" {highest}.",
+                "What the higher level brings is not used. Before it is raised, every node can"
+                " still go back to the older build.",
+                "Raise it when the upgrade is to stay.",
+                f"raftlog features upgrade {feature.name}={highest}",
+            )
+
+
+def _lost(seen: Evidence, lost: list[NodeSeen], *, capital: bool = False) -> str:
+    """``nodes 1 and 2 refuse connections since 04:54:25Z``, by what was found."""
+    by: dict[Reach, list[NodeSeen]] = defaultdict(list)
+    for node in lost:
+        by[node.reach].append(node)
+    said = [_found(seen, reach, several) for reach, several in by.items()]
+    text = "; ".join(said)
+    return text[0].upper() + text[1:] if capital else text
+
+
+def _found(seen: Evidence, reach: Reach, lost: list[NodeSeen]) -> str:
+    ids = [node.node_id for node in lost]
+    since_ms = max(seen.unreachable_ms(one) for one in ids)
+    since = f" since {clock(seen.at_ms - since_ms)} ({span(since_ms)})" if since_ms else ""
+    why = f" ({lost[0].failure})" if reach is Reach.OTHER else ""
+    return f"{nodes(ids)} {str(reach) if len(ids) == 1 else _plural(reach)}{since}{why}"
+
+
+def _plural(reach: Reach) -> str:
+    return {
+        Reach.ANSWERS: "answer",
+        Reach.REFUSES: "refuse connections",
+        Reach.SILENT: "do not answer",
+        Reach.OTHER: "give another answer",
+    }[reach]
+
+
+def _tells_more(node: NodeSeen) -> bool:
+    return node.reach is Reach.OTHER and bool(node.failure)
+
+
+RULES = (
+    nobody_answers,
+    several_clusters,
+    no_leader,
+    diverged,
+    missing_voters,
+    behind,
+    low_space,
+    refusals,
+    fragile,
+    feature_levels,
+)

@@ -1,0 +1,37 @@
+"""Lists, times and spans in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+
+def nodes(ids: Collection[int]) -> str:
+    """``node 1``, ``nodes 1 and 2``, ``nodes 1, 2 and 3``."""
+    return ("node " if len(ids) == 1 else "nodes ") + listed(ids)
+
+
+def brokers(ids: Collection[int]) -> str:
+    """The same of brokers."""
+    return ("broker " if len(ids) == 1 else "brokers ") + listed(ids)
+
+
+def listed(ids: Collection[int], most: int = 8) -> str:
+    """``1``, ``1 and 2``, ``1, 2 and 3``; of many the first ones, and how many more."""
+    names = [str(one) for one in sorted(ids)]
+    if len(names) > most:
+        names = [*names[: most - 1], f"{len(names) - most + 1} more"]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def clock(at_ms: int) -> str:
+    """A time of day in UTC, with the day if it is not today's."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%SZ")
+
+
+def span(ms: int) -> str:
+    """A span for people: the largest unit that it has two of."""
+    for unit, size in (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if ms >= 2 * size:
+            return f"{ms // size} {unit}"
+    return f"{ms} ms"

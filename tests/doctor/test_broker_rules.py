@@ -1,0 +1,80 @@
+"""What the doctor says about brokers and partitions."""
+
+from __future__ import annotations
+
+from clusters import broker, brokers, codes, only, quorum
+
+from raftlog.doctor.diagnosis import diagnose
+from raftlog.doctor.finding import Severity
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+
+def test_brokers_that_serve_are_no_finding() -> None:
+    seen = quorum(3, brokers=brokers(broker(1), broker(2, state=pb.STOPPING)))
+    assert diagnose(seen) == []
+
+
+def test_no_broker_is_a_notice() -> None:
+    assert only(quorum(3, brokers=brokers())).code == "NO_BROKERS"
+
+
+def test_a_fenced_broker() -> None:
+    away = broker(
+        4,
+        state=pb.INACTIVE,
+        reason="its session has ended",
+        state_age_ms=125_000,
+        last_contact_age_ms=130_000,
+    )
+    found = only(quorum(3, brokers=brokers(broker(1), away)))
+    assert (found.code, found.severity) == ("BROKER_FENCED", Severity.DEGRADED)
+    assert found.cause == (
+        "Broker 4 (127.0.0.1:9194) is fenced for 2 min: its session has ended;"
+        " last heard 2 min ago."
+    )
+    assert found.command == "raftlog brokers unregister 4"
+
+
+def test_a_fenced_broker_of_an_earlier_leader() -> None:
+    away = broker(4, state=pb.INACTIVE, state_age_is_at_least=True, last_contact_age_ms=-1)
+    cause = only(quorum(3, brokers=brokers(away))).cause
+    assert "for more than 0 ms; this leader has not heard of it" in cause
+
+
+def test_who_holds_lao_back() -> None:
+    held = brokers(
+        broker(1), broker(2), held_back_by=[2], held_back_ms=4_000, lowest_acknowledged_offset=90
+    )
+    found = only(quorum(3, brokers=held))
+    assert found.code == "LAO_HELD_BACK"
+    assert found.cause == (
+        "Broker 2 holds the lowest acknowledged offset at 90, 9 behind, for 4 s."
+    )
+    held.held_back_ms = 900
+    assert diagnose(quorum(3, brokers=held)) == []
+
+
+def test_lao_unknown() -> None:
+    unknown = brokers(
+        broker(1),
+        held_back_ms=4_000,
+        lowest_acknowledged_offset=-1,
+        lao_unknown_reason="broker 1 has not reported",
+    )
+    found = only(quorum(3, brokers=unknown))
+    assert found.code == "LAO_UNKNOWN"
+    assert "broker 1 has not reported" in found.cause
+
+
+def test_partitions_without_a_leader_and_recovering() -> None:
+    seen = quorum(
+        3, brokers=brokers(broker(1), partitions={"total": 9, "offline": 2, "recovering": 1})
+    )
+    assert codes(seen) == ["PARTITIONS_OFFLINE", "PARTITIONS_RECOVERING"]
+    assert diagnose(seen)[0].cause.startswith("2 partitions of 9 have no leader")
+
+
+def test_a_leader_that_does_not_describe_its_brokers() -> None:
+    found = only(quorum(3, brokers_failure="UNAVAILABLE: claiming"))
+    assert found.code == "BROKERS_UNKNOWN"
+    assert "UNAVAILABLE: claiming" in found.cause

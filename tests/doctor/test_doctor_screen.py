@@ -1,0 +1,88 @@
+"""What the doctor shows fits 80 columns, and what is to be copied is whole."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from clusters import broker, brokers, quorum
+
+from raftlog.cli.doctor_screen import MOST_FINDINGS, document, screen
+from raftlog.doctor.diagnosis import diagnose, verdict
+from raftlog.doctor.evidence import Evidence, Reach
+from raftlog.wire.controller.v1 import controller_pb2
+
+REASON = "UNAVAILABLE: failed to connect: Connection refused (111) \x1b[2J"
+SITUATIONS = {
+    "healthy": quorum(3, brokers=brokers(broker(1), broker(2))),
+    "no quorum": quorum(
+        5,
+        0,
+        {1: Reach.REFUSES, 2: Reach.SILENT, 5: Reach.OTHER},
+        voters={1: {"unreachable_ms": 90_000, "unreachable_reason": REASON}},
+    ),
+    "nobody": quorum(3, 0, dict.fromkeys((1, 2, 3), Reach.REFUSES)),
+    "brokers": quorum(
+        3,
+        1,
+        {3: Reach.SILENT},
+        voters={3: {"last_fetch_age_ms": 99_999}},
+        brokers=brokers(
+            *(
+                broker(one, state=controller_pb2.INACTIVE, reason="its session has ended")
+                for one in range(1, 20)
+            ),
+            partitions={"total": 100, "offline": 100},
+        ),
+    ),
+}
+
+
+def shown(seen: Evidence) -> str:
+    findings = diagnose(seen)
+    return screen(seen, findings, verdict(findings))
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_screen_is_80_columns_wide(situation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    seen = SITUATIONS[situation]
+    text = shown(seen)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text, "a stranger's text does not repaint the terminal"
+    for finding in diagnose(seen)[:MOST_FINDINGS]:
+        assert finding.command in text, "a command is whole, and in one line"
+
+
+def test_the_headline_says_it_all() -> None:
+    assert shown(SITUATIONS["healthy"]).startswith("HEALTHY: cluster 2c3f2edf")
+    assert ", leader 1 in epoch 7" in shown(SITUATIONS["healthy"]).splitlines()[0]
+    assert shown(SITUATIONS["no quorum"]).splitlines()[0].endswith("no leader")
+    assert shown(SITUATIONS["nobody"]).startswith("DOWN: no controller answers")
+
+
+def test_too_many_findings_are_counted() -> None:
+    text = shown(SITUATIONS["brokers"])
+    assert f"... and {21 - MOST_FINDINGS} more" in text
+
+
+def test_the_table_says_whom_a_node_does_not_reach() -> None:
+    lines = shown(SITUATIONS["no quorum"]).splitlines()
+    (fourth,) = (line for line in lines if line.startswith("4 "))
+    assert fourth.endswith("all but 1")
+
+
+def test_json_has_every_finding() -> None:
+    seen = SITUATIONS["brokers"]
+    findings = diagnose(seen)
+    told = json.loads(json.dumps(document(seen, findings, verdict(findings))))
+    assert told["verdict"] == "down"
+    assert [one["code"] for one in told["findings"]] == [one.code for one in findings]
+    assert told["nodes"][2] == {
+        "node_id": 3,
+        "endpoint": "127.0.0.1:9093",
+        "reach": "silent",
+        "role": None,
+        "failure": "the reason",
+    }
+    assert told["brokers"] == {"inactive": 19}

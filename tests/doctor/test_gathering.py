@@ -1,0 +1,150 @@
+"""Asking real addresses: nodes that answer, ports where nobody listens, and ports that hang."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from clusters import described, voter
+
+from raftlog.cli.client_security import ClientSecurity
+from raftlog.cli.doctor_evidence import GRACE, gather
+from raftlog.doctor.evidence import Evidence, Reach
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+import grpc.aio  # isort: skip
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A port that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture
+def dead() -> Iterator[str]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+class FakeNode:
+    """A gRPC server that describes a quorum as it is told to."""
+
+    def __init__(self) -> None:
+        self.server = grpc.aio.server()
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.answer = pb.DescribeQuorumResponse()
+        self.brokers = controller_pb2.DescribeBrokersResponse(high_watermark=5)
+        quorum = {
+            "DescribeQuorum": grpc.unary_unary_rpc_method_handler(
+                self._describe, pb.DescribeQuorumRequest.FromString, _bytes
+            )
+        }
+        brokers = {
+            "DescribeBrokers": grpc.unary_unary_rpc_method_handler(
+                self._brokers, controller_pb2.DescribeBrokersRequest.FromString, _bytes
+            )
+        }
+        self.server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler("raftlog.wire.quorum.v1.Quorum", quorum),
+                grpc.method_handlers_generic_handler(
+                    "raftlog.wire.controller.v1.Controller", brokers
+                ),
+            )
+        )
+
+    async def _describe(self, request: object, context: object) -> pb.DescribeQuorumResponse:
+        return self.answer
+
+    async def _brokers(
+        self, request: object, context: object
+    ) -> controller_pb2.DescribeBrokersResponse:
+        return self.brokers
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+def _bytes(message: pb.DescribeQuorumResponse) -> bytes:
+    return message.SerializeToString()
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[FakeNode]:
+    fake = FakeNode()
+    await fake.server.start()
+    yield fake
+    await fake.server.stop(None)
+
+
+async def look(*addresses: str, timeout_s: float = 2.0) -> Evidence:
+    return await gather(addresses, timeout_s, ClientSecurity())
+
+
+async def test_nobody_answers(dead: str, silent: str) -> None:
+    seen = await look(dead, silent, timeout_s=0.3)
+    reach = {one.endpoint: one.reach for one in seen.nodes}
+    assert reach == {dead: Reach.REFUSES, silent: Reach.SILENT}
+    assert seen.answers == []
+
+
+async def test_the_voters_that_a_node_names_are_asked_and_a_hanging_one_is_not_waited_for(
+    node: FakeNode, dead: str, silent: str
+) -> None:
+    voters = [
+        voter(1, endpoint=node.address),
+        voter(2, endpoint=dead),
+        voter(3, endpoint=silent),
+    ]
+    node.answer = described(1, "leader", voters, 1)
+    begun = time.monotonic()
+    seen = await look(node.address, timeout_s=2.0)
+    took_s = time.monotonic() - begun
+    assert [(one.node_id, one.reach) for one in seen.nodes] == [
+        (1, Reach.ANSWERS),
+        (2, Reach.REFUSES),
+        (3, Reach.SILENT),
+    ]
+    assert seen.brokers is not None
+    assert seen.brokers.high_watermark == 5
+    assert took_s < 2.0, f"a share of {GRACE} of the time is enough once somebody answered"
+
+
+async def test_a_node_under_two_addresses_is_one(node: FakeNode) -> None:
+    node.answer = described(1, "follower", [voter(1, endpoint=node.address)])
+    seen = await look(f"localhost:{node.port}", node.address)
+    assert [one.endpoint for one in seen.nodes] == [node.address]
+
+
+async def test_two_nodes_that_claim_one_id_in_two_clusters_are_both_seen(node: FakeNode) -> None:
+    other = FakeNode()
+    await other.server.start()
+    try:
+        node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
+        other.answer = described(
+            1, "leader", [voter(1, endpoint=other.address)], 1, cluster_id="another"
+        )
+        seen = await look(node.address, other.address)
+        assert {one.cluster_id for one in seen.answers} == {node.answer.cluster_id, "another"}
+    finally:
+        await other.server.stop(None)
+
+
+async def test_something_else_that_listens_there_is_told_apart(node: FakeNode) -> None:
+    stranger = grpc.aio.server()
+    port = stranger.add_insecure_port("127.0.0.1:0")
+    await stranger.start()
+    try:
+        (one,) = (await look(f"127.0.0.1:{port}")).nodes
+        assert one.reach is Reach.OTHER
+        assert "Method not found" in one.failure
+    finally:
+        await stranger.stop(None)

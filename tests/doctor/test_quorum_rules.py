@@ -1,0 +1,167 @@
+"""What the doctor says about controllers."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from clusters import AT_MS, CLUSTER, brokers, codes, described, endpoint, only, quorum, voter
+
+from raftlog.doctor import broker_rules, quorum_rules
+from raftlog.doctor.diagnosis import Verdict, diagnose, verdict
+from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
+from raftlog.doctor.finding import Severity
+
+R, S = Reach.REFUSES, Reach.SILENT
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_a_healthy_quorum_has_no_findings(size: int) -> None:
+    assert diagnose(quorum(size)) == []
+    assert verdict([]) is Verdict.HEALTHY
+
+
+def test_a_lost_majority_says_who_is_missing_since_when_and_how_many_to_start() -> None:
+    since = {"unreachable_ms": 12_000, "unreachable_reason": "UNAVAILABLE"}
+    found = only(quorum(4, 0, {1: R, 2: R}, voters={1: since, 2: {**since, "unreachable_ms": 9}}))
+    assert (found.code, found.severity) == ("NO_QUORUM", Severity.DOWN)
+    assert found.cause == (
+        "No leader: 2 of 4 voters answer, 3 are needed; nodes 1 and 2 refuse connections"
+        " since 22:13:08Z (12 s)."
+    )
+    assert found.remedy.startswith("Start one of nodes 1 and 2.")
+
+
+def test_all_that_are_missing_are_needed() -> None:
+    found = only(quorum(3, 0, {1: R, 3: S}))
+    assert found.code == "NO_QUORUM"
+    assert "node 1 refuses connections; node 3 does not answer" in found.cause
+    assert found.remedy.startswith("Start one of nodes 1 and 3.")
+    assert only(quorum(2, 0, {2: R})).remedy.startswith("Start node 2.")
+
+
+def test_a_majority_without_a_leader_elects_one() -> None:
+    for gone in ({}, {3: R}):
+        found = only(quorum(3, 0, gone))
+        assert (found.code, found.severity) == ("ELECTION", Severity.DOWN)
+        assert "epoch 7" in found.cause
+
+
+def test_nobody_answers() -> None:
+    found = only(quorum(2, 0, {1: R, 2: S}))
+    assert found.code == "NOBODY_ANSWERS"
+    assert f"{endpoint(1)} refuses connections; {endpoint(2)} does not answer" in found.cause
+
+
+@pytest.mark.parametrize(
+    ("size", "gone", "left"),
+    [
+        (3, {3: R}, "2 of 3 voters are left: one more failure stops all writes."),
+        (5, {3: R}, "4 of 5 voters are left: 1 more may fail."),
+        (5, {3: R, 4: S}, "3 of 5 voters are left: one more failure stops all writes."),
+    ],
+)
+def test_a_voter_that_is_down_says_how_many_more_may_fail(
+    size: int, gone: dict[int, Reach], left: str
+) -> None:
+    away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
+    found = only(quorum(size, 1, gone, voters=dict.fromkeys(gone, away)))
+    assert (found.code, found.severity) == ("VOTER_DOWN", Severity.DEGRADED)
+    assert found.consequence == left
+
+
+def test_a_voter_that_the_leader_hears_is_slow_and_not_down() -> None:
+    found = only(quorum(3, 1, {3: S}))
+    assert (found.code, found.severity) == ("NODE_SLOW", Severity.NOTICE)
+    assert verdict([found]) is Verdict.HEALTHY
+
+
+def test_a_voter_behind() -> None:
+    lag = {"log_end_offset": 40, "last_caught_up_age_ms": 11_000}
+    found = only(quorum(3, voters={2: lag}))
+    assert found.code == "VOTER_BEHIND"
+    assert "lacks 60 records" in found.cause
+    assert "11 s ago" in found.cause
+    assert "never" in only(quorum(3, voters={2: {**lag, "last_caught_up_age_ms": -1}})).cause
+    assert diagnose(quorum(3, voters={2: {**lag, "last_caught_up_age_ms": 9_000}})) == []
+
+
+def test_different_states_of_the_same_records_are_told() -> None:
+    def states(third: bytes, epoch: int = 7) -> Evidence:
+        same = {"image_offset": 99, "image_epoch": 7, "state_hash": b"a" * 16}
+        other = {"image_offset": 99, "image_epoch": epoch, "state_hash": third}
+        return quorum(3, says={1: same, 2: same, 3: other})
+
+    found = only(states(b"b" * 16))
+    assert (found.code, found.severity) == ("STATE_DIVERGED", Severity.DOWN)
+    assert "nodes 1 and 2 against node 3" in found.cause
+    assert diagnose(states(b"a" * 16)) == []
+    assert diagnose(states(b"b" * 16, epoch=8)) == []
+    assert diagnose(states(b"")) == []
+
+
+def test_a_disk_below_its_reserve() -> None:
+    found = only(quorum(3, voters={2: {"low_on_space": True}}))
+    assert found.code == "LOW_ON_SPACE"
+    assert "node 2" in found.cause
+
+
+def test_two_clusters() -> None:
+    seen = quorum(3)
+    other = described(9, "leader", [voter(9)], 9, cluster_id="other")
+    both = dataclasses.replace(
+        seen,
+        nodes=(*seen.nodes, NodeSeen("127.0.0.1:1", Reach.ANSWERS, other, node_id=9)),
+    )
+    assert codes(both)[0] == "CLUSTER_ID_DIFFERS"
+    assert CLUSTER in diagnose(both)[0].cause
+
+
+def test_an_address_of_nobody_is_a_notice() -> None:
+    seen = quorum(3)
+    wrong = NodeSeen("127.0.0.1:9", Reach.OTHER, None, "UNIMPLEMENTED: Method not found!")
+    found = only(dataclasses.replace(seen, nodes=(*seen.nodes, wrong)))
+    assert (found.code, found.severity) == ("ADDRESS_WRONG", Severity.NOTICE)
+    assert "Method not found" in found.cause
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_quorum_that_bears_no_failure(size: int) -> None:
+    assert only(quorum(size)).code == "NO_REDUNDANCY"
+
+
+def test_a_feature_level_that_all_could_use() -> None:
+    def levels(highest: int) -> Evidence:
+        feature = {"name": "metadata.version", "finalized_level": 5, "min_supported_version": 1}
+
+        def features(most: int) -> dict[str, object]:
+            return {"features": [{**feature, "max_supported_version": most}]}
+
+        return quorum(3, says={1: features(7), 2: features(7), 3: features(highest)})
+
+    found = only(levels(7))
+    assert (found.code, found.severity) == ("FEATURE_LEVEL_LOW", Severity.NOTICE)
+    assert found.command == "raftlog features upgrade metadata.version=7"
+    assert only(levels(6)).command.endswith("=6")
+    assert diagnose(levels(5)) == []
+
+
+def test_the_worst_comes_first() -> None:
+    seen = quorum(2, brokers=brokers(partitions={"total": 4, "offline": 1}))
+    found = diagnose(seen)
+    assert [one.code for one in found] == ["PARTITIONS_OFFLINE", "NO_REDUNDANCY", "NO_BROKERS"]
+    assert verdict(found) is Verdict.DOWN
+    assert seen.at_ms == AT_MS
+
+
+def test_operators_find_every_code_in_the_runbook() -> None:
+    sources = "".join(
+        Path(inspect.getfile(module)).read_text() for module in (quorum_rules, broker_rules)
+    )
+    codes_ = set(re.findall(r'Finding\(\s*"([A-Z_]+)"', sources))
+    assert len(codes_) > 15
+    runbook = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    assert [one for one in sorted(codes_) if f"`{one}`" not in runbook] == []
