@@ -23,6 +23,10 @@ class _Cluster(LocalCluster):
         return self.own_program or super().program(name)
 
 
+SETTINGS = {"max.connections": 4_096}
+"""Of all nodes: a thousand brokers want more connections than the default, which is for hundreds."""
+
+
 class Quorum:
     """Controllers as processes; stopped, and their data removed, at the end of the ``with``.
 
@@ -56,6 +60,7 @@ class Quorum:
             self.directory,
             controllers=self._nodes,
             brokers=self._brokers,
+            settings=SETTINGS,
             settings_of=None if rights is None else rights.settings,
         )
         self._cluster.own_program = self._program
