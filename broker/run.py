@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -31,12 +31,20 @@ from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
+from raftlog.observability.loop_lag import LoopLag
 from raftlog.observability.node_metrics import (
     add_audit_metrics,
     add_broker_metrics,
     add_space_metrics,
 )
+from raftlog.observability.process_metrics import (
+    add_disk_metrics,
+    add_node_metrics,
+    add_request_metrics,
+    build_labels,
+)
 from raftlog.observability.registry import MetricsRegistry
+from raftlog.observability.request_figures import RequestFigures
 from raftlog.runtime import StopSignals
 from raftlog.security import client_listeners
 from raftlog.security.audit import Auditor
@@ -52,6 +60,7 @@ from raftlog.security.guard import Authentication, Duties, guarded, guarded_hand
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.partition_opening import open_partition_store
+from raftlog.storage.partition_store import RocksPartitionStore
 from raftlog.transport import grpc_env
 from raftlog.transport.api import Acceptors, Conversation, LinkHandler, ServerTransport
 from raftlog.transport.configured import http_contexts, transport_of
@@ -235,6 +244,7 @@ async def _live(
         wall_clock_ms=lambda: time.time_ns() // 1_000_000,
         stopwatch=time.perf_counter,
         client_rules=client_rules_of(config.settings),
+        request_figures=RequestFigures(time.perf_counter),
     )
     signals.call(service.stop)
     audit = contextlib.ExitStack()
@@ -243,7 +253,7 @@ async def _live(
         # The ports first: a broker that is about to give up must not begin to register.
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
         auditor = make_auditor(settings.broker_id, lambda: service.image)
-        http = await _start_http(config, settings.broker_id, service, transport, auditor)
+        http = await _start_http(config, settings.broker_id, service, transport, auditor, store)
         duties = Duties(None, auditor, quotas_of(config.settings))
         accesses = accesses_of(config)
         for_clients = {one.name: not one.for_nodes for one in config.listeners}
@@ -310,17 +320,27 @@ def _unary_handler(handler: LinkHandler, listener: str) -> object:
 
 
 def metrics_registry(
-    service: BrokerService, transport: GrpcServerTransport, auditor: Auditor | None = None
+    config: NodeConfig,
+    service: BrokerService,
+    transport: GrpcServerTransport,
+    auditor: Auditor | None,
+    store: RocksPartitionStore,
+    build: Mapping[str, str],
+    loop_lag: LoopLag,
 ) -> MetricsRegistry:
     """What a broker shows at /metrics."""
     registry = MetricsRegistry()
+    node_id = service.settings.broker_id
+    add_node_metrics(registry, "broker", node_id, config.cluster_id, build, loop_lag.latency)
     registry.collect(lambda: transport_metrics(transport.bounds, "broker"))
     add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_broker_metrics(registry, service.report.describe)
+    add_request_metrics(registry, service.requests.figures, service.requests.queue_depths)
+    add_disk_metrics(registry, config.directory, lambda: store.busy_s)
     if service.data is not None:
         space = service.data.space
         add_data_metrics(registry, service.data)
-        add_space_metrics(registry, lambda: (space.free_bytes, space.low))
+        add_space_metrics(registry, lambda: space.low)
     return registry
 
 
@@ -330,11 +350,15 @@ async def _start_http(
     service: BrokerService,
     transport: GrpcServerTransport,
     auditor: Auditor | None,
+    store: RocksPartitionStore,
 ) -> HttpServer | None:
     """Metrics and health, if the configuration wants them."""
     if config.http_listener is None:
         return None
-    registry = metrics_registry(service, transport, auditor)
+    build = await asyncio.to_thread(build_labels)
+    loop_lag = LoopLag()
+    loop_lag.start()
+    registry = metrics_registry(config, service, transport, auditor, store, build, loop_lag)
     server = HttpServer(
         config.http_listener.host,
         config.http_listener.port,

@@ -6,12 +6,14 @@ Imported once the node runs: what serves HTTP takes a good part of a start to im
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 
 from controller.service.service import ControllerService
 from controller.service.status import describe_quorum, known_brokers, ready, status
 from raftlog.config.node import NodeConfig
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.http_tls import Contexts
+from raftlog.observability.loop_lag import LoopLag
 from raftlog.observability.node_metrics import (
     add_audit_metrics,
     add_controller_metrics,
@@ -20,17 +22,33 @@ from raftlog.observability.node_metrics import (
     add_snapshot_metrics,
     add_space_metrics,
 )
+from raftlog.observability.process_metrics import (
+    add_disk_metrics,
+    add_node_metrics,
+    add_request_metrics,
+    build_labels,
+)
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.security.audit import Auditor
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
 
+__all__ = ["build_labels", "http_server", "metrics_registry"]
+
 
 def metrics_registry(
-    service: ControllerService, transport: GrpcServerTransport, auditor: Auditor | None = None
+    config: NodeConfig,
+    service: ControllerService,
+    transport: GrpcServerTransport,
+    auditor: Auditor | None,
+    build: Mapping[str, str],
+    loop_lag: LoopLag,
 ) -> MetricsRegistry:
     """What a controller shows at /metrics."""
     registry = MetricsRegistry()
+    add_node_metrics(
+        registry, "controller", config.node_id, config.cluster_id, build, loop_lag.latency
+    )
     registry.collect(lambda: transport_metrics(transport.bounds, "controller"))
     add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_quorum_metrics(registry, lambda: describe_quorum(service))
@@ -51,7 +69,9 @@ def metrics_registry(
         describe_brokers=lambda: known_brokers(service),
         lowest_known_lao=lambda: service.node.lowest_known_lao,
     )
-    add_space_metrics(registry, lambda: (service.node.space.free_bytes, service.node.space.low))
+    add_request_metrics(registry, service.request_figures, service.queue_depths)
+    add_disk_metrics(registry, config.directory, lambda: replica.disk_busy_s)
+    add_space_metrics(registry, lambda: service.node.space.low)
     add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.node.now()))
     return registry
 
@@ -63,13 +83,16 @@ def http_server(
     auditor: Auditor | None,
     bound: socket.socket,
     contexts: Contexts | None,
+    build: Mapping[str, str],
 ) -> HttpServer:
     """What serves on a socket that listens; to be started."""
+    loop_lag = LoopLag()
+    loop_lag.start()
     host, port = bound.getsockname()[:2]
     return HttpServer(
         host,
         port,
-        metrics_registry(service, transport, auditor),
+        metrics_registry(config, service, transport, auditor, build, loop_lag),
         lambda: ready(service),
         title=f"raftlog controller {config.node_id}",
         status=lambda: status(service),

@@ -75,8 +75,9 @@ class LateHttp:
         try:
             # In a thread: the loop has votes and fetches to answer meanwhile.
             side = await asyncio.to_thread(importlib.import_module, "controller.http_side")
+            build = await asyncio.to_thread(side.build_labels)
             server: HttpServer = side.http_server(
-                self._config, service, transport, auditor, self._bound, self._contexts
+                self._config, service, transport, auditor, self._bound, self._contexts, build
             )
             await server.start()
         except Exception as error:

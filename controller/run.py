@@ -23,6 +23,7 @@ from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
 from raftlog.config_writes import codec
 from raftlog.errors import FatalError
+from raftlog.observability.request_figures import RequestFigures
 from raftlog.runtime import StopSignals
 from raftlog.security.client_listeners import OF_NODES, for_clients, handler_for_clients
 from raftlog.security.configured import (
@@ -158,6 +159,7 @@ def _service_of(
         wall_clock_ms=lambda: time.time_ns() // 1_000_000,
         on_failure=failed,
         stopwatch=time.perf_counter,
+        request_figures=RequestFigures(time.perf_counter),
     )
 
 

@@ -9,14 +9,19 @@ COMMIT_FILE = "COMMIT"
 _PACKAGE = Path(__file__).resolve().parent
 
 
-def build_text() -> str:
-    """For people: ``0.1.0 (commit 58f7ecc1d2e3)``, or the version alone."""
+def version_text() -> str:
+    """``0.1.0``."""
     from importlib.metadata import PackageNotFoundError, version  # 20 ms, which others save.
 
     try:
-        number = version("raftlog")
+        return version("raftlog")
     except PackageNotFoundError:
-        number = "unknown version"
+        return "unknown version"
+
+
+def build_text() -> str:
+    """For people: ``0.1.0 (commit 58f7ecc1d2e3)``, or the version alone."""
+    number = version_text()
     commit = commit_text()
     return f"{number} (commit {commit})" if commit else number
 

@@ -93,4 +93,7 @@ def _collect(plane: DataPlane) -> Iterator[Metric]:
 
 
 def _snake(name: str) -> str:
+    """A name of Kafka's as Prometheus wants one: only a histogram has a ``_count``."""
+    if name.endswith("Count"):
+        name = name.removesuffix("Count") + "s"
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

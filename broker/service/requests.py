@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
@@ -29,6 +29,7 @@ from raftlog.identity import PeerIdentity
 from raftlog.limits.checking import check as check_limits
 from raftlog.limits.timeouts import bounded_timeout_ms
 from raftlog.metadata.image import Image
+from raftlog.observability.request_figures import RequestFigures
 from raftlog.resource_limits import TURN_MAX_S
 from raftlog.security.client_rules import ClientRules
 from raftlog.transport.api import Link, LinkClosedError
@@ -63,7 +64,12 @@ class ReplyTo(Protocol):
         """The request is none that is known here."""
 
 
-Pending = tuple[ReplyTo, broker_pb2.BrokerRequest]
+class Pending(NamedTuple):
+    """A request, whom to answer, and when it came, by the stopwatch of the figures."""
+
+    link: ReplyTo
+    request: broker_pb2.BrokerRequest
+    begun: float
 
 
 class RequestServer:
@@ -84,10 +90,16 @@ class RequestServer:
         request_timeout_max_ms: int = 2**31 - 1,
         stopwatch: Callable[[], float] | None = None,
         client_rules: ClientRules | None = None,
+        figures: RequestFigures | None = None,
     ) -> None:
-        """``client_rules``: of its clients; None: everybody may do everything."""
+        """``client_rules``: of its clients; None: everybody may do everything. ``figures``: where
+        answers are counted; None: in some of its own.
+        """
         self._access = RequestAccess(client_rules, view)
         self._loop = asyncio.get_running_loop()
+        self.figures = figures or RequestFigures(self._loop.time)
+        self.writes_under_way = 0
+        """Forwarded, and not answered yet."""
         self._view = view
         self._gate = gate
         self._writes = writes
@@ -104,6 +116,10 @@ class RequestServer:
         self._timer = DeadlineTimer(self._loop, self._expire)
         self._closing = False
 
+    def queue_depths(self) -> dict[str, int]:
+        """Requests that wait here, by what for."""
+        return {"image": len(self._gate), "controller": self.writes_under_way}
+
     @property
     def parked_reads(self) -> int:
         """How many reads wait for an image, or for a read lease."""
@@ -116,11 +132,13 @@ class RequestServer:
 
     def received(self, link: ReplyTo, messages: Sequence[broker_pb2.BrokerRequest]) -> None:
         """Requests of one envelope."""
+        begun = self.figures.stopwatch()
         for request in messages:
+            pending = Pending(link, request, begun)
             try:
-                self._begin(link, request)
+                self._begin(pending)
             except ApiError as error:
-                self._refuse((link, request), error)
+                self._refuse(pending, error)
         self._arm()
 
     def closed(self, link: Any, reason: str) -> None:
@@ -194,7 +212,8 @@ class RequestServer:
         self._timer.cancel()
         self.refuse_parked(_SHUTTING_DOWN)
 
-    def _begin(self, link: ReplyTo, request: broker_pb2.BrokerRequest) -> None:
+    def _begin(self, pending: Pending) -> None:
+        link, request, begun = pending
         if self._closing:
             raise _SHUTTING_DOWN
         if request.cluster_id and request.cluster_id != self._cluster_id:
@@ -208,36 +227,34 @@ class RequestServer:
             check_limits(getattr(request, body))
         self._access.check(link, body, request)
         if body == "describe_broker":
-            _send(link, request.correlation_id, describe_broker=self._describe())
+            self._reply(pending, body, describe_broker=self._describe())
         elif body == "api_versions":
-            _send(link, request.correlation_id, api_versions=self._versions.response())
+            self._reply(pending, body, api_versions=self._versions.response())
         elif body == "write":
-            self._forward(link, request)
+            self._forward(pending)
         elif body in DATA_BODIES:
             if self._data is None:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body"
                 )
-            left, answer = self._access.partitions(
-                link, body, request, partial(_send, link, request.correlation_id)
-            )
+            # Without the request: the records of a produce that waits are in the log.
+            send = partial(self._send, link, request.correlation_id, body, begun)
+            left, answer = self._access.partitions(link, body, request, send)
             if left is not None:
                 self._data.request(left, answer, Client(link.peer, id(link)))
         elif body == "broker_metadata":
-            _send(link, request.correlation_id, broker_metadata=self._led(request.broker_metadata))
+            self._reply(pending, body, broker_metadata=self._led(request.broker_metadata))
         else:
             why = self._why_fenced()
             now = self._loop.time()
-            image = self._gate.admit(
-                (link, request), request.read, now, why_fenced=why, reader=link.peer
-            )
+            image = self._gate.admit(pending, request.read, now, why_fenced=why, reader=link.peer)
             if image is not None:
-                self._answer((link, request), image)
+                self._answer(pending, image)
 
     # --- reads -----------------------------------------------------------------------------------
 
     def _answer(self, pending: Pending, image: Image) -> None:
-        link, request = pending
+        link, request, _ = pending
         token = common_pb2.MetadataToken(
             generation=self._view.generation, epoch=image.epoch, offset=image.offset
         )
@@ -262,11 +279,32 @@ class RequestServer:
             answer = reads.describe_cluster(
                 image, request.describe_cluster, self._cluster_id, link.listener
             )
-        _send(link, request.correlation_id, token=token, **{body: answer})
+        self._reply(pending, body, token=token, **{body: answer})
 
     def _refuse(self, pending: Pending, error: ApiError) -> None:
-        link, request = pending
-        _send(link, request.correlation_id, error=error_to_wire(error))
+        api = _api_of(pending.request)
+        self._reply(pending, api, code=error.code, error=error_to_wire(error))
+
+    def _reply(self, pending: Pending, api: str, *, code: int = 0, **fields: Any) -> None:
+        link, request, begun = pending
+        self._send(link, request.correlation_id, api, begun, code=code, **fields)
+
+    def _send(
+        self,
+        link: ReplyTo,
+        correlation_id: int,
+        api: str,
+        begun: float,
+        *,
+        code: int = 0,
+        **fields: Any,
+    ) -> None:
+        """Answer, if the link is still there, and count it."""
+        body = fields.get(api)
+        if body is not None:
+            self.figures.failed_parts(api, body)
+        self.figures.answered(api, begun, code)
+        _send(link, correlation_id, **fields)
 
     def _expire(self) -> None:
         for pending, error in self._gate.expire(self._loop.time()):
@@ -289,7 +327,8 @@ class RequestServer:
 
     # --- writes ----------------------------------------------------------------------------------
 
-    def _forward(self, link: ReplyTo, request: broker_pb2.BrokerRequest) -> None:
+    def _forward(self, pending: Pending) -> None:
+        request = pending.request
         if why := self._why_fenced():
             raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
         timeout_ms = bounded_timeout_ms(
@@ -303,19 +342,30 @@ class RequestServer:
         write.CopyFrom(request.write)
         write.timeout_ms = timeout_ms
         future = self._writes.send(write, timeout_ms / 1000)
-        future.add_done_callback(partial(self._forwarded, (link, request)))
+        self.writes_under_way += 1
+        future.add_done_callback(partial(self._forwarded, pending))
 
     def _forwarded(
         self, pending: Pending, future: asyncio.Future[controller_pb2.ControllerResponse]
     ) -> None:
+        self.writes_under_way -= 1
         error = future.exception()
         if isinstance(error, ApiError):
             self._refuse(pending, error)
         elif error is not None:
             raise error
         else:
-            link, request = pending
-            _send(link, request.correlation_id, write=future.result())
+            response = future.result()
+            api, code = _api_of(pending.request), response.error.error_code
+            if (body := response.WhichOneof("body")) is not None:
+                self.figures.failed_parts(api, getattr(response, body))
+            self._reply(pending, api, code=code, write=response)
+
+
+def _api_of(request: broker_pb2.BrokerRequest) -> str:
+    """The body's name; of a write the name of what is forwarded."""
+    body = request.WhichOneof("body") or ""
+    return request.write.WhichOneof("body") or "" if body == "write" else body
 
 
 _SHUTTING_DOWN = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")

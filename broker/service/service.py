@@ -31,6 +31,7 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
 from raftlog.metadata.entities import Process
 from raftlog.metadata.image import Image
+from raftlog.observability.request_figures import RequestFigures
 from raftlog.security.client_rules import ClientRules
 from raftlog.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTransport
@@ -60,6 +61,7 @@ class BrokerService:
     after this. None: the broker keeps no partitions. ``wall_clock_ms`` stamps the records that it
     is given. ``stopwatch``: seconds that go on within a turn of the loop. ``tracer``: follows it.
     ``client_rules``: who its clients are, and what they may do; None: everybody everything.
+    ``request_figures``: where answers are counted; None: in some of its own.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class BrokerService:
         stopwatch: Callable[[], float] | None = None,
         tracer: BrokerTracer | None = None,
         client_rules: ClientRules | None = None,
+        request_figures: RequestFigures | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -154,6 +157,7 @@ class BrokerService:
             describe=self.report.describe,
             stopwatch=stopwatch,
             client_rules=client_rules,
+            figures=request_figures,
         )
         news.connect(self._follower, self._registration_client, self.requests, self.data)
 

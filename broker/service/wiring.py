@@ -18,6 +18,7 @@ from broker.service.requests import Pending, RequestServer
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
+from raftlog.observability.request_figures import RequestFigures
 from raftlog.security.client_rules import ClientRules
 from raftlog.storage.partition_api import PartitionStore, RecoveredPartition
 from raftlog.transport.api import Transport
@@ -73,6 +74,7 @@ def make_request_server(
     describe: Callable[[], broker_pb2.DescribeBrokerResponse],
     stopwatch: Callable[[], float] | None,
     client_rules: ClientRules | None,
+    figures: RequestFigures | None = None,
 ) -> RequestServer:
     """What serves the clients of one broker, with a read gate of its own."""
     gate: ReadGate[Pending] = ReadGate(
@@ -95,4 +97,5 @@ def make_request_server(
         request_timeout_max_ms=settings.request_timeout_max_ms,
         stopwatch=stopwatch,
         client_rules=client_rules,
+        figures=figures,
     )

@@ -12,8 +12,9 @@ from controller.service.intake import Waiting
 from controller.service.parking import Parked
 from controller.service.responses import duplicate_of, fill_error, say_how_far, send_quietly
 from controller.visibility.lao_view import LaoView
-from raftlog.config_writes.messages import ConfigReplies, ConfigWrites
+from raftlog.config_writes.messages import KIND, ConfigReplies, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.observability.request_figures import RequestFigures
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 Answerable = Write | Reply | Refusal | Duplicate | TransferLeadership
@@ -30,32 +31,44 @@ class Node(Protocol):
 class Answers:
     """Sends the answers of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, figures: RequestFigures) -> None:
         self._node = node
+        self.figures = figures
 
     def send(self, parked: Parked) -> None:
         """Send a parked reply: what it says has become true."""
         send_quietly(parked.link, parked.response)
+        self.figures.answered(parked.kind, parked.begun, parked.code, parked.count)
 
     def refuse(
-        self, link: Any, request: pb.ControllerRequest | ConfigWrites, error: ApiError
+        self,
+        link: Any,
+        request: pb.ControllerRequest | ConfigWrites,
+        error: ApiError,
+        begun: float | None = None,
     ) -> None:
         """Refuse a request, or each of a group: it definitely failed, and no part of it was
-        executed.
+        executed. ``begun``: when it came, by the stopwatch; None: just now.
         """
+        if begun is None:
+            begun = self.figures.stopwatch()
         if type(request) is ConfigWrites:
             for correlation_id in request.correlation_ids:
-                self.fail(link, correlation_id, error)
+                self._fail(link, correlation_id, error, KIND, begun)
         else:
-            self.fail(link, request.correlation_id, error)  # type: ignore[union-attr]
+            one: Any = request
+            self._fail(link, one.correlation_id, error, one.WhichOneof("body") or "", begun)
 
-    def fail(self, link: Any, correlation_id: int, error: ApiError) -> None:
+    def _fail(
+        self, link: Any, correlation_id: int, error: ApiError, kind: str, begun: float
+    ) -> None:
         """End a request with this error, which says whether the outcome is known."""
         if self._node.closed:
             # The node has stopped, perhaps because of its disk: send nothing more, not even an
             # error.
             return
         send_quietly(link, self._node.directory.failure(correlation_id, error, link.listener))
+        self.figures.answered(kind, begun, error.code)
 
     def give_up(
         self, parked: Parked, lao: LaoView, is_committed: bool, code: ErrorCode, why: str
@@ -68,10 +81,10 @@ class Answers:
         for one in parked.each():
             if is_committed:
                 say_how_far(one, lao)
-                send_quietly(one.link, one.response)
+                self.send(one)
             else:
                 error = ApiError(code, why, outcome_unknown=one.is_write)
-                self.fail(one.link, one.response.correlation_id, error)
+                self._fail(one.link, one.response.correlation_id, error, one.kind, one.begun)
 
     def parked_group(
         self, waiting: Waiting, writes: ConfigWrites, base_offset: int, epoch: int, generation: int
@@ -95,6 +108,8 @@ class Answers:
             waiting.deadline,
             charged=True,
             count=len(writes.counts),
+            kind=KIND,
+            begun=waiting.begun,
         )
 
     def parked(
@@ -110,17 +125,31 @@ class Answers:
             leader_id=self._node.directory.leader_id,
             controller_epoch=epoch,
         )
+        code = 0
         if type(decision) is Write:
             getattr(response, waiting.kind).CopyFrom(decision.body)
+            self.figures.failed_parts(waiting.kind, decision.body)
             token = response.write.token
             token.generation, token.epoch, token.offset = generation, epoch, offset
         elif type(decision) is Duplicate:
             return duplicate_of(decision.result, waiting, response, generation)
         elif type(decision) is Refusal:
             fill_error(response, decision.error)
+            code = decision.error.code
             if decision.error.code is ErrorCode.NOT_CONTROLLER:
                 # A controller that finds itself stale does not name itself as the active one.
                 response.leader_id = decision.error.leader_id
         else:
             getattr(response, waiting.kind).CopyFrom(decision.body)
-        return Parked(waiting.link, response, offset, 0, request.acks, waiting.deadline)
+            self.figures.failed_parts(waiting.kind, decision.body)
+        return Parked(
+            waiting.link,
+            response,
+            offset,
+            0,
+            request.acks,
+            waiting.deadline,
+            kind=waiting.kind,
+            begun=waiting.begun,
+            code=code,
+        )

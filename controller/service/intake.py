@@ -50,6 +50,8 @@ class Waiting:
     """The name of its body."""
     count: int = 1
     """How many requests it is: more only for a group."""
+    begun: float = 0.0
+    """When it came, by the stopwatch."""
 
     @property
     def cost_bytes(self) -> int:
@@ -92,6 +94,7 @@ class Intake:
         *,
         heartbeat: bool = False,
         kind: str = "",
+        begun: float = 0.0,
     ) -> None:
         """Queue a request, or a group of them.
 
@@ -99,7 +102,7 @@ class Intake:
         THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
 
         ``link`` None: this node's own, which shares with nobody. ``kind``: the name of its body, if
-        it is known.
+        it is known. ``begun``: when it came, by the stopwatch.
         """
         if type(request) is ConfigWrites:
             count = len(request.counts)
@@ -143,6 +146,7 @@ class Intake:
             heartbeat,
             kind=kind,
             count=count,
+            begun=begun,
         )
         queue.push(peer, waiting)
         self._more += count - 1

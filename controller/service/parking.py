@@ -48,6 +48,12 @@ class Parked:
     """To its connection's share."""
     count: int = 1
     """How many replies it is: more only for a group."""
+    kind: str = ""
+    """The name of the request's body,"""
+    begun: float = 0.0
+    """when it came, by the stopwatch,"""
+    code: int = 0
+    """and its error; 0: none."""
 
     @property
     def is_write(self) -> bool:
@@ -68,7 +74,16 @@ class Parked:
             return
         for response in self.response.responses():
             offset = response.write.token.offset
-            yield Parked(self.link, response, offset, self.round, self.acks, self.deadline)
+            yield Parked(
+                self.link,
+                response,
+                offset,
+                self.round,
+                self.acks,
+                self.deadline,
+                kind=self.kind,
+                begun=self.begun,
+            )
 
 
 class Parking:
@@ -119,6 +134,16 @@ class Parking:
             + len(self._visible)
             + self._duplicates_waiting
         )
+
+    def depths(self) -> dict[str, int]:
+        """How many replies wait, by what for; a group of writes counts one."""
+        return {
+            "commit": len(self._writes),
+            "read_index": len(self._reads),
+            "acknowledged": len(self._acknowledged),
+            "visible": len(self._visible),
+            "duplicate": self._duplicates_waiting,
+        }
 
     def park(self, parked: Parked) -> None:
         """Wait for its commit, and, without records, for its round."""

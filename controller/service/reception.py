@@ -47,7 +47,7 @@ class Reception:
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Queue the requests of one envelope, or refuse them."""
         refused = self._node.not_controller()
-        now = self._node.now()
+        now, begun = self._node.now(), self._answers.figures.stopwatch()
         self._farewell.heard(now)
         if self._hand_over.holds(now) and not self._farewell.begun:
             refused = None
@@ -68,7 +68,7 @@ class Reception:
             if heartbeat:
                 self._heard(link, request.broker_heartbeat)
             try:
-                self._intake.add(link, request, now, heartbeat=heartbeat, kind=body)
+                self._intake.add(link, request, now, heartbeat=heartbeat, kind=body, begun=begun)
             except ApiError as error:
                 self._answers.refuse(link, request, error)
         self._wake()

@@ -97,7 +97,7 @@ class Refusals:
         error = node.not_controller()
         if self._refusing and error is not None:
             for waiting in self._intake.drain():
-                answers.refuse(waiting.link, waiting.request, error)
+                answers.refuse(waiting.link, waiting.request, error, waiting.begun)
                 yield True
         self._refusing = False
         leadership, now = node.leadership, node.now()
@@ -114,5 +114,5 @@ class Refusals:
             yield True
         error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not started in time")
         for waiting in self._intake.expired(now):
-            answers.refuse(waiting.link, waiting.request, error)
+            answers.refuse(waiting.link, waiting.request, error, waiting.begun)
             yield True

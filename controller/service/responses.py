@@ -45,7 +45,16 @@ def duplicate_of(
         result.epoch,
         result.offset,
     )
-    return Parked(waiting.link, response, result.offset, 0, waiting.request.acks, waiting.deadline)
+    return Parked(
+        waiting.link,
+        response,
+        result.offset,
+        0,
+        waiting.request.acks,
+        waiting.deadline,
+        kind=waiting.kind,
+        begun=waiting.begun,
+    )
 
 
 def failure(

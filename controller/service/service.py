@@ -48,6 +48,7 @@ from controller.service.turns import Turns
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
+from raftlog.observability.request_figures import RequestFigures
 from raftlog.quorum import events as quorum_events
 from raftlog.quorum.config import QuorumConfig
 from raftlog.replica.replica import Replica
@@ -79,14 +80,17 @@ class ControllerService:
         on_failure: Callable[[FatalError], None],
         stopwatch: Callable[[], float] | None = None,
         tracer: StepTracer[quorum_events.Event, quorum_events.Effect] | None = None,
+        request_figures: RequestFigures | None = None,
     ) -> None:
         """``stopwatch``: a clock in seconds that advances within a turn of the event loop; the
         clock of the loop need not. ``tracer``: of every step of the quorum's state machine.
+        ``request_figures``: where answers are counted; None: in some of its own.
         """
         self.settings = settings
         self.quorum = quorum
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
+        self.request_figures = request_figures or RequestFigures(self._loop.time)
         self._turn_due = False
         self.successor = asyncio.Event()
         """Set while another node is known to lead."""
@@ -116,7 +120,7 @@ class ControllerService:
     def _wire_requests(self, transport: Transport, stopwatch: Callable[[], float]) -> None:
         """What a request passes through."""
         node, settings = self.node, self.settings
-        self._answers = answers = Answers(node)
+        self._answers = answers = Answers(node, self.request_figures)
         self._intake = intake = Intake(settings.request_timeout_ms, settings.request_timeout_max_ms)
         self.refusals = Refusals(answers, intake, node, self._soon, stopwatch)
         self.hand_over = HandOver(
@@ -248,6 +252,12 @@ class ControllerService:
         """Whether a node is registered as a broker, and is no voter."""
         configured = (voter.node_id for voter in self.quorum.voters)
         return is_broker_alone(self.node.image, configured, node_id)
+
+    def queue_depths(self) -> dict[str, int]:
+        """Requests that wait to be decided, and replies that wait, by what for."""
+        leadership = self.node.leadership
+        parked = {} if leadership is None else leadership.parking.depths()
+        return {"decision": len(self._intake), **parked}
 
     def describe(self) -> ControllerDescription:
         """What this node has folded, and what waits in it."""

@@ -152,7 +152,7 @@ class Turns:
             turn.count += waiting.count
             taken_bytes += waiting.size
             if not parking.take_place(waiting.peer, waiting.count):
-                self._answers.refuse(waiting.link, waiting.request, _SHARE_USED_UP)
+                self._answers.refuse(waiting.link, waiting.request, _SHARE_USED_UP, waiting.begun)
             elif type(waiting.request) is ConfigWrites:
                 writes = waiting.request
                 written += len(writes.changes)
@@ -329,7 +329,7 @@ class Turns:
             if error is None:
                 self._answers.send(parked)
             else:
-                self._answers.refuse(waiting.link, waiting.request, error)
+                self._answers.refuse(waiting.link, waiting.request, error, waiting.begun)
 
         self._hand_over.begin(decision.target_id, "requested by an operator", answer)
 

@@ -35,10 +35,10 @@ class Latency:
         self.counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
         self.total_s = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Add a duration to its bucket, to the sum and to the count."""
-        self.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
-        self.total_s += seconds
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Add a duration to its bucket, to the sum and to the count; ``count`` equal ones."""
+        self.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += count
+        self.total_s += seconds * count
 
     def buckets(self) -> list[tuple[str, float]]:
         """Cumulative counts by upper bound, as Prometheus wants them."""

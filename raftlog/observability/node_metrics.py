@@ -124,7 +124,7 @@ def add_controller_metrics(
     def collect() -> Iterable[Metric]:
         leads = active()
         yield gauge(
-            "kafka_controller_active_controller_count",
+            "kafka_controller_active_controllers",
             "1 if this is the active controller.",
             float(leads),
         )
@@ -144,31 +144,29 @@ def add_controller_metrics(
 def _controller_image(now: Image) -> Iterator[Metric]:
     brokers = list(now.brokers.values())
     fenced = sum(broker.fenced for broker in brokers)
+    yield gauge("kafka_controller_fenced_brokers", "Registered brokers that are fenced.", fenced)
     yield gauge(
-        "kafka_controller_fenced_broker_count", "Registered brokers that are fenced.", fenced
-    )
-    yield gauge(
-        "kafka_controller_active_broker_count",
+        "kafka_controller_active_brokers",
         "Registered brokers that are not fenced.",
         len(brokers) - fenced,
     )
     stopping = sum(broker.in_controlled_shutdown for broker in brokers)
     yield gauge(
-        "kafka_controller_controlled_shutdown_broker_count",
+        "kafka_controller_controlled_shutdown_brokers",
         "Brokers in controlled shutdown.",
         stopping,
     )
-    yield gauge("kafka_controller_global_topic_count", "Topics.", len(now.topics))
-    yield gauge("kafka_controller_global_partition_count", "Partitions.", len(now.partitions))
+    yield gauge("kafka_controller_global_topics", "Topics.", len(now.topics))
+    yield gauge("kafka_controller_global_partitions", "Partitions.", len(now.partitions))
     yield gauge(
         "kafka_controller_last_applied_record_offset",
         "The last committed offset folded here.",
         now.offset,
     )
     yield gauge(
-        "kafka_controller_last_applied_record_timestamp",
-        "Time of the last batch folded here, milliseconds since 1970.",
-        now.timestamp_ms,
+        "kafka_controller_last_applied_record_timestamp_seconds",
+        "Time of the last batch folded here, in seconds since 1970.",
+        now.timestamp_ms / 1000,
     )
     yield gauge(
         "raftlog_export_cursor_lag_records",
@@ -200,20 +198,20 @@ def _brokers(response: controller_pb2.DescribeBrokersResponse) -> Iterator[Metri
         labels=label,
     )
     yield gauge(
-        "kafka_controller_time_since_last_heartbeat_received_ms",
-        "Milliseconds since a broker was last heard of.",
+        "kafka_controller_time_since_last_heartbeat_received_seconds",
+        "Seconds since a broker was last heard of.",
         *(
-            ((str(b.broker_id),), b.last_contact_age_ms)
+            ((str(b.broker_id),), b.last_contact_age_ms / 1000)
             for b in response.brokers
             if b.last_contact_age_ms >= 0
         ),
         labels=label,
     )
     yield gauge(
-        "raftlog_lowest_acknowledged_offset_held_back_ms",
-        "Milliseconds that the lowest acknowledged offset has stood still behind the high"
-        " watermark, or been unknown.",
-        response.held_back_ms,
+        "raftlog_lowest_acknowledged_offset_held_back_seconds",
+        "Seconds that the lowest acknowledged offset has stood still behind the high watermark, or"
+        " been unknown.",
+        response.held_back_ms / 1000,
     )
     yield from _partition_counts(response.partitions)
     held_back = set(response.held_back_by)
@@ -230,10 +228,10 @@ def _brokers(response: controller_pb2.DescribeBrokersResponse) -> Iterator[Metri
 
 def _partition_counts(counts: controller_pb2.PartitionCounts) -> Iterator[Metric]:
     yield gauge(
-        "kafka_controller_offline_partitions_count", "Partitions without a leader.", counts.offline
+        "kafka_controller_offline_partitions", "Partitions without a leader.", counts.offline
     )
     yield gauge(
-        "kafka_controller_preferred_replica_imbalance_count",
+        "kafka_controller_preferred_replica_imbalance",
         "Partitions that their preferred leader does not lead.",
         counts.not_led_by_preferred,
     )
@@ -306,28 +304,14 @@ def _broker(response: broker_pb2.DescribeBrokerResponse) -> Iterator[Metric]:
     )
 
 
-def add_space_metrics(metrics: MetricsRegistry, measured: Callable[[], tuple[int, bool]]) -> None:
-    """The disk of the node's log directory.
-
-    ``measured``: bytes free, -1 if not known; whether that is below the reserve.
-    """
-
-    def collect() -> Iterator[Metric]:
-        free_bytes, low = measured()
-        if free_bytes >= 0:
-            yield gauge(
-                "raftlog_log_dir_free_bytes",
-                "Bytes free on the disk of the log directory.",
-                free_bytes,
-            )
-        yield gauge(
-            "raftlog_low_on_space",
-            "1 if the disk is below its free-space reserve. A broker then refuses producers; a"
-            " controller hands over, and refuses writes only if no majority has space.",
-            low,
-        )
-
-    metrics.collect(collect)
+def add_space_metrics(metrics: MetricsRegistry, low: Callable[[], bool]) -> None:
+    """Whether the disk of the log directory is below the node's free-space reserve."""
+    metrics.gauge(
+        "raftlog_low_on_space",
+        "1 if the disk is below its free-space reserve. A broker then refuses producers; a"
+        " controller hands over, and refuses writes only if no majority has space.",
+        lambda: float(low()),
+    )
 
 
 def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], SnapshotFigures]) -> None:
@@ -366,7 +350,7 @@ def _snapshots(now: SnapshotFigures) -> Iterator[Metric]:
         now.generated_bytes,
     )
     yield gauge(
-        "kafka_server_snapshot_emitter_latest_snapshot_generated_age_ms",
-        "Milliseconds since this process took a snapshot, or since its start.",
-        now.generated_age_ms,
+        "kafka_server_snapshot_emitter_latest_snapshot_generated_age_seconds",
+        "Seconds since this process took a snapshot, or since its start.",
+        now.generated_age_ms / 1000,
     )

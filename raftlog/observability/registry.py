@@ -2,7 +2,9 @@
 :meth:`Latency.observe`.
 
 Names are Kafka's (its MBean's type, then the metric, in snake case), so that dashboards and habits
-carry over; what Kafka does not have begins with ``raftlog_``.
+carry over; what Kafka does not have begins with ``raftlog_``. Where Prometheus has a rule, it
+wins: times are in seconds, and what Kafka calls ``…Count`` is a plural, because only a histogram
+has a ``…_count``.
 """
 
 from __future__ import annotations

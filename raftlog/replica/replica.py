@@ -97,6 +97,11 @@ class Replica(PeerListener):
         self._voters = config.voters
         self._peers = DialedPeers(config.node_id, transport, self, config.request_timeout_ms / 1000)
 
+    @property
+    def disk_busy_s(self) -> float:
+        """How long the disk has been at the sync or the vote under way; 0: at none."""
+        return self._store.busy_s
+
     # --- life ------------------------------------------------------------------------------------
 
     def recover(self) -> None:

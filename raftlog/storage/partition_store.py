@@ -59,6 +59,11 @@ class RocksPartitionStore:
         self._recovered = False
         self._closed = False
 
+    @property
+    def busy_s(self) -> float:
+        """How long the disk has been at the sync under way; 0: at none."""
+        return self._disk.busy_s
+
     def recover(self) -> tuple[RecoveredPartition, ...]:
         """Check every replica, in one pass over all of them.
 

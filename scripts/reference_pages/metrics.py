@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -18,7 +19,9 @@ import controller.http_side
 from broker.partition.leader import GAUGES
 from broker.partition.manager import COUNTS
 from raftlog.metadata.image import Image
+from raftlog.observability.loop_lag import LoopLag
 from raftlog.observability.registry import MetricsRegistry
+from raftlog.observability.request_figures import RequestFigures
 from raftlog.observability.snapshot_figures import SnapshotFigures
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.bounds import Bounds
@@ -30,8 +33,9 @@ from reference_pages.markdown import GENERATED, cell, table
 _HEAD = """# Metrics
 
 What a node serves at `http://…/metrics` (`http.listener`). A name is Kafka's: its MBean's type, then
-the metric, in snake case. What Kafka does not have begins with `raftlog_`. Each node also serves the
-`process_…` and `python_…` metrics of the Prometheus client.
+the metric, in snake case; what ends in `Count` there is in the plural here, and times are in
+seconds, as Prometheus wants it. What Kafka does not have begins with `raftlog_`. Each node also
+serves the `process_…` and `python_…` metrics of the Prometheus client.
 
 A histogram has `_bucket`, `_sum` and `_count`. Only the active controller serves what depends on
 heartbeats and partitions: `raftlog_lowest_acknowledged_offset…`, `raftlog_broker_…`, the counts of
@@ -44,7 +48,7 @@ offline, imbalanced, reassigning and recovering partitions. Only the leader of t
 def page() -> str:
     """The whole page."""
     parts = [GENERATED + _HEAD]
-    for role, families in (("Controllers", _of_a_controller()), ("Brokers", _of_a_broker())):
+    for role, families in (("Controllers", of_a_controller()), ("Brokers", of_a_broker())):
         parts.append(
             f"## {role}\n\n{table(('Metric', 'Type', 'Labels', 'Meaning'), map(_row, families))}"
         )
@@ -57,10 +61,15 @@ def _row(family: Metric) -> tuple[str, str, str, str]:
     return f"`{name}`", family.type, labels, cell(family.documentation)
 
 
-def _of_a_controller() -> Sequence[Metric]:
+def of_a_controller() -> Sequence[Metric]:
+    """What a controller serves, by name."""
     service = SimpleNamespace(
         image=Image(),
-        replica=mock.Mock(refusals=mock.Mock(counts={}), commit_latency=None, sync_latency=None),
+        replica=mock.Mock(
+            refusals=mock.Mock(counts={}), commit_latency=None, sync_latency=None, disk_busy_s=0
+        ),
+        request_figures=RequestFigures(lambda: 0.0),
+        queue_depths=dict,
         snapshots=SimpleNamespace(figures=lambda _: SnapshotFigures(0, 0, 0, 0, 0)),
         node=SimpleNamespace(
             decider=object(),
@@ -78,7 +87,8 @@ def _of_a_controller() -> Sequence[Metric]:
         return _collected(controller.http_side, service)
 
 
-def _of_a_broker() -> Sequence[Metric]:
+def of_a_broker() -> Sequence[Metric]:
+    """What a broker serves, by name."""
     names = ("PartitionCount", "OfflineReplicaCount", *GAUGES, *COUNTS)
     data = SimpleNamespace(
         recovered=True,
@@ -87,11 +97,16 @@ def _of_a_broker() -> Sequence[Metric]:
         figures=mock.MagicMock(produce=None, flush=None),
         space=SimpleNamespace(free_bytes=0, low=False),
     )
-    report = SimpleNamespace(describe=broker_pb2.DescribeBrokerResponse)
-    return _collected(broker.run, SimpleNamespace(report=report, data=data))
+    service = SimpleNamespace(
+        report=SimpleNamespace(describe=broker_pb2.DescribeBrokerResponse),
+        data=data,
+        requests=SimpleNamespace(figures=RequestFigures(lambda: 0.0), queue_depths=dict),
+        settings=SimpleNamespace(broker_id=0),
+    )
+    return _collected(broker.run, service, SimpleNamespace(busy_s=0))
 
 
-def _collected(run: Any, service: Any) -> Sequence[Metric]:
+def _collected(run: Any, service: Any, *store: Any) -> Sequence[Metric]:
     """All families of the registry that a node of this kind serves, by name, without those of its
     process.
     """
@@ -99,7 +114,13 @@ def _collected(run: Any, service: Any) -> Sequence[Metric]:
         loop = asyncio.new_event_loop()
         try:
             registry = run.metrics_registry(
-                service, SimpleNamespace(bounds=Bounds(loop, TransportLimits()))
+                SimpleNamespace(cluster_id="", node_id=0, directory=Path.cwd()),
+                service,
+                SimpleNamespace(bounds=Bounds(loop, TransportLimits())),
+                None,
+                *store,
+                {"version": "", "revision": ""},
+                LoopLag(),
             )
             return sorted(registry.registry.collect(), key=lambda family: family.name)
         finally:

@@ -32,10 +32,10 @@ def test_partitions_isrs_and_bytes_are_counted_where_they_are() -> None:
         leader = cluster.leader()
         found = scrape(cluster, leader)
         manager, topics = "kafka_server_replica_manager", "kafka_server_broker_topic_metrics"
-        assert found[f"{manager}_partition_count"] == found[f"{manager}_leader_count"] == 1
+        assert found[f"{manager}_partitions"] == found[f"{manager}_leaders"] == 1
         assert (
             found[f"{manager}_under_replicated_partitions"]
-            == found[f"{manager}_under_min_isr_partition_count"]
+            == found[f"{manager}_under_min_isr_partitions"]
             == 0
         )
         assert (
@@ -47,7 +47,7 @@ def test_partitions_isrs_and_bytes_are_counted_where_they_are() -> None:
         assert found["kafka_log_flush_time_seconds_count"] >= 3
         follower = next(one for one in cluster.brokers if one != leader)
         other = scrape(cluster, follower)
-        assert (other[f"{manager}_leader_count"], other[f"{topics}_messages_in_total"]) == (0, 3)
+        assert (other[f"{manager}_leaders"], other[f"{topics}_messages_in_total"]) == (0, 3)
         assert found[f"{topics}_replication_bytes_out_total"] == pytest.approx(
             2 * other[f"{topics}_bytes_in_total"], rel=0.01
         )
@@ -59,7 +59,7 @@ def test_partitions_isrs_and_bytes_are_counted_where_they_are() -> None:
         found = scrape(cluster, leader)
         assert (
             found[f"{manager}_under_replicated_partitions"]
-            == found[f"{manager}_under_min_isr_partition_count"]
+            == found[f"{manager}_under_min_isr_partitions"]
             == 1
         )
 

@@ -438,6 +438,18 @@ async def test_random_bytes_on_every_port_do_no_harm(cluster: LocalCluster) -> N
 
 # --- what a node shows of itself ----------------------------------------------------------------
 
+NODE_METRICS = {
+    "raftlog_build_info",
+    "raftlog_node_info",
+    "kafka_network_request_metrics_requests",
+    "kafka_network_request_metrics_errors",
+    "kafka_network_request_metrics_total_time_seconds",
+    "raftlog_waiting_requests",
+    "raftlog_event_loop_lag_seconds",
+    "raftlog_log_dir_free_bytes",
+    "raftlog_log_dir_total_bytes",
+    "raftlog_disk_busy_seconds",
+}
 QUORUM_METRICS = {
     "raft_metrics_current_state",
     "raft_metrics_current_leader",
@@ -445,9 +457,9 @@ QUORUM_METRICS = {
     "raft_metrics_high_watermark",
     "raft_metrics_log_end_offset",
     "raftlog_durable_end_offset",
-    "kafka_controller_active_controller_count",
-    "kafka_controller_fenced_broker_count",
-    "kafka_controller_global_topic_count",
+    "kafka_controller_active_controllers",
+    "kafka_controller_fenced_brokers",
+    "kafka_controller_global_topics",
     "raftlog_low_on_space",
 }
 ACTIVE_METRICS = {
@@ -474,19 +486,20 @@ def test_metrics_are_what_prometheus_reads(cluster: LocalCluster) -> None:
                 family.name: family
                 for family in text_string_to_metric_families(response.read().decode())
             }
+        assert families.keys() >= NODE_METRICS
         assert (BROKER_METRICS if node.role == "broker" else QUORUM_METRICS) <= families.keys()
         shown[node.name] = families
     active = [
         name
         for name, families in shown.items()
         if name.startswith("controller")
-        and families["kafka_controller_active_controller_count"].samples[0].value == 1
+        and families["kafka_controller_active_controllers"].samples[0].value == 1
     ]
     assert len(active) == 1
     leader = shown[active[0]]
     assert leader.keys() >= ACTIVE_METRICS
-    assert leader["kafka_controller_global_topic_count"].samples[0].value == 1
-    assert leader["kafka_controller_fenced_broker_count"].samples[0].value == 0
+    assert leader["kafka_controller_global_topics"].samples[0].value == 1
+    assert leader["kafka_controller_fenced_brokers"].samples[0].value == 0
     lao = leader["raftlog_lowest_acknowledged_offset"].samples[0].value
     assert 0 < lao < leader["raft_metrics_high_watermark"].samples[0].value
     assert leader["raftlog_lowest_known_lao"].samples[0].value <= lao

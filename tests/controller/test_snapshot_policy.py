@@ -310,7 +310,7 @@ def test_the_figures_are_what_a_scrape_shows() -> None:
             line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")
         }
 
-    age = "kafka_server_snapshot_emitter_latest_snapshot_generated_age_ms"
+    age = "kafka_server_snapshot_emitter_latest_snapshot_generated_age_seconds"
     size = "kafka_server_snapshot_emitter_latest_snapshot_generated_bytes"
     loads = "kafka_server_metadata_loader_handle_load_snapshot_count_total"
     cursors = {"raftlog_export_cursors_holding_log": 0, "raftlog_export_cursors_passed_total": 0}
@@ -318,7 +318,7 @@ def test_the_figures_are_what_a_scrape_shows() -> None:
         "raftlog_snapshots": 0,
         "raftlog_snapshot_size_bytes": 0,
         size: 0,
-        age: 7000,
+        age: 7,
         loads: 0,
     }
     assert shown() == nothing | cursors
@@ -329,5 +329,5 @@ def test_the_figures_are_what_a_scrape_shows() -> None:
     now = 10.0
     written = len(stage.replica.snapshots.content[SnapshotId(11, 1)])
     assert shown() == {
-        "raftlog_snapshots": 1, "raftlog_snapshot_size_bytes": written, size: written, age: 2000, loads: 1, **cursors
+        "raftlog_snapshots": 1, "raftlog_snapshot_size_bytes": written, size: written, age: 2, loads: 1, **cursors
     }  # fmt: skip

@@ -1,0 +1,152 @@
+"""What a node counts of its answers, and how it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from raftlog.errors import ErrorCode
+from raftlog.observability.latency import Latency
+from raftlog.observability.loop_lag import EVERY_S, LoopLag
+from raftlog.observability.process_metrics import (
+    add_disk_metrics,
+    add_node_metrics,
+    add_request_metrics,
+    api_name,
+)
+from raftlog.observability.registry import MetricsRegistry
+from raftlog.observability.request_figures import RequestFigures
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.data.v1 import data_pb2
+
+
+def shown(metrics: MetricsRegistry) -> list[str]:
+    return generate_latest(metrics.registry).decode().splitlines()
+
+
+def test_answers_are_counted_by_api_with_their_errors_and_times() -> None:
+    now = [10.0]
+    figures = RequestFigures(lambda: now[0])
+    figures.answered("create_topics", 9.998)
+    figures.answered("create_topics", 9.5, ErrorCode.NOT_CONTROLLER)
+    figures.answered("incremental_alter_configs", 9.998, count=64)
+    figures.answered("broker_heartbeat", 10.0, 12345)
+    figures.answered("", 10.0, ErrorCode.INVALID_REQUEST)
+    metrics = MetricsRegistry(process=False)
+    add_request_metrics(metrics, figures, lambda: {"commit": 3})
+    lines = shown(metrics)
+    name = "kafka_network_request_metrics"
+    assert f'{name}_requests_total{{request="CreateTopics"}} 2.0' in lines
+    assert f'{name}_requests_total{{request="IncrementalAlterConfigs"}} 64.0' in lines
+    assert f'{name}_errors_total{{error="NOT_CONTROLLER",request="CreateTopics"}} 1.0' in lines
+    assert f'{name}_errors_total{{error="12345",request="BrokerHeartbeat"}} 1.0' in lines
+    assert f'{name}_errors_total{{error="INVALID_REQUEST",request="Unknown"}} 1.0' in lines
+    times = f"{name}_total_time_seconds"
+    assert f'{times}_bucket{{le="0.0025",request="CreateTopics"}} 1.0' in lines
+    assert f'{times}_bucket{{le="0.5",request="CreateTopics"}} 2.0' in lines
+    assert f'{times}_count{{request="IncrementalAlterConfigs"}} 64.0' in lines
+    assert 'raftlog_waiting_requests{awaits="commit"} 3.0' in lines
+
+
+def _topics(*codes: int) -> pb.CreateTopicsResponse:
+    return pb.CreateTopicsResponse(
+        topics=[
+            pb.CreatableTopicResult(error=common_pb2.Error(error_code=code) if code else None)
+            for code in codes
+        ]
+    )
+
+
+def _isrs(*codes: int) -> pb.AlterPartitionResponse:
+    partitions = [pb.AlterPartitionResult(error_code=code) for code in codes]
+    return pb.AlterPartitionResponse(topics=[pb.AlterPartitionTopicResult(partitions=partitions)])
+
+
+def _produced(*codes: int) -> data_pb2.ProduceResponse:
+    return data_pb2.ProduceResponse(
+        partitions=[data_pb2.ProducePartitionResult(error_code=code) for code in codes]
+    )
+
+
+@pytest.mark.parametrize("make", [_topics, _isrs, _produced])
+def test_each_item_that_failed_counts(make: Any) -> None:
+    figures = RequestFigures(lambda: 0.0)
+    figures.failed_parts("api", make(0, 36, 36, 17))
+    assert figures.apis["api"].errors == {36: 2, 17: 1}
+    figures.failed_parts("api", pb.BrokerHeartbeatResponse(error_code=77))
+    assert figures.apis["api"].errors == {36: 2, 17: 1, 77: 1}
+
+
+def test_kafka_names_of_requests_are_those_of_its_apis() -> None:
+    assert api_name("incremental_alter_configs") == "IncrementalAlterConfigs"
+    assert api_name("describe_cluster") == "DescribeCluster"
+
+
+def test_counting_an_answer_costs_little() -> None:
+    """Measured beside an empty call in the same run: on the way of every answer."""
+    figures = RequestFigures(time.perf_counter)
+
+    def cost(call: Any) -> float:
+        best = 1.0
+        for _ in range(7):
+            begun = time.thread_time()
+            for _ in range(5_000):
+                call("incremental_alter_configs", 0.0)
+            best = min(best, time.thread_time() - begun)
+        return best
+
+    def look(_api: str, _begun: float) -> None:
+        time.perf_counter()
+
+    assert cost(figures.answered) < 20 * cost(look)
+
+
+def test_which_node_and_which_build_can_be_joined() -> None:
+    metrics = MetricsRegistry(process=False)
+    build = {"version": "0.1.0", "revision": "58f7"}
+    add_node_metrics(metrics, "broker", 4, "c-1", build, Latency())
+    lines = shown(metrics)
+    assert 'raftlog_build_info{revision="58f7",version="0.1.0"} 1.0' in lines
+    assert 'raftlog_node_info{cluster_id="c-1",node_id="4",role="broker"} 1.0' in lines
+    assert "raftlog_event_loop_lag_seconds_count 0.0" in lines
+
+
+def test_free_space_is_looked_up_at_the_scrape(tmp_path: Path) -> None:
+    metrics = MetricsRegistry(process=False)
+    busy = [0.0]
+    add_disk_metrics(metrics, tmp_path, lambda: busy[0])
+    values = dict(line.split() for line in shown(metrics) if not line.startswith("#"))
+    assert float(values["raftlog_log_dir_free_bytes"]) > 0
+    assert float(values["raftlog_log_dir_free_bytes"]) < float(
+        values["raftlog_log_dir_total_bytes"]
+    )
+    busy[0] = 7.5
+    assert "raftlog_disk_busy_seconds 7.5" in shown(metrics)
+
+
+def test_a_directory_that_is_gone_does_not_spoil_the_scrape(tmp_path: Path) -> None:
+    metrics = MetricsRegistry(process=False)
+    add_disk_metrics(metrics, tmp_path / "gone", lambda: 0.0)
+    lines = shown(metrics)
+    assert "raftlog_disk_busy_seconds 0.0" in lines
+    assert not any("log_dir" in line for line in lines)
+
+
+def test_a_callback_that_holds_the_loop_shows_as_lag() -> None:
+    async def main() -> Latency:
+        lag = LoopLag()
+        lag.start()
+        await asyncio.sleep(EVERY_S - 0.05)
+        time.sleep(0.25)  # noqa: ASYNC251  (that is what it is about)
+        await asyncio.sleep(0.05)
+        return lag.latency
+
+    latency = asyncio.run(main())
+    assert sum(latency.counts) == 1
+    assert latency.total_s > 0.1
