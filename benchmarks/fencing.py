@@ -29,6 +29,7 @@ from raftlog.client.session import Session
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import unknown
 from raftlog.metadata.records import Record, record
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.common.v1 import common_pb2
@@ -54,7 +55,7 @@ def alone(total: int) -> dict[str, Any]:
     taken: dict[str, list[float]] = {"decide": [], "fold": [], "encode_and_fold": [], "unfence": []}
     changed: set[int] = set()
     for broker_id in brokers[:RUNS]:
-        log = EpochLog(1, base.offset + 1, base)
+        log = EpochLog(1, base.offset + 1, base, unknown(base.offset + 1, 0))
         begun = time.process_time()
         records = fence(log.pending, base.brokers[broker_id], Cause.SESSION_TIMED_OUT)
         decided = time.process_time()

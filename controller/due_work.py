@@ -203,6 +203,10 @@ class DueWork:
         )
         if message is None:
             return None
+        if versions.supports_log_hash(log.pending.features) and log.log_hash.is_known:
+            message.log_hash_begin_offset = log.log_hash.begin_offset
+            message.log_hash_end_offset = log.log_hash.end_offset
+            message.log_hash = log.log_hash.digest
         return Write([record(message)], effects=(ProgressRecorded(message),))
 
     def _observe_proposed(self) -> None:

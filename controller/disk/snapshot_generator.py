@@ -18,6 +18,7 @@ from controller.disk.retention import Held, Retention, cursors_of
 from controller.settings import ControllerSettings
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import LogHash
 from raftlog.metadata.snapshot import BATCH_BYTES, SnapshotLoader, header_of, pieces
 from raftlog.metadata.versions import supports_snapshots
 from raftlog.observability.snapshot_figures import SnapshotFigures
@@ -69,6 +70,10 @@ class SnapshotLoad:
         self._snapshots = snapshots
         self._loader = SnapshotLoader()
         self._position = 0
+
+    def log_hash(self) -> LogHash:
+        """Of the log below the snapshot's end, once all of it is loaded."""
+        return self._loader.log_hash()
 
     def step(self) -> Image | None:
         """Load a slice: the image, when that was the last one.
@@ -157,23 +162,26 @@ class SnapshotGenerator:
         self._writing = None
         self._trigger = Trigger(now)
 
-    def tick(self, now: float, state_bytes: int, image: Callable[[], Image]) -> None:
+    def tick(
+        self, now: float, state_bytes: int, image: Callable[[], Image], log_hash: LogHash
+    ) -> None:
         """Take a snapshot if one is due, and let an old one go.
 
         ``image``: the committed one, and ``state_bytes`` its size; making it may cost something.
+        ``log_hash``: of the log that it is of.
         """
         due = (
             self._writing is None
             and now >= self._ask_at
             and self._trigger.due(now, state_bytes, self._settings)
         )
-        if due and not self.take(now, image()):
+        if due and not self.take(now, image(), log_hash):
             self._ask_at = now + ASK_AGAIN_S
         if now >= self._retention_at:
             self._retention_at = now + RETENTION_EVERY_S
             self._keep_retention(image)
 
-    def take(self, now: float, image: Image) -> bool:
+    def take(self, now: float, image: Image, log_hash: LogHash) -> bool:
         """Begin to take a snapshot of this committed image; whether there was reason and leave
         to.
         """
@@ -188,7 +196,7 @@ class SnapshotGenerator:
         self._writing = image
         self._trigger = Trigger(now)
         header = header_of(image, cluster_id=self._cluster_id, generation=self._generation())
-        self._replica.snapshots.write(header, pieces(image, header), self._taken)
+        self._replica.snapshots.write(header, pieces(image, header, log_hash), self._taken)
         return True
 
     def _taken(self, snapshot_id: SnapshotId, size: int) -> None:

@@ -58,7 +58,7 @@ class Announcements:
             return
         advanced_bytes = leadership.log.commit(self._node.committed_end)
         if advanced_bytes is not None:
-            self._node.committed.replace(leadership.log.committed)
+            self._node.committed.replace(leadership.log.committed, leadership.log.log_hash)
             self._snapshots.applied(advanced_bytes)
         self._telling.committed(self._node.committed_end, self._node.now())
         self.observers.lao_is_held = False

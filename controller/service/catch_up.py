@@ -59,7 +59,11 @@ class CatchUp:
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
         """Begin to claim."""
         self._node.leadership = Leadership(
-            epoch, epoch_start_offset, self._node.committed.image, self._send
+            epoch,
+            epoch_start_offset,
+            self._node.committed.image,
+            self._node.committed.log_hash,
+            self._send,
         )
         self._wake()
 
@@ -110,13 +114,17 @@ class CatchUp:
         node, image = self._node, load.step()
         if image is not None:
             node.load = None
-            node.committed.replace(image)
+            node.committed.replace(image, load.log_hash())
             log.info("snapshot loaded", offset=image.offset, state_hash=f"{image.state_hash:032x}")
             if node.leadership is not None:
                 # This node was elected while it loaded: begin to claim from this image.
                 stale = node.leadership.log
                 node.leadership = Leadership(
-                    stale.epoch, stale.epoch_start_offset, image, self._send
+                    stale.epoch,
+                    stale.epoch_start_offset,
+                    image,
+                    node.committed.log_hash,
+                    self._send,
                 )
         self._wake()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raftlog.metadata.log_hash import LogHash
+
 
 @dataclass(frozen=True, slots=True)
 class ControllerDescription:
@@ -17,6 +19,7 @@ class ControllerDescription:
     """Of the last record folded; -1: none."""
     applied_epoch: int
     state_hash: int
+    log_hash: LogHash
     waiting_requests: int
     """That no turn has taken yet; those that are put off do not count."""
     waiting_bytes: int

@@ -92,7 +92,10 @@ class Housekeeping:
     def _do_chores(self, now: float) -> None:
         node = self._node
         if not node.loading:
-            self._snapshots.tick(now, node.committed.state_bytes, lambda: node.committed.image)
+            committed = node.committed
+            self._snapshots.tick(
+                now, committed.state_bytes, lambda: committed.image, committed.log_hash
+            )
         for chore in self._chores:
             if not node.closed:
                 chore.tick(now)

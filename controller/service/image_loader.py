@@ -9,6 +9,7 @@ from collections.abc import Callable
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import EMPTY, LogHash, extended
 from raftlog.replica.replica import Replica
 
 SLICE_BYTES = 64 << 10
@@ -28,6 +29,8 @@ class CommittedImage:
         self._image = Image()
         self._builder: ImageBuilder | None = None
         """What has folded beyond the image; None: nothing."""
+        self.log_hash = EMPTY
+        """Of the log up to ``offset``."""
 
     @property
     def offset(self) -> int:
@@ -63,12 +66,14 @@ class CommittedImage:
     def _newest(self) -> Image | ImageBuilder:
         return self._image if self._builder is None else self._builder
 
-    def replace(self, image: Image) -> None:
+    def replace(self, image: Image, log_hash: LogHash) -> None:
         """Take over an image: that of a snapshot, or one that a leader had folded when it proposed
         and that is committed now.
+
+        ``log_hash``: of the log up to its offset.
         """
         # A leader does so with each commit, and folds nothing here.
-        self._image, self._builder = image, None
+        self._image, self._builder, self.log_hash = image, None, log_hash
 
     def advance(self, replica: Replica, high_watermark: int) -> bool:
         """Fold one slice towards the high watermark. True when the image is there."""
@@ -80,4 +85,5 @@ class CommittedImage:
             chunk = replica.read(offset, high_watermark, SLICE_BYTES)
             self._applied(len(chunk))
             builder.apply_chunk(chunk)
+            self.log_hash = extended(self.log_hash, chunk)
         return builder.offset + 1 >= high_watermark

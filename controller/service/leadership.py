@@ -16,6 +16,7 @@ from controller.settings import ControllerSettings
 from controller.state.epoch_log import EpochLog
 from controller.state.state import ControllerState
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import LogHash
 from raftlog.quorum.config import QuorumConfig
 from raftlog.replica.replica import Replica
 
@@ -27,9 +28,14 @@ class Leadership:
     """
 
     def __init__(
-        self, epoch: int, epoch_start_offset: int, committed: Image, send: Callable[[Parked], None]
+        self,
+        epoch: int,
+        epoch_start_offset: int,
+        committed: Image,
+        log_hash: LogHash,
+        send: Callable[[Parked], None],
     ) -> None:
-        self.log = EpochLog(epoch, epoch_start_offset, committed)
+        self.log = EpochLog(epoch, epoch_start_offset, committed, log_hash)
         self.parking = Parking(send)
         self.decider: Decider | None = None
         self.visibility_seen: tuple[int, int] = (-1, -1)

@@ -266,6 +266,7 @@ class ControllerService:
             committed.offset,
             committed.epoch,
             committed.state_hash,
+            committed.log_hash,
             len(intake),
             intake.waiting_bytes,
             self._housekeeping.next_tick_at,

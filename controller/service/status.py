@@ -25,6 +25,7 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
     seen = service.replica.core.describe(service.node.now())
     low = {quorum.node_id: service.node.space.low}
     leadership, image = service.node.leadership, service.image
+    log_hash = service.node.committed.log_hash
     features = image.features
     known = {replica.node_id: replica for replica in seen.voters}
     reach = {peer.node_id: peer for peer in service.replica.peer_reach()}
@@ -74,6 +75,8 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
         image_offset=image.offset,
         image_epoch=image.epoch,
         state_hash=image.state_hash.to_bytes(16, "big"),
+        log_hash_begin_offset=log_hash.begin_offset if log_hash.is_known else 0,
+        log_hash=log_hash.digest if log_hash.is_known else b"",
     )
 
 

@@ -22,6 +22,7 @@ from raftlog.config_writes.messages import ConfigWrites
 from raftlog.metadata.entities import Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image, ImageView
+from raftlog.metadata.log_hash import LogHash, extended
 from raftlog.metadata.records import Record
 from raftlog.wire.common.v1 import common_pb2
 
@@ -71,6 +72,10 @@ class LogView(Protocol):
         """The newest image that is known to be committed: what may be shown."""
 
     @property
+    def log_hash(self) -> LogHash:
+        """Of the log up to ``committed``."""
+
+    @property
     def pending(self) -> PendingImage:
         """The whole local log and everything added: decisions validate against it."""
 
@@ -86,12 +91,18 @@ class EpochLog:
     most.
     """
 
-    def __init__(self, epoch: int, epoch_start_offset: int, committed: Image) -> None:
-        """``committed``: the node's image; the log above it is to be inherited."""
+    def __init__(
+        self, epoch: int, epoch_start_offset: int, committed: Image, log_hash: LogHash
+    ) -> None:
+        """``committed``: the node's image, and ``log_hash`` that of the log up to it; the log above
+        is to be inherited.
+        """
         self.epoch = epoch
         self.epoch_start_offset = epoch_start_offset
         self.committed = committed
         """The newest image that is known to be committed: what may be shown."""
+        self.log_hash = log_hash
+        """Of the log up to ``committed``."""
         self._pending = ImageBuilder(committed)
         self.pending: PendingImage = self._pending
         """The whole local log and everything added: decisions validate against it."""
@@ -102,11 +113,13 @@ class EpochLog:
         self.report: LaoReport = self._lao.report
         """Takes how far a broker is."""
         self._chunk = ChunkBuilder(epoch)
-        self._proposed: deque[tuple[int, Image, int]] = deque()
-        """The end of each chunk, the image there, and the chunk's bytes: it becomes the committed
-        one without being folded again.
+        self._proposed: deque[tuple[int, Image, bytes]] = deque()
+        """The end of each chunk, the image there, and the chunk: the image becomes the committed
+        one without being folded again. The first is the inherited tail, whose bytes are not kept.
         """
         self._inherited_bytes = 0
+        self._inherited_hash = log_hash
+        """Of the log up to the end of the inherited tail."""
 
     @property
     def end_offset(self) -> int:
@@ -126,6 +139,7 @@ class EpochLog:
         """
         pending = self._pending
         self._inherited_bytes += len(chunk)
+        self._inherited_hash = extended(self._inherited_hash, chunk)
         for header in batch.headers(chunk, verify=False):
             bodies = list(batch.bodies(chunk, header))
             pending.apply_bodies(header, bodies)
@@ -133,7 +147,7 @@ class EpochLog:
 
     def claimed(self) -> None:
         """The whole log is inherited, this epoch's first record included."""
-        self._keep_image(self._inherited_bytes)
+        self._keep_image(b"")
 
     # --- active ----------------------------------------------------------------------------------
 
@@ -180,7 +194,7 @@ class EpochLog:
         """
         chunk = self._chunk.cut()
         if chunk is not None:
-            self._keep_image(len(chunk.data))
+            self._keep_image(chunk.data)
         return chunk
 
     def commit(self, high_watermark: int) -> int | None:
@@ -191,11 +205,16 @@ class EpochLog:
         """
         proposed, total_bytes = self._proposed, None
         while proposed and proposed[0][0] <= high_watermark:
-            _, self.committed, size = proposed.popleft()
+            _, self.committed, data = proposed.popleft()
+            if data:
+                self.log_hash = extended(self.log_hash, data)
+                size = len(data)
+            else:
+                self.log_hash, size = self._inherited_hash, self._inherited_bytes
             total_bytes = (total_bytes or 0) + size
         self._lao.committed(high_watermark)
         return total_bytes
 
-    def _keep_image(self, size: int) -> None:
+    def _keep_image(self, data: bytes) -> None:
         image = self._pending.snapshot()
-        self._proposed.append((image.offset + 1, image, size))
+        self._proposed.append((image.offset + 1, image, data))

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from raftlog.cli.client_security import security_of_environment
 from raftlog.cli.quorum_queries import Answer, ask_quorum
-from raftlog.client.snapshot_footer import fetch_state_hash
+from raftlog.client.snapshot_footer import fetch_footer
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.entities import format_hash
-from raftlog.metadata.snapshot_file import SnapshotVerifier
+from raftlog.metadata.log_hash import DIGEST_BYTES
+from raftlog.metadata.snapshot_file import Footer, SnapshotVerifier
 from raftlog.segments.manifest import StateHash
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Transport
@@ -54,24 +55,25 @@ class StateHashRecorder:
             return []
         said: list[StateHash] = []
         if one.image_offset >= 0 and len(one.state_hash) == 16:
-            text = format_hash(int.from_bytes(one.state_hash, "big"))
-            said.append(_said(one.image_offset, one.image_epoch, text, one.node_id, "image"))
+            footer = Footer(
+                int.from_bytes(one.state_hash, "big"), one.log_hash_begin_offset, one.log_hash
+            )
+            said.append(_said(one.image_offset, one.image_epoch, footer, one.node_id, "image"))
         for snapshot in one.snapshots:
             snapshot_id = SnapshotId(snapshot.end_offset, snapshot.epoch)
             if (one.node_id, snapshot_id) in self._asked:
                 continue
-            state_hash = await fetch_state_hash(
+            found = await fetch_footer(
                 self._transport,
                 answer.address,
                 snapshot_id,
                 cluster_id=self._cluster_id,
                 timeout_s=ANSWER_WITHIN_S,
             )
-            if state_hash is not None:
+            if found is not None:
                 self._asked.add((one.node_id, snapshot_id))
-                text = format_hash(state_hash)
                 said.append(
-                    _said(snapshot.end_offset - 1, snapshot.epoch, text, one.node_id, "snapshot")
+                    _said(snapshot.end_offset - 1, snapshot.epoch, found, one.node_id, "snapshot")
                 )
         return said
 
@@ -83,12 +85,11 @@ def said_by_directory(log: LogReader) -> list[StateHash]:
     said: list[StateHash] = []
     for snapshot_id in log.snapshots:
         with suppress(CorruptLogError):
-            text = format_hash(_state_of(log, snapshot_id))
             said.append(
                 _said(
                     snapshot_id.end_offset - 1,
                     snapshot_id.epoch,
-                    text,
+                    _footer_of(log, snapshot_id),
                     log.identity.node_id,
                     "snapshot",
                 )
@@ -96,8 +97,8 @@ def said_by_directory(log: LogReader) -> list[StateHash]:
     return said
 
 
-def _state_of(log: LogReader, snapshot_id: SnapshotId) -> int:
-    """The state hash of a snapshot, checked from end to end.
+def _footer_of(log: LogReader, snapshot_id: SnapshotId) -> Footer:
+    """The footer of a snapshot, checked from end to end.
 
     Raises CorruptLogError, StorageError.
     """
@@ -106,11 +107,18 @@ def _state_of(log: LogReader, snapshot_id: SnapshotId) -> int:
         verifier.feed(data)
         position += len(data)
     verifier.finish()
-    assert verifier.state_hash is not None
-    return verifier.state_hash
+    assert verifier.footer is not None
+    return verifier.footer
 
 
-def _said(offset: int, epoch: int, state_hash: str, node_id: int, source: str) -> StateHash:
+def _said(offset: int, epoch: int, footer: Footer, node_id: int, source: str) -> StateHash:
+    hashed = len(footer.log_hash) == DIGEST_BYTES
     return StateHash(
-        offset=offset, epoch=epoch, state_hash=state_hash, node_id=node_id, source=source
+        offset=offset,
+        epoch=epoch,
+        state_hash=format_hash(footer.state_hash),
+        node_id=node_id,
+        source=source,
+        log_hash=footer.log_hash.hex() if hashed else "",
+        log_hash_begin_offset=footer.log_hash_begin_offset if hashed else -1,
     )

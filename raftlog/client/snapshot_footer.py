@@ -1,5 +1,5 @@
-"""What a node's snapshot says of the state in it: only its last bytes are fetched, whatever its
-size.
+"""What a node's snapshot says of the state in it and of the log below: only its last bytes are
+fetched, whatever its size.
 """
 
 from __future__ import annotations
@@ -8,25 +8,25 @@ import asyncio
 from collections.abc import Sequence
 
 from raftlog.client.snapshot_fetch import NO_EPOCH
-from raftlog.metadata.snapshot_file import read_footer
+from raftlog.metadata.snapshot_file import Footer, read_footer
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 FOOTER_BYTES_MAX = 256
-"""A footer takes less than half of it."""
+"""A footer takes about half of it."""
 
 
-async def fetch_state_hash(
+async def fetch_footer(
     transport: Transport,
     address: str,
     snapshot_id: SnapshotId,
     *,
     cluster_id: str,
     timeout_s: float,
-) -> int | None:
-    """The state hash in the footer of a node's snapshot; None if the node does not give it in time,
-    whatever the reason.
+) -> Footer | None:
+    """The footer of a node's snapshot; None if the node does not give it in time, whatever the
+    reason.
     """
     asking = _Tail(transport, address, snapshot_id, cluster_id)
     try:

@@ -159,11 +159,14 @@ def several_clusters(seen: Evidence) -> Iterator[Finding]:
 
 
 def diverged(seen: Evidence) -> Iterator[Finding]:
-    """Two nodes have folded the same records to different states."""
+    """Two nodes have folded the same records to different states, or have different records."""
     states: dict[tuple[int, int], dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
+    logs: dict[int, dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
     for one in seen.answers:
         if one.state_hash and one.image_offset >= 0:
             states[one.image_offset, one.image_epoch][one.state_hash].append(one.node_id)
+            if one.log_hash:
+                logs[one.image_offset][one.log_hash].append(one.node_id)
     for (offset, _), by_hash in states.items():
         if len(by_hash) > 1:
             sides = " against ".join(nodes(ids) for ids in by_hash.values())
@@ -174,7 +177,19 @@ def diverged(seen: Evidence) -> Iterator[Finding]:
                 "One of them answers wrongly.",
                 "Stop the minority, keep its directory, and let it join again with an empty one."
                 " Report it.",
-                "raftlog image show --offset " + str(offset),
+                "raftlog image show --at " + str(offset),
+            )
+    for offset, by_hash in logs.items():
+        if len(by_hash) > 1:
+            sides = " against ".join(nodes(ids) for ids in by_hash.values())
+            yield Finding(
+                "LOG_DIVERGED",
+                Severity.DOWN,
+                f"Up to offset {offset} {sides} have different bytes in their logs.",
+                "What was committed is not the same everywhere.",
+                "Stop the minority, keep its directory, and let it join again with an empty one."
+                " Report it.",
+                f"raftlog log dump --directory DIR --until {offset}",
             )
 
 

@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from raftlog import batch
 from raftlog.metadata.records import RecordType, parse
 
+RECOVERED, RESTORED = "unsafe recovery", "restore"
+"""The kinds of a RecoveryRecord."""
+
 
 def generation_in(chunk: bytes, control_at: Iterable[int]) -> int:
     """The highest one that a RecoveryRecord in a checked chunk begins; 0: there is none.

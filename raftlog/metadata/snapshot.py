@@ -46,6 +46,7 @@ from raftlog.metadata.entities import (
     with_cause,
 )
 from raftlog.metadata.image import Image, ImageDraft
+from raftlog.metadata.log_hash import LogHash
 from raftlog.metadata.new_partitions import put_new
 from raftlog.metadata.records import RecordType, parse, record
 from raftlog.metadata.snapshot_file import (
@@ -344,8 +345,10 @@ def content_hash(image: Image) -> int:
     return total & HASH_MASK
 
 
-def pieces(image: Image, header: SnapshotHeader) -> Iterator[bytes]:
-    """The bytes of a snapshot, piece by piece.
+def pieces(
+    image: Image, header: SnapshotHeader, log_hash: LogHash | None = None
+) -> Iterator[bytes]:
+    """The bytes of a snapshot, piece by piece. ``log_hash``: of the log that the image is of.
 
     Each step is a bounded piece of work; an empty piece is work without bytes yet.
 
@@ -382,7 +385,7 @@ def pieces(image: Image, header: SnapshotHeader) -> Iterator[bytes]:
             f"the image at offset {image.offset} has the state hash {image.state_hash:032x}, its"
             f" entities {state_hash & HASH_MASK:032x}"
         )
-    yield encode_footer(header, next_offset, image.state_hash)
+    yield encode_footer(header, next_offset, image.state_hash, log_hash)
 
 
 def _sorted_slowly(keys: Iterable[Any]) -> Generator[bytes, None, Iterable[Any]]:
@@ -454,6 +457,10 @@ class SnapshotLoader:
     def header(self) -> SnapshotHeader | None:
         """As soon as it was read."""
         return self._verifier.header
+
+    def log_hash(self) -> LogHash:
+        """Of the log below the snapshot's end, once ``finish`` has returned."""
+        return self._verifier.log_hash()
 
     def feed(self, data: bytes) -> None:
         """The next bytes. Raises CorruptLogError, UnknownRecordError."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from raftlog import batch
-from raftlog.errors import CorruptLogError
+from raftlog.errors import CorruptLogError, FatalError
+from raftlog.metadata.log_hash import DIGEST_BYTES, LogHash, unknown
 from raftlog.metadata.records import RecordType, parse, record
 from raftlog.metadata.voters_log import from_entries, to_entries
 from raftlog.voter import Voter
@@ -58,13 +59,36 @@ def encode_header(header: SnapshotHeader) -> bytes:
     return _control(message, 0, header)
 
 
-def encode_footer(header: SnapshotHeader, base_offset: int, state_hash: int) -> bytes:
+class Footer(NamedTuple):
+    """What a snapshot says of the state in it, and of the log's bytes below its end.
+
+    ``log_hash`` empty: it does not say.
+    """
+
+    state_hash: int
+    log_hash_begin_offset: int = 0
+    log_hash: bytes = b""
+
+
+def encode_footer(
+    header: SnapshotHeader, base_offset: int, state_hash: int, log_hash: LogHash | None = None
+) -> bytes:
     """The last batch of a snapshot; ``base_offset`` is where the content ended, counted from the
     header's 0.
+
+    ``log_hash``: of the log below the snapshot's end.
     """
     message = pb.SnapshotFooterRecord(
         record_count=base_offset - 1, state_hash=state_hash.to_bytes(16, "big")
     )
+    if log_hash is not None and log_hash.is_known:
+        if log_hash.end_offset != header.end_offset:
+            raise FatalError(
+                f"the log hash is of offset {log_hash.end_offset}, the snapshot of"
+                f" {header.end_offset}"
+            )
+        message.log_hash_begin_offset = log_hash.begin_offset
+        message.log_hash = log_hash.digest
     return _control(message, base_offset, header)
 
 
@@ -98,21 +122,26 @@ def read_header(start: bytes) -> SnapshotHeader:
     )
 
 
-def read_footer(tail: bytes) -> int | None:
-    """The state hash that the footer at the end of ``tail``, a snapshot's last bytes, names; None
-    if no sound footer ends there.
+def read_footer(tail: bytes) -> Footer | None:
+    """What the footer at the end of ``tail``, a snapshot's last bytes, says; None if no sound
+    footer ends there.
     """
     for position in range(len(tail)):
         with suppress(CorruptLogError):
             if batch.size_at(tail, position) == len(tail) - position:
                 (found,) = batch.headers(tail[position:])
                 message = _sole_record(tail[position:], found, RecordType.SNAPSHOT_FOOTER)
-                return (
-                    int.from_bytes(message.state_hash, "big")
-                    if len(message.state_hash) == 16
-                    else None
-                )
+                return _footer(message)
     return None
+
+
+def _footer(message: pb.SnapshotFooterRecord) -> Footer | None:
+    """What it says; None if the hashes have not the length of one."""
+    if len(message.state_hash) != 16 or len(message.log_hash) not in (0, DIGEST_BYTES):
+        return None
+    return Footer(
+        int.from_bytes(message.state_hash, "big"), message.log_hash_begin_offset, message.log_hash
+    )
 
 
 class SnapshotVerifier:
@@ -128,10 +157,29 @@ class SnapshotVerifier:
     ) -> None:
         self._on_content = on_content
         self.header: SnapshotHeader | None = None
-        self.state_hash: int | None = None
-        """Of the image, from the footer; None until that was seen."""
+        self.footer: Footer | None = None
+        """None until it was seen."""
         self._rest = b""
         self._next_offset = 0
+
+    @property
+    def state_hash(self) -> int | None:
+        """Of the image, from the footer; None until that was seen."""
+        return None if self.footer is None else self.footer.state_hash
+
+    def log_hash(self) -> LogHash:
+        """Of the log below the snapshot's end, for one that has been checked to its end."""
+        header, footer = self.header, self.footer
+        assert header is not None
+        assert footer is not None
+        if not footer.log_hash:
+            return unknown(header.end_offset, header.metadata_version)
+        return LogHash(
+            footer.log_hash_begin_offset,
+            header.end_offset,
+            footer.log_hash,
+            header.metadata_version,
+        )
 
     def feed(self, data: bytes) -> None:
         """The next piece. Raises CorruptLogError."""
@@ -147,25 +195,26 @@ class SnapshotVerifier:
         self._rest = self._rest[position:]
 
     def _take(self, content: bytes) -> None:
-        if self.state_hash is not None:
+        if self.footer is not None:
             raise CorruptLogError("the snapshot goes on behind its footer")
         (found,) = batch.headers(content, expect_offset=self._next_offset)
         if self.header is None:
             self.header = read_header(content)
         elif found.control:
-            footer = _sole_record(content, found, RecordType.SNAPSHOT_FOOTER)
-            if footer.record_count != found.base_offset - 1 or len(footer.state_hash) != 16:
+            message = _sole_record(content, found, RecordType.SNAPSHOT_FOOTER)
+            footer = _footer(message)
+            if message.record_count != found.base_offset - 1 or footer is None:
                 raise CorruptLogError(
-                    f"the footer counts {footer.record_count} records, not {found.base_offset - 1}"
+                    f"the footer counts {message.record_count} records, not {found.base_offset - 1}"
                 )
-            self.state_hash = int.from_bytes(footer.state_hash, "big")
+            self.footer = footer
         elif self._on_content is not None:
             self._on_content(content, found)
         self._next_offset = found.end_offset
 
     def finish(self) -> SnapshotHeader:
         """That was all of it. Raises CorruptLogError if it was not."""
-        if self.header is None or self.state_hash is None or self._rest:
+        if self.header is None or self.footer is None or self._rest:
             raise CorruptLogError("the snapshot is cut: it has no footer")
         return self.header
 

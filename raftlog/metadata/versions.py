@@ -23,13 +23,14 @@ See :func:`heartbeats_in_force`.
 """
 MIN_METADATA_VERSION = 1
 """The lowest level this build can work at."""
-LATEST_METADATA_VERSION = 7
+LATEST_METADATA_VERSION = 8
 """The highest level this build knows.
 
 2: snapshots and the log start, voter sets in the log, exactly-once clients. 3: hostnames. 4: export
 cursors. 5: leader epochs that are raised by more than one, after a restore or an unsafe recovery.
 6: the causes of brokers' changes and of hosts' mappings, beside their words. 7: access control
-entries, clients that belong to who has opened them, and several listeners of a voter.
+entries, clients that belong to who has opened them, and several listeners of a voter. 8: the log
+hash.
 """
 
 _SNAPSHOTS = 2
@@ -46,6 +47,8 @@ cause.
 ACLS = 7
 """The level from which on access control entries may be written."""
 _VOTER_LISTENERS = 7
+LOG_HASH = 8
+"""The level from which on nodes say the hash of the log's bytes, and the log itself does."""
 _HEARTBEAT_LEVELS = 3
 STRICT_READS = 3
 """The level from which on there are leases for strict reads."""
@@ -142,3 +145,8 @@ def supports_voter_listeners(features: Features) -> bool:
     it.
     """
     return metadata_version(features) >= _VOTER_LISTENERS
+
+
+def supports_log_hash(features: Features) -> bool:
+    """Whether progress records and snapshots may name the hash of the log's bytes."""
+    return metadata_version(features) >= LOG_HASH

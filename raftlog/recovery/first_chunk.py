@@ -13,7 +13,6 @@ from raftlog.metadata.voters_log import to_entries
 from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-RECOVERED, RESTORED = "unsafe recovery", "restore"
 RECORDS = 2
 """What the chunk takes of offsets."""
 

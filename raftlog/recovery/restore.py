@@ -15,10 +15,11 @@ from typing import BinaryIO
 
 from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError
+from raftlog.metadata.log_generation import RESTORED
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.metadata.snapshot_file import MAX_BATCH_BYTES, SnapshotHeader, encode_header
 from raftlog.metadata.voters_log import to_entries
-from raftlog.recovery.first_chunk import RECORDS, RESTORED, beginning_chunk
+from raftlog.recovery.first_chunk import RECORDS, beginning_chunk
 from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.bootstrap_file import NO_BOOTSTRAP, Bootstrap
 from raftlog.storage.layout import LOG_DIRECTORY, LogState

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from raftlog.errors import ConfigError, StorageError
 from raftlog.metadata.leader_epochs import MAX_GENERATION
+from raftlog.metadata.log_generation import RECOVERED
 from raftlog.metadata.voters_log import to_entries
 from raftlog.quorum.admission import EPOCH_LIMIT, MAX_EPOCH
-from raftlog.recovery.first_chunk import RECORDS, RECOVERED, beginning_chunk
+from raftlog.recovery.first_chunk import RECORDS, beginning_chunk
 from raftlog.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
 from raftlog.storage.bootstrap_file import read_bootstrap
 from raftlog.storage.log_store import RocksLogStore

@@ -63,6 +63,9 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
     ``state_hash``: 32 hex digits. ``source``: ``image`` (the committed image in its memory) or
     ``snapshot`` (the footer of a snapshot of its). ``node_id`` -1: a snapshot of a node that is not
     known.
+
+    ``log_hash``: 64 hex digits, of the log from ``log_hash_begin_offset`` up to there; empty: it
+    did not say, which is so below metadata.version 8.
     """
 
     offset: int
@@ -70,6 +73,8 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
     state_hash: str
     node_id: int
     source: str
+    log_hash: str = ""
+    log_hash_begin_offset: int = -1
 
     def describe(self) -> str:
         """Who said it, for messages."""
@@ -94,8 +99,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ``high_watermark`` (exclusive) is the log's at the time of the export, ``metadata_version`` the
     level of that feature at the end (None: never set), ``exported_at`` UTC. ``features``: the
     levels of all features at the end (None: written by a raftlog that did not say).
-    ``state_hashes``: what nodes have said of the state, by offset. ``retired``: files that were
-    merged into others, and are removed after a while.
+    ``state_hashes``: what nodes have said of the state and of the log, by offset. ``log_hash``: of
+    what is exported, as made of its bytes, from ``log_hash_begin_offset`` on (empty: not known).
+    ``retired``: files that were merged into others, and are removed after a while.
     """
 
     format_version: int = FORMAT_VERSION
@@ -106,6 +112,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metadata_version: int | None = None
     exported_at: str
     features: dict[str, int] | None = None
+    log_hash: str = ""
+    log_hash_begin_offset: int = -1
     state_hashes: tuple[StateHash, ...] = ()
     segments: tuple[Segment, ...] = ()
     retired: tuple[Retired, ...] = ()

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from raftlog import batch
+from raftlog.metadata.log_hash import extended
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.segments import files
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
+from raftlog.segments.log_hashes import log_hash_fields, log_hash_of
 from raftlog.segments.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -107,6 +109,7 @@ class ExportWriter:
             self._place.end()
             raise
         self._next_offset = self._manifest.end_offset
+        self._log_hash = log_hash_of(self._place, self._manifest)
         last = self._manifest.segments[-1:]
         self._last_epoch = last[0].last_epoch if last else 0
         self._last_timestamp_ms = last[0].max_timestamp_ms if last else 0
@@ -168,6 +171,9 @@ class ExportWriter:
                 self._check_order(header)
                 pair = self._pair()
                 pair.append(chunk, header)
+                self._log_hash = extended(
+                    self._log_hash, chunk[header.position : header.position + header.size]
+                )
                 self._next_offset, self._last_epoch = header.end_offset, header.epoch
                 self._last_timestamp_ms = header.timestamp_ms
                 if pair.records >= self.max_records or pair.raw_bytes >= self.max_bytes:
@@ -242,6 +248,7 @@ class ExportWriter:
             metadata_version=version,
             features=features,
             high_watermark=max(high_watermark, manifest.high_watermark),
+            **log_hash_fields(self._log_hash),
         )
         grown = replace(grown, state_hashes=merged(manifest.state_hashes, self._said, grown))
         self._said = [one for one in self._said if one.offset >= grown.end_offset]

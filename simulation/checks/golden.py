@@ -20,6 +20,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, decoded
 from raftlog.voter import Voter, VotersAt
 from simulation.checks.api import CheckFailedError
+from simulation.checks.log_hashes import LogHashes
 from simulation.checks.node_log import Logged
 
 BatchListener = Callable[[Logged, list[Record]], None]
@@ -50,6 +51,8 @@ class GoldenLog:
         self._builder = ImageBuilder(Image())
         self.hashes: dict[int, tuple[int, int]] = {-1: (0, 0)}
         """Offset of an image -> (epoch, state hash)."""
+        self.log_hashes = LogHashes()
+        """Of the log up to each offset, made here from the bytes."""
         self.images: dict[int, Image] = {-1: Image()}
         """By offset, each a replay from 0. They share what they have in common."""
         self.voter_sets: list[VotersAt] = []
@@ -105,6 +108,7 @@ class GoldenLog:
             raise CheckFailedError(
                 f"what is committed at {header.base_offset} cannot be folded: {error}"
             ) from error
+        self.log_hashes.append(logged, records)
         self.batches.append(logged)
         self._ends.append(logged.end_offset)
         image = self.images[header.last_offset] = self._builder.snapshot()

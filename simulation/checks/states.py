@@ -106,6 +106,7 @@ class States(Checker):
                 f"I11: {snapshot_id} of {host.name} says end {header.end_offset} and (epoch, hash)"
                 f" {claimed}; the committed log up to there gives {committed}"
             )
+        self._golden.log_hashes.require(f"I11: {snapshot_id} of {host.name}", verifier.log_hash())
         voters = self._golden.voters_at(snapshot_id.end_offset) or ()
         if header.voters != voters:
             raise CheckFailedError(
@@ -162,6 +163,12 @@ class States(Checker):
                     f" {host.core.high_watermark}"
                 )
             self._compare(host.name, found.applied_offset, found.applied_epoch, found.state_hash)
+            if found.log_hash.end_offset != found.applied_offset + 1:
+                raise CheckFailedError(
+                    f"I10: {host.name} has applied {found.applied_offset}, its log hash is of"
+                    f" {found.log_hash.end_offset}"
+                )
+            self._golden.log_hashes.require(f"I10: {host.name}", found.log_hash)
         self._samples += 1
         if self._samples % SAMPLES == 0:
             hosts: list[ControllerView | BrokerView] = [

@@ -86,7 +86,8 @@ MUTANTS = (
                 "leadership, self.node.leadership = self.node.leadership, None",
                 "leadership, self.node.leadership = self.node.leadership, None\n"
                 "        if leadership is not None and leadership.decider is not None:\n"
-                "            self.node.committed.replace(leadership.log.pending.snapshot())",
+                "            self.node.committed.replace("
+                "leadership.log.pending.snapshot(), leadership.log.log_hash)",
             ),
         ),
         ELECTIONS,
@@ -100,6 +101,21 @@ MUTANTS = (
                 "controller.state.epoch_log:EpochLog.inherit",
                 "pending.apply_bodies(header, bodies)",
                 "pending.offset, pending.epoch = header.last_offset, header.epoch",
+            ),
+        ),
+        ELECTIONS,
+        "failovers",
+    ),
+    Mutant(
+        "log-hash-without-tail",
+        "a new leader hashes the log without the inherited tail",
+        (
+            Edit(
+                "controller.state.epoch_log:EpochLog.inherit",
+                "self._inherited_hash = extended(self._inherited_hash, chunk)",
+                "self._inherited_hash = self._inherited_hash._replace("
+                "end_offset=self._pending.offset + 1 + sum("
+                "header.record_count for header in batch.headers(chunk, verify=False)))",
             ),
         ),
         ELECTIONS,

@@ -34,7 +34,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.service.housekeeping:Housekeeping._do_chores",
-                "lambda: node.committed.image",
+                "lambda: committed.image",
                 "lambda: node.committed.image if node.leadership is None or"
                 " node.leadership.decider is None else node.leadership.log.pending.snapshot()",
             ),
@@ -44,12 +44,26 @@ MUTANTS = (
         known=1,
     ),
     Mutant(
+        "log-hash-survives-install",
+        "the log hash goes on from where it was when a snapshot is installed",
+        (
+            Edit(
+                "controller.service.catch_up:CatchUp._load_slice",
+                "node.committed.replace(image, load.log_hash())",
+                "node.committed.replace(image, node.committed.log_hash._replace("
+                "end_offset=image.offset + 1))",
+            ),
+        ),
+        SNAPSHOTS,
+        LEFT_BEHIND,
+    ),
+    Mutant(
         "image-survives-install",
         "the image does not change when a snapshot is installed",
         (
             Edit(
                 "controller.service.catch_up:CatchUp._load_slice",
-                "node.committed.replace(image)",
+                "node.committed.replace(image, load.log_hash())",
                 "node.committed._builder.offset, node.committed._builder.epoch = image.offset,"
                 " image.epoch",
             ),

@@ -26,6 +26,7 @@ from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
 from raftlog.metadata.entities import HASH_MASK, Broker, Partition
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import unknown
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -104,7 +105,7 @@ class Cell:
         self.settings = settings or ControllerSettings()
         self.hold_commits = False
         base = image or Image()
-        self.log = EpochLog(epoch, base.offset + 1, base)
+        self.log = EpochLog(epoch, base.offset + 1, base, unknown(base.offset + 1, 0))
         self.pending, self.lao = self.log.pending, self.log.lao
         self._fold([record(pb.LeaderChangeRecord(leader_id=1, voters=[1], granting_voters=[1]))])
         state = ControllerState(

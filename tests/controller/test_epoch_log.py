@@ -12,6 +12,7 @@ from controller.visibility.lao_view import LaoView
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import EMPTY, extended
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.voters_log import voters_in
 from raftlog.wire.common.v1.common_pb2 import ClientIdentity
@@ -29,7 +30,7 @@ def topic(name: str) -> Record:
 def build(
     *decisions: tuple[list[Record], ClientIdentity | None],
 ) -> tuple[list[batch.BatchHeader], bytes, Image]:
-    log = EpochLog(3, 0, Image())
+    log = EpochLog(3, 0, Image(), EMPTY)
     for records, client in decisions:
         log.add(records, client, 50)
     cut = log.cut()
@@ -55,6 +56,26 @@ def test_the_chunk_folds_to_the_image_it_was_cut_from() -> None:
     again.apply_chunk(chunk, verify=True)
     assert again.snapshot().state_hash == image.state_hash
     assert {header.epoch for header in headers} == {3}
+
+
+def test_the_log_hash_is_that_of_what_is_committed_whoever_proposed_it() -> None:
+    found, _, _ = build(([config("a")], None), ([topic("t")], None))
+    tail = build(([config("a")], None), ([topic("t")], None))[1]
+    log = EpochLog(4, found[-1].end_offset, Image(), EMPTY)
+    log.inherit(tail)
+    log.claimed()
+    log.add([config("b")], None, 60)
+    first = log.cut()
+    log.add([topic("u")], None, 60)
+    second = log.cut()
+    assert first is not None
+    assert second is not None
+    assert log.log_hash == EMPTY, "nothing is committed"
+    assert log.commit(found[-1].end_offset) == len(tail)
+    assert log.log_hash == extended(EMPTY, tail)
+    log.commit(found[-1].end_offset + 2)
+    assert log.log_hash == extended(EMPTY, tail + first.data + second.data)
+    assert log.log_hash.end_offset == log.committed.offset + 1
 
 
 def test_neighbouring_config_writes_of_one_principal_share_a_batch_and_no_others() -> None:

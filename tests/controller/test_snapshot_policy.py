@@ -17,6 +17,7 @@ from controller.settings import ControllerSettings
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import unknown
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import BATCH_BYTES, header_of, pieces
 from raftlog.metadata.snapshot_file import SnapshotHeader, read_header
@@ -140,7 +141,7 @@ class Stage:
             self.images += 1
             return image(offset, **fields)
 
-        self.snapshots.tick(now, state_bytes, made)
+        self.snapshots.tick(now, state_bytes, made, unknown(offset + 1, 0))
         return self.replica.snapshots.writing is not None
 
     def holding(self) -> int:
@@ -240,7 +241,7 @@ def test_retention_asks_the_committed_image_for_export_cursors() -> None:
     cursor = pb.ExportCursorRecord(name="nightly", end_offset=15)
     made.apply_batch([record(cursor)], base_offset=30, epoch=1, timestamp_ms=0)
     committed = made.snapshot()
-    stage.snapshots.tick(RETENTION_EVERY_S + 2, 0, lambda: committed)
+    stage.snapshots.tick(RETENTION_EVERY_S + 2, 0, lambda: committed, unknown(31, 0))
     assert stage.replica.advanced == []
     assert stage.holding() == 1
     stage.tick(2 * RETENTION_EVERY_S + 2, 31)

@@ -89,6 +89,25 @@ def test_a_voter_behind() -> None:
     assert diagnose(quorum(3, voters={2: {**lag, "last_caught_up_age_ms": 9_000}})) == []
 
 
+def test_different_bytes_below_the_same_offset_are_told() -> None:
+    def logs(third: bytes) -> Evidence:
+        same = {"image_offset": 99, "image_epoch": 7, "state_hash": b"a" * 16}
+        return quorum(
+            3,
+            says={
+                1: same | {"log_hash": b"a" * 32},
+                2: same | {"log_hash": b"a" * 32},
+                3: same | {"log_hash": third},
+            },
+        )
+
+    found = only(logs(b"b" * 32))
+    assert (found.code, found.severity) == ("LOG_DIVERGED", Severity.DOWN)
+    assert "nodes 1 and 2 against node 3" in found.cause
+    assert diagnose(logs(b"a" * 32)) == []
+    assert diagnose(logs(b"")) == [], "a build that does not tell"
+
+
 def test_different_states_of_the_same_records_are_told() -> None:
     def states(third: bytes, epoch: int = 7) -> Evidence:
         same = {"image_offset": 99, "image_epoch": 7, "state_hash": b"a" * 16}

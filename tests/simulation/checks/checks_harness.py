@@ -11,6 +11,7 @@ from typing import Any
 
 from controller.service.description import ControllerDescription
 from raftlog import batch
+from raftlog.metadata.log_hash import EMPTY, unknown
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.metadata.voters_log import to_entries, voters_in
@@ -117,7 +118,7 @@ class Host:
         )
         self.service = SimpleNamespace(
             quorum=quorum_config,
-            description=ControllerDescription(-1, 0, 0, 0, 0, 0.0),
+            description=ControllerDescription(-1, 0, 0, EMPTY, 0, 0, 0.0),
             describe=self.describe,
             node=SimpleNamespace(leadership=None),
             replica=SimpleNamespace(snapshots=SimpleNamespace()),
@@ -128,8 +129,10 @@ class Host:
         description: ControllerDescription = self.service.description
         return description
 
-    def says(self, **fields: int) -> None:
+    def says(self, **fields: Any) -> None:
         """What its service describes changes."""
+        if "applied_offset" in fields:
+            fields["log_hash"] = unknown(fields["applied_offset"] + 1, 0)
         self.service.description = replace(self.service.description, **fields)
 
 

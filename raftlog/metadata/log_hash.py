@@ -1,0 +1,114 @@
+"""The log hash: a chain of SHA-256 over the log's bytes, batch by batch.
+
+The state hash says what the log comes to, this says which bytes it is: who did what, and when.
+With the digest of any one offset the whole log below it can be checked, wherever it was copied to.
+
+    digest(begin)     = SHA-256 of "raftlog log hash 1", a zero byte, and begin (i64,
+                            big-endian)
+    digest(batch end) = SHA-256 of the digest before the batch, and the batch
+
+Batches are the unit, not chunks: chunks are cut anew wherever the log is read. The chain begins
+where the log itself says so, that all nodes have the same one, whatever they began with:
+
+* at offset 0, in a cluster that begins at metadata.version 8 or later. [Its nodes cannot have
+  dropped anything before its bootstrap: there are no snapshots yet.]
+* with the batch that raises metadata.version to 8, in a log that was older. [Some nodes have
+  dropped what is below, and have a snapshot of it that names no digest.]
+* with the RecoveryRecord of a restored log: what the backup says of a log that is not here is
+  nobody's word. Behind an unsafe recovery the chain goes on: the bytes below are still the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import NamedTuple
+
+from raftlog import batch
+from raftlog.metadata.log_generation import RESTORED
+from raftlog.metadata.records import RecordType, parse
+from raftlog.metadata.versions import LOG_HASH, METADATA_VERSION
+
+DIGEST_BYTES = 32
+_SEED = b"raftlog log hash 1\0"
+_NAME = METADATA_VERSION.encode()
+_PREFIX = struct.Struct(">IIBB")
+"""Length, CRC32C, magic, attributes of a batch."""
+
+
+class LogHash(NamedTuple):
+    """The digest of the log from ``begin_offset`` to ``end_offset`` (exclusive, a batch's end).
+
+    ``digest`` empty: what is below is not here, and the chain has not begun behind it.
+    ``level``: metadata.version there, 0: never set.
+    """
+
+    begin_offset: int
+    end_offset: int
+    digest: bytes
+    level: int
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it may be told: below level 8 nobody does."""
+        return bool(self.digest) and self.level >= LOG_HASH
+
+
+def seed(begin_offset: int) -> bytes:
+    """The digest of a chain that begins there, before its first batch."""
+    return hashlib.sha256(_SEED + begin_offset.to_bytes(8, "big", signed=True)).digest()
+
+
+EMPTY = LogHash(0, 0, seed(0), 0)
+"""Of a log that begins at offset 0."""
+
+
+def unknown(end_offset: int, level: int) -> LogHash:
+    """Of a log that is here from ``end_offset`` on only: what is below was not hashed here."""
+    return LogHash(end_offset, end_offset, b"", level)
+
+
+def extended(known: LogHash, chunk: bytes) -> LogHash:
+    """``known``, and the checked batches of a chunk, which follow it.
+
+    The hot path: a batch costs one hash, and the records of few are looked at.
+    """
+    begin, end, digest, level = known
+    sha256, unpack = hashlib.sha256, _PREFIX.unpack_from
+    # Found at the speed of memory: nearly no chunk has one.
+    turning = _NAME in chunk
+    position, total = 0, len(chunk)
+    while position < total:
+        length, _, _, attributes = unpack(chunk, position)
+        behind = position + 4 + length
+        data = chunk[position:behind]
+        count, base = _COUNT_AND_BASE.unpack_from(data, _COUNT_AT)
+        if turning or attributes & batch.CONTROL:
+            level, begins = _turned(data, level)
+            if begins:
+                begin, digest = base, seed(base)
+        if digest:
+            digest = sha256(digest + data).digest()
+        end = base + count
+        position = behind
+    return LogHash(begin if digest else end, end, digest, level)
+
+
+_COUNT_AND_BASE = struct.Struct(">Iq")
+_COUNT_AT = 12
+
+
+def _turned(data: bytes, level: int) -> tuple[int, bool]:
+    """The level behind one batch, and whether a chain begins with it."""
+    begins = False
+    (header,) = batch.headers(data, verify=False)
+    for found in batch.bodies(data, header):
+        if found[0] == RecordType.FEATURE_LEVEL:
+            message = parse(batch.RecordData(*found))
+            if message.name == METADATA_VERSION:
+                new = max(1, message.feature_level)
+                begins = begins or 0 < level < LOG_HASH <= new
+                level = new
+        elif found[0] == RecordType.RECOVERY:
+            begins = parse(batch.RecordData(*found)).kind == RESTORED
+    return level, begins

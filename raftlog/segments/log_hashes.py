@@ -1,0 +1,231 @@
+"""The log hash of an export, made of its raw segments, and who vouches for which of it.
+
+Three say it: nodes (what the manifest has recorded of their answers and of their snapshots), the
+log itself (progress records), and the manifest (what the export made of the bytes that it got).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from raftlog import batch
+from raftlog.metadata.log_hash import EMPTY, LogHash, extended, unknown
+from raftlog.metadata.records import RecordType, parse
+from raftlog.metadata.versions import LOG_HASH
+from raftlog.segments.manifest import RAW, Manifest, StateHash
+from raftlog.segments.place import Place
+from raftlog.segments.reading import read_segment
+
+CLAIM_BATCHES = 16_384
+"""So many batches below a progress record the hash that it names is compared: a leader has no more
+on its way.
+"""
+
+
+def log_hash_fields(known: LogHash) -> dict[str, Any]:
+    """What the manifest says of the log hash where the export ends."""
+    return {
+        "log_hash": known.digest.hex(),
+        "log_hash_begin_offset": known.begin_offset if known.digest else -1,
+    }
+
+
+def log_hash_of(place: Place, manifest: Manifest) -> LogHash:
+    """Where the export ends, as the manifest says it, for who goes on there.
+
+    Raises CorruptExportError.
+    """
+    level = manifest.metadata_version or 0
+    if manifest.log_hash:
+        digest = bytes.fromhex(manifest.log_hash)
+        return LogHash(manifest.log_hash_begin_offset, manifest.end_offset, digest, level)
+    known = EMPTY if manifest.history_begin == 0 else unknown(manifest.history_begin, level)
+    if not manifest.segments:
+        return known
+    if level or manifest.history_begin:
+        # The chain begins behind it, with the batch that raises the level.
+        return unknown(manifest.end_offset, level)
+    for data in _batches(place, manifest, manifest.end_offset - 1):
+        known = extended(known, data)
+    return known
+
+
+def _batches(place: Place, manifest: Manifest, last_offset: int) -> Iterator[bytes]:
+    for segment in manifest.of_kind(RAW):
+        if segment.base_offset <= last_offset:
+            yield from read_segment(
+                place, segment, owner=(manifest.cluster_id, manifest.generation)
+            )
+
+
+class Claim(NamedTuple):
+    """Somebody's word of the log hash before ``end_offset``.
+
+    ``who``: for people; ``agrees`` None: nothing here says whether it is so.
+    """
+
+    end_offset: int
+    begin_offset: int
+    digest: str
+    who: str
+    agrees: bool | None
+    found: str = ""
+
+
+class Vouched(NamedTuple):
+    """What the bytes come to, and what was said of them.
+
+    ``end``: where the checked part of the export ends. ``first_known``: the offset from which on
+    the chain is known here; ``adopted``: who said its beginning, where that is not in the export.
+    ``claims``: of nodes, by offset; ``recorded`` progress records named a hash, ``wrong`` of them
+    are not so; ``unnamed``: the first that names none where others did, -1: none.
+    """
+
+    end: LogHash
+    first_known: int
+    adopted: str
+    claims: tuple[Claim, ...]
+    recorded: int
+    wrong: tuple[Claim, ...]
+    unnamed: int
+    manifest_agrees: bool | None
+
+
+def vouched(place: Place, manifest: Manifest, last_offset: int | None = None) -> Vouched:
+    """Make the chain anew of the raw segments up to ``last_offset``, which ends a batch, and hold
+    it against everything that was said of it.
+
+    One pass in one process. Raises CorruptExportError, ExportMismatchError, ExportError.
+    """
+    last = manifest.end_offset - 1 if last_offset is None else last_offset
+    making = _Chain(manifest)
+    for data in _batches(place, manifest, last):
+        if making.known.end_offset > last:
+            break
+        making.take(data)
+    return making.result(complete=last == manifest.end_offset - 1)
+
+
+class _Chain:
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        begin = manifest.history_begin
+        self.known = EMPTY if begin == 0 else unknown(begin, -1)
+        self._said: dict[int, list[StateHash]] = {}
+        for one in manifest.state_hashes:
+            if one.log_hash:
+                self._said.setdefault(one.offset + 1, []).append(one)
+        self._first_known, self._adopted = 0 if begin == 0 else -1, ""
+        self._claims: list[Claim] = []
+        self._recent: deque[LogHash] = deque(maxlen=CLAIM_BATCHES)
+        self._recorded, self._wrong, self._unnamed = 0, list[Claim](), -1
+        self._naming = False
+        self._compare()
+
+    def take(self, data: bytes) -> None:
+        """The next batch."""
+        (header,) = batch.headers(data, verify=False)
+        was = self.known
+        if not header.control:
+            self._look_at_progress(data, header)
+        self._recent.append(was)
+        self.known = extended(was, data)
+        if self.known.level < LOG_HASH or self.known.begin_offset != was.begin_offset:
+            self._naming = False
+        if (self.known.begin_offset, bool(self.known.digest)) != (
+            was.begin_offset,
+            bool(was.digest),
+        ):
+            self._first_known = self.known.begin_offset if self.known.digest else -1
+        self._compare()
+
+    def _compare(self) -> None:
+        """What nodes have said of this offset."""
+        said = self._said.get(self.known.end_offset, ())
+        if said and not self.known.digest:
+            # The log below is not here: what the first of them says is taken as the beginning.
+            one = said[0]
+            self.known = LogHash(
+                one.log_hash_begin_offset,
+                self.known.end_offset,
+                bytes.fromhex(one.log_hash),
+                max(self.known.level, LOG_HASH),
+            )
+            self._first_known, self._adopted = self.known.end_offset, one.describe()
+        digest = self.known.digest.hex()
+        for one in said:
+            agrees = (one.log_hash_begin_offset, one.log_hash) == (self.known.begin_offset, digest)
+            self._claims.append(
+                Claim(
+                    one.offset + 1,
+                    one.log_hash_begin_offset,
+                    one.log_hash,
+                    one.describe(),
+                    agrees,
+                    digest,
+                )
+            )
+
+    def _look_at_progress(self, data: bytes, header: batch.BatchHeader) -> None:
+        position = batch.records_position(data, header)
+        if int.from_bytes(data[position : position + 2], "big") != RecordType.PROGRESS:
+            return
+        for found in batch.records(data, header):
+            if found.type == RecordType.PROGRESS:
+                self._claimed(parse(found), header.base_offset)
+
+    def _claimed(self, message: Any, offset: int) -> None:
+        if not message.log_hash:
+            if self._naming and self._unnamed < 0:
+                self._unnamed = offset
+            return
+        self._naming = True
+        end = message.log_hash_end_offset
+        there = next(
+            (one for one in (self.known, *reversed(self._recent)) if one.end_offset == end), None
+        )
+        if there is None or not there.digest:
+            return
+        self._recorded += 1
+        if (there.begin_offset, there.digest) != (message.log_hash_begin_offset, message.log_hash):
+            self._wrong.append(
+                Claim(
+                    end,
+                    message.log_hash_begin_offset,
+                    message.log_hash.hex(),
+                    f"the progress record at offset {offset}",
+                    False,
+                    there.digest.hex(),
+                )
+            )
+
+    def result(self, *, complete: bool) -> Vouched:
+        """That was all. ``complete``: all that the manifest names."""
+        manifest, known = self._manifest, self.known
+        agrees = None
+        if complete and manifest.log_hash and known.digest and not self._adopted:
+            agrees = (manifest.log_hash, manifest.log_hash_begin_offset) == (
+                known.digest.hex(),
+                known.begin_offset,
+            )
+        return Vouched(
+            known,
+            self._first_known,
+            self._adopted,
+            tuple(self._claims),
+            self._recorded,
+            tuple(self._wrong),
+            self._unnamed,
+            agrees,
+        )
+
+
+def last_agreed(claims: Iterable[Claim]) -> dict[str, Claim]:
+    """Of each who vouches the furthest claim that is so: it covers everything below."""
+    best: dict[str, Claim] = {}
+    for claim in claims:
+        if claim.agrees:
+            best[claim.who] = claim
+    return best

@@ -1,0 +1,70 @@
+"""The log hash at every offset of the committed log, by the rules of
+``raftlog/metadata/log_hash.py`` read once more, from decoded records; and what progress records
+claim of it.
+
+Would catch: a tail that is hashed twice or not at all by a new leader, a chunk cut elsewhere that
+changes the hash, a chain that begins elsewhere on a node that began with a snapshot, a record that
+names the hash of what is not committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+from raftlog.metadata.log_hash import LogHash
+from raftlog.metadata.records import Record, RecordType
+from simulation.checks.api import CheckFailedError
+from simulation.checks.node_log import Logged
+
+FIRST_LEVEL = 8
+
+
+class LogHashes:
+    """Of the whole committed log, which it sees from offset 0 on."""
+
+    def __init__(self) -> None:
+        self._digest = self._seeded(0)
+        self._begin, self._level = 0, 0
+        self._at: dict[int, tuple[int, bytes] | None] = {0: None}
+        """End offset -> where the chain begins, and its digest; None below level 8."""
+        self.compared = self.recorded = 0
+        """Hashes that nodes had, and that the log has."""
+
+    @staticmethod
+    def _seeded(begin: int) -> bytes:
+        return hashlib.sha256(b"raftlog log hash 1\0" + struct.pack(">q", begin)).digest()
+
+    def append(self, logged: Logged, records: list[Record]) -> None:
+        """The next batch is committed. Raises CheckFailedError: it claims another hash."""
+        header = logged.header
+        for record in records:
+            message = record.message
+            if record.type == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
+                if 0 < self._level < FIRST_LEVEL <= message.feature_level:
+                    self._begin, self._digest = header.base_offset, self._seeded(header.base_offset)
+                self._level = message.feature_level
+            elif record.type == RecordType.PROGRESS and message.log_hash:
+                self._claimed(message, header.base_offset)
+        data = logged.data[header.position : header.position + header.size]
+        self._digest = hashlib.sha256(self._digest + data).digest()
+        told = self._level >= FIRST_LEVEL
+        self._at[header.end_offset] = (self._begin, self._digest) if told else None
+
+    def _claimed(self, message: object, offset: int) -> None:
+        begin, end = message.log_hash_begin_offset, message.log_hash_end_offset  # type: ignore[attr-defined]
+        digest = message.log_hash  # type: ignore[attr-defined]
+        if end > offset or self._at.get(end) != (begin, digest):
+            raise CheckFailedError(
+                f"the progress record at {offset} says that the log from {begin} to {end} has the"
+                f" hash {digest.hex()}; it is {self._at.get(end)}"
+            )
+        self.recorded += 1
+
+    def require(self, who: str, found: LogHash) -> None:
+        """A node's own hash is that of the committed log. Raises CheckFailedError."""
+        expected = self._at.get(found.end_offset)
+        said = (found.begin_offset, found.digest) if found.is_known else None
+        if said != expected:
+            raise CheckFailedError(f"{who} has the log hash {found}, it must be {expected}")
+        self.compared += 1
