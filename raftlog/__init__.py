@@ -1,4 +1,129 @@
-"""A replicated log of metadata records, and the shape of what is in it.
+"""raftlog: a metadata service that knows when a change is visible on every broker.
 
-Knows no controller and no broker.
+Applications use :class:`Client`, or :class:`AsyncClient` on an event loop::
+
+    import raftlog
+
+    with raftlog.connect("127.0.0.1:9092") as client:
+        client.topics.create("orders", partitions=6, acks="visible")
+
+The names below are imported when they are first used: nodes and commands need none of them.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raftlog import errors
+    from raftlog.library.async_client import AsyncClient
+    from raftlog.library.enums import (
+        AclOperation,
+        AclPermission,
+        AclResourceType,
+        BrokerState,
+        ConfigSource,
+        PatternType,
+        ReadMode,
+        ResourceType,
+    )
+    from raftlog.library.options import ClientOptions
+    from raftlog.library.values import (
+        Acl,
+        AclFilter,
+        Broker,
+        BrokerStatus,
+        Cluster,
+        ConfigEntry,
+        Feature,
+        FeatureUpdate,
+        NewTopic,
+        Partition,
+        QuorumInfo,
+        QuorumNode,
+        Topic,
+        Visibility,
+        Voter,
+    )
+    from raftlog.outcome import Acks, Token, WriteResult
+
+_FROM = {
+    "raftlog.library.async_client": ("AsyncClient",),
+    "raftlog.library.enums": (
+        "AclOperation",
+        "AclPermission",
+        "AclResourceType",
+        "BrokerState",
+        "ConfigSource",
+        "PatternType",
+        "ReadMode",
+        "ResourceType",
+    ),
+    "raftlog.library.options": ("ClientOptions",),
+    "raftlog.library.values": (
+        "Acl",
+        "AclFilter",
+        "Broker",
+        "BrokerStatus",
+        "Cluster",
+        "ConfigEntry",
+        "Feature",
+        "FeatureUpdate",
+        "NewTopic",
+        "Partition",
+        "QuorumInfo",
+        "QuorumNode",
+        "Topic",
+        "Visibility",
+        "Voter",
+    ),
+    "raftlog.outcome": ("Acks", "Token", "WriteResult"),
+}
+_HOME = {name: module for module, names in _FROM.items() for name in names}
+
+__all__ = [
+    "Acks",
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPermission",
+    "AclResourceType",
+    "AsyncClient",
+    "Broker",
+    "BrokerState",
+    "BrokerStatus",
+    "ClientOptions",
+    "Cluster",
+    "ConfigEntry",
+    "ConfigSource",
+    "Feature",
+    "FeatureUpdate",
+    "NewTopic",
+    "Partition",
+    "PatternType",
+    "QuorumInfo",
+    "QuorumNode",
+    "ReadMode",
+    "ResourceType",
+    "Token",
+    "Topic",
+    "Visibility",
+    "Voter",
+    "WriteResult",
+    "errors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("raftlog.errors")
+    if name not in _HOME:
+        raise AttributeError(f"module 'raftlog' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

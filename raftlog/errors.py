@@ -8,8 +8,12 @@ executed. A :class:`FatalError` stops the node: it must not acknowledge anything
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from raftlog.aliases import with_old_name
+
+if TYPE_CHECKING:
+    from raftlog.outcome import WriteResult
 
 
 class ErrorCode(IntEnum):
@@ -195,7 +199,28 @@ class ApiError(RaftlogError):
     ``field`` is the offending field, dotted from the request's top ("topics[0].name"), or empty.
     ``leader_id`` goes with NOT_CONTROLLER: who the active controller is, -1 if unknown.
     ``throttle_time_ms`` goes with THROTTLING_QUOTA_EXCEEDED: when to try again at the earliest.
+
+    Made with a code, it is of the class of that code; with ``outcome_unknown`` it is an
+    UnknownOutcomeError, whatever the code: who catches a class of a code may rely on it that
+    nothing was changed.
     """
+
+    write: WriteResult | None = None
+    """Where the items stand that were not refused, if the request had others."""
+
+    def __init_subclass__(cls, *, code: ErrorCode | None = None) -> None:
+        super().__init_subclass__()
+        if code is not None:
+            _CLASSES[code] = cls
+
+    def __new__(cls, *args: Any, outcome_unknown: bool = False, **named: Any) -> Self:
+        """Of the class that belongs to the code; subclasses have arguments of their own."""
+        kind: type[ApiError] = cls
+        if cls is ApiError:
+            code = args[0] if args else named.get("code")
+            kind = UnknownOutcomeError if outcome_unknown else _CLASSES.get(code, ApiError)
+        # Of a class below this one, so that __init__ runs.
+        return cast("Self", super().__new__(kind))
 
     def __init__(
         self,
@@ -215,10 +240,308 @@ class ApiError(RaftlogError):
         self.leader_id = leader_id
         self.throttle_time_ms = throttle_time_ms
 
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later as it is. It changed nothing so far."""
+        return not self.outcome_unknown and self.code in RETRIABLE
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args), self.__dict__
+
     def __str__(self) -> str:
         where = f" (field {self.field})" if self.field else ""
         unknown = "; the outcome is unknown" if self.outcome_unknown else ""
         return f"{code_name(self.code)}: {self.message}{where}{unknown}"
+
+
+def _again(kind: type[ApiError], args: tuple[Any, ...]) -> ApiError:
+    """An error that was pickled, without what its ``__dict__`` brings."""
+    error = RaftlogError.__new__(kind)
+    error.args = args
+    return error
+
+
+_CLASSES: dict[Any, type[ApiError]] = {}
+
+
+class UnknownOutcomeError(ApiError):
+    """The request may or may not have been executed; ``code`` says why nobody knows.
+
+    Do not take it for a refusal: read what is there before writing it again.
+    """
+
+
+class ItemsRefusedError(ApiError):
+    """Several items of one write were refused, each with its own error in ``errors``, in the order
+    of the request.
+
+    The items that were not refused are written. ``code`` and ``field`` are those of the first.
+    """
+
+    errors: list[ApiError]
+
+    def __str__(self) -> str:
+        # Each of several names its own code and field.
+        return self.message if len(self.errors) > 1 else super().__str__()
+
+
+class AcksNotReachedError(RaftlogError):
+    """The write stands, but was not as visible as asked when the time was over.
+
+    Do not write it again: ``result`` says where it is, and who has not applied it yet.
+    """
+
+    def __init__(self, asked: str, result: WriteResult) -> None:
+        super().__init__(asked, result)
+        self.asked = asked
+        self.result = result
+
+    def __str__(self) -> str:
+        brokers = ", ".join(map(str, self.result.waiting_for_brokers))
+        whom = f"; waiting for brokers {brokers}" if brokers else ""
+        return (
+            f"the write stands at offset {self.result.offset} ({self.result.reached}), but was not"
+            f" {self.asked} in time{whom}"
+        )
+
+
+class AuthorizationError(ApiError):
+    """No access control entry allows it, or one denies it. Nothing was done."""
+
+
+class UnknownServerError(ApiError, code=ErrorCode.UNKNOWN_SERVER_ERROR):
+    """A defect of the server, or an error code that this library does not know."""
+
+
+class OffsetOutOfRangeError(ApiError, code=ErrorCode.OFFSET_OUT_OF_RANGE):
+    """A consumer asks outside of the partition's log."""
+
+
+class CorruptMessageError(ApiError, code=ErrorCode.CORRUPT_MESSAGE):
+    """The fetched records do not match their checksum or layout."""
+
+
+class UnknownTopicOrPartitionError(ApiError, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+    """No such topic or partition."""
+
+
+class LeaderNotAvailableError(ApiError, code=ErrorCode.LEADER_NOT_AVAILABLE):
+    """The partition has no leader."""
+
+
+class NotLeaderOrFollowerError(ApiError, code=ErrorCode.NOT_LEADER_OR_FOLLOWER):
+    """Another broker leads the partition."""
+
+
+class RequestTimedOutError(ApiError, code=ErrorCode.REQUEST_TIMED_OUT):
+    """The deadline passed, and the request changed nothing."""
+
+
+class BrokerNotAvailableError(ApiError, code=ErrorCode.BROKER_NOT_AVAILABLE):
+    """The broker is starting or shutting down."""
+
+
+class MessageTooLargeError(ApiError, code=ErrorCode.MESSAGE_TOO_LARGE):
+    """The request, or what it would write, is too large."""
+
+
+class NetworkError(ApiError, code=ErrorCode.NETWORK_EXCEPTION):
+    """No connection, or it broke before the request left."""
+
+
+class InvalidTopicError(ApiError, code=ErrorCode.INVALID_TOPIC_EXCEPTION):
+    """The topic name is invalid."""
+
+
+class NotEnoughReplicasError(ApiError, code=ErrorCode.NOT_ENOUGH_REPLICAS):
+    """Produce: the ISR is smaller than `min.insync.replicas`."""
+
+
+class NotEnoughReplicasAfterAppendError(ApiError, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+    """Produce: the ISR became too small after the leader appended."""
+
+
+class InvalidRequiredAcksError(ApiError, code=ErrorCode.INVALID_REQUIRED_ACKS):
+    """Produce: `acks` is not -1, 0 or 1."""
+
+
+class TopicAuthorizationFailedError(AuthorizationError, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+    """No access control entry allows this on the topic, or one denies it."""
+
+
+class GroupAuthorizationFailedError(AuthorizationError, code=ErrorCode.GROUP_AUTHORIZATION_FAILED):
+    """The same about the configs of a group."""
+
+
+class ClusterAuthorizationFailedError(
+    AuthorizationError, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+):
+    """No access control entry allows the request, or one denies it."""
+
+
+class UnsupportedVersionError(ApiError, code=ErrorCode.UNSUPPORTED_VERSION):
+    """A feature level that the request needs, or that the broker must support, is missing."""
+
+
+class TopicAlreadyExistsError(ApiError, code=ErrorCode.TOPIC_ALREADY_EXISTS):
+    """A topic of this name exists."""
+
+
+class InvalidPartitionsError(ApiError, code=ErrorCode.INVALID_PARTITIONS):
+    """The number of partitions is invalid."""
+
+
+class InvalidReplicationFactorError(ApiError, code=ErrorCode.INVALID_REPLICATION_FACTOR):
+    """The replication factor is invalid, or exceeds the number of live brokers."""
+
+
+class InvalidReplicaAssignmentError(ApiError, code=ErrorCode.INVALID_REPLICA_ASSIGNMENT):
+    """The assignment of replicas is invalid."""
+
+
+class InvalidConfigError(ApiError, code=ErrorCode.INVALID_CONFIG):
+    """An unknown config key, or an invalid value."""
+
+
+class NotControllerError(ApiError, code=ErrorCode.NOT_CONTROLLER):
+    """The node that was asked is not the active controller."""
+
+
+class InvalidRequestError(ApiError, code=ErrorCode.INVALID_REQUEST):
+    """A field of the request is invalid, or beyond its limit."""
+
+
+class PolicyViolationError(ApiError, code=ErrorCode.POLICY_VIOLATION):
+    """The request needs more records or items than one batch may have."""
+
+
+class OutOfOrderSequenceNumberError(ApiError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+    """The sequence number is too far above the lowest one that is not finished."""
+
+
+class DuplicateSequenceNumberError(ApiError, code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+    """The client has declared this sequence number finished."""
+
+
+class KafkaStorageError(ApiError, code=ErrorCode.KAFKA_STORAGE_ERROR):
+    """Free space is below the reserve, or the replica is damaged and offline."""
+
+
+class SaslAuthenticationFailedError(ApiError, code=ErrorCode.SASL_AUTHENTICATION_FAILED):
+    """The call has no token where it needs one, or one that does not count."""
+
+
+class UnknownProducerIdError(ApiError, code=ErrorCode.UNKNOWN_PRODUCER_ID):
+    """The client id was never opened, or is closed."""
+
+
+class ListenerNotFoundError(ApiError, code=ErrorCode.LISTENER_NOT_FOUND):
+    """The partition's leader has no listener of the name that the client has come to."""
+
+
+class FencedLeaderEpochError(ApiError, code=ErrorCode.FENCED_LEADER_EPOCH):
+    """The epoch of the sender is over."""
+
+
+class UnknownLeaderEpochError(ApiError, code=ErrorCode.UNKNOWN_LEADER_EPOCH):
+    """The epoch of the sender is newer than what this node knows, or is not proven."""
+
+
+class OffsetNotAvailableError(ApiError, code=ErrorCode.OFFSET_NOT_AVAILABLE):
+    """The partition's new leader does not know its high watermark yet."""
+
+
+class PreferredLeaderNotAvailableError(ApiError, code=ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE):
+    """ElectLeaders: the preferred replica cannot lead."""
+
+
+class EligibleLeadersNotAvailableError(ApiError, code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE):
+    """ElectLeaders: no replica can lead."""
+
+
+class ElectionNotNeededError(ApiError, code=ErrorCode.ELECTION_NOT_NEEDED):
+    """ElectLeaders: the partition has the leader that it should have."""
+
+
+class NoReassignmentInProgressError(ApiError, code=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS):
+    """There is no reassignment to cancel."""
+
+
+class InvalidRecordError(ApiError, code=ErrorCode.INVALID_RECORD):
+    """Produce: a record is missing or malformed."""
+
+
+class ThrottlingQuotaExceededError(ApiError, code=ErrorCode.THROTTLING_QUOTA_EXCEEDED):
+    """No room: a queue is full."""
+
+
+class ResourceNotFoundError(ApiError, code=ErrorCode.RESOURCE_NOT_FOUND):
+    """What is to be deleted does not exist."""
+
+
+class InvalidUpdateVersionError(ApiError, code=ErrorCode.INVALID_UPDATE_VERSION):
+    """A compare-and-set failed, or something prevents the feature level."""
+
+
+class UnknownTopicIdError(ApiError, code=ErrorCode.UNKNOWN_TOPIC_ID):
+    """No topic has this id."""
+
+
+class BrokerIdNotRegisteredError(ApiError, code=ErrorCode.BROKER_ID_NOT_REGISTERED):
+    """No broker is registered under this id."""
+
+
+class InconsistentClusterIdError(ApiError, code=ErrorCode.INCONSISTENT_CLUSTER_ID):
+    """The request is for another cluster."""
+
+
+class DuplicateVoterError(ApiError, code=ErrorCode.DUPLICATE_VOTER):
+    """The voter set already has this voter."""
+
+
+class VoterNotFoundError(ApiError, code=ErrorCode.VOTER_NOT_FOUND):
+    """The voter set does not have this voter."""
+
+
+class InconsistentGenerationError(ApiError, code=ErrorCode.INCONSISTENT_GENERATION):
+    """The token, client id or fetch belongs to another generation of the log."""
+
+
+class BrokerFencedError(ApiError, code=ErrorCode.BROKER_FENCED):
+    """The broker is fenced and serves nothing new; ask another one."""
+
+
+class LaoUnknownError(ApiError, code=ErrorCode.LAO_UNKNOWN):
+    """A repeatable read: the deadline passed before the broker knew LAO."""
+
+
+class NoReadLeaseError(ApiError, code=ErrorCode.NO_READ_LEASE):
+    """A strict read: the deadline passed before the broker had a lease."""
+
+
+RETRIABLE = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.BROKER_FENCED,
+        ErrorCode.LAO_UNKNOWN,
+        ErrorCode.NO_READ_LEASE,
+    }
+)
+"""Codes that are about the moment and not about the request."""
 
 
 class FatalError(RaftlogError):

@@ -17,7 +17,7 @@ PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_
 FLOORS: dict[str, str] = {
     "contracts": (
         """
-        raftlog.wire raftlog.build raftlog.errors raftlog.aliases raftlog.plural raftlog.printable raftlog.safe_console
+        raftlog.wire raftlog.build raftlog.errors raftlog.outcome raftlog.aliases raftlog.plural raftlog.printable raftlog.safe_console
         raftlog.logger raftlog.runtime raftlog.resource_limits raftlog.memory_bounds raftlog.limits raftlog.endpoint raftlog.durable
         raftlog.fair_queue raftlog.shares raftlog.voter raftlog.batch raftlog.config_writes raftlog.deadline raftlog.deadline_timer
         raftlog.step_tracer raftlog.identity raftlog.access raftlog.principals raftlog.key_file
@@ -45,7 +45,12 @@ FLOORS: dict[str, str] = {
     """
     ),
     "services": "controller.service broker.service",
-    "commands": "raftlog.cli raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli",
+    "commands and library": (
+        """
+        raftlog raftlog.library
+        raftlog.cli raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli
+    """
+    ),
     "replay": (
         """
         replay replay.audit replay.lag replay.outages replay.churn replay.views replay.streaming replay.jobs replay.report
@@ -78,6 +83,8 @@ class Arrow(NamedTuple):
 
 def room_of(module: str) -> str | None:
     names = [module, *(module.rsplit(".", count)[0] for count in range(1, module.count(".") + 1))]
+    # The front door is a room of its own: what is behind it has others.
+    names = [name for name in names if name == module or name != "raftlog"]
     return next((name for name in names if name in FLOOR_OF), None)
 
 

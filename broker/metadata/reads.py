@@ -179,7 +179,8 @@ def _config_result(
         check_item(refused, index)
         configs = _configs(image, f"resources[{index}]", resource)
     except ApiError as error:
-        result.error_code, result.error_message = error.code, str(error)
+        result.error_code, result.error_message = error.code, error.message
+        result.field = error.field
     else:
         result.configs.extend(configs)
     return result

@@ -28,7 +28,7 @@ from raftlog.cli.writes import (
     write,
     written,
 )
-from raftlog.errors import ConfigError, ErrorCode
+from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -190,7 +190,7 @@ def describe(
     )
     (result,) = response.describe_configs.results
     if result.error_code != ErrorCode.NONE:
-        raise FailedError(result.error_message, Exit.REFUSED)
+        raise ApiError(ErrorCode(result.error_code), result.error_message, field=result.field)
     rows = [
         (one.name, one.value, SOURCES.get(one.config_source, str(one.config_source)))
         for one in result.configs

@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ApiError, ErrorCode, ItemsRefusedError
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -22,7 +22,7 @@ _NO_REFUSAL = frozenset({ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED})
 _NAMED_MAX = 10
 
 
-class RefusedItemsError(ApiError):
+class RefusedItemsError(ItemsRefusedError):
     """At least one item of a write was refused.
 
     The items that were not are written: ``response.write`` says where.

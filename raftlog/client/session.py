@@ -57,6 +57,10 @@ Attempt = Callable[
 Never twice by itself, unless the first one was refused by the one who got it."""
 
 
+class NoSessionError(ApiError):
+    """No client could be opened for numbered writes. Nothing of the write itself was sent."""
+
+
 class Session:
     """Writes that are executed exactly once, over a client of controllers or brokers:
     ``client.session()``.
@@ -250,7 +254,7 @@ class Session:
             return self._client
         except ApiError as error:
             # Nothing of the write itself was sent.
-            raise ApiError(
+            raise NoSessionError(
                 error.code, f"opening a client: {error.message}", field=error.field
             ) from error
         finally:

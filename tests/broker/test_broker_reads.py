@@ -181,8 +181,8 @@ def test_bad_resources_fail_one_by_one_naming_the_field() -> None:
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NONE,
     ]
-    assert "resources[1].resource_type" in results[1].error_message
-    assert "resources[2].resource_name" in results[2].error_message
+    assert "resources[1].resource_type" in results[1].field
+    assert "resources[2].resource_name" in results[2].field
     assert not results[0].configs
 
 

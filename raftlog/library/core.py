@@ -1,0 +1,164 @@
+"""What all calls of one client share: its connections, its numbered writes, and what becomes of an
+answer. Lives on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from raftlog.client.broker_client import BrokerClient
+from raftlog.client.refused import RefusedItemsError
+from raftlog.client.session import NoSessionError
+from raftlog.client.throttling import pause_after
+from raftlog.errors import (
+    AcksNotReachedError,
+    ApiError,
+    ErrorCode,
+    ItemsRefusedError,
+    UnknownOutcomeError,
+)
+from raftlog.library.options import Options, positive
+from raftlog.library.wire import acks_to_wire, mode_to_wire, write_result
+from raftlog.logger import get_logger
+from raftlog.outcome import WriteResult
+from raftlog.transport.api import Transport, TransportLimits
+from raftlog.transport.dialing import Backoff
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+CLOSE_TIMEOUT_S = 1.0
+"""A cluster that does not answer forgets the client by itself: nobody waits long for it."""
+_PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
+_NO_NUMBERS = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
+"""A cluster at an old level, a principal that may not open clients."""
+
+
+class Core:
+    """Made on the running event loop."""
+
+    def __init__(self, options: Options, transport: Transport) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.options = options
+        self.transport = transport
+        self.rng = random.Random()
+        self.brokers = BrokerClient(
+            transport, options.bootstrap, rng=self.rng, cluster_id=options.cluster_id
+        )
+        self._session = self.brokers.session(options.client_id)
+        self._numbered = options.exactly_once is not False
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the next write is executed exactly once, as far as is known."""
+        return self._numbered
+
+    async def read(
+        self, body: Message, read: str | None = None, timeout_s: float | None = None
+    ) -> broker_pb2.BrokerResponse:
+        """One read, from whichever broker answers until the time is over."""
+        mode = mode_to_wire(read or self.options.read)
+        return await self._until_answered(
+            lambda left_s: self.brokers.read(body, mode=mode, timeout_s=left_s), timeout_s
+        )
+
+    async def ask_controller(
+        self, body: Message, timeout_s: float | None = None
+    ) -> controller_pb2.ControllerResponse:
+        """A question to the active controller, or a write that is only to be validated."""
+        return await self._until_answered(
+            lambda left_s: self.brokers.write(body, timeout_s=left_s), timeout_s
+        )
+
+    async def write(
+        self, body: Message, acks: str | None = None, timeout_s: float | None = None
+    ) -> tuple[WriteResult, controller_pb2.ControllerResponse]:
+        """One write: where it stands, and the answer.
+
+        Raises the error of the one item that was refused, or ItemsRefusedError.
+        """
+        asked = acks or self.options.acks
+        try:
+            if getattr(body, "validate_only", False):
+                response = await self.ask_controller(body, timeout_s)
+            else:
+                response = await self._send(body, asked, self._timeout_s(timeout_s))
+        except RefusedItemsError as error:
+            raise _refusal(error.errors, write_result(error.response)) from None
+        result = write_result(response)
+        if result.token is not None and response.write.reached < acks_to_wire(asked):
+            raise AcksNotReachedError(str(asked), result)
+        return result, response
+
+    async def _send(
+        self, body: Message, acks: str, timeout_s: float
+    ) -> controller_pb2.ControllerResponse:
+        how: Any = {
+            "acks": acks_to_wire(acks),
+            "timeout_s": timeout_s,
+            "principal": self.options.principal,
+        }
+        if self._numbered:
+            try:
+                return await self._session.write(body, **how)
+            except NoSessionError as error:
+                if self.options.exactly_once or error.code not in _NO_NUMBERS:
+                    raise ApiError(error.code, error.message, field=error.field) from error
+                log.info("writes are not numbered from now on", reason=str(error))
+                self._numbered = False
+        return await self.brokers.write(body, **how)
+
+    def _timeout_s(self, given: float | None) -> float:
+        return self.options.timeout_s if given is None else positive(given)
+
+    async def _until_answered(
+        self, attempt: Callable[[float], Awaitable[T]], timeout_s: float | None
+    ) -> T:
+        """What changes nothing is asked again until there is an answer or the time is over."""
+        deadline = self._loop.time() + self._timeout_s(timeout_s)
+        pauses = Backoff(_PAUSES, self.rng)
+        while True:
+            try:
+                return await attempt(max(0.001, deadline - self._loop.time()))
+            except UnknownOutcomeError as error:
+                # Of a question nothing can be unknown but the answer.
+                failed = ApiError(error.code, error.message, field=error.field)
+                cause: ApiError = error
+            except ApiError as error:
+                failed = cause = error
+            pause_s = pause_after(failed, pauses.next_s())
+            if not failed.retriable or self._loop.time() + pause_s >= deadline:
+                raise failed from (None if failed is cause else cause)
+            await asyncio.sleep(pause_s)
+
+    async def close(self) -> None:
+        """End everything. The cluster is told that the numbered writes are over, if it can be."""
+        try:
+            await self._session.close(CLOSE_TIMEOUT_S)
+        except ApiError as error:
+            log.debug("the session was not closed", reason=str(error))
+        finally:
+            self.brokers.close()
+            await self.transport.close()
+
+
+def _refusal(errors: Sequence[ApiError], written: WriteResult) -> ApiError:
+    """One error of all items that were refused, and where the others are."""
+    error = errors[0]
+    if len(errors) > 1:
+        several = ItemsRefusedError(
+            error.code,
+            f"{len(errors)} items were refused: " + "; ".join(map(str, errors)),
+            field=error.field,
+        )
+        several.errors = list(errors)
+        error = several
+    error.write = written if written.token is not None else None
+    return error

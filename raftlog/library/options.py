@@ -1,0 +1,163 @@
+"""What a client is told when it is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from raftlog.endpoint import parse_endpoint
+from raftlog.errors import ConfigError
+from raftlog.library.enums import AcksLike, ReadModeLike
+from raftlog.library.wire import acks_to_wire, mode_to_wire
+from raftlog.transport.tls import ClientTls, TlsConfig, TlsTrust
+from raftlog.transport.token_source import TokenSource, token_file
+
+Addresses = str | Sequence[str]
+"""``host:port``, several of them with commas between, or in a list."""
+PathLike = str | os.PathLike[str]
+BROKERS_VARIABLE, CONTROLLERS_VARIABLE = "RAFTLOG_BOOTSTRAP_SERVER", "RAFTLOG_BOOTSTRAP_CONTROLLER"
+
+
+class ClientOptions(TypedDict, total=False):
+    """Keyword arguments of ``Client``, ``AsyncClient`` and ``connect``."""
+
+    controllers: Addresses
+    """Of ``quorum.describe`` alone, which asks the controllers themselves."""
+    client_id: str
+    """A name for people: the cluster keeps it with the client's numbered writes."""
+    cluster_id: str
+    """Requests that reach another cluster are refused. Empty: any cluster."""
+    acks: AcksLike
+    """When writes return: "committed" (default), "acknowledged" or "visible"."""
+    read: ReadModeLike
+    """What reads show: "repeatable" (default), "latest" or "strict"."""
+    timeout_s: float
+    """For the whole of each call, all attempts included. Default: 10."""
+    exactly_once: bool | None
+    """Number the writes, so that they are retried across failovers and executed once. None
+    (default): where the cluster allows it. True: fail where it does not. False: never."""
+    principal: str
+    """Who writes, for audits, where the cluster has no other proof of it."""
+    tls_ca_file: PathLike
+    """PEM: the authority of the servers' certificates. Without it nothing is encrypted."""
+    tls_certificate_file: PathLike
+    """PEM: this client's own certificate, with ``tls_key_file``."""
+    tls_key_file: PathLike
+    token: str | TokenSource
+    """A bearer token, or a function (a coroutine function, too) that gives the next one."""
+    token_file: PathLike
+    """A file with the token; it is read for each connection, so that it can be renewed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The same, checked."""
+
+    bootstrap: tuple[str, ...]
+    controllers: tuple[str, ...] = ()
+    client_id: str = ""
+    cluster_id: str = ""
+    acks: str = "committed"
+    read: str = "repeatable"
+    timeout_s: float = 10.0
+    exactly_once: bool | None = None
+    principal: str = ""
+    tls: ClientTls | None = None
+    token: TokenSource | None = None
+
+    @classmethod
+    def of(cls, bootstrap: Addresses, given: ClientOptions) -> Options:
+        """Raises ConfigError, or TypeError for an option that there is not."""
+        unknown = sorted(given.keys() - ClientOptions.__annotations__.keys())
+        if unknown:
+            known = ", ".join(ClientOptions.__annotations__)
+            raise TypeError(f"there is no option {', '.join(unknown)}; there are: {known}")
+        brokers = _addresses(bootstrap, "bootstrap", BROKERS_VARIABLE)
+        if not brokers:
+            raise ConfigError(
+                "no broker is named: give host:port of one or more, or set"
+                f" {BROKERS_VARIABLE} (`scripts/quorum env` prints it)"
+            )
+        acks, read = given.get("acks", "committed"), given.get("read", "repeatable")
+        timeout_s = given.get("timeout_s", 10.0)
+        try:
+            acks_to_wire(acks)
+            mode_to_wire(read)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        tls, token = _security(given)
+        return cls(
+            bootstrap=brokers,
+            controllers=_addresses(
+                given.get("controllers", ""), "controllers", CONTROLLERS_VARIABLE
+            ),
+            client_id=given.get("client_id", ""),
+            cluster_id=given.get("cluster_id", ""),
+            acks=acks,
+            read=read,
+            timeout_s=positive(timeout_s),
+            exactly_once=given.get("exactly_once"),
+            principal=given.get("principal", ""),
+            tls=tls,
+            token=token,
+        )
+
+
+def positive(timeout_s: float) -> float:
+    """A timeout that can be kept. Raises ConfigError."""
+    if not 0 < timeout_s <= 86_400:
+        raise ConfigError(f"timeout_s={timeout_s}: it is more than 0 and at most a day")
+    return timeout_s
+
+
+def _addresses(given: Addresses, what: str, variable: str) -> tuple[str, ...]:
+    parts = given.split(",") if isinstance(given, str) else list(given)
+    if not any(part.strip() for part in parts):
+        parts = os.environ.get(variable, "").split(",")
+    try:
+        return tuple(parse_endpoint(part.strip()).address for part in parts if part.strip())
+    except ValueError as error:
+        raise ConfigError(f"{what}: {error}") from None
+
+
+def _security(given: ClientOptions) -> tuple[ClientTls | None, TokenSource | None]:
+    """Raises ConfigError for what does not go together, and for files that cannot be read."""
+    token = _token(given)
+    ca, certificate, key = (
+        given.get("tls_ca_file"),
+        given.get("tls_certificate_file"),
+        given.get("tls_key_file"),
+    )
+    if ca is None and certificate is None and key is None and token is None:
+        from raftlog.cli.client_security import security_of_environment
+
+        return security_of_environment()
+    if ca is None:
+        raise ConfigError(
+            "tls_ca_file is missing: certificates and tokens are shown to servers only that prove"
+            " who they are"
+        )
+    tls: ClientTls
+    if certificate is not None and key is not None:
+        tls = TlsConfig(Path(certificate), Path(key), Path(ca))
+    elif certificate is None and key is None:
+        tls = TlsTrust(Path(ca))
+    else:
+        raise ConfigError("tls_certificate_file and tls_key_file go together")
+    tls.channel_credentials()
+    return tls, token
+
+
+def _token(given: ClientOptions) -> TokenSource | None:
+    path, token = given.get("token_file"), given.get("token")
+    if path is not None and token is not None:
+        raise ConfigError("token and token_file: give one of them")
+    if path is not None:
+        return token_file(Path(path))
+    if isinstance(token, str):
+        value = token
+        return lambda: value
+    return token

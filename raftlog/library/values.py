@@ -1,0 +1,212 @@
+"""What calls take and give: plain, immutable, comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from raftlog.library.enums import (
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    BrokerState,
+    ConfigSource,
+    PatternType,
+)
+from raftlog.outcome import WriteResult
+
+ConfigValue = str | int | float | bool
+"""Configs are text on the wire; numbers and truth values are written as Kafka writes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created.
+
+    ``assignments``: the replicas of each partition, the preferred leader first, instead of two
+    numbers.
+    """
+
+    name: str
+    partitions: int = -1
+    """-1: the cluster's default."""
+    replication_factor: int = -1
+    """-1: the cluster's default."""
+    configs: Mapping[str, ConfigValue] = field(default_factory=dict)
+    assignments: Sequence[Sequence[int]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition. The in-sync replicas are known to its leader alone (KIP-24)."""
+
+    index: int
+    leader: int | None
+    """The broker that leads; None: none that this client could reach."""
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic. ``id`` is never that of another one, also not of one with the same name."""
+
+    name: str
+    id: str
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """The value of one key, and where it comes from."""
+
+    name: str
+    value: str
+    source: ConfigSource
+    is_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A registered broker, and where this client reaches it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+    epoch: int
+    fenced: bool
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """A broker as the active controller sees it."""
+
+    id: int
+    epoch: int
+    state: BrokerState
+    address: str
+    rack: str | None
+    applied_offset: int | None
+    """The last offset that it has applied; None: it has not told this controller yet."""
+    last_contact_age_ms: int | None
+    leader_count: int
+    replica_count: int
+    reason: str
+    """What brought it into its state, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """How far writes are visible, and who holds that back."""
+
+    high_watermark: int
+    """Exclusive: everything below is committed."""
+    lowest_acknowledged_offset: int | None
+    """Inclusive: every unfenced broker has applied it; None: not known now."""
+    unknown_reason: str
+    held_back_by: tuple[int, ...]
+    held_back_ms: int
+    brokers: tuple[BrokerStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster as a broker shows it."""
+
+    id: str
+    controller_id: int | None
+    brokers: tuple[Broker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature level: what the cluster uses, and what the broker that answers could."""
+
+    name: str
+    finalized_level: int
+    """0: none."""
+    min_supported: int
+    max_supported: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
+    """An accepted change of levels. ``warnings``: what it gives up, for people."""
+
+    write: WriteResult
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A voter of the quorum. Progress is known to the leader alone."""
+
+    id: int
+    directory_id: str
+    address: str
+    log_end_offset: int | None
+    last_caught_up_age_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumNode:
+    """What one controller says of itself; ``failure``: why it says nothing, empty if it does."""
+
+    address: str
+    id: int | None
+    role: str
+    leader_epoch: int | None
+    log_end_offset: int | None
+    high_watermark: int | None
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumInfo:
+    """The quorum, asked node by node: it needs no leader."""
+
+    leader_id: int | None
+    leader_epoch: int | None
+    high_watermark: int | None
+    voters: tuple[Voter, ...]
+    observers: tuple[Voter, ...]
+    nodes: tuple[QuorumNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One access control entry: what a principal may or may not do."""
+
+    principal: str
+    """``User:alice``, or ``User:*`` for everybody."""
+    operation: AclOperation
+    resource_type: AclResourceType
+    resource_name: str
+    pattern_type: PatternType = PatternType.LITERAL
+    permission: AclPermission = AclPermission.ALLOW
+    host: str = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Chooses entries: those that match all that is given."""
+
+    principal: str | None = None
+    operation: AclOperation = AclOperation.ANY
+    resource_type: AclResourceType = AclResourceType.ANY
+    resource_name: str | None = None
+    pattern_type: PatternType = PatternType.ANY
+    permission: AclPermission = AclPermission.ANY
+    host: str | None = None
+
+
+def config_text(value: ConfigValue) -> str:
+    """A value as it goes over the wire."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

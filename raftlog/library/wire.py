@@ -1,0 +1,225 @@
+"""Between the library's values and the messages of the contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.library.enums import (
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    BrokerState,
+    ConfigSource,
+    PatternType,
+    ReadMode,
+)
+from raftlog.library.values import (
+    Acl,
+    AclFilter,
+    Broker,
+    BrokerStatus,
+    ConfigEntry,
+    NewTopic,
+    Partition,
+    Topic,
+    Visibility,
+    config_text,
+)
+from raftlog.outcome import Acks, Token, WriteResult
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+_ACKS = {
+    Acks.COMMITTED: common_pb2.ACKS_COMMITTED,
+    Acks.ACKNOWLEDGED: common_pb2.ACKS_ACKNOWLEDGED,
+    Acks.VISIBLE: common_pb2.ACKS_VISIBLE,
+}
+_LEVELS = {number: level for level, number in _ACKS.items()}
+_MODES = {
+    ReadMode.REPEATABLE: broker_pb2.REPEATABLE,
+    ReadMode.LATEST: broker_pb2.LATEST,
+    ReadMode.STRICT: broker_pb2.STRICT,
+}
+
+
+def acks_to_wire(acks: str) -> common_pb2.Acks:
+    """Raises ValueError, which names the levels."""
+    return _ACKS[_member(Acks, acks, "acks")]
+
+
+def mode_to_wire(mode: str) -> broker_pb2.ReadMode:
+    """Raises ValueError, which names the modes."""
+    return _MODES[_member(ReadMode, mode, "read")]
+
+
+def _member(kind: Any, value: str, what: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{what}={value!r}: it is one of {', '.join(kind)}") from None
+
+
+def token_from_wire(token: common_pb2.MetadataToken) -> Token:
+    """A position in the log."""
+    return Token(token.generation, token.epoch, token.offset)
+
+
+def token_to_wire(token: Token) -> common_pb2.MetadataToken:
+    """The same on the wire."""
+    return common_pb2.MetadataToken(
+        generation=token.generation, epoch=token.epoch, offset=token.offset
+    )
+
+
+def write_result(response: controller_pb2.ControllerResponse) -> WriteResult:
+    """Where a write stands."""
+    if not response.HasField("write"):
+        return WriteResult(None, None)
+    write = response.write
+    return WriteResult(
+        token_from_wire(write.token),
+        _LEVELS.get(write.reached, Acks.COMMITTED),
+        tuple(write.waiting_for_brokers),
+        write.duplicate,
+    )
+
+
+def item_error(code: int, message: str, field: str) -> ApiError | None:
+    """The error of a result that has no message of its own for it."""
+    if code == ErrorCode.NONE:
+        return None
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        known, message = ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}: {message}"
+    return ApiError(known, message, field=field)
+
+
+def new_topic(topic: NewTopic) -> controller_pb2.CreatableTopic:
+    """A topic to be created."""
+    return controller_pb2.CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[
+            controller_pb2.CreatableReplicaAssignment(partition_index=index, broker_ids=ids)
+            for index, ids in enumerate(topic.assignments)
+        ],
+        configs=[
+            controller_pb2.ConfigEntry(name=name, value=config_text(value))
+            for name, value in topic.configs.items()
+        ],
+    )
+
+
+def topic_from_wire(topic: broker_pb2.MetadataTopic) -> Topic:
+    """A topic as a broker shows it."""
+    return Topic(
+        topic.name,
+        topic.topic_id.hex(),
+        tuple(
+            Partition(
+                one.partition_index,
+                known(one.leader_id),
+                one.leader_epoch,
+                tuple(one.replica_nodes),
+                tuple(one.offline_replicas),
+            )
+            for one in topic.partitions
+        ),
+    )
+
+
+def config_from_wire(config: broker_pb2.DescribedConfig) -> ConfigEntry:
+    """One key of a resource."""
+    return ConfigEntry(
+        config.name, config.value, ConfigSource(config.config_source), config.is_default
+    )
+
+
+def broker_from_wire(broker: broker_pb2.DescribeClusterBroker) -> Broker:
+    """A broker as another one shows it."""
+    return Broker(
+        broker.broker_id,
+        broker.host,
+        broker.port,
+        broker.rack or None,
+        broker.broker_epoch,
+        broker.is_fenced,
+    )
+
+
+def visibility_from_wire(answer: controller_pb2.DescribeBrokersResponse) -> Visibility:
+    """The brokers as the controller sees them."""
+    return Visibility(
+        answer.high_watermark,
+        known(answer.lowest_acknowledged_offset),
+        answer.lao_unknown_reason,
+        tuple(answer.held_back_by),
+        answer.held_back_ms,
+        tuple(
+            BrokerStatus(
+                one.broker_id,
+                one.broker_epoch,
+                BrokerState(one.state),
+                one.endpoint,
+                one.rack or None,
+                known(one.applied_offset),
+                known(one.last_contact_age_ms),
+                one.leader_count,
+                one.replica_count,
+                one.reason,
+            )
+            for one in answer.brokers
+        ),
+    )
+
+
+def acl_to_wire(acl: Acl) -> controller_pb2.AccessControlEntry:
+    """An entry to be created."""
+    return controller_pb2.AccessControlEntry(
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
+
+
+def acls_from_wire(entries: Iterable[controller_pb2.AccessControlEntry]) -> tuple[Acl, ...]:
+    """Entries as the cluster has them."""
+    return tuple(
+        Acl(
+            one.principal,
+            AclOperation(one.operation),
+            AclResourceType(one.resource_type),
+            one.resource_name,
+            PatternType(one.pattern_type),
+            AclPermission(one.permission_type),
+            one.host,
+        )
+        for one in entries
+    )
+
+
+def filter_to_wire(chosen: AclFilter) -> controller_pb2.AccessControlEntryFilter:
+    """What chooses entries."""
+    return controller_pb2.AccessControlEntryFilter(
+        resource_type=chosen.resource_type,
+        resource_name=chosen.resource_name,
+        pattern_type=chosen.pattern_type,
+        principal=chosen.principal,
+        host=chosen.host,
+        operation=chosen.operation,
+        permission_type=chosen.permission,
+    )
+
+
+def known(number: int) -> int | None:
+    """A number, of which -1 says that it is not known."""
+    return None if number < 0 else number

@@ -1,0 +1,64 @@
+"""What a write comes to, for applications: where it stands, and how far it is visible."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+_TOKEN = re.compile(r"(\d{1,19})\.(\d{1,10})\.(-?\d{1,19})")
+
+
+class Acks(StrEnum):
+    """When a write returns. Each level includes the ones above it."""
+
+    COMMITTED = "committed"
+    """A majority of the controllers has it on disk: it is never lost."""
+    ACKNOWLEDGED = "acknowledged"
+    """Every unfenced broker has applied it: *latest* reads show it there."""
+    VISIBLE = "visible"
+    """Every unfenced broker knows that: *repeatable* reads show it there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A position in the metadata log: a read at it shows that state or a later one.
+
+    ``str(token)`` goes to another process, in a header or a queue; :meth:`parse` takes it there.
+    """
+
+    generation: int
+    epoch: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.generation}.{self.epoch}.{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """The token of its text. Raises ValueError."""
+        found = _TOKEN.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text[:80]!r} is no token: it looks like 0.3.1042")
+        return cls(*map(int, found.groups()))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """What became of a write that was accepted.
+
+    ``token`` is where it stands in the log; None: there was nothing to write, or it was only
+    validated. ``duplicate``: an earlier attempt of this very write was the one that was executed.
+    """
+
+    token: Token | None
+    reached: Acks | None
+    """The level of visibility reached; None: nothing was written."""
+    waiting_for_brokers: tuple[int, ...] = ()
+    """With ``errors.AcksNotReachedError``: some of those that have not applied it yet."""
+    duplicate: bool = False
+
+    @property
+    def offset(self) -> int | None:
+        """Of the write's last record."""
+        return self.token.offset if self.token is not None else None

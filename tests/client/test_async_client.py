@@ -1,0 +1,339 @@
+"""``raftlog.AsyncClient`` over a scripted broker: what it sends, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+from client_world import World, refuses, silent, simulate
+
+import raftlog
+from raftlog import errors
+from raftlog.errors import ErrorCode
+from raftlog.transport.api import Transport
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+
+class Scripted:
+    """A broker that accepts every write, but for what a test sets."""
+
+    def __init__(self) -> None:
+        self.writes: list[rpc.ControllerRequest] = []
+        self.reads: list[pb.BrokerRequest] = []
+        self.body: dict[str, Any] = {}
+        self.reached = common_pb2.ACKS_VISIBLE
+        self.opening: ErrorCode = ErrorCode.NONE
+        self.refusals: list[ErrorCode] = []
+        self.offset = 40
+
+    def __call__(self, request: pb.BrokerRequest) -> pb.BrokerResponse | None:
+        if not request.HasField("write"):
+            return self.read(request)
+        write = request.write
+        if write.HasField("open_client"):
+            if self.opening:
+                return pb.BrokerResponse(write=refuses(self.opening)(write))
+            opened = rpc.OpenClientResponse(client_id=7)
+            return pb.BrokerResponse(
+                write=rpc.ControllerResponse(open_client=opened, write=self.result())
+            )
+        if write.HasField("close_client"):
+            return pb.BrokerResponse(write=rpc.ControllerResponse(write=self.result()))
+        copy = rpc.ControllerRequest()
+        copy.CopyFrom(write)
+        self.writes.append(copy)
+        response = rpc.ControllerResponse(**self.body)
+        if not getattr(getattr(write, str(write.WhichOneof("body"))), "validate_only", False):
+            response.write.CopyFrom(self.result())
+        return pb.BrokerResponse(write=response)
+
+    def read(self, request: pb.BrokerRequest) -> pb.BrokerResponse:
+        copy = pb.BrokerRequest()
+        copy.CopyFrom(request)
+        self.reads.append(copy)
+        if self.refusals:
+            return pb.BrokerResponse(error=common_pb2.Error(error_code=self.refusals.pop(0)))
+        token = common_pb2.MetadataToken(epoch=1, offset=self.offset)
+        topic = pb.MetadataTopic(name="t", topic_id=b"\1" * 16)
+        topic.partitions.add(partition_index=0, leader_id=-1, replica_nodes=[4, 5])
+        return pb.BrokerResponse(token=token, metadata=pb.MetadataResponse(topics=[topic]))
+
+    def result(self) -> common_pb2.WriteResult:
+        self.offset += 1
+        return common_pb2.WriteResult(
+            token=common_pb2.MetadataToken(epoch=1, offset=self.offset),
+            reached=self.reached,
+            waiting_for_brokers=[3],
+        )
+
+
+class SimClient(raftlog.AsyncClient):
+    """On the network of a test."""
+
+    world: World
+
+    def _transport(self) -> Transport:
+        return self.world.transport
+
+
+def client_of(world: World, **options: Any) -> SimClient:
+    client = SimClient("a:1", **options)
+    client.world = world
+    return client
+
+
+async def failure(awaitable: Awaitable[object]) -> Any:
+    with pytest.raises(errors.RaftlogError) as error:
+        await awaitable
+    return error.value
+
+
+def refused(*errors_: tuple[str, ErrorCode]) -> dict[str, Any]:
+    results = [
+        rpc.CreatableTopicResult(
+            name=name,
+            error=common_pb2.Error(
+                error_code=code, error_message=f"no {name}", field=f"topics[{i}]"
+            ),
+        )
+        for i, (name, code) in enumerate(errors_)
+    ]
+    return {"create_topics": rpc.CreateTopicsResponse(topics=results)}
+
+
+EXISTS, NONE = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE
+
+
+def test_one_refused_item_raises_its_own_error() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        await world.broker("a", broker)
+        async with client_of(world) as client:
+            broker.body = refused(("t", EXISTS))
+            error = await failure(client.topics.create("t"))
+            assert type(error) is errors.TopicAlreadyExistsError
+            assert str(error) == "TOPIC_ALREADY_EXISTS: no t (field topics[0])"
+
+    simulate(test)
+
+
+def test_several_refused_items_raise_one_error_that_carries_each() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        await world.broker("a", broker)
+        async with client_of(world) as client:
+            broker.body = refused(("t", EXISTS), ("u", NONE), ("v", ErrorCode.INVALID_PARTITIONS))
+            error = await failure(client.topics.create_all([raftlog.NewTopic("t")]))
+            assert type(error) is errors.ItemsRefusedError
+            assert [type(one) for one in error.errors] == [
+                errors.TopicAlreadyExistsError,
+                errors.InvalidPartitionsError,
+            ]
+            assert error.write.offset == broker.offset
+            assert "no t (field topics[0])" in str(error)
+            assert "no v (field topics[2])" in str(error)
+
+    simulate(test)
+
+
+def test_a_write_that_is_not_as_visible_as_asked_says_so_and_stands() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        broker.reached = common_pb2.ACKS_COMMITTED
+        await world.broker("a", broker)
+        async with client_of(world) as client:
+            assert (await client.topics.create("t")).reached is raftlog.Acks.COMMITTED
+            error = await failure(client.topics.create("t", acks="visible"))
+            assert type(error) is errors.AcksNotReachedError
+            assert not isinstance(error, errors.ApiError)
+            assert error.result == raftlog.WriteResult(
+                raftlog.Token(0, 1, broker.offset), raftlog.Acks.COMMITTED, (3,)
+            )
+            assert "stands at offset" in str(error)
+            assert "brokers 3" in str(error)
+
+    simulate(test)
+
+
+def test_writes_are_numbered_and_questions_are_not() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        await world.broker("a", broker)
+        async with client_of(world, principal="User:me", acks="acknowledged") as client:
+            await client.topics.create("t")
+            await client.topics.create("u", validate_only=True)
+            await client.topics.delete("t", acks="committed")
+            numbers = [(one.client.client_id, one.client.sequence) for one in broker.writes]
+            assert numbers == [(7, 1), (0, 0), (7, 2)]
+            assert broker.writes[0].client.principal == "User:me"
+            assert [one.acks for one in broker.writes] == [
+                common_pb2.ACKS_ACKNOWLEDGED,
+                common_pb2.ACKS_COMMITTED,
+                common_pb2.ACKS_COMMITTED,
+            ]
+
+    simulate(test)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+)
+def test_where_the_cluster_does_not_allow_numbers_writes_go_without(code: ErrorCode) -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        broker.opening = code
+        await world.broker("a", broker)
+        async with client_of(world) as client:
+            assert (await client.topics.create("t")).offset == broker.offset
+            assert broker.writes[0].client.client_id == 0
+        async with client_of(world, exactly_once=True) as client:
+            error = await failure(client.topics.create("t"))
+            assert error.code is code
+            assert type(error) is type(errors.ApiError(code, ""))
+            assert len(broker.writes) == 1
+
+    simulate(test)
+
+
+def test_a_session_that_fails_otherwise_is_not_passed_over() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        broker.opening = ErrorCode.INVALID_REQUEST
+        await world.broker("a", broker)
+        async with client_of(world, client_id="x" * 500) as client:
+            assert type(await failure(client.topics.create("t"))) is errors.InvalidRequestError
+            assert broker.writes == []
+
+    simulate(test)
+
+
+def test_an_unknown_outcome_is_of_its_own_type() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        server = await world.broker("a", broker)
+        async with client_of(world, exactly_once=False) as client:
+            server.answer = silent
+            write = asyncio.ensure_future(client.topics.create("t"))
+            await asyncio.sleep(0.1)
+            server.hang_up()
+            error = await failure(write)
+            assert type(error) is errors.UnknownOutcomeError
+            assert not error.retriable
+
+    simulate(test)
+
+
+def test_reads_go_on_until_the_time_is_over_and_are_never_unknown() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        server = await world.broker("a", broker)
+        async with client_of(world, timeout_s=5) as client:
+            broker.refusals = [ErrorCode.BROKER_FENCED, ErrorCode.BROKER_NOT_AVAILABLE]
+            assert len(await client.topics.list()) == 1
+            assert len(broker.reads) == 3
+            broker.refusals = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+            assert isinstance(await failure(client.topics.list()), errors.AuthorizationError)
+            server.answer = silent
+            begun = world.loop.time()
+            error = await failure(client.topics.list(timeout_s=2))
+            assert type(error) is errors.RequestTimedOutError
+            assert 2 <= world.loop.time() - begun <= 2.6
+
+    simulate(test)
+
+
+def test_a_client_reads_what_it_has_written_or_was_told_of() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        await world.broker("a", broker)
+        async with client_of(world, read="latest") as client:
+            assert client.token is None
+            written = await client.topics.create("t")
+            assert client.token == written.token
+            await client.topics.list()
+            assert broker.reads[-1].read.at_least.offset == written.offset
+            assert broker.reads[-1].read.mode == pb.LATEST
+            await client.see(raftlog.Token.parse("0.1.99"))
+            await client.topics.describe("t", read="strict")
+            assert broker.reads[-1].read.at_least.offset == 99
+            assert broker.reads[-1].read.mode == pb.STRICT
+            await client.forget()
+            assert client.token is None
+
+    simulate(test)
+
+
+def test_values_say_what_is_not_known() -> None:
+    async def test(world: World) -> None:
+        await world.broker("a", Scripted())
+        async with client_of(world) as client:
+            assert await client.topics.list() == [
+                raftlog.Topic("t", "01" * 16, (raftlog.Partition(0, None, 0, (4, 5), ()),))
+            ]
+
+    simulate(test)
+
+
+def test_a_closed_client_says_so() -> None:
+    async def test(world: World) -> None:
+        await world.broker("a", Scripted())
+        client = client_of(world)
+        await client.close()
+        assert "closed" in str(await failure(client.topics.list()))
+        await client.close()
+
+    simulate(test)
+
+
+def test_a_client_is_of_one_event_loop() -> None:
+    client = raftlog.AsyncClient("127.0.0.1:1")
+
+    async def begin() -> None:
+        await client.see(raftlog.Token(0, 1, 2))
+
+    asyncio.run(begin())
+    with pytest.raises(errors.RaftlogError, match="another event loop"):
+        asyncio.run(begin())
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "options", "said"),
+    [
+        ("", {}, "no broker is named"),
+        ("nowhere", {}, "bootstrap: 'nowhere' is not host:port"),
+        ("a:1", {"acks": "all"}, "acks='all': it is one of committed, acknowledged, visible"),
+        ("a:1", {"read": "dirty"}, "read='dirty': it is one of repeatable, latest, strict"),
+        ("a:1", {"timeout_s": 0}, "timeout_s=0"),
+        ("a:1", {"token": "x"}, "tls_ca_file is missing"),
+        ("a:1", {"token": "x", "token_file": "y"}, "give one of them"),
+        ("a:1", {"tls_ca_file": "ca", "tls_key_file": "key"}, "go together"),
+        ("a:1", {"tls_ca_file": "/nowhere/ca.pem"}, "tls.ca.file: No such file"),
+    ],
+)
+def test_what_does_not_go_is_said_when_the_client_is_made(
+    bootstrap: str, options: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAFTLOG_BOOTSTRAP_SERVER", raising=False)
+    with pytest.raises(errors.ConfigError) as error:
+        raftlog.AsyncClient(bootstrap, **options)
+    assert said in str(error.value)
+
+
+def test_an_option_that_there_is_not_is_named() -> None:
+    with pytest.raises(TypeError, match="there is no option api_key; there are: controllers"):
+        raftlog.AsyncClient("a:1", api_key="x")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("text", ["", "1.2", "a.b.c", "1.2.3.4", "1" * 30 + ".2.3"])
+def test_a_token_is_checked_where_it_comes_in(text: str) -> None:
+    with pytest.raises(ValueError, match="is no token"):
+        raftlog.Token.parse(text)
+
+
+def test_a_token_survives_its_text() -> None:
+    token = raftlog.Token(2, 30, -1)
+    assert raftlog.Token.parse(str(token)) == token
