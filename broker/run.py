@@ -25,6 +25,7 @@ from broker.service.unary_reply import answer
 from broker.settings import BrokerSettings, ClientListener, LifecycleSettings
 from raftlog.cli.exits import Exit as ExitCode
 from raftlog.cli.exits import exit_code
+from raftlog.cli.node_self import NodeSelf
 from raftlog.cli.nodes import remedy
 from raftlog.config.listeners import NodeListener
 from raftlog.config.node import NodeConfig
@@ -52,11 +53,12 @@ from raftlog.security.configured import (
     accesses_of,
     audit_of,
     authentication_of,
+    authorization_of,
     client_rules_of,
     quotas_of,
     warn_of_plaintext,
 )
-from raftlog.security.guard import Authentication, Duties, guarded, guarded_handler
+from raftlog.security.guard import Authentication, Duties, LogReaders, guarded, guarded_handler
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.partition_opening import open_partition_store
@@ -234,6 +236,8 @@ async def _live(
     """The broker's life, now that it has an id, and what ended it."""
     store = open_partition_store(config.directory, asyncio.get_running_loop())
     authentication = authentication_of(config.settings)
+    http: HttpServer | None = None
+    own = NodeSelf(config, settings.broker_id, lambda: http.address if http else "")
     service = BrokerService(
         settings,
         transport,
@@ -245,23 +249,34 @@ async def _live(
         stopwatch=time.perf_counter,
         client_rules=client_rules_of(config.settings),
         request_figures=RequestFigures(time.perf_counter),
+        journal=own.journal,
     )
     signals.call(service.stop)
     audit = contextlib.ExitStack()
-    http: HttpServer | None = None
     try:
         # The ports first: a broker that is about to give up must not begin to register.
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
         auditor = make_auditor(settings.broker_id, lambda: service.image)
         http = await _start_http(config, settings.broker_id, service, transport, auditor, store)
         duties = Duties(None, auditor, quotas_of(config.settings))
+        authorization = authorization_of(config.settings)
+        readers = None if authorization is None else LogReaders(authorization, service.known_image)
+        # To a broker a node is a client like any other.
+        of_node = duties._replace(readers=readers, nodes_come=False)
         accesses = accesses_of(config)
         for_clients = {one.name: not one.for_nodes for one in config.listeners}
         await service.start(
             serving=lambda name, acceptors: _serving(
-                service, authentication, duties, name, acceptors, for_clients=for_clients[name]
+                service,
+                authentication,
+                duties,
+                name,
+                acceptors,
+                for_clients=for_clients[name],
+                also=own.handler(name, authentication, of_node),
             )._replace(access=accesses[name])
         )
+        own.started()
         warn_of_plaintext(config.settings)
         log.info(
             "broker started",
@@ -271,11 +286,18 @@ async def _live(
             http=http.address if http else "",
             event_engine=grpc_env.event_engine_state(),
         )
-        return await _ended(service)
+        ended = await _ended(service)
+        clean = not isinstance(ended, FatalError) and ended.clean
+        own.stopped(str(ended) if isinstance(ended, FatalError) else ended.reason, clean=clean)
+        return ended
+    except Exception as error:
+        own.stopped(str(error), clean=False)
+        raise
     finally:
         await service.close()
         audit.close()
         store.close()
+        own.close()
         if http is not None:
             await http.stop()
 
@@ -295,6 +317,7 @@ def _serving(
     acceptors: Acceptors,
     *,
     for_clients: bool,
+    also: object,
 ) -> Serving:
     """What a listener serves: guarded, and on one for clients nothing of nodes."""
     served: LinkHandler = service.requests
@@ -303,7 +326,9 @@ def _serving(
         served = client_listeners.handler_for_clients(served, Conversation.BROKER)
     duties = duties._replace(nodes_come=not for_clients)
     handler = guarded_handler(served, Conversation.BROKER, authentication, duties)
-    return Serving(guarded(acceptors, authentication, duties), [_unary_handler(handler, name)])
+    return Serving(
+        guarded(acceptors, authentication, duties), [_unary_handler(handler, name), also]
+    )
 
 
 def _unary_handler(handler: LinkHandler, listener: str) -> object:

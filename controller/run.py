@@ -17,12 +17,14 @@ from controller.service.status import describe_quorum
 from controller.service.unary_reply import answer
 from controller.settings import ControllerSettings
 from raftlog.cli.exits import exit_code
+from raftlog.cli.node_self import NodeSelf
 from raftlog.cli.nodes import remedy
 from raftlog.config.listeners import NodeListener
 from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
 from raftlog.config_writes import codec
 from raftlog.errors import FatalError
+from raftlog.journal.journal import Journal
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.runtime import StopSignals
 from raftlog.security.client_listeners import OF_NODES, for_clients, handler_for_clients
@@ -96,8 +98,9 @@ async def run_controller(config: NodeConfig) -> int:
     authentication = authentication_of(config.settings)
     http: LateHttp | None = None
     audit = contextlib.ExitStack()
+    own = NodeSelf(config, config.node_id, lambda: "" if http is None else http.address)
     try:
-        service = _service_of(config, bootstrap, store, transport, failed)
+        service = _service_of(config, bootstrap, store, transport, own.journal, failed)
         # The log, then the ports, then the quorum: nobody may reach a node whose log is damaged,
         # and one that can't be reached, or is about to give up, must not begin to ask for votes.
         service.recover()
@@ -106,8 +109,9 @@ async def run_controller(config: NodeConfig) -> int:
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
         auditor = make_auditor(config.node_id, lambda: service.image)
         duties = Duties(readers, auditor, quotas_of(config.settings), is_broker=service.is_broker)
-        listening = await _listen(config, service, transport, authentication, duties)
+        listening = await _listen(config, service, transport, authentication, duties, own)
         http = LateHttp(config)
+        own.started()
         service.start()
         http.serve(service, transport, auditor, failed)
         warn_of_plaintext(config.settings)
@@ -121,10 +125,10 @@ async def run_controller(config: NodeConfig) -> int:
             codec=codec.NAME,
         )
         await stop.wait()
-        if not failure:
-            await _hand_over(service)
-            await service.see_off()
-        service.close()
+        await _end(service, failure, own)
+    except Exception as error:
+        own.stopped(str(error), clean=False)
+        raise
     finally:
         # The gRPC ports first: a closed service answers nothing, so what still comes in must find
         # nobody, and not wait for what takes longer [a write that was sent meanwhile is cut off,
@@ -134,6 +138,7 @@ async def run_controller(config: NodeConfig) -> int:
             await http.stop()
         audit.close()
         store.close()
+        own.close()
     if failure:
         code = exit_code(failure[0])
         log.critical("stopped by an error", error=str(failure[0]), **remedy(code))
@@ -142,11 +147,21 @@ async def run_controller(config: NodeConfig) -> int:
     return signals.exit_code
 
 
+async def _end(service: ControllerService, failure: list[FatalError], own: NodeSelf) -> None:
+    """In order, if nothing has failed."""
+    if not failure:
+        await _hand_over(service)
+        await service.see_off()
+    service.close()
+    own.stopped(str(failure[0]) if failure else "asked to stop", clean=not failure)
+
+
 def _service_of(
     config: NodeConfig,
     bootstrap: Bootstrap,
     store: LogStore,
     transport: GrpcServerTransport,
+    journal: Journal,
     failed: Callable[[FatalError], None],
 ) -> ControllerService:
     """The service over real time and randomness."""
@@ -160,6 +175,7 @@ def _service_of(
         on_failure=failed,
         stopwatch=time.perf_counter,
         request_figures=RequestFigures(time.perf_counter),
+        journal=journal,
     )
 
 
@@ -181,6 +197,7 @@ async def _listen(
     transport: GrpcServerTransport,
     authentication: Authentication | None,
     duties: Duties,
+    own: NodeSelf,
 ) -> str:
     """Serve on all listeners; where they are. Raises ConfigError."""
     bound: list[str] = []
@@ -192,7 +209,10 @@ async def _listen(
             one.bind.address,
             guarded(served, authentication, duties),
             name=one.name,
-            extra_handlers=_unary_handlers(service, authentication, duties, one),
+            extra_handlers=[
+                *_unary_handlers(service, authentication, duties, one),
+                own.handler(one.name, authentication, duties),
+            ],
             access=accesses[one.name],
         )
         bound.append(listener.address)

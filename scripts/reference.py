@@ -12,7 +12,16 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from reference_pages import cli, configuration, contracts, errors, metrics, overview, permissions
+from reference_pages import (
+    cli,
+    configuration,
+    contracts,
+    errors,
+    events,
+    metrics,
+    overview,
+    permissions,
+)
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = DOCS / "reference"
@@ -20,6 +29,7 @@ PAGES = DOCS / "reference"
 SECTIONS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "error codes": ("protocol.md", errors.table),
     "permissions": ("security.md", permissions.table),
+    "node events": ("incidents.md", events.table),
     "configuration keys": ("configuration.md", configuration.keys),
 }
 """By the name in their comments: the document, and what stands there."""

@@ -152,6 +152,12 @@ class Lifecycle:
         )
         return self.epoch < 0 or self._stale or silent or self.exit is not None
 
+    def silent_s(self, now: float) -> float:
+        """For how long no controller has answered; 0 before it has registered, and where
+        heartbeats are off.
+        """
+        return now - self._contact_at if self.epoch >= 0 and self._heartbeats else 0.0
+
     @property
     def serve_until(self) -> float:
         """When the broker must consider itself fenced if no controller answers before; -inf:

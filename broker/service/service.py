@@ -21,6 +21,7 @@ from broker.registration.lifecycle import Exit, Lifecycle
 from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane
 from broker.service.fencing import Fencing
+from broker.service.life import TICK_S, BrokerLife
 from broker.service.news import News
 from broker.service.report import BrokerReport
 from broker.service.tracer import BrokerTracer
@@ -29,6 +30,7 @@ from broker.settings import BrokerSettings
 from raftlog.access import CERTIFICATES_ALONE, Access
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
+from raftlog.journal.journal import Journal
 from raftlog.metadata.entities import Process
 from raftlog.metadata.image import Image
 from raftlog.observability.request_figures import RequestFigures
@@ -62,6 +64,7 @@ class BrokerService:
     is given. ``stopwatch``: seconds that go on within a turn of the loop. ``tracer``: follows it.
     ``client_rules``: who its clients are, and what they may do; None: everybody everything.
     ``request_figures``: where answers are counted; None: in some of its own.
+    ``journal``: told of what operators may ask about later.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class BrokerService:
         tracer: BrokerTracer | None = None,
         client_rules: ClientRules | None = None,
         request_figures: RequestFigures | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -159,6 +163,18 @@ class BrokerService:
             client_rules=client_rules,
             figures=request_figures,
         )
+        self._life: BrokerLife | None = None
+        if journal is not None:
+            self._life = BrokerLife(
+                journal,
+                settings.lifecycle,
+                self._view,
+                self._lifecycle,
+                self._fencing,
+                self._lease,
+                self._follower,
+                self.data,
+            )
         news.connect(self._follower, self._registration_client, self.requests, self.data)
 
     # --- from outside ----------------------------------------------------------------------------
@@ -177,6 +193,10 @@ class BrokerService:
     def image(self) -> Image:
         """The newest image."""
         return self._view.tip
+
+    def known_image(self) -> Image | None:
+        """The newest image; None: it has none yet."""
+        return None if self._view.applied < 0 else self._view.tip
 
     @property
     def settings(self) -> BrokerSettings:
@@ -238,6 +258,7 @@ class BrokerService:
             log.info("partition replicas recovered", broker=self._settings.broker_id, **recovered)
         self._registration_client.start(self.addresses)
         self._follower.start()
+        self._tick()
 
     async def _listen(
         self,
@@ -301,6 +322,11 @@ class BrokerService:
     def why_fenced(self) -> str:
         """Why this broker takes nothing new; empty if it does. For readiness too."""
         return self._fencing.why()
+
+    def _tick(self) -> None:
+        if self._life is not None and not self._closed:
+            self._life.tick(self._loop.time())
+            self._loop.call_later(TICK_S, self._tick)
 
     def _ended(self, reason: Exit) -> None:
         log.info("the broker ends", broker=self._settings.broker_id, reason=reason.reason)

@@ -18,6 +18,7 @@ from controller.service.refusals import Refusals
 from controller.service.stall_log import log_stall
 from controller.service.timer import Timer
 from raftlog.errors import FatalError
+from raftlog.journal.journal import Journal
 
 log = structlog.get_logger(__name__)
 
@@ -52,13 +53,14 @@ class Housekeeping:
         intake: Intake,
         refusals: Refusals,
         observers: Observers,
+        journal: Journal,
         failed: Callable[[FatalError], None],
         wake: Callable[[], None],
         call_at: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
         self._node, self._snapshots, self._chores = node, snapshots, chores
         self._reception, self._intake = reception, intake
-        self._refusals, self._observers = refusals, observers
+        self._refusals, self._observers, self._journal = refusals, observers, journal
         self._failed, self._wake, self._call_at = failed, wake, call_at
         self._timer: Timer | None = None
         self.next_tick_at = 0.0
@@ -107,7 +109,7 @@ class Housekeeping:
         decider = self._node.decider
         if decider is None:
             return
-        log_stall(decider, now)
+        log_stall(decider, now, self._journal)
         if gap_s > GAP_S:
             decider.was_away(gap_s, now)
         elif self._intake.wake(now) or decider.due.next_deadline() <= now:

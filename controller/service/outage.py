@@ -4,7 +4,7 @@ to whoever asks whether it is ready.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -25,8 +25,11 @@ class OutageWatch:
     ``node.directory.outage`` has the reason for the answers of this node while it knows none.
     """
 
-    def __init__(self, node: ControllerNode) -> None:
-        self._node = node
+    def __init__(
+        self, node: ControllerNode, told: Callable[[str], None] = lambda reason: None
+    ) -> None:
+        """``told``: of each reason that is said, and of nothing (empty) when a leader is known."""
+        self._node, self._told = node, told
         self._since: float | None = None
         self._say_at = 0.0
         self._said = False
@@ -46,10 +49,12 @@ class OutageWatch:
         if now >= self._say_at:
             self._say_at, self._said = now + AGAIN_S, True
             log.warning("no leader", reason=reason, for_ms=round((now - self._since) * 1000))
+            self._told(reason)
 
     def _over(self, now: float) -> None:
         since, self._since = self._since, None
         if since is not None and self._said:
+            self._told("")
             log.info("a leader is known again", after_ms=round((now - since) * 1000))
 
 

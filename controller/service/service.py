@@ -40,6 +40,7 @@ from controller.service.hand_over import HandOver
 from controller.service.housekeeping import Housekeeping
 from controller.service.intake import Intake
 from controller.service.joining import Joining
+from controller.service.life import NodeLife
 from controller.service.node import ControllerNode
 from controller.service.outage import OutageWatch
 from controller.service.reception import Reception
@@ -47,6 +48,7 @@ from controller.service.refusals import Refusals
 from controller.service.turns import Turns
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode, FatalError
+from raftlog.journal.journal import NO_JOURNAL, Journal
 from raftlog.metadata.image import Image
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.quorum import events as quorum_events
@@ -81,10 +83,12 @@ class ControllerService:
         stopwatch: Callable[[], float] | None = None,
         tracer: StepTracer[quorum_events.Event, quorum_events.Effect] | None = None,
         request_figures: RequestFigures | None = None,
+        journal: Journal = NO_JOURNAL,
     ) -> None:
         """``stopwatch``: a clock in seconds that advances within a turn of the event loop; the
         clock of the loop need not. ``tracer``: of every step of the quorum's state machine.
         ``request_figures``: where answers are counted; None: in some of its own.
+        ``journal``: told of what operators may ask about later.
         """
         self.settings = settings
         self.quorum = quorum
@@ -114,8 +118,9 @@ class ControllerService:
             self.snapshots.applied,
             self._loop.time,
         )
+        self._life = NodeLife(self.node, self.snapshots, store, journal)
         self._wire_requests(transport, stopwatch or self._loop.time)
-        self._wire_upkeep(store, transport, rng)
+        self._wire_upkeep(store, transport, rng, journal)
 
     def _wire_requests(self, transport: Transport, stopwatch: Callable[[], float]) -> None:
         """What a request passes through."""
@@ -136,7 +141,9 @@ class ControllerService:
             node, self.replica, intake, answers, self.hand_over, self.wake, stopwatch
         )
 
-    def _wire_upkeep(self, store: LogStore, transport: Transport, rng: random.Random) -> None:
+    def _wire_upkeep(
+        self, store: LogStore, transport: Transport, rng: random.Random, journal: Journal
+    ) -> None:
         """What needs no request."""
         node, settings = self.node, self.settings
         self._joining = Joining(
@@ -159,11 +166,17 @@ class ControllerService:
         self._housekeeping = Housekeeping(
             node,
             self.snapshots,
-            (self._joining, FreeSpace(node, store, self.hand_over, self.wake), OutageWatch(node)),
+            (
+                self._joining,
+                FreeSpace(node, store, self.hand_over, self.wake),
+                OutageWatch(node, self._life.outage),
+                self._life,
+            ),
             reception=self.reception,
             intake=self._intake,
             refusals=self.refusals,
             observers=self._announcements.observers,
+            journal=journal,
             failed=self.failed,
             wake=self.wake,
             call_at=self._loop.call_at,
@@ -278,6 +291,7 @@ class ControllerService:
         """Remember the leader that clients are redirected to."""
         directory = self.node.directory
         directory.leader_id, directory.leader_epoch = leader_id, epoch
+        self._life.leader_changed(leader_id, epoch)
         self._catch_up.leader_changed(leader_id, epoch)
         if leader_id not in (-1, self.quorum.node_id):
             self.successor.set()
@@ -287,6 +301,7 @@ class ControllerService:
         """Begin to claim."""
         directory = self.node.directory
         directory.leader_id, directory.leader_epoch = self.quorum.node_id, epoch
+        self._life.became_leader(epoch, epoch_start_offset)
         self.successor.clear()
         self._catch_up.became_leader(epoch, epoch_start_offset)
 
@@ -295,6 +310,7 @@ class ControllerService:
         leadership, self.node.leadership = self.node.leadership, None
         if leadership is None:
             return
+        self._life.lost_leadership(epoch, reason)
         self.refusals.lost(leadership, f"the leadership of epoch {epoch} was lost: {reason}")
         self.hand_over.lost()
         self.reception.probes.reset()

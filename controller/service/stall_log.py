@@ -1,15 +1,17 @@
-"""Says in the log who holds LAO back, and when it goes on."""
+"""Says in the log and in the journal who holds LAO back, and when it goes on."""
 
 from __future__ import annotations
 
 import structlog
 
 from controller.decider import Decider
+from raftlog.journal.event import Kind
+from raftlog.journal.journal import Journal
 
 log = structlog.get_logger(__name__)
 
 
-def log_stall(decider: Decider, now: float) -> None:
+def log_stall(decider: Decider, now: float, journal: Journal) -> None:
     """Say who holds LAO back, and when it goes on."""
     lao = decider.state.log.lao
     # Without members nobody waits.
@@ -20,6 +22,15 @@ def log_stall(decider: Decider, now: float) -> None:
     if news is None:
         return
     for_ms = round(news.for_s * 1000)
+    if news.by or news.reason:
+        journal.note(
+            Kind.LAO_STALLED,
+            offset=lao.lao,
+            brokers=",".join(map(str, news.by[:10])),
+            reason=news.reason,
+        )
+    else:
+        journal.note(Kind.LAO_RESUMED, offset=lao.lao, stood_ms=for_ms)
     if news.reason:
         log.warning("the lowest acknowledged offset is unknown", reason=news.reason, for_ms=for_ms)
     elif news.by:

@@ -31,6 +31,7 @@ from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.common.v1 import common_pb2 as common
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.data.v1 import data_pb2 as data
+from raftlog.wire.node.v1 import node_pb2 as node
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as records
 
@@ -210,4 +211,8 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     quorum.FetchSnapshotRequest: {"cluster_id": CLUSTER_ID, "replica_directory_id": DIRECTORY_ID},
     quorum.FetchSnapshotResponse: {"bytes": PART},
     quorum.DescribeQuorumRequest: {"cluster_id": CLUSTER_ID},
+    # --- of operators, to any node
+    node.DescribeNodeRequest: {"cluster_id": CLUSTER_ID},
+    node.DescribeNodeEventsRequest: {"cluster_id": CLUSTER_ID},
+    node.AlterLogLevelRequest: {"cluster_id": CLUSTER_ID, "level": name(32)},
 }

@@ -59,6 +59,13 @@ def setup_logging(
     )
 
 
+def set_level(level: str) -> None:
+    """Log at ``level`` and above from now on; the rest stays as ``setup_logging`` made it."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.getLogger().setLevel(number)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
+
+
 def _is_news(record: logging.LogRecord) -> bool:
     """False for what gRPC logs with a traceback and nobody can act on.
 

@@ -134,6 +134,13 @@ class QuorumCore:
         return self._node.role.name
 
     @property
+    def campaign_reason(self) -> str:
+        """Why this node asked for an election since it last followed a leader; empty: it did
+        not.
+        """
+        return self._node.campaign_reason.value
+
+    @property
     def epoch(self) -> int:
         """The epoch this node is in."""
         return self._node.epoch

@@ -44,6 +44,7 @@ from typing import Protocol
 
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.quorum.admission import MAX_EPOCH, Refusal, epoch_refusal, is_endpoint
+from raftlog.quorum.campaign_reason import CampaignReason, campaign_reason
 from raftlog.quorum.candidate import Candidate
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.follower import Follower
@@ -225,6 +226,7 @@ class Node(NodeState):
         if until > self.now:
             self.role.postpone_election(until)
         else:
+            self.campaign_reason = campaign_reason(self)
             self.enter(Prospective(self))
 
     def become_candidate(self) -> None:
@@ -243,6 +245,7 @@ class Node(NodeState):
     def become_resigned(self, preferred: tuple[int, ...]) -> None:
         """Stop leading, and tell the other voters, the ``preferred`` candidates first."""
         self.leader_id = -1
+        self.knew_leader, self.campaign_reason = True, CampaignReason.NONE
         self.enter(Resigned(self, self.election_deadline(), preferred))
 
     def become_follower(
@@ -256,6 +259,9 @@ class Node(NodeState):
         """
         if epoch > self.epoch or leader_id != self.leader_id:
             self.end_hurry()
+        self.knew_leader = True
+        if not doubts:
+            self.campaign_reason = CampaignReason.NONE
         if epoch > self.epoch:
             self.set_vote(VoteState(epoch, leader_id=leader_id))
         self.set_leader(

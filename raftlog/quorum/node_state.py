@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 from raftlog.quorum.admission import EpochAllowance, Refusal
+from raftlog.quorum.campaign_reason import CampaignReason
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.election_hints import ElectionHints
 from raftlog.quorum.events import (
@@ -50,6 +51,10 @@ class NodeState:
 
     disk_busy_s: float | None = None
     """For how long the disk has been at one call, as of the last tick. None: not known."""
+    knew_leader = False
+    """Since the start."""
+    campaign_reason = CampaignReason.NONE
+    """Of the campaign since the last leader; told to operators alone."""
 
     def __init__(
         self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float

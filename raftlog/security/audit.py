@@ -105,10 +105,13 @@ class _Asked(NamedTuple):
 class AuditedLink:
     """A link whose answers are compared with its requests. A Link itself."""
 
-    def __init__(self, auditor: Auditor, conversation: Conversation, link: Link) -> None:
+    def __init__(
+        self, auditor: Auditor, conversation: Conversation, link: Link, service: str = ""
+    ) -> None:
+        """``service``: of a call that no conversation carries."""
         self._auditor, self._link = auditor, link
         self._broker = conversation is Conversation.BROKER
-        self._service = conversation.value.split("/")[1].rpartition(".")[2]
+        self._service = service or conversation.value.split("/")[1].rpartition(".")[2]
         self._method = conversation.value.rpartition("/")[2]
         self._rows: Mapping[str, Row] = BROKER if self._broker else CONTROLLER
         self._open: dict[int, _Asked] = {}

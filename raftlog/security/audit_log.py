@@ -9,13 +9,10 @@ interpreter from the event loop as often, which halved the writes a second.
 
 from __future__ import annotations
 
-import errno
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -23,13 +20,13 @@ import msgspec
 from raftlog.errors import ConfigError
 from raftlog.logger import get_logger
 from raftlog.printable import printable_json
+from raftlog.rotated_file import RotatedFile
 from raftlog.security.audit_event import Event
 
 log = get_logger(__name__)
 
 QUEUE_EVENTS = 10_000
 REFUSALS_PER_S, REFUSALS_BURST = 100, 1_000
-FILE_MODE = 0o600
 REST_S = 0.02
 """Between two writes to the file."""
 WRITE_MAX_EVENTS = 500
@@ -51,8 +48,7 @@ class AuditLog:
         max_backups: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path, self._max_bytes, self._max_backups = path, max_bytes, max_backups
-        self._clock = clock
+        self._path, self._clock = path, clock
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._encode = msgspec.json.Encoder().encode
@@ -63,10 +59,9 @@ class AuditLog:
         self.failed = ""
         """Why nothing can be written, if so."""
         try:
-            self._fd = self._open()
+            self._file = RotatedFile(path, max_bytes=max_bytes, max_backups=max_backups)
         except OSError as error:
             raise ConfigError(f"audit.log.file: {error.strerror}: {path}") from error
-        self._size = os.fstat(self._fd).st_size
         self._thread = threading.Thread(target=self._run, name="audit-log", daemon=True)
         self._thread.start()
 
@@ -105,7 +100,7 @@ class AuditLog:
         while self._queue.qsize():
             if (first := self._queue.get()) is not None:
                 self._write_with(first)
-        os.close(self._fd)
+        self._file.close()
 
     def _write_with(self, first: Event) -> None:
         """Write this event and those behind it."""
@@ -128,54 +123,15 @@ class AuditLog:
 
     def _write(self, lines: Sequence[bytes]) -> None:
         """Append them, whole lines only. Raises OSError; what has no line then is counted."""
-        begin = 0
+        written = [0]
         try:
-            while begin < len(lines):
-                if self._size and self._size + len(lines[begin]) > self._max_bytes:
-                    self._rotate()
-                end, size = begin + 1, self._size + len(lines[begin])
-                while end < len(lines) and size + len(lines[end]) <= self._max_bytes:
-                    size += len(lines[end])
-                    end += 1
-                begin += self._append(lines[begin:end])
+            self._file.append(lines, written)
         except OSError:
-            self.dropped += len(lines) - begin
+            self.dropped += len(lines) - written[0]
             raise
-
-    def _append(self, lines: Sequence[bytes]) -> int:
-        """How many were written: on a full disk fewer. Raises OSError if it is none."""
-        written, whole = os.write(self._fd, b"".join(lines)), 0
-        for count, line in enumerate(lines):
-            if whole + len(line) > written:
-                # A part of a line makes the next one unreadable, so it is taken back.
-                os.ftruncate(self._fd, self._size + whole)
-                if not count:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                self._size += whole
-                return count
-            whole += len(line)
-        self._size += whole
-        return len(lines)
-
-    def _rotate(self) -> None:
-        names = [self._path, *(self._backup(n) for n in range(1, self._max_backups + 1))]
-        for newer, older in reversed(list(pairwise(names))):
-            if newer.exists():
-                os.replace(newer, older)
-        if not self._max_backups:
-            self._path.unlink(missing_ok=True)
-        fresh = self._open()
-        os.close(self._fd)
-        self._fd, self._size = fresh, 0
 
     def _lost(self, error: OSError) -> None:
         reason = error.strerror or str(error)
         if reason != self.failed:
             self.failed = reason
             log.error("the audit log cannot be written", file=str(self._path), error=reason)
-
-    def _backup(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}")
-
-    def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)

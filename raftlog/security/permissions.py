@@ -192,8 +192,13 @@ LOG: Mapping[str, Row] = {
     "MetadataFetch": _READ_LOG,
     "ReplicaFetch": OfNode(),
     "DescribeQuorum": _DESCRIBE_CLUSTER,
+    "DescribeNode": _DESCRIBE_CLUSTER,
+    "DescribeNodeEvents": _DESCRIBE_CLUSTER,
+    "AlterLogLevel": _ALTER_CLUSTER,
 }
 """Method -> what it needs of one that claims no node id; with one it is OfNode."""
+OF_ANY_NODE = frozenset({"DescribeNode", "DescribeNodeEvents", "AlterLogLevel"})
+"""Those of LOG that brokers serve, too, and that are about the node that is asked."""
 
 
 class UnlistedError(Exception):

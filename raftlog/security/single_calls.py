@@ -1,4 +1,4 @@
-"""Guards DescribeQuorum, a unary call that no conversation carries."""
+"""Guards the unary calls that no conversation carries: of Quorum and Node."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from raftlog.transport.api import Conversation, Link
 
 
 def check_call(
-    method: str, request: Any, link: Link, authentication: Authentication, duties: Duties
+    method: str,
+    request: Any,
+    link: Link,
+    authentication: Authentication,
+    duties: Duties,
+    service: str = "Quorum",
 ) -> None:
     """Raise ApiError for one who may not make the call, or makes too many; a refusal is counted and
     told to the audit log.
 
-    ``method``: a row of the table of permissions; ``link``: the caller's.
+    ``method``: a row of the table of permissions, of ``service``; ``link``: the caller's.
     """
     asker = authentication.asker_of(link.identity, link.peer, node=duties.nodes_come)
     if duties.quotas is not None and asker.node_id is None:
@@ -28,6 +33,6 @@ def check_call(
     except ApiError as error:
         link.forbidden(error.message)
         if duties.auditor is not None:
-            told = AuditedLink(duties.auditor, Conversation.QUORUM, link)
+            told = AuditedLink(duties.auditor, Conversation.QUORUM, link, service)
             told.refused(request, asker.caller, error.message, method)
         raise

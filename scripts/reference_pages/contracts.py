@@ -16,6 +16,7 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.data.v1 import data_pb2
+from raftlog.wire.node.v1 import node_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 from raftlog.wire.records.v1 import records_pb2
 from reference_pages.markdown import GENERATED, cell, paragraph, table
@@ -23,7 +24,15 @@ from reference_pages.markdown import GENERATED, cell, paragraph, table
 PROTO = Path(__file__).resolve().parents[2] / "proto"
 FILES: tuple[Any, ...] = tuple(
     module.DESCRIPTOR
-    for module in (controller_pb2, broker_pb2, data_pb2, quorum_pb2, common_pb2, records_pb2)
+    for module in (
+        controller_pb2,
+        broker_pb2,
+        data_pb2,
+        quorum_pb2,
+        node_pb2,
+        common_pb2,
+        records_pb2,
+    )
 )
 TITLES = {"common": "Common messages", "records": "Records of the log"}
 SCALARS = (

@@ -17,7 +17,7 @@ def page() -> str:
 | [Configuration keys](../configuration.md#all-keys) | `raftlog/config/settings.py` |
 | [Metrics](metrics.md) | what a controller and a broker register for `/metrics` |
 | [Error codes](../protocol.md#error-codes) | `raftlog/errors.py` |
-| [Controller](controller.md), [broker](broker.md), [data](data.md) and [quorum](quorum.md) RPCs | the contracts in `proto/` |
+| [Controller](controller.md), [broker](broker.md), [data](data.md), [quorum](quorum.md) and [node](node.md) RPCs | the contracts in `proto/` |
 | [Common messages](common.md), [records of the log](records.md) | the contracts in `proto/` |
 
 [Protocol](../protocol.md) says what the contracts cannot say. [SQL](../replay_sql.md) lists the

@@ -8,6 +8,7 @@ from raftlog.security.permissions import (
     BROKER,
     CONTROLLER,
     LOG,
+    OF_ANY_NODE,
     Each,
     EachPartition,
     Forwarded,
@@ -32,7 +33,10 @@ def _rows() -> Iterator[tuple[str, ...]]:
                 yield (_rpc(body), where, *_needs(row))
     for method, row in LOG.items():
         if not isinstance(row, OfNode):
-            yield (f"{method} without a node id", "controller", *_needs(row))
+            if method in OF_ANY_NODE:
+                yield (method, "any node", *_needs(row))
+            else:
+                yield (f"{method} without a node id", "controller", *_needs(row))
 
 
 def _rpc(body: str) -> str:

@@ -9,6 +9,7 @@ from matrix_facts import FAR, THEIR_TOPIC, Ask
 
 from raftlog.wire.controller.v1 import controller_pb2 as rpc_pb
 from raftlog.wire.data.v1 import data_pb2 as data
+from raftlog.wire.node.v1 import node_pb2 as node
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 EPOCHS_ON = 5
@@ -85,4 +86,7 @@ LOG_REQUESTS: Mapping[str, Callable[[Ask], Any]] = {
     "MetadataFetch": _metadata_fetch,
     "ReplicaFetch": _replica_fetch,
     "DescribeQuorum": lambda ask: quorum.DescribeQuorumRequest(),
+    "DescribeNode": lambda ask: node.DescribeNodeRequest(),
+    "DescribeNodeEvents": lambda ask: node.DescribeNodeEventsRequest(),
+    "AlterLogLevel": lambda ask: node.AlterLogLevelRequest(),
 }

@@ -15,6 +15,7 @@ from raftlog.security.permissions import CONTROLLER, LOG, Whole
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
+from raftlog.wire.node.v1 import node_pb2 as node
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 OWN, OTHERS, NOBODYS = "own id", "another's id", "no id"
@@ -90,7 +91,7 @@ def _of_method(role: str, method: Method) -> Iterator[Rpc]:
         yield from (plain._replace(variant=one) for one in (NOBODYS, OWN, OTHERS))
     elif method.streams:
         raise LookupError(f"{plain.path} is a stream of no known conversation")
-    elif method.name in LOG and method.service.endswith(".Quorum"):
+    elif method.name in LOG and method.service.endswith((".Quorum", ".Node")):
         yield plain
     else:
         yield from _of_body(plain._replace(body=_body_of(method)))
@@ -148,7 +149,10 @@ def methods_of_build() -> set[Method]:
 
 
 SERVICES: list[Any] = [
-    descriptor_pool.Default().FindServiceByName(path[1:].rpartition("/")[0])
-    for path in sorted({one.rpartition("/")[0] + "/" for one in CONVERSATIONS})
+    *(
+        descriptor_pool.Default().FindServiceByName(path[1:].rpartition("/")[0])
+        for path in sorted({one.rpartition("/")[0] + "/" for one in CONVERSATIONS})
+    ),
+    node.DESCRIPTOR.services_by_name["Node"],
 ]
-"""Each has a conversation."""
+"""Each but the last has a conversation."""

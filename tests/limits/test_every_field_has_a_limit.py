@@ -17,9 +17,10 @@ from raftlog.limits.fields import FIELDS
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.data.v1 import data_pb2
+from raftlog.wire.node.v1 import node_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
-FILES = (broker_pb2, controller_pb2, data_pb2, quorum_pb2)
+FILES = (broker_pb2, controller_pb2, data_pb2, node_pb2, quorum_pb2)
 REQUESTS = sorted(
     {
         method.input_type.full_name: GetMessageClass(method.input_type)
@@ -56,7 +57,7 @@ def limited(field: Any) -> bool:
 
 
 def test_all_services_are_walked() -> None:
-    assert len(REQUESTS) >= 37
+    assert len(REQUESTS) >= 40
     assert controller_pb2.ControllerRequests.DESCRIPTOR.full_name in dict(REQUESTS)
 
 

@@ -1,0 +1,99 @@
+"""What a node keeps and tells about itself, whatever its role: its journal, and the RPCs of
+``raftlog.wire.node``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from raftlog.build import build_text
+from raftlog.config.node import NodeConfig
+from raftlog.journal.event import Kind
+from raftlog.journal.journal import NodeJournal
+from raftlog.logger import get_logger
+from raftlog.observability.log_level import LogLevel
+from raftlog.observability.logs import set_level
+from raftlog.observability.node_rpc import NodeFacts, NodeRpc
+from raftlog.quorum.config import Voter
+from raftlog.security.guard import Authentication, Duties
+from raftlog.security.single_calls import check_call
+from raftlog.transport.unary_link import Caller, UnaryLink
+
+log = get_logger(__name__)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class NodeSelf:
+    """Of one process, once it has its directory for itself.
+
+    ``http``: where it serves HTTP, empty: nowhere, or not yet.
+    """
+
+    def __init__(self, config: NodeConfig, node_id: int, http: Callable[[], str]) -> None:
+        self.journal = NodeJournal(config.directory, node_id, config.role, wall_clock_ms=_now_ms)
+        self._version = ""
+        self._telling: asyncio.Task[None] | None = None
+        self._stopped = False
+        level = LogLevel(config.settings.log_level, _apply, _now_ms)
+        facts = NodeFacts(
+            cluster_id=config.cluster_id,
+            node_id=node_id,
+            role=config.role,
+            version=lambda: self._version,
+            started_at_ms=_now_ms(),
+            config={key: _plain(value) for key, value in config.items()},
+            http=http,
+        )
+        self._rpc = NodeRpc(facts, self.journal.recent, level, _now_ms)
+
+    def handler(
+        self, listener: str, authentication: Authentication | None, duties: Duties
+    ) -> object:
+        """What serves the RPCs on one listener; ``duties``: with who may read."""
+
+        def may_call(method: str, request: Any, caller: Caller) -> None:
+            if authentication is not None:
+                link = UnaryLink(caller._replace(listener=listener))
+                check_call(method, request, link, authentication, duties, "Node")
+
+        return self._rpc.handler(may_call)
+
+    def started(self) -> None:
+        """The node serves."""
+        self.journal.note(Kind.STARTED, after=self.journal.after)
+        if self.journal.after == "crash":
+            log.warning("the life of this node before ended without a stop: a crash, or a kill")
+        self._telling = asyncio.create_task(self._find_version(), name="version")
+
+    def stopped(self, reason: str, *, clean: bool) -> None:
+        """The node is about to end, for the first reason that is told."""
+        if not self._stopped:
+            self._stopped = True
+            self.journal.note(Kind.STOPPED, reason=reason, clean=clean)
+
+    def close(self) -> None:
+        """Write what waits."""
+        if self._telling is not None:
+            self._telling.cancel()
+        self.journal.close()
+
+    async def _find_version(self) -> None:
+        # In a thread, and late: git may be asked, and elections come first.
+        self._version = await asyncio.to_thread(build_text)
+
+
+def _apply(level: str) -> None:
+    set_level(level)
+    log.warning("the log level was altered", level=level)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Voter):
+        return f"{value.node_id}@{value.endpoint}"
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value

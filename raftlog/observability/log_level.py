@@ -1,0 +1,56 @@
+"""Another log level for a while, on a running node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from raftlog.errors import ApiError, ErrorCode
+
+LEVELS = ("debug", "info", "warning", "error")
+DEFAULT_MS = 10 * 60 * 1000
+MAX_MS = 24 * 3600 * 1000
+"""Debug lines fill disks: nobody leaves them on by mistake."""
+
+
+class LogLevel:
+    """The level of one process. ``apply``: puts a level in force.
+
+    ``wall_clock_ms``: for people who ask when the configured one is back.
+    """
+
+    def __init__(
+        self, configured: str, apply: Callable[[str], None], wall_clock_ms: Callable[[], int]
+    ) -> None:
+        self._configured, self._apply, self._clock = configured, apply, wall_clock_ms
+        self._timer: asyncio.TimerHandle | None = None
+        self.level = configured
+        """The one in force."""
+        self.until_ms = 0
+        """When the configured one is back; 0: it is in force."""
+
+    def alter(self, level: str, for_ms: int) -> None:
+        """``level`` for so long (0: ten minutes); empty: the configured one. Raises ApiError.
+
+        On the event loop.
+        """
+        if level and level not in LEVELS:
+            known = ", ".join(LEVELS)
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"no level: one of {known}", field="level")
+        if not 0 <= for_ms <= MAX_MS:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"not between 0 and {MAX_MS}", field="for_ms")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not level:
+            self._put_back()
+            return
+        for_ms = for_ms or DEFAULT_MS
+        self._timer = asyncio.get_running_loop().call_later(for_ms / 1000, self._put_back)
+        self.level, self.until_ms = level, self._clock() + for_ms
+        self._apply(level)
+
+    def _put_back(self) -> None:
+        self._timer = None
+        self.level, self.until_ms = self._configured, 0
+        self._apply(self._configured)

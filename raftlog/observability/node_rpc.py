@@ -1,0 +1,150 @@
+"""The RPCs in which a node speaks of itself: its build and configuration, its journal, its log
+level. Each is answered here, without a leader and without another node.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.journal.event import NodeEvent, as_text
+from raftlog.journal.journal import RecentEvents
+from raftlog.limits.checking import check as check_limits
+from raftlog.observability.log_level import LogLevel
+from raftlog.transport.unary import unary_handler
+from raftlog.transport.unary_link import Caller
+from raftlog.wire.node.v1 import node_pb2 as pb
+
+EVENTS_MAX = 1_000
+"""Of one answer."""
+_SECRET = re.compile(r"password|secret|credential|token$", re.IGNORECASE)
+
+MayCall = Callable[[str, Any, Caller], None]
+"""The method, the request and who calls; raises ApiError for one who may not."""
+
+
+class NodeFacts(NamedTuple):
+    """What does not change while a node runs. ``config``: key -> value, plain."""
+
+    cluster_id: str
+    node_id: int
+    role: str
+    version: Callable[[], str]
+    started_at_ms: int
+    config: dict[str, Any]
+    http: Callable[[], str]
+
+
+class NodeRpc:
+    """Answers for one node."""
+
+    def __init__(
+        self,
+        facts: NodeFacts,
+        events: RecentEvents,
+        level: LogLevel,
+        wall_clock_ms: Callable[[], int],
+    ) -> None:
+        self._facts, self._events, self._level = facts, events, level
+        self._clock = wall_clock_ms
+
+    def handler(self, may_call: MayCall) -> Any:
+        """For ``Transport.listen(extra_handlers=...)`` of one listener."""
+
+        def guarded(name: str, answer: Callable[[Any], Any]) -> Any:
+            async def call(request: Any, caller: Caller) -> Any:
+                may_call(name, request, caller)
+                self._check(request)
+                return answer(request)
+
+            return call
+
+        return unary_handler(
+            pb.DESCRIPTOR.services_by_name["Node"],
+            explicit={
+                name: guarded(name, answer)
+                for name, answer in (
+                    ("DescribeNode", self.describe),
+                    ("DescribeNodeEvents", self.events),
+                    ("AlterLogLevel", self.alter_log_level),
+                )
+            },
+        )
+
+    def describe(self, request: pb.DescribeNodeRequest) -> pb.DescribeNodeResponse:
+        """Who this is."""
+        facts = self._facts
+        return pb.DescribeNodeResponse(
+            cluster_id=facts.cluster_id,
+            node_id=facts.node_id,
+            role=facts.role,
+            version=facts.version(),
+            python_version=platform.python_version(),
+            platform=platform.platform(),
+            started_at_ms=facts.started_at_ms,
+            now_ms=self._clock(),
+            log_level=self._level.level,
+            log_level_until_ms=self._level.until_ms,
+            http_listener=facts.http(),
+            config=[
+                pb.NodeConfigValue(name=name, value=_shown(name, value))
+                for name, value in sorted(facts.config.items())
+            ],
+        )
+
+    def events(self, request: pb.DescribeNodeEventsRequest) -> pb.DescribeNodeEventsResponse:
+        """A page of the journal. Raises ApiError."""
+        for field in ("since_ms", "after_seq", "limit"):
+            if getattr(request, field) < 0:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "it can't be negative", field=field)
+        limit = min(request.limit or EVENTS_MAX, EVENTS_MAX)
+        found, more = self._events.since(request.since_ms, request.after_seq, limit)
+        return pb.DescribeNodeEventsResponse(
+            cluster_id=self._facts.cluster_id,
+            node_id=self._facts.node_id,
+            role=self._facts.role,
+            events=[_on_the_wire(one) for one in found],
+            more=more,
+            now_ms=self._clock(),
+        )
+
+    def alter_log_level(self, request: pb.AlterLogLevelRequest) -> pb.AlterLogLevelResponse:
+        """Another level for a while. Raises ApiError."""
+        self._level.alter(request.level, request.for_ms)
+        return pb.AlterLogLevelResponse(
+            node_id=self._facts.node_id, level=self._level.level, until_ms=self._level.until_ms
+        )
+
+    def _check(self, request: Any) -> None:
+        check_limits(request)
+        if request.cluster_id and request.cluster_id != self._facts.cluster_id:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"this is cluster {self._facts.cluster_id!r}, not {request.cluster_id[:80]!r}",
+                field="cluster_id",
+            )
+
+
+def _on_the_wire(event: NodeEvent) -> pb.NodeEvent:
+    return pb.NodeEvent(
+        seq=event.seq,
+        at_ms=event.at_ms,
+        kind=event.kind,
+        details=[
+            pb.NodeEventDetail(name=name, value=as_text(value))
+            for name, value in event.details.items()
+        ],
+        repeats=event.repeats,
+        left_out=event.left_out,
+    )
+
+
+def _shown(name: str, value: Any) -> str:
+    if value and _SECRET.search(name):
+        return '"(left out)"'
+    return msgspec.json.encode(value, enc_hook=str).decode()

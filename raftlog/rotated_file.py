@@ -1,0 +1,77 @@
+"""A file of lines that never grows above a size: it becomes ``NAME.1``, and so on up to a number of
+backups.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+FILE_MODE = 0o600
+
+
+class RotatedFile:
+    """Appends whole lines to ``path``; above ``max_bytes`` it is rotated. Raises OSError.
+
+    What is written survives the process, not the machine: nothing is synced.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int, max_backups: int) -> None:
+        self._path, self._max_bytes, self._max_backups = path, max_bytes, max_backups
+        self._fd = self._open()
+        self._size = os.fstat(self._fd).st_size
+
+    def append(self, lines: Sequence[bytes], written: list[int]) -> None:
+        """Append them in order. ``written``: its only item counts those that are in the file, also
+        when OSError is raised.
+        """
+        while written[0] < len(lines):
+            begin = written[0]
+            if self._size and self._size + len(lines[begin]) > self._max_bytes:
+                self._rotate()
+            end, size = begin + 1, self._size + len(lines[begin])
+            while end < len(lines) and size + len(lines[end]) <= self._max_bytes:
+                size += len(lines[end])
+                end += 1
+            written[0] += self._append(lines[begin:end])
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def _append(self, lines: Sequence[bytes]) -> int:
+        """How many were written: on a full disk fewer. Raises OSError if it is none."""
+        written, whole = os.write(self._fd, b"".join(lines)), 0
+        for count, line in enumerate(lines):
+            if whole + len(line) > written:
+                # A part of a line makes the next one unreadable, so it is taken back.
+                os.ftruncate(self._fd, self._size + whole)
+                if not count:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._size += whole
+                return count
+            whole += len(line)
+        self._size += whole
+        return len(lines)
+
+    def _rotate(self) -> None:
+        names = [self._path, *(backup_of(self._path, n + 1) for n in range(self._max_backups))]
+        for newer, older in reversed(list(pairwise(names))):
+            if newer.exists():
+                os.replace(newer, older)
+        if not self._max_backups:
+            self._path.unlink(missing_ok=True)
+        fresh = self._open()
+        os.close(self._fd)
+        self._fd, self._size = fresh, 0
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
+
+
+def backup_of(path: Path, number: int) -> Path:
+    """The name that a file has after so many rotations; 0: its own."""
+    return path.with_name(f"{path.name}.{number}") if number else path

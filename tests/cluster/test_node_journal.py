@@ -1,0 +1,78 @@
+"""The journals of real nodes: what they say after a leader was killed, with it and without it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from cluster_kit import until
+
+from raftlog.cli.client_security import ClientSecurity
+from raftlog.cli.local import LocalCluster
+from raftlog.cli.node_queries import NodeEvents, ask_all, events_of_all, find_nodes
+from raftlog.journal.files import read_journal
+from raftlog.wire.node.v1 import node_pb2 as pb
+
+PLAIN = ClientSecurity()
+
+
+def ask(cluster: LocalCluster) -> dict[str, NodeEvents]:
+    async def asked() -> list[NodeEvents]:
+        nodes = await find_nodes(cluster.bootstrap_controllers.split(","), 5.0, PLAIN)
+        return await events_of_all(nodes, 0, 5.0, PLAIN)
+
+    return {one.node.name: one for one in asyncio.run(asked())}
+
+
+def kinds(one: NodeEvents) -> list[str]:
+    return [event.kind for event in one.events]
+
+
+def test_a_killed_leader(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=1)
+    cluster.generate()
+    try:
+        cluster.start_controllers()
+        cluster.start_brokers()
+        cluster.wait_ready([node.name for node in cluster.nodes])
+        old = cluster.wait_leader()
+        cluster.kill(old.name, signal.SIGKILL)
+        until(lambda: cluster.leader() not in (None, old), "another leader")
+        new = cluster.wait_leader()
+        told = ask(cluster)
+        assert told[old.name].failure, "it does not answer, and is named all the same"
+        won = [one for one in told[new.name].events if one.kind == "became_leader"]
+        assert won[-1].text("reason") == "leader gone"
+        # It may have led before; then this is its second epoch.
+        assert won[-1].number("epoch") >= 2
+        until(lambda: "peer_lost" in kinds(ask(cluster)[new.name]), "the loss is told")
+        cluster.start(old.name)
+        cluster.wait_ready([old.name])
+        until(lambda: "peer_regained" in kinds(ask(cluster)[new.name]), "its return is told")
+        told = ask(cluster)
+        starts = [one for one in told[old.name].events if one.kind == "started"]
+        assert [one.text("after") for one in starts] == ["format", "crash"]
+        broker = cluster.brokers[0].name
+        assert kinds(told[broker])[:1] == ["started"]
+        assert {"registered", "unfenced", "controller_found"} <= set(kinds(told[broker]))
+
+        async def describe() -> list[pb.DescribeNodeResponse]:
+            nodes = await find_nodes(cluster.bootstrap_controllers.split(","), 5.0, PLAIN)
+            request, response = pb.DescribeNodeRequest(), pb.DescribeNodeResponse
+            found = await ask_all(nodes, "DescribeNode", request, response, 5.0, PLAIN)
+            return [one.response for one in found]
+
+        described = asyncio.run(describe())
+        assert [one.role for one in described] == ["controller"] * 3 + ["broker"]
+        assert all(one.version and one.http_listener and one.log_level for one in described)
+        values = {one.name: one.value for one in described[0].config}
+        assert values["process.roles"] == '["controller"]'
+        cluster.stop_all()
+    finally:
+        cluster.stop_all()
+    offline = read_journal(cluster.data_path(new.name))
+    assert offline[-1].kind == "stopped"
+    assert offline[-1].details == {"reason": "asked to stop", "clean": True}
+    assert read_journal(cluster.data_path(broker))[-1].kind == "stopped"
+    cluster.delete()
