@@ -68,7 +68,7 @@ class SnapshotLoad:
     def __init__(self, snapshots: ReplicaSnapshots, snapshot_id: SnapshotId) -> None:
         self.snapshot_id = snapshot_id
         self._snapshots = snapshots
-        self._loader = SnapshotLoader()
+        self._loader = SnapshotLoader(flat=True)
         self._position = 0
 
     def log_hash(self) -> LogHash:

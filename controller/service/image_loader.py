@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from raftlog.metadata import flat_map
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -26,7 +27,7 @@ class CommittedImage:
 
     def __init__(self, applied: Callable[[int], None]) -> None:
         self._applied = applied
-        self._image = Image()
+        self._image = Image(configs=flat_map.empty())
         self._builder: ImageBuilder | None = None
         """What has folded beyond the image; None: nothing."""
         self.log_hash = EMPTY

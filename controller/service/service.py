@@ -310,6 +310,7 @@ class ControllerService:
         leadership, self.node.leadership = self.node.leadership, None
         if leadership is None:
             return
+        leadership.log.over()
         self._life.lost_leadership(epoch, reason)
         self.refusals.lost(leadership, f"the leadership of epoch {epoch} was lost: {reason}")
         self.hand_over.lost()

@@ -3,7 +3,7 @@ the chunk under construction. Nothing else changes any of them.
 
 An epoch has three stages. *Claim*: ``inherit`` takes the log that the leader found, the inherited
 tail included; ``claimed`` ends it. *Active*: ``add`` takes each decision, ``cut`` ends a chunk,
-``commit`` follows the high watermark. *Over*: the whole object is dropped.
+``commit`` follows the high watermark. *Over*: ``over`` ends it.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -214,6 +214,13 @@ class EpochLog:
             total_bytes = (total_bytes or 0) + size
         self._lao.committed(high_watermark)
         return total_bytes
+
+    # --- over ------------------------------------------------------------------------------------
+
+    def over(self) -> None:
+        """Drop the pending image, and every image that is not committed."""
+        self._proposed.clear()
+        self._pending.abandon()
 
     def _keep_image(self, data: bytes) -> None:
         image = self._pending.snapshot()

@@ -417,21 +417,122 @@ static uint8_t *put_packed(uint8_t *out, const char *data, Py_ssize_t size)
     return put_bytes(out, data, size);
 }
 
+/* The canonical bytes of a config; None for what is too long or of an odd type. */
+static PyObject *entity_of(const Change *change)
+{
+    Py_ssize_t total = change->size[0] + change->size[1] + change->size[2];
+    if (change->type < 0 || change->type > 0x7f || total > 0xffff) Py_RETURN_NONE;
+    uint8_t small[1024], *buffer = total + 32 <= (Py_ssize_t)sizeof small ? small : PyMem_Malloc(total + 32);
+    if (buffer == NULL) return PyErr_NoMemory();
+    uint8_t *out = put_bytes(buffer, "\x95\xa6" "config", 8);
+    *out++ = (uint8_t)change->type;
+    for (int i = 0; i < 3; i++) out = put_packed(out, change->text[i], change->size[i]);
+    PyObject *result = PyBytes_FromStringAndSize((const char *)buffer, out - buffer);
+    if (buffer != small) PyMem_Free(buffer);
+    return result;
+}
+
 PyDoc_STRVAR(entity_doc, "entity(change): see twin.py; None for what is too long or of an odd type");
 static PyObject *entity(PyObject *self, PyObject *tuple)
 {
     Change change;
     if (read_change(tuple, &change) < 0) return NULL;
-    Py_ssize_t total = change.size[0] + change.size[1] + change.size[2];
-    if (change.type < 0 || change.type > 0x7f || total > 0xffff) Py_RETURN_NONE;
-    uint8_t small[1024], *buffer = total + 32 <= (Py_ssize_t)sizeof small ? small : PyMem_Malloc(total + 32);
-    if (buffer == NULL) return PyErr_NoMemory();
-    uint8_t *out = put_bytes(buffer, "\x95\xa6" "config", 8);
-    *out++ = (uint8_t)change.type;
-    for (int i = 0; i < 3; i++) out = put_packed(out, change.text[i], change.size[i]);
-    PyObject *result = PyBytes_FromStringAndSize((const char *)buffer, out - buffer);
-    if (buffer != small) PyMem_Free(buffer);
-    return result;
+    return entity_of(&change);
+}
+
+/* --- the fold ------------------------------------------------------------------------------ */
+
+typedef struct { unsigned __int128 hash; Py_ssize_t bytes; } Sum;
+
+/* Adds (sign 1) or takes off (-1) an entity's share of the state hash and of its size. */
+static int account(const Change *change, PyObject *tuple, PyObject *digest, PyObject *other, int sign, Sum *sum)
+{
+    PyObject *content = entity_of(change);
+    if (content == Py_None) Py_SETREF(content, PyObject_CallOneArg(other, tuple));
+    PyObject *hash = content == NULL ? NULL : PyObject_CallOneArg(digest, content);
+    if (hash == NULL || !PyBytes_Check(hash) || PyBytes_GET_SIZE(hash) != 16 || !PyBytes_Check(content)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a digest is 16 bytes");
+        Py_XDECREF(hash);
+        Py_XDECREF(content);
+        return -1;
+    }
+    unsigned __int128 number = 0;
+    for (int i = 0; i < 16; i++) number = number << 8 | (uint8_t)PyBytes_AS_STRING(hash)[i];
+    sum->hash += sign > 0 ? number : -number;
+    sum->bytes += sign * PyBytes_GET_SIZE(content);
+    Py_DECREF(hash);
+    Py_DECREF(content);
+    return 0;
+}
+
+/* What a resource's keys are with this one changed, as a dict of its own; NULL: an exception. */
+static PyObject *changed_values(PyObject *before, PyObject *name, PyObject *value)
+{
+    int alone = before == NULL
+        || (PyDict_GET_SIZE(before) == 1 && PyDict_GetItemWithError(before, name) != NULL);
+    if (PyErr_Occurred()) return NULL;
+    PyObject *after = alone ? PyDict_New() : PyDict_Copy(before);
+    int failed = after == NULL
+        || (value != Py_None ? PyDict_SetItem(after, name, value) : alone ? 0 : PyDict_DelItem(after, name));
+    if (failed) Py_CLEAR(after);
+    return after;
+}
+
+static int fold_one(PyObject *tuple, PyObject *configs, PyObject *undo, PyObject *digest, PyObject *other, Sum *sum)
+{
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 4) {
+        PyErr_SetString(PyExc_TypeError, "a change is (type, name, key, value)");
+        return -1;
+    }
+    PyObject *name = PyTuple_GET_ITEM(tuple, 2), *value = PyTuple_GET_ITEM(tuple, 3), *past = NULL;
+    PyObject *resource = PyTuple_Pack(2, PyTuple_GET_ITEM(tuple, 0), PyTuple_GET_ITEM(tuple, 1));
+    if (resource == NULL) return -1;
+    int failed = -1;
+    Change change;
+    PyObject *after = NULL, *before = Py_XNewRef(PyDict_GetItemWithError(configs, resource));
+    PyObject *old = before == NULL ? NULL : PyDict_GetItemWithError(before, name);
+    if (PyErr_Occurred()) goto done;
+    if (old != NULL) {
+        past = PyTuple_Pack(4, PyTuple_GET_ITEM(tuple, 0), PyTuple_GET_ITEM(tuple, 1), name, old);
+        if (past == NULL || read_change(past, &change) < 0
+            || account(&change, past, digest, other, -1, sum) < 0) goto done;
+    }
+    if (value != Py_None
+        && (read_change(tuple, &change) < 0 || account(&change, tuple, digest, other, 1, sum) < 0)) goto done;
+    if (value != Py_None || old != NULL) {
+        if (PyDict_SetDefault(undo, resource, before == NULL ? Py_None : before) == NULL
+            || (after = changed_values(before, name, value)) == NULL
+            || (PyDict_GET_SIZE(after) ? PyDict_SetItem(configs, resource, after)
+                                       : PyDict_DelItem(configs, resource)) < 0) goto done;
+    }
+    failed = 0;
+done:
+    Py_DECREF(resource);
+    Py_XDECREF(before);
+    Py_XDECREF(after);
+    Py_XDECREF(past);
+    return failed;
+}
+
+PyDoc_STRVAR(fold_doc, "fold(changes, configs, undo, digest, entity): see twin.py");
+static PyObject *fold(PyObject *self, PyObject *args)
+{
+    PyObject *changes, *configs, *undo, *digest, *other;
+    Sum sum = {0};
+    if (!PyArg_ParseTuple(args, "OO!O!OO", &changes, &PyDict_Type, &configs, &PyDict_Type, &undo, &digest, &other))
+        return NULL;
+    PyObject *all = PySequence_Fast(changes, "changes are a sequence");
+    if (all == NULL) return NULL;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(all); i++) {
+        if (fold_one(PySequence_Fast_GET_ITEM(all, i), configs, undo, digest, other, &sum) < 0) {
+            Py_DECREF(all);
+            return NULL;
+        }
+    }
+    Py_DECREF(all);
+    uint8_t hash[16];
+    for (int i = 0; i < 16; i++) hash[i] = (uint8_t)(sum.hash >> 8 * (15 - i));
+    return Py_BuildValue("(y#n)", hash, (Py_ssize_t)16, sum.bytes);
 }
 
 PyDoc_STRVAR(decoded_doc, "decoded(chunk, position, end, count): see twin.py");
@@ -516,6 +617,7 @@ static PyMethodDef methods[] = {
     {"grouped", grouped, METH_VARARGS, grouped_doc},
     {"request", request, METH_VARARGS, request_doc},
     {"entity", entity, METH_O, entity_doc},
+    {"fold", fold, METH_VARARGS, fold_doc},
     {"encoded", encoded, METH_VARARGS, encoded_doc},
     {"decoded", decoded, METH_VARARGS, decoded_doc},
     {"replies", replies, METH_VARARGS, replies_doc},
@@ -528,6 +630,6 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC PyInit__native(void)
 {
     PyObject *made = PyModule_Create(&module);
-    if (made != NULL && PyModule_AddIntConstant(made, "VERSION", 4) < 0) Py_CLEAR(made);
+    if (made != NULL && PyModule_AddIntConstant(made, "VERSION", 5) < 0) Py_CLEAR(made);
     return made;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import msgspec
+import xxhash
 from google.protobuf.message import DecodeError
 
 from raftlog import batch
@@ -20,10 +21,12 @@ from raftlog.errors import CorruptLogError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
-VERSION = 4
+VERSION = 5
 """Of the functions here: a compiled codec of another version is not used."""
 RECORD_TYPE, RECORD_VERSION = 4, 0
 _packed = msgspec.msgpack.Encoder().encode
+_hash = xxhash.xxh3_128_intdigest
+_HASH_MASK = (1 << 128) - 1
 _ITEM_TAG = 0x0A
 _MAX_ACKS = 2
 _KNOWN_OF_CLIENT = frozenset({"principal", "host"})
@@ -131,6 +134,43 @@ def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
 def entity(change: Change) -> bytes:
     """The canonical bytes of a config, what its share of the state hash is made of."""
     return _packed(("config", *change))
+
+
+def fold(
+    changes: Iterable[Change],
+    configs: dict[tuple[int, str], dict[str, str]],
+    undo: dict[tuple[int, str], dict[str, str] | None],
+) -> tuple[int, int]:
+    """Change the configs; a value of None: the key is deleted. What a resource had before its first
+    change goes into ``undo``; None: nothing. The dicts of resources are never changed in place.
+
+    By how much the state hash (reduced to its width) and its bytes grow.
+    """
+    state_hash = state_bytes = 0
+    for change in changes:
+        resource_type, resource_name, name, value = change
+        resource = (resource_type, resource_name)
+        values = configs.get(resource)
+        old = None if values is None else values.get(name)
+        if old is not None:
+            content = entity((resource_type, resource_name, name, old))
+            state_hash -= _hash(content)
+            state_bytes -= len(content)
+        if value is not None:
+            content = entity(change)
+            state_hash += _hash(content)
+            state_bytes += len(content)
+        elif old is None:
+            continue
+        if resource not in undo:
+            undo[resource] = values
+        if value is not None:
+            configs[resource] = {name: value} if values is None else {**values, name: value}
+        elif values is not None and len(values) == 1:
+            del configs[resource]
+        elif values is not None:
+            configs[resource] = {key: kept for key, kept in values.items() if key != name}
+    return state_hash & _HASH_MASK, state_bytes
 
 
 def replies(message: ConfigReplies) -> bytes:

@@ -38,6 +38,7 @@ from raftlog.metadata.entities import (
     with_cause,
 )
 from raftlog.metadata.export_cursors import fold_export_cursor
+from raftlog.metadata.flat_map import FlatMutation
 from raftlog.metadata.hostnames import fold_hostname
 from raftlog.metadata.image import FoldError, ImageDraft
 from raftlog.metadata.new_partitions import NotNextError, put_new
@@ -416,6 +417,10 @@ def change_configs(image: ImageDraft, changes: Sequence[Change]) -> None:
     """
     configs, state_hash, state_bytes = image.configs, image.state_hash, image.state_bytes
     accounts = image.accounts_in_its_own_way
+    if isinstance(configs, FlatMutation) and not accounts:
+        hash_growth, bytes_growth = codec.fold(changes, *configs.written())
+        image.state_hash, image.state_bytes = state_hash + hash_growth, state_bytes + bytes_growth
+        return
     for change in changes:
         resource_type, resource_name, name, value = change
         resource = (resource_type, resource_name)

@@ -32,6 +32,7 @@ from raftlog.metadata.entities import (
     bytes_hash,
     entity_bytes,
 )
+from raftlog.metadata.flat_map import FlatMutation
 from raftlog.metadata.replica_index import ReplicaIndex, Replicas
 
 PartitionKey = tuple[bytes, int]
@@ -226,6 +227,14 @@ class ImageDraft:
         )
         self._reset(image)
         return image
+
+    def abandon(self) -> None:
+        """Forget what was folded since the last snapshot; this draft must not be used any more.
+
+        Its base can be folded forward again at once: nothing is left that is newer.
+        """
+        if isinstance(self.configs, FlatMutation):
+            self.configs.abandon()
 
     @property
     def accounts_in_its_own_way(self) -> bool:

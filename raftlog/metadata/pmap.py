@@ -3,7 +3,8 @@ with the last.
 
 ``Map`` is a mapping with get, ``in``, len and iteration; ``mutate()`` gives a mutable copy for
 O(1), whose ``finish()`` is the next version. Order of iteration means nothing and may differ
-between processes: sort by key before showing anything.
+between processes: sort by key before showing anything. ``flat_map`` is one, too, for who only folds
+the newest version forward.
 
 Two libraries do the work. immutables is three times faster to write and has no wheel beyond Python
 3.13; rpds-py is slower and built for every Python. Both must install without a compiler, hence the

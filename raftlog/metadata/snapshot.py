@@ -23,7 +23,7 @@ import msgspec
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError
-from raftlog.metadata import acl_fold
+from raftlog.metadata import acl_fold, flat_map
 from raftlog.metadata.acls import AccessControlEntry
 from raftlog.metadata.causes import Cause, HostnameCause
 from raftlog.metadata.clients import client_of
@@ -80,8 +80,8 @@ class Parts(ImageDraft):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(Image())
+    def __init__(self, *, flat: bool) -> None:
+        super().__init__(Image(configs=flat_map.empty()) if flat else Image())
 
     def finish(self, header: SnapshotHeader) -> Image:
         """The image."""
@@ -448,9 +448,10 @@ def _batch(kind: Kind, entities: list[bytes], base_offset: int, header: Snapshot
 class SnapshotLoader:
     """Makes the image of a snapshot, fed piece by piece from its first byte to its last."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, flat: bool = False) -> None:
+        """``flat``: nobody will fold on from any but the newest image (``flat_map``)."""
         self._verifier = SnapshotVerifier(self._content)
-        self._parts = Parts()
+        self._parts = Parts(flat=flat)
         self._kinds = {kind.name: (kind, msgspec.msgpack.Decoder(kind.type)) for kind in KINDS}
 
     @property

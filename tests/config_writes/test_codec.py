@@ -26,8 +26,12 @@ from raftlog.config_writes.messages import (
     ConfigWrites,
     single_requests,
 )
+from raftlog.metadata import flat_map
 from raftlog.metadata.entities import entity_bytes
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.metadata.snapshot import content_hash
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import WIRES
 from raftlog.wire.common.v1 import common_pb2
@@ -333,3 +337,48 @@ def test_a_process_can_be_told_to_do_without_it(wish: str) -> None:
     )
     compiled = compiling.target().exists()
     assert done.stdout.strip() == ("native" if compiled and not wish else "python")
+
+
+FOLDED = st.lists(
+    st.tuples(
+        st.sampled_from([2, 16, 300, -1]),
+        st.sampled_from(["a", "b", "ключ"]),
+        st.sampled_from(["match", "retention.ms", ""]),
+        st.one_of(st.none(), st.sampled_from(["", "v", "ж", "x" * 300, "x" * 70_000])),
+    ),
+    max_size=12,
+)
+
+
+@given(st.lists(FOLDED, max_size=4))
+@settings(deadline=None)
+def test_all_folds_of_configs_agree(runs: list[list[Change]]) -> None:
+    """The compiled one, its twin, and the one of persistent maps, which is asked for each change
+    by itself: the same image, and every image before it is still what it was.
+    """
+    plain = ImageBuilder(Image())
+    folds = [codec.fold, twin.fold]
+    drafts = [ImageBuilder(Image(configs=flat_map.empty())) for _ in folds]
+    held: list[tuple[Image, dict[Any, Any]]] = []
+    offset = 0
+    for changes in runs:
+        plain.apply_configs(changes, base_offset=offset, epoch=1, timestamp_ms=0)
+        image = plain.snapshot()
+        for draft, fold in zip(drafts, folds, strict=True):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(codec, "fold", fold)
+                draft.apply_configs(changes, base_offset=offset, epoch=1, timestamp_ms=0)
+            flat = draft.snapshot()
+            assert (flat.state_hash, flat.state_bytes) == (image.state_hash, image.state_bytes)
+            assert flat.state_hash == content_hash(flat)
+            held.append((flat, dict(image.configs.items())))
+        offset += len(changes)
+    for flat, configs in held:
+        assert dict(flat.configs.items()) == configs
+
+
+def test_a_change_that_is_none_is_refused() -> None:
+    for fold in (codec.fold, twin.fold):
+        for wrong in ((1, "a"), [(1, "a", "b", "c")], 7):
+            with pytest.raises((TypeError, ValueError)):
+                fold([wrong], {}, {})  # type: ignore[list-item]

@@ -10,6 +10,8 @@ from controller.state.state import ControllerState
 from controller.visibility.lao import LaoTracker
 from controller.visibility.lao_view import LaoView
 from raftlog import batch
+from raftlog.metadata import flat_map
+from raftlog.metadata.flat_map import FlatMap
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import EMPTY, extended
@@ -123,6 +125,27 @@ def test_a_voter_set_comes_alone_in_a_control_batch_and_is_named_to_the_quorum()
     )
 
 
+def test_what_was_not_committed_is_gone_when_the_epoch_is_over() -> None:
+    """The node goes on from the committed image, and copies nothing for that."""
+    committed = ImageBuilder(Image(configs=flat_map.empty()))
+    committed.apply_batch([config("a")], base_offset=0, epoch=1, timestamp_ms=1)
+    image = committed.snapshot()
+    log = EpochLog(3, 1, image, EMPTY)
+    for name in ("b", "c"):
+        log.add([config(name)], None, 50)
+        log.cut()
+    assert set(log.pending.snapshot().configs) == {(16, "a"), (16, "b"), (16, "c")}
+    log.over()
+    again = ImageBuilder(image)
+    again.apply_batch([config("d")], base_offset=1, epoch=4, timestamp_ms=60)
+    after = again.snapshot().configs
+    assert set(after) == {(16, "a"), (16, "d")}
+    assert set(image.configs) == {(16, "a")}
+    assert isinstance(after, FlatMap)
+    assert isinstance(image.configs, FlatMap)
+    assert after._table is image.configs._table
+
+
 def test_decisions_can_ask_the_log_and_lao_and_change_neither() -> None:
     """The type checker holds them to these types."""
     assert get_type_hints(ControllerState)["log"] is LogView
@@ -130,7 +153,7 @@ def test_decisions_can_ask_the_log_and_lao_and_change_neither() -> None:
     asked, all_ = public(LaoView), public(LaoTracker)
     assert all_ - asked == {"seed", "inherited", "proposed", "passed", "committed", "report"}
     assert public(EpochLog) - public(LogView) == {
-        *("inherit", "claimed", "add", "add_configs", "cut", "commit", "uncommitted_chunks")
+        *("inherit", "claimed", "add", "add_configs", "cut", "commit", "uncommitted_chunks", "over")
     }
 
 
