@@ -13,11 +13,14 @@ from pyspark.sql import SparkSession
 
 from raftlog.errors import RaftlogError
 from raftlog.printable import printable, printable_json
+from raftlog.segments.errors import CorruptExportError, ExportGapError, ExportMismatchError
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, explain
 from replay.request import JobRequest
 from replay.session import build_session, expect_records
 from replay.source import Export, check_files, open_export
 from replay.text import console
+
+_WRONG = (CorruptExportError, ExportGapError, ExportMismatchError)
 
 
 def compute(spark: SparkSession, request: JobRequest) -> Any:
@@ -52,7 +55,9 @@ def run_here(request: JobRequest) -> int:
             spark.stop()
     except RaftlogError as error:
         print(f"raftlog replay: {printable(str(error), keep=chr(10))}", file=sys.stderr)
-        return EXIT_INPUT
+        # What verify looks for was found, wherever it showed.
+        found = request.job == "verify" and isinstance(error, _WRONG)
+        return EXIT_FINDINGS if found else EXIT_INPUT
     if request.json:
         print(printable_json(msgspec.json.format(msgspec.json.encode(result), indent=2).decode()))
     else:

@@ -50,5 +50,6 @@ COMMANDS = (
     Command("status", "raftlog.cli.doctor:register_status"),
     Command("storage", "raftlog.cli.storage:register", ("server",)),
     Command("topics", "raftlog.cli.topics:register"),
+    Command("verify", "raftlog.cli.verify:register", ("export",)),
 )
 BY_NAME = {one.name: one for one in COMMANDS}

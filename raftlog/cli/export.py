@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,11 +22,10 @@ from raftlog.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from raftlog.cli.log_sources import LogSource
     from raftlog.segments.export import ExportSummary
-    from raftlog.segments.manifest import Manifest
+    from raftlog.segments.manifest import Manifest, ManifestSigner
     from raftlog.segments.place import Place
     from raftlog.segments.writer import Published
 
@@ -105,6 +105,17 @@ def export_(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read everything back and check it.")
     ] = False,
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            "--sign",
+            metavar="KEY",
+            help=(
+                "Sign each publish with this Ed25519 private key in PEM: who has the public key can"
+                " check the export (see `raftlog verify`)."
+            ),
+        ),
+    ] = None,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
@@ -117,6 +128,7 @@ def export_(
       raftlog export exported --bootstrap-controller 127.0.0.1:9093
       raftlog export exported --cursor nightly
       raftlog export exported --directory data/controller-1 --verify
+      raftlog export exported --sign key.pem
       raftlog export s3://audit/cluster-1 --follow --publish-interval 60 --compact
     """
     from raftlog.cli.export_cursor import keep_cursor
@@ -135,6 +147,11 @@ def export_(
             " published once"
         )
     place = open_place(target)
+    signer = None
+    if sign is not None:
+        from raftlog.segments.signing import load_signer
+
+        signer = load_signer(sign)
     stop = StopOnSignal()
     with open_log(directory, None, bootstrap_controller, timeout) as source:
         if assume_committed and isinstance(source, DirectoryLog):
@@ -152,13 +169,14 @@ def export_(
                 publish_records or MAX_SEGMENT_RECORDS,
                 compact_at=compact_at,
             )
-            summary = _follow(source, place, policy, _telling(published, place, as_json), stop)
+            telling = _telling(published, place, as_json)
+            summary = _follow(source, place, policy, telling, stop, signer)
         else:
-            summary = _once(source, place, published)
+            summary = _once(source, place, published, signer)
         if keeper is not None:
             keeper.finish()
     if compact and not keep_following:
-        _compact(place, summary)
+        _compact(place, summary, signer)
     if verify:
         verify_export(place)
     if as_json:
@@ -175,15 +193,24 @@ def export_(
         raise typer.Exit(INTERRUPTED)
 
 
-def _once(source: LogSource, place: Place, published: Published | None) -> ExportSummary:
+def _once(
+    source: LogSource, place: Place, published: Published | None, signer: ManifestSigner | None
+) -> ExportSummary:
     from raftlog.segments.export import export
 
     with _progress(source) as progress:
-        return export(source, place, progress, state_hashes=source.said, published=published)
+        return export(
+            source, place, progress, state_hashes=source.said, published=published, signer=signer
+        )
 
 
 def _follow(
-    source: RunningLog, place: Place, policy: Any, published: Published, stop: StopOnSignal
+    source: RunningLog,
+    place: Place,
+    policy: Any,
+    published: Published,
+    stop: StopOnSignal,
+    signer: ManifestSigner | None,
 ) -> ExportSummary:
     from raftlog.segments.follow import follow
 
@@ -199,14 +226,15 @@ def _follow(
             state_hashes=source.said,
             published=published,
             waiting=waiting,
+            signer=signer,
         )
 
 
-def _compact(place: Place, summary: ExportSummary) -> None:
+def _compact(place: Place, summary: ExportSummary, signer: ManifestSigner | None) -> None:
     from raftlog.segments.compact import compact
     from raftlog.segments.writer import ExportWriter
 
-    with ExportWriter(place, summary.cluster_id, summary.generation) as writer:
+    with ExportWriter(place, summary.cluster_id, summary.generation, signer=signer) as writer:
         compact(writer)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from raftlog import batch
 from raftlog.segments.errors import ExportError, ExportGapError
-from raftlog.segments.manifest import StateHash
+from raftlog.segments.manifest import ManifestSigner, StateHash
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.writer import ExportWriter, Published
 
@@ -84,6 +84,7 @@ def export(
     *,
     state_hashes: StateHashSource | None = None,
     published: Published | None = None,
+    signer: ManifestSigner | None = None,
 ) -> ExportSummary:
     """Export what is new in ``source`` since the manifest.
 
@@ -102,6 +103,7 @@ def export(
         source.generation,
         start_offset=source.start_offset,
         published=published,
+        signer=signer,
     ) as writer:
         require_no_gap(source, writer, place)
         first = writer.next_offset

@@ -19,6 +19,7 @@ from raftlog.segments.export import (
     require_no_gap,
     summary_of,
 )
+from raftlog.segments.manifest import ManifestSigner
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.writer import MAX_SEGMENT_BYTES, MAX_SEGMENT_RECORDS, ExportWriter, Published
 
@@ -70,6 +71,7 @@ def follow(
     state_hashes: StateHashSource | None = None,
     published: Published | None = None,
     waiting: Callable[[str], None] | None = None,
+    signer: ManifestSigner | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> ExportSummary:
     """Export what is new as it comes, until ``stop()``; then publish what was read, and return.
@@ -87,6 +89,7 @@ def follow(
         max_segment_records=policy.max_records,
         max_segment_bytes=policy.max_bytes,
         published=published,
+        signer=signer,
     ) as writer:
         require_no_gap(source, writer, place)
         first, due, told = writer.next_offset, None, ""

@@ -61,26 +61,28 @@ def _batches(place: Place, manifest: Manifest, last_offset: int) -> Iterator[byt
 
 
 class Claim(NamedTuple):
-    """Somebody's word of the log hash before ``end_offset``.
+    """Somebody's word of the log hash before ``end_offset``, and what it is by the bytes here.
 
-    ``who``: for people; ``agrees`` None: nothing here says whether it is so.
+    ``who``: for people. ``asked``: just now; else the manifest has it, or the log.
     """
 
     end_offset: int
     begin_offset: int
     digest: str
     who: str
-    agrees: bool | None
-    found: str = ""
+    agrees: bool
+    found: str
+    asked: bool = False
 
 
 class Vouched(NamedTuple):
     """What the bytes come to, and what was said of them.
 
     ``end``: where the checked part of the export ends. ``first_known``: the offset from which on
-    the chain is known here; ``adopted``: who said its beginning, where that is not in the export.
-    ``claims``: of nodes, by offset; ``recorded`` progress records named a hash, ``wrong`` of them
-    are not so; ``unnamed``: the first that names none where others did, -1: none.
+    the chain is known here, -1: nowhere; ``adopted``: who said its beginning, where that is not in
+    the export. ``claims``: of nodes, by offset. ``recorded`` progress records named a hash, the
+    last up to ``recorded_end`` (exclusive), and of ``wrong`` it is another; ``unnamed``: the offset
+    of the first that names none where others did, -1: none.
     """
 
     end: LogHash
@@ -88,45 +90,53 @@ class Vouched(NamedTuple):
     adopted: str
     claims: tuple[Claim, ...]
     recorded: int
+    recorded_end: int
     wrong: tuple[Claim, ...]
     unnamed: int
     manifest_agrees: bool | None
 
 
-def vouched(place: Place, manifest: Manifest, last_offset: int | None = None) -> Vouched:
-    """Make the chain anew of the raw segments up to ``last_offset``, which ends a batch, and hold
-    it against everything that was said of it.
+def vouched(
+    place: Place,
+    manifest: Manifest,
+    last_offset: int | None = None,
+    asked: Iterable[StateHash] = (),
+) -> Vouched:
+    """Make the chain anew of the raw segments up to ``last_offset``, and hold it against everything
+    that was said of it; ``asked``: by nodes just now.
 
     One pass in one process. Raises CorruptExportError, ExportMismatchError, ExportError.
     """
     last = manifest.end_offset - 1 if last_offset is None else last_offset
-    making = _Chain(manifest)
+    making = _Chain(manifest, asked)
     for data in _batches(place, manifest, last):
-        if making.known.end_offset > last:
+        (header,) = batch.headers(data, verify=False)
+        if header.last_offset > last:
             break
-        making.take(data)
+        making.take(data, header)
     return making.result(complete=last == manifest.end_offset - 1)
 
 
 class _Chain:
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, asked: Iterable[StateHash]) -> None:
         self._manifest = manifest
         begin = manifest.history_begin
         self.known = EMPTY if begin == 0 else unknown(begin, -1)
-        self._said: dict[int, list[StateHash]] = {}
-        for one in manifest.state_hashes:
-            if one.log_hash:
-                self._said.setdefault(one.offset + 1, []).append(one)
+        self._said: dict[int, list[tuple[StateHash, bool]]] = {}
+        for now, words in ((True, asked), (False, manifest.state_hashes)):
+            for one in words:
+                if one.log_hash:
+                    self._said.setdefault(one.offset + 1, []).append((one, now))
         self._first_known, self._adopted = 0 if begin == 0 else -1, ""
         self._claims: list[Claim] = []
         self._recent: deque[LogHash] = deque(maxlen=CLAIM_BATCHES)
         self._recorded, self._wrong, self._unnamed = 0, list[Claim](), -1
+        self._recorded_end = 0
         self._naming = False
         self._compare()
 
-    def take(self, data: bytes) -> None:
+    def take(self, data: bytes, header: batch.BatchHeader) -> None:
         """The next batch."""
-        (header,) = batch.headers(data, verify=False)
         was = self.known
         if not header.control:
             self._look_at_progress(data, header)
@@ -146,7 +156,7 @@ class _Chain:
         said = self._said.get(self.known.end_offset, ())
         if said and not self.known.digest:
             # The log below is not here: what the first of them says is taken as the beginning.
-            one = said[0]
+            one, _ = said[0]
             self.known = LogHash(
                 one.log_hash_begin_offset,
                 self.known.end_offset,
@@ -155,7 +165,7 @@ class _Chain:
             )
             self._first_known, self._adopted = self.known.end_offset, one.describe()
         digest = self.known.digest.hex()
-        for one in said:
+        for one, asked in said:
             agrees = (one.log_hash_begin_offset, one.log_hash) == (self.known.begin_offset, digest)
             self._claims.append(
                 Claim(
@@ -165,6 +175,7 @@ class _Chain:
                     one.describe(),
                     agrees,
                     digest,
+                    asked,
                 )
             )
 
@@ -186,10 +197,14 @@ class _Chain:
         there = next(
             (one for one in (self.known, *reversed(self._recent)) if one.end_offset == end), None
         )
-        if there is None or not there.digest:
+        if not self.known.digest or (there is not None and not there.digest):
             return
-        self._recorded += 1
-        if (there.begin_offset, there.digest) != (message.log_hash_begin_offset, message.log_hash):
+        if there is None and end <= self._first_known:
+            return
+        self._recorded, self._recorded_end = self._recorded + 1, end
+        # No batch ends there: something is missing below, or too much.
+        known = (-1, b"") if there is None else (there.begin_offset, there.digest)
+        if known != (message.log_hash_begin_offset, message.log_hash):
             self._wrong.append(
                 Claim(
                     end,
@@ -197,7 +212,7 @@ class _Chain:
                     message.log_hash.hex(),
                     f"the progress record at offset {offset}",
                     False,
-                    there.digest.hex(),
+                    known[1].hex(),
                 )
             )
 
@@ -216,16 +231,8 @@ class _Chain:
             self._adopted,
             tuple(self._claims),
             self._recorded,
+            self._recorded_end,
             tuple(self._wrong),
             self._unnamed,
             agrees,
         )
-
-
-def last_agreed(claims: Iterable[Claim]) -> dict[str, Claim]:
-    """Of each who vouches the furthest claim that is so: it covers everything below."""
-    best: dict[str, Claim] = {}
-    for claim in claims:
-        if claim.agrees:
-            best[claim.who] = claim
-    return best

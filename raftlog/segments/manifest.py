@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,6 +25,8 @@ from raftlog.segments.errors import (
 from raftlog.segments.place import Place, open_place
 
 FORMAT_VERSION = 1
+ED25519 = "ed25519"
+"""The only algorithm of signatures so far."""
 MANIFEST_NAME = "manifest.json"
 RAW = "raw"
 RECORDS = "records"
@@ -82,6 +84,16 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
         return node if self.source == "image" else f"a snapshot of {node}"
 
 
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """Of all fields of the manifest but itself and the checksum (raftlog/segments/signing.py), in
+    hexadecimal.
+    """
+
+    algorithm: str
+    public_key: str
+    value: str
+
+
 class Retired(msgspec.Struct, frozen=True, kw_only=True):
     """A file that does not count (any more); ``since_ms``: since then, in ms since 1970.
 
@@ -117,6 +129,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     state_hashes: tuple[StateHash, ...] = ()
     segments: tuple[Segment, ...] = ()
     retired: tuple[Retired, ...] = ()
+    signature: Signature | None = None
 
     @property
     def end_offset(self) -> int:
@@ -132,9 +145,28 @@ def _checksum(document: dict[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(document, order="sorted")).hexdigest()
 
 
-def encode(manifest: Manifest) -> bytes:
-    """The bytes of a manifest's file."""
+class ManifestSigner(Protocol):
+    """Signs manifests."""
+
+    @property
+    def public_key(self) -> str:
+        """64 hex digits."""
+
+    def sign(self, message: bytes) -> Signature:
+        """The signature of a manifest's ``message``."""
+
+
+def _message(document: dict[str, Any]) -> bytes:
+    """What is signed of a manifest."""
+    signed = {k: v for k, v in document.items() if k not in ("checksum", "signature")}
+    return msgspec.json.encode(signed, order="sorted")
+
+
+def encode(manifest: Manifest, signer: ManifestSigner | None = None) -> bytes:
+    """The bytes of a manifest's file; without a signer its signature stays what it is."""
     document = msgspec.to_builtins(manifest)
+    if signer is not None:
+        document["signature"] = msgspec.to_builtins(signer.sign(_message(document)))
     document["checksum"] = _checksum(document)
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
@@ -144,6 +176,11 @@ def read_manifest(target: Path | str | Place) -> Manifest:
 
     Raises ExportError or one of its kinds; reads no segment.
     """
+    return read_signed(target)[0]
+
+
+def read_signed(target: Path | str | Place) -> tuple[Manifest, bytes]:
+    """As ``read_manifest``, with what its signature is of: fields of later versions included."""
     place = open_place(target)
     path = f"{place}/{MANIFEST_NAME}"
     try:
@@ -154,14 +191,14 @@ def read_manifest(target: Path | str | Place) -> Manifest:
             raise ExportError(f"{place} is no export: it has no {MANIFEST_NAME}") from error
         raise
     try:
-        manifest = _decode(data, path)
+        manifest, message = _decode(data, path)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptExportError(f"{path} is corrupt: {error}", file=MANIFEST_NAME) from error
     _check_ranges(manifest, path)
-    return manifest
+    return manifest, message
 
 
-def _decode(data: bytes, path: str) -> Manifest:
+def _decode(data: bytes, path: str) -> tuple[Manifest, bytes]:
     document = msgspec.json.decode(data, type=dict[str, Any])
     version = document.get("format_version")
     # Before the checksum, whose rule a later format may change.
@@ -177,7 +214,7 @@ def _decode(data: bytes, path: str) -> Manifest:
             f"{path} is corrupt: its checksum is {actual}, and it says {expected}",
             file=MANIFEST_NAME,
         )
-    return msgspec.convert(document, Manifest)
+    return msgspec.convert(document, Manifest), _message(document)
 
 
 def _is_inside(file: str) -> bool:

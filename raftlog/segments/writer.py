@@ -26,10 +26,11 @@ from raftlog.segments.log_hashes import log_hash_fields, log_hash_of
 from raftlog.segments.manifest import (
     MANIFEST_NAME,
     Manifest,
+    ManifestSigner,
     Segment,
     StateHash,
     encode,
-    read_manifest,
+    read_signed,
 )
 from raftlog.segments.pair import OpenPair
 from raftlog.segments.place import Place, open_place
@@ -84,15 +85,19 @@ class ExportWriter:
         max_segment_records: int = MAX_SEGMENT_RECORDS,
         max_segment_bytes: int = MAX_SEGMENT_BYTES,
         published: Published | None = None,
+        signer: ManifestSigner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """``signer``: signs each publish. One that goes on with a signed export needs it, and finds
+        it as it was signed.
+        """
         self.place = self._place = open_place(target)
         self.max_records, self.max_bytes = max_segment_records, max_segment_bytes
         """Bounds of a segment."""
         self.added = Added()
         """By this writer, published."""
         self._clock = clock
-        self._published = published
+        self._published, self._signer = published, signer
         self._open: OpenPair | None = None
         self._broken = False
         self._said: list[StateHash] = []
@@ -135,7 +140,8 @@ class ExportWriter:
         """
         top = self._place.names("")
         if MANIFEST_NAME in top:
-            manifest = read_manifest(self._place)
+            manifest, message = read_signed(self._place)
+            self._require_signed(manifest, message)
             if (manifest.cluster_id, manifest.generation) != (cluster_id, generation):
                 raise ExportMismatchError(
                     f"{self._place} holds cluster {manifest.cluster_id} generation"
@@ -156,8 +162,24 @@ class ExportWriter:
             exported_at=self._now(),
             features={} if start_offset == 0 else None,
         )
-        self._place.replace(MANIFEST_NAME, encode(manifest))
+        self._place.replace(MANIFEST_NAME, encode(manifest, self._signer))
         return manifest
+
+    def _require_signed(self, manifest: Manifest, message: bytes) -> None:
+        """Nobody signs again what he has not signed, and nobody drops a signature."""
+        if manifest.signature is None:
+            return
+        if self._signer is None:
+            raise ExportError(
+                f"{self._place} is signed with the key {manifest.signature.public_key}: name it"
+                " with --sign"
+            )
+        from raftlog.segments.signing import why_not_signed
+
+        if why := why_not_signed(message, manifest.signature, self._signer.public_key):
+            raise ExportMismatchError(
+                f"{self._place}: {why}. Nothing is added to it; export into an empty directory"
+            )
 
     def append_chunk(self, chunk: bytes) -> None:
         """Add whole committed batches, from ``next_offset`` on, after verifying their checksums and
@@ -270,7 +292,7 @@ class ExportWriter:
 
     def _replace(self, manifest: Manifest) -> None:
         self._place.renew()
-        self._place.replace(MANIFEST_NAME, encode(manifest))
+        self._place.replace(MANIFEST_NAME, encode(manifest, self._signer))
         self._manifest = manifest
 
     def now_ms(self) -> int:

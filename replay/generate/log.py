@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import EMPTY, extended
 from raftlog.metadata.records import Record
 
 CHUNK_BYTES = 1 << 20
@@ -26,6 +27,8 @@ class GeneratedLog:
         self.timestamp_ms = begin_ms
         self.listeners: list[Listener] = []
         self._sink = sink
+        self.log_hash = EMPTY
+        """Up to the end, as every controller has it."""
         self._batches: list[bytes] = []
         self._waiting_bytes = 0
 
@@ -74,6 +77,7 @@ class GeneratedLog:
         )
         for listener in self.listeners:
             listener(records, base)
+        self.log_hash = extended(self.log_hash, data)
         self._batches.append(data)
         self._waiting_bytes += len(data)
         if self._waiting_bytes >= CHUNK_BYTES:

@@ -102,6 +102,11 @@ class Observation:
     def _write(self, lowest: int, applied: list[Applied], at_ms: int) -> None:
         message = self._policy.decide(lowest, self._log.end_offset, applied, at_ms)
         assert message is not None
+        known = self._log.log_hash
+        if known.is_known:
+            message.log_hash_begin_offset = known.begin_offset
+            message.log_hash_end_offset = known.end_offset
+            message.log_hash = known.digest
         self._lowest = lowest
         self._told = {(broker_id, epoch): offset for broker_id, epoch, offset in applied}
         self._log.append([record(message)], at_ms)

@@ -6,6 +6,7 @@ nodes had.
 * ``CHAIN``: a batch has a wrong CRC32C, or does not follow the one before in offset, epoch and
   time; between files, too.
 * ``FORMS``: a row of Parquet is not what the raw batch says, in any column.
+* ``LOG_HASH``: the log hash of the bytes is not the one that a node, the log or the manifest says.
 * ``STATE``: the state hash of the fold is not the one that a node had at an offset.
 * ``TASKS``: the fold depends on the number of tasks.
 
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 import msgspec
 import pyarrow as pa
@@ -25,14 +25,13 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.errors import RaftlogError
 from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
-from raftlog.segments.compare import check_forms
-from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.log_hashes import vouched
 from raftlog.segments.manifest import RAW, RECORDS, Segment, StateHash
-from raftlog.segments.place import Place, open_place
-from raftlog.segments.verify import check_segment
+from raftlog.segments.place import open_place
+from raftlog.segments.ranges import Checked, Fault, between, check_range
+from raftlog.segments.vouching import HOW, Vouching, judge
 from replay.jobs.state import Point, find_point
 from replay.points import state_hashes
 from replay.request import JobRequest
@@ -44,19 +43,6 @@ CHECKS_FILES = True
 TASKS = (1, 7, 200)
 """The fold must not depend on how many tasks it has: it is made with each of these numbers."""
 _CHECKED_SCHEMA = "checked string"
-
-
-class Fault(msgspec.Struct, frozen=True, order=True):
-    """Something that is not as it must be.
-
-    Offsets are inclusive; ``check`` is one of those above, ``message`` says all of it.
-    """
-
-    first_offset: int
-    last_offset: int
-    check: str
-    file: str
-    message: str
 
 
 class StateCheck(msgspec.Struct, frozen=True):
@@ -92,6 +78,7 @@ class VerifyResult(msgspec.Struct, frozen=True):
     state_hash: str | None
     end_said_by: list[str]
     not_folded: str
+    vouching: Vouching | None
     tasks: list[int]
     states_total: int
     states: list[StateCheck]
@@ -104,26 +91,20 @@ class VerifyResult(msgspec.Struct, frozen=True):
         return not self.total
 
 
-class _Checked(msgspec.Struct, frozen=True):
-    """What a task has found out about one range of offsets."""
-
-    faults: list[Fault]
-    batches: int = 0
-    records: int = 0
-    ends: dict[int, int] = {}
-
-
 def run(spark: SparkSession, export: Export, request: JobRequest) -> VerifyResult:
     """Check the files, then fold, if they are whole and the history is."""
     raw = _raw_segments(export)
     said = [one for one in export.manifest.state_hashes if one.offset <= raw[-1].last_offset]
     checked = _check_files(spark, export, raw, sorted({one.offset for one in said}))
-    faults = _between(raw) + [fault for one in checked for fault in one.faults]
+    faults = between(raw) + [fault for one in checked for fault in one.faults]
     ends = {offset: epoch for one in checked for offset, epoch in one.ends.items()}
     not_folded, end = "", None
+    vouching = None if faults else _vouching(export, raw)
+    if vouching is not None:
+        faults += vouching.faults
     hashes: dict[int, int] = {}
     tasks: list[int] = []
-    if faults:
+    if vouching is None:
         not_folded = "files are damaged"
     elif export.manifest.history_begin:
         not_folded = f"history begins at offset {export.manifest.history_begin}"
@@ -156,6 +137,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> VerifyResul
             else [who for one in states if one.offset == end.offset for who in one.said_by]
         ),
         not_folded=not_folded,
+        vouching=vouching,
         tasks=tasks,
         states_total=len(states),
         states=states[-request.limit :],
@@ -170,16 +152,23 @@ def _raw_segments(export: Export) -> tuple[Segment, ...]:
     return tuple(one for one in export.manifest.of_kind(RAW) if one.base_offset <= last)
 
 
+def _vouching(export: Export, raw: tuple[Segment, ...]) -> Vouching:
+    """Who vouches for the bytes, by one pass over them in this process."""
+    place = open_place(export.target)
+    last = raw[-1].last_offset if export.at_offset is None else export.at_offset
+    return judge(export.manifest, vouched(place, export.manifest, last))
+
+
 def _check_files(
     spark: SparkSession, export: Export, raw: tuple[Segment, ...], offsets: list[int]
-) -> list[_Checked]:
+) -> list[Checked]:
     tasks = min(len(raw), 4 * spark.sparkContext.defaultParallelism)
     found = (
         spark.range(0, len(raw), 1, tasks)
         .mapInArrow(_checker(export, raw, offsets), _CHECKED_SCHEMA)
         .collect()
     )
-    return [msgspec.json.decode(row.checked, type=_Checked) for row in found]
+    return [msgspec.json.decode(row.checked, type=Checked) for row in found]
 
 
 def _checker(
@@ -194,70 +183,13 @@ def _checker(
         for batch in batches:
             found = [
                 msgspec.json.encode(
-                    _check_range(place, raw[index], written, owner, offsets)
+                    check_range(place, raw[index], written, owner, offsets)
                 ).decode()
                 for index in batch.column(0).to_pylist()
             ]
             yield pa.record_batch([pa.array(found, pa.string())], names=["checked"])
 
     return check
-
-
-def _check_range(
-    place: Place,
-    raw: Segment,
-    written: tuple[Segment, ...],
-    owner: tuple[str, int],
-    offsets: list[int],
-) -> _Checked:
-    """Check the files of one range.
-
-    As values, not as exceptions: one fault must not hide the others.
-    """
-    covering = [
-        one
-        for one in written
-        if one.base_offset <= raw.last_offset and one.last_offset >= raw.base_offset
-    ]
-    faults: list[Fault] = []
-    # A Parquet file belongs to the range in which it begins, so that each is hashed once.
-    for segment in (raw, *(one for one in covering if one.base_offset >= raw.base_offset)):
-        try:
-            check_segment(place, segment, *owner)
-        except RaftlogError as error:
-            faults.append(
-                Fault(segment.base_offset, segment.last_offset, "FILE", segment.file, str(error))
-            )
-    if faults:
-        return _Checked(faults)
-    asked = [offset for offset in offsets if raw.base_offset <= offset <= raw.last_offset]
-    try:
-        facts = check_forms(place, raw, covering, asked)
-    except CorruptExportError as error:
-        check = "CHAIN" if error.file == raw.file else "FORMS"
-        return _Checked(
-            [Fault(max(0, error.base_offset), raw.last_offset, check, error.file, str(error))]
-        )
-    except RaftlogError as error:
-        return _Checked([Fault(raw.base_offset, raw.last_offset, "CHAIN", raw.file, str(error))])
-    return _Checked([], facts.batches, facts.records, facts.ends)
-
-
-def _between(raw: tuple[Segment, ...]) -> list[Fault]:
-    """Epochs and timestamps never go back from one file to the next; of offsets the manifest has
-    been checked already.
-    """
-    faults = []
-    for left, right in pairwise(raw):
-        if right.first_epoch < left.last_epoch or right.min_timestamp_ms < left.max_timestamp_ms:
-            message = (
-                f"{right.describe()} begins in epoch {right.first_epoch} at"
-                f" {right.min_timestamp_ms} ms, and the file before it ends in epoch"
-                f" {left.last_epoch} at {left.max_timestamp_ms} ms: one of the two is from"
-                " another log"
-            )
-            faults.append(Fault(right.base_offset, right.last_offset, "CHAIN", right.file, message))
-    return faults
 
 
 def _fold(
@@ -346,6 +278,8 @@ def render(result: VerifyResult, console: Console) -> None:
                 f"the last {len(result.states)} of {result.states_total} states (raise --limit for"
                 " more)"
             )
+    if result.vouching is not None:
+        _render_vouching(result.vouching, console)
     for fault in result.faults:
         console.print(
             f"{fault.check}: {fault.message}", highlight=False, soft_wrap=True, markup=False
@@ -386,6 +320,21 @@ def render(result: VerifyResult, console: Console) -> None:
         console.print(
             f"{said}; made in {counts} tasks, it is the same" if result.tasks[1:] else said
         )
+
+
+def _render_vouching(vouching: Vouching, console: Console) -> None:
+    if vouching.log_hash:
+        console.print(
+            f"Log hash at offset {vouching.last_offset}: {vouching.log_hash}", soft_wrap=True
+        )
+    for one in vouching.witnesses:
+        console.print(
+            f"{one.who} ({HOW[one.how]}): offsets {one.first_offset} to {one.last_offset}",
+            soft_wrap=True,
+            markup=False,
+        )
+    for warning in vouching.warnings:
+        console.print(f"WARNING: {warning}", soft_wrap=True, markup=False)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from raftlog.segments.manifest import (
     encode,
     read_manifest,
 )
+from raftlog.segments.ranges import Fault
 from raftlog.segments.writer import ExportWriter
 from replay.errors import ReplayError
 from replay.jobs import verify
@@ -112,7 +113,7 @@ def rewrite_column(path: Path, name: str, column: pa.Array) -> None:
     pq.write_table(table, path, compression="zstd", write_page_checksum=True, store_schema=False)
 
 
-def only_fault(result: verify.VerifyResult) -> verify.Fault:
+def only_fault(result: verify.VerifyResult) -> Fault:
     assert not result.passed
     (fault,) = result.faults
     assert result.total == 1

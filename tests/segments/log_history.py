@@ -17,12 +17,14 @@ from raftlog.metadata.acls import (
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import EMPTY, LogHash, extended
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import (
     supports_acls,
     supports_export_cursors,
     supports_hostnames,
     supports_leader_epoch_ranges,
+    supports_log_hash,
 )
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -31,8 +33,8 @@ PRINCIPALS = ("User:alice", "User:bob", "User:carol")
 
 
 class LogHistory:
-    """Builds a log batch by batch; ``hashes`` has the state hash after each batch, by its last
-    offset.
+    """Builds a log batch by batch; ``hashes`` has the state hash after each batch, and
+    ``log_hashes`` the log hash, by its last offset.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class LogHistory:
         self.batches: list[bytes] = []
         self.positions: dict[int, int] = {}
         self.hashes: dict[int, int] = {}
+        self.log_hash = EMPTY
+        self.log_hashes: dict[int, LogHash] = {}
         self.epoch, self.timestamp_ms, self.brokers = 0, 1_700_000_000_000, brokers
         self.topics: dict[str, bytes] = {}
         self.entries: list[bytes] = []
@@ -115,6 +119,7 @@ class LogHistory:
         self.positions[base] = len(self.batches)
         self.batches.append(data)
         self.hashes[self.draft.offset] = self.draft.state_hash % 2**128
+        self.log_hash = self.log_hashes[self.draft.offset] = extended(self.log_hash, data)
         return base
 
     def elect(self, leader_id: int) -> None:
@@ -344,8 +349,13 @@ class LogHistory:
             for broker_id in self.active()
         }
         self.reached = min(applied.values(), default=self.reached)
+        known = self.log_hash
+        told = supports_log_hash(self.draft.features)
         self.append(
             pb.ProgressRecord(
+                log_hash_begin_offset=known.begin_offset if told else 0,
+                log_hash_end_offset=known.end_offset if told else 0,
+                log_hash=known.digest if told else b"",
                 lowest_acknowledged_offset=self.reached,
                 high_watermark=high_watermark,
                 applied=[

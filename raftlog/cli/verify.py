@@ -1,0 +1,213 @@
+"""``raftlog verify``: whether an export is the log, and who says so."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout
+from raftlog.cli.output import print_error, print_json, print_line, print_table
+from raftlog.plural import counted
+
+if TYPE_CHECKING:
+    from raftlog.segments.manifest import Manifest
+    from raftlog.segments.place import Place
+    from raftlog.segments.ranges import Fault
+    from raftlog.segments.vouching import Vouching
+
+READ_BYTES = 1 << 20
+PublicKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--public-key",
+        metavar="FILE",
+        help="The export must be signed with the key that belongs to this one (Ed25519, PEM).",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("verify", epilog=EPILOG)(verify)
+
+
+def verify(
+    target: Annotated[
+        str, typer.Argument(metavar="EXPORT", help="A directory or URI written by raftlog export.")
+    ],
+    public_key: PublicKey = None,
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Check that an export is whole and is the log, and say who vouches for which offsets.
+
+    Every file, every batch, both forms against each other, and the log hash: against what the log
+    and the manifest say, the nodes that are asked, and a signature. Nothing is folded: `raftlog
+    replay verify` does that, too. Exit code 3: something is wrong.
+
+    \b
+    Examples:
+      raftlog verify exported
+      raftlog verify exported --bootstrap-controller 127.0.0.1:9093
+      raftlog verify s3://audit/cluster-1 --public-key auditor.pem
+    """
+    from raftlog.segments.errors import ExportGapError, ExportMismatchError
+
+    try:
+        found = _verified(target, public_key, bootstrap_controller, timeout, as_json=as_json)
+    except (ExportGapError, ExportMismatchError) as error:
+        raise FailedError(str(error), Exit.FOUND) from error
+    if found:
+        raise typer.Exit(Exit.FOUND)
+
+
+def _verified(
+    target: str,
+    public_key: Path | None,
+    bootstrap_controller: str,
+    timeout: float,
+    *,
+    as_json: bool,
+) -> bool:
+    """Check and show; whether something is wrong."""
+    from raftlog.segments.manifest import read_signed
+    from raftlog.segments.place import open_place
+
+    place = open_place(target)
+    manifest, message = read_signed(place)
+    signed_by, faults = _signature(manifest, message, public_key)
+    checked, more = _files(place, manifest)
+    faults += more
+    vouching = None
+    if not more:
+        vouching = _vouching(place, manifest, signed_by, bootstrap_controller, timeout)
+        faults += vouching.faults
+    faults.sort()
+    if as_json:
+        print_json(_document(manifest, checked, faults, vouching))
+    else:
+        _show(manifest, checked, faults, vouching)
+    return bool(faults)
+
+
+def _signature(
+    manifest: Manifest, message: bytes, public_key: Path | None
+) -> tuple[str, list[Fault]]:
+    """The key with which it is signed, if that was given; and what is wrong with that."""
+    from raftlog.segments.manifest import MANIFEST_NAME
+    from raftlog.segments.ranges import Fault
+    from raftlog.segments.signing import load_public_key, why_not_signed
+
+    if public_key is None:
+        return "", []
+    key = load_public_key(public_key)
+    why = why_not_signed(message, manifest.signature, key)
+    if not why:
+        return key, []
+    last = manifest.end_offset - 1
+    return "", [Fault(manifest.history_begin, last, "SIGNATURE", MANIFEST_NAME, why)]
+
+
+def _files(place: Place, manifest: Manifest) -> tuple[tuple[int, int], list[Fault]]:
+    """Batches and records, and every fault."""
+    from raftlog.segments.manifest import RAW, RECORDS
+    from raftlog.segments.ranges import between, check_range
+
+    raw, written = manifest.of_kind(RAW), manifest.of_kind(RECORDS)
+    owner = manifest.cluster_id, manifest.generation
+    found = [check_range(place, one, written, owner, []) for one in raw]
+    faults = between(raw) + [fault for one in found for fault in one.faults]
+    return (sum(one.batches for one in found), sum(one.records for one in found)), faults
+
+
+def _vouching(
+    place: Place, manifest: Manifest, signed_by: str, bootstrap_controller: str, timeout_s: float
+) -> Vouching:
+    from raftlog.segments.log_hashes import vouched
+    from raftlog.segments.vouching import beyond, judge
+
+    if not bootstrap_controller:
+        return judge(manifest, vouched(place, manifest), signed_by=signed_by)
+    from raftlog.cli.log_sources import RunningLog
+    from raftlog.segments.errors import ExportMismatchError
+
+    with closing(RunningLog(bootstrap_controller, timeout_s)) as log:
+        if (log.cluster_id, log.generation) != (manifest.cluster_id, manifest.generation):
+            raise ExportMismatchError(
+                f"{place} is of cluster {manifest.cluster_id} generation {manifest.generation}, and"
+                f" the nodes that answer are of cluster {log.cluster_id} generation"
+                f" {log.generation}: they can't vouch for it"
+            )
+        asked = log.said()
+        found = vouched(place, manifest, asked=asked)
+        later = []
+        if log.start_offset <= manifest.end_offset:
+            later = beyond(found.end, asked, lambda offset: log.read(offset, READ_BYTES))
+        else:
+            print_error(
+                f"the nodes have dropped their log below offset {log.start_offset}, and this export"
+                f" ends at {manifest.end_offset - 1}: only their snapshots can vouch for it"
+            )
+    return judge(manifest, found, later, asked=True, signed_by=signed_by)
+
+
+def _document(
+    manifest: Manifest, checked: tuple[int, int], faults: list[Fault], vouching: Vouching | None
+) -> dict[str, Any]:
+    """What --json prints."""
+    import msgspec
+
+    said = None if vouching is None else msgspec.to_builtins(vouching)
+    if said is not None:
+        del said["faults"]
+    return {
+        "passed": not faults,
+        "cluster_id": manifest.cluster_id,
+        "generation": manifest.generation,
+        "first_offset": manifest.history_begin,
+        "last_offset": manifest.end_offset - 1,
+        "files": len(manifest.segments),
+        "batches": checked[0],
+        "records": checked[1],
+        "faults": msgspec.to_builtins(faults),
+        "vouching": said,
+    }
+
+
+def _show(
+    manifest: Manifest, checked: tuple[int, int], faults: list[Fault], vouching: Vouching | None
+) -> None:
+    """For people."""
+    if vouching is not None:
+        show_vouching(vouching)
+    for fault in faults:
+        print_line(f"{fault.check}: {fault.message}")
+    if faults:
+        print_line(f"Verification failed: {counted(len(faults), 'fault')}")
+        return
+    batches, records = checked
+    print_line(
+        f"Verified: {counted(len(manifest.segments), 'file')},"
+        f" {counted(batches, 'batch', 'batches')}, {counted(records, 'record')}, offsets"
+        f" {manifest.history_begin} to {manifest.end_offset - 1}"
+    )
+
+
+def show_vouching(vouching: Vouching) -> None:
+    """Who vouches for what, and loudly what nobody does."""
+    from raftlog.segments.vouching import HOW
+
+    if vouching.log_hash:
+        print_line(f"Log hash at offset {vouching.last_offset}: {vouching.log_hash}")
+    if vouching.witnesses:
+        rows = [
+            (one.first_offset, one.last_offset, one.who, HOW[one.how]) for one in vouching.witnesses
+        ]
+        print_table(("FROM", "TO", "WHO", "HOW"), rows, right=("FROM", "TO"))
+    for warning in vouching.warnings:
+        print_error(f"WARNING: {warning}")

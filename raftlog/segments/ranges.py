@@ -1,0 +1,96 @@
+"""Check the files of one range of offsets, as values, not as exceptions: one fault must not hide
+the others.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+
+from raftlog.errors import RaftlogError
+from raftlog.segments.compare import check_forms
+from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.manifest import Segment
+from raftlog.segments.place import Place
+from raftlog.segments.verify import check_segment
+
+
+class Fault(msgspec.Struct, frozen=True, order=True):
+    """Something that is not as it must be.
+
+    Offsets are inclusive; ``check`` is one of the table in docs/export.md, ``message`` says all of
+    it.
+    """
+
+    first_offset: int
+    last_offset: int
+    check: str
+    file: str
+    message: str
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What was found out about one range of offsets."""
+
+    faults: list[Fault]
+    batches: int = 0
+    records: int = 0
+    ends: dict[int, int] = {}
+
+
+def check_range(
+    place: Place,
+    raw: Segment,
+    written: tuple[Segment, ...],
+    owner: tuple[str, int],
+    offsets: list[int],
+) -> Checked:
+    """Check a raw segment and the Parquet files of its offsets.
+
+    ``written``: all Parquet segments; ``offsets``: of which it is asked whether a batch ends there.
+    """
+    covering = [
+        one
+        for one in written
+        if one.base_offset <= raw.last_offset and one.last_offset >= raw.base_offset
+    ]
+    faults: list[Fault] = []
+    # A Parquet file belongs to the range in which it begins, so that each is hashed once.
+    for segment in (raw, *(one for one in covering if one.base_offset >= raw.base_offset)):
+        try:
+            check_segment(place, segment, *owner)
+        except RaftlogError as error:
+            faults.append(
+                Fault(segment.base_offset, segment.last_offset, "FILE", segment.file, str(error))
+            )
+    if faults:
+        return Checked(faults)
+    asked = [offset for offset in offsets if raw.base_offset <= offset <= raw.last_offset]
+    try:
+        facts = check_forms(place, raw, covering, asked)
+    except CorruptExportError as error:
+        check = "CHAIN" if error.file == raw.file else "FORMS"
+        return Checked(
+            [Fault(max(0, error.base_offset), raw.last_offset, check, error.file, str(error))]
+        )
+    except RaftlogError as error:
+        return Checked([Fault(raw.base_offset, raw.last_offset, "CHAIN", raw.file, str(error))])
+    return Checked([], facts.batches, facts.records, facts.ends)
+
+
+def between(raw: tuple[Segment, ...]) -> list[Fault]:
+    """Epochs and timestamps never go back from one file to the next; of offsets the manifest has
+    been checked already.
+    """
+    faults = []
+    for left, right in pairwise(raw):
+        if right.first_epoch < left.last_epoch or right.min_timestamp_ms < left.max_timestamp_ms:
+            message = (
+                f"{right.describe()} begins in epoch {right.first_epoch} at"
+                f" {right.min_timestamp_ms} ms, and the file before it ends in epoch"
+                f" {left.last_epoch} at {left.max_timestamp_ms} ms: one of the two is from"
+                " another log"
+            )
+            faults.append(Fault(right.base_offset, right.last_offset, "CHAIN", right.file, message))
+    return faults

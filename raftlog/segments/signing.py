@@ -1,0 +1,105 @@
+"""Signed exports: Ed25519 over the manifest, which names every file by its SHA-256.
+
+Who has the public key alone knows that nothing was changed since; who could read the private key
+could have changed everything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raftlog.errors import ConfigError
+from raftlog.key_file import exposed
+from raftlog.segments.manifest import ED25519, Signature
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+
+class Signer:
+    """Signs with a private key."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public_key = _hex_of(key.public_key())
+        """64 hex digits: how people compare keys."""
+
+    def sign(self, message: bytes) -> Signature:
+        """The signature of a manifest's ``message``."""
+        return Signature(
+            algorithm=ED25519,
+            public_key=self.public_key,
+            value=self._key.sign(message).hex(),
+        )
+
+
+def load_signer(path: Path) -> Signer:
+    """The signer of an Ed25519 private key in PEM. Raises ConfigError."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    data = _read(path)
+    if why := exposed(path):
+        raise ConfigError(why)
+    try:
+        key = load_pem_private_key(data, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{path} holds no private key in PEM without a password") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(
+            f"{path} holds a key of another kind: make one with openssl genpkey -algorithm ed25519"
+        )
+    return Signer(key)
+
+
+def load_public_key(path: Path) -> str:
+    """The Ed25519 public key in PEM, as 64 hex digits. Raises ConfigError."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(_read(path))
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(
+            f"{path} holds no public key in PEM: openssl pkey -in KEY -pubout writes one"
+        ) from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"{path} holds a public key of another kind than Ed25519")
+    return _hex_of(key)
+
+
+def why_not_signed(message: bytes, signature: Signature | None, public_key: str) -> str:
+    """Why a manifest's ``message`` counts as not signed with this key; empty if it is."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    if signature is None:
+        return "the manifest is not signed"
+    if signature.algorithm != ED25519 or signature.public_key != public_key:
+        return (
+            f"the manifest says that it is signed with the key {signature.public_key}, not with"
+            f" {public_key}"
+        )
+    try:
+        value = bytes.fromhex(signature.value)
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(value, message)
+    except (InvalidSignature, ValueError):
+        return "the manifest is not what was signed: it was changed, or its signature was"
+    return ""
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"can't read {path}: {error.strerror or error}") from error
+
+
+def _hex_of(key: Ed25519PublicKey) -> str:
+    return key.public_bytes_raw().hex()

@@ -1,0 +1,153 @@
+"""``raftlog verify`` against a real controller: what nodes say, and what a forger has done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from command_lines import Raftlog
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from raftlog import batch
+from raftlog.cli.local import LocalCluster
+from raftlog.segments.manifest import MANIFEST_NAME, encode, read_manifest
+from raftlog.segments.place import open_place
+from raftlog.segments.reading import read_segment
+from raftlog.segments.writer import ExportWriter
+
+
+def written(keys: Path, name: str) -> tuple[Path, Path]:
+    """A key pair in PEM."""
+    key = Ed25519PrivateKey.generate()
+    private, public = keys / f"{name}.pem", keys / f"{name}.pub.pem"
+    private.touch(mode=0o600)
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+    return private, public
+
+
+def forged(source: Path, target: Path) -> Path:
+    """A consistent export in which one batch has another principal; what nodes said is left."""
+    manifest = read_manifest(source)
+    batches = [
+        data for one in manifest.of_kind("raw") for data in read_segment(open_place(source), one)
+    ]
+    headers = [next(batch.headers(data)) for data in batches]
+    at = next(i for i, one in enumerate(headers) if one.principal)
+    header, data = headers[at], batches[at]
+    batches[at] = batch.encode(
+        batch.records(data, header),
+        base_offset=header.base_offset,
+        epoch=header.epoch,
+        timestamp_ms=header.timestamp_ms,
+        principal="mallory",
+    )
+    with ExportWriter(target, manifest.cluster_id, manifest.generation) as writer:
+        writer.append_chunk(b"".join(batches))
+        writer.commit(writer.next_offset)
+    return target
+
+
+def test_nodes_vouch_for_what_they_have_and_for_nothing_else(
+    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    exported = tmp_path / "exported"
+    topic = ("topics", "create", "verified", "-r", 1, "--acks", "visible", *at)
+    assert raftlog(*topic).code == 0
+    assert raftlog("export", exported, *at).code == 0
+    # The log goes on: a node's word of its end covers the export, too.
+    assert raftlog("topics", "delete", "verified", *at).code == 0
+    ran = raftlog("verify", exported, *at, "--json")
+    assert ran.code == 0, ran
+    last = read_manifest(exported).end_offset - 1
+    assert (ran.json["passed"], ran.json["last_offset"]) == (True, last)
+    said = ran.json["vouching"]
+    assert {(one["who"], one["first_offset"], one["last_offset"]) for one in said["witnesses"]
+            if one["how"] == "asked"} == {("node 1", 0, last)}  # fmt: skip
+    assert said["warnings"] == []
+    shown = raftlog("verify", exported, *at).out
+    assert f"Log hash at offset {last}: {said['log_hash']}" in shown
+    assert "said so just now" in shown
+
+    fake = forged(exported, tmp_path / "fake")
+    offline = raftlog("verify", fake)
+    assert f"WARNING: No node vouches for offsets 0 to {last}." in offline.err, offline
+    online = raftlog("verify", fake, *at, "--json")
+    assert online.code == 3
+    assert any("node 1 says" in one["message"] for one in online.json["faults"])
+
+
+def test_an_export_of_another_cluster_is_not_vouched_for(
+    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    with ExportWriter(tmp_path / "other", "another-cluster", 0) as writer:
+        writer.commit(0)
+    ran = raftlog("verify", tmp_path / "other", *at)
+    assert ran.code == 3
+    assert "is of cluster another-cluster generation 0" in ran.err
+
+
+def test_a_public_key_is_enough(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    private, public = written(tmp_path, "auditor")
+    _, other = written(tmp_path, "other")
+    exported = tmp_path / "exported"
+    assert raftlog("export", exported, "--sign", private, *at).code == 0
+    ran = raftlog("verify", exported, "--public-key", public)
+    assert ran.code == 0, ran
+    assert "has signed" in ran.out
+    assert "WARNING" not in ran.err
+    wrong = raftlog("verify", exported, "--public-key", other)
+    assert wrong.code == 3
+    assert "SIGNATURE: the manifest says that it is signed with the key" in wrong.out
+
+    refused = raftlog("export", exported, *at)
+    assert refused.code == 1
+    assert "name it with --sign" in refused.err
+    assert raftlog("export", exported, "--sign", private, "--compact", *at).code == 0
+    assert raftlog("verify", exported, "--public-key", public).code == 0
+
+    unsigned = tmp_path / "unsigned"
+    shutil.copytree(exported, unsigned)
+    manifest = read_manifest(unsigned)
+    (unsigned / MANIFEST_NAME).write_bytes(encode(manifest.__class__(
+        **{name: getattr(manifest, name) for name in manifest.__struct_fields__}
+        | {"signature": None})))  # fmt: skip
+    ran = raftlog("verify", unsigned, "--public-key", public)
+    assert ran.code == 3
+    assert "SIGNATURE: the manifest is not signed" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "message"),
+    [
+        (b"no key", 0o600, "holds no private key in PEM"),
+        (b"no key", 0o644, "chmod 600"),
+        (None, 0, "can't read"),
+    ],
+)
+def test_a_key_that_cannot_sign(
+    raftlog: Raftlog, tmp_path: Path, content: bytes | None, mode: int, message: str
+) -> None:
+    key = tmp_path / "key.pem"
+    if content is not None:
+        key.write_bytes(content)
+        os.chmod(key, mode)
+    ran = raftlog("export", tmp_path / "e", "--sign", key, "--directory", tmp_path)
+    assert ran.code == 2
+    assert message in ran.err

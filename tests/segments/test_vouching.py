@@ -1,0 +1,340 @@
+"""Who vouches for an export's bytes: every forgery that leaves all checksums right is found by a
+hash that the forger could not write, and what nobody vouches for is said.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from log_history import CLUSTER_ID, LogHistory
+from msgspec.structs import replace
+
+from raftlog import batch
+from raftlog.metadata.entities import format_hash
+from raftlog.metadata.log_hash import EMPTY, extended
+from raftlog.metadata.records import RecordType, parse, record
+from raftlog.segments.errors import ExportError, ExportMismatchError
+from raftlog.segments.log_hashes import vouched
+from raftlog.segments.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    StateHash,
+    encode,
+    read_manifest,
+    read_signed,
+)
+from raftlog.segments.place import open_place
+from raftlog.segments.signing import Signer, why_not_signed
+from raftlog.segments.vouching import Vouching, beyond, judge
+from raftlog.segments.writer import ExportWriter
+
+Edit = Callable[[batch.BatchHeader, list[batch.RecordData]], tuple[str, list[batch.RecordData]]]
+
+
+class World:
+    """A log at level 8 whose progress records name its hash, and what a node would say of it."""
+
+    def __init__(self) -> None:
+        self.history = LogHistory(5, metadata_version=8).run(300)
+        self.batches = self.history.batches
+        self.known = self.history.log_hash
+
+    def said(self, offset: int, node_id: int = 1) -> StateHash:
+        known = self.history.log_hashes[offset]
+        return StateHash(
+            offset=offset,
+            epoch=1,
+            state_hash=format_hash(self.history.hashes[offset]),
+            node_id=node_id,
+            source="image",
+            log_hash=known.digest.hex(),
+            log_hash_begin_offset=known.begin_offset,
+        )
+
+    @property
+    def last(self) -> int:
+        return self.known.end_offset - 1
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World()
+
+
+def exported(
+    where: Path, batches: Sequence[bytes], said: Sequence[StateHash], signer: Signer | None = None
+) -> Path:
+    """What an export of these bytes would be: every checksum and the manifest fit them."""
+    with ExportWriter(where, CLUSTER_ID, 0, max_segment_records=60, signer=signer) as writer:
+        writer.append_chunk(b"".join(batches))
+        writer.record(said)
+        writer.commit(writer.next_offset)
+    return where
+
+
+def judged(where: Path, asked: Sequence[StateHash] = ()) -> Vouching:
+    manifest = read_manifest(where)
+    found = vouched(open_place(where), manifest, asked=asked)
+    return judge(manifest, found, asked=bool(asked))
+
+
+def rewritten(batches: Sequence[bytes], edit: Edit) -> list[bytes]:
+    """The batches as a forger writes them: other contents, right checksums."""
+    made = []
+    for data in batches:
+        (header,) = batch.headers(data)
+        principal, records = edit(header, batch.records(data, header))
+        made.append(
+            batch.encode(
+                records,
+                base_offset=header.base_offset,
+                epoch=header.epoch,
+                timestamp_ms=header.timestamp_ms,
+                control=header.control,
+                principal=principal,
+                client_id=header.client_id,
+                sequence=header.sequence,
+                all_below_done=header.all_below_done,
+            )
+        )
+    return made
+
+
+def mallory(batches: Sequence[bytes]) -> tuple[int, list[bytes]]:
+    """One batch in the middle gets another principal."""
+    headers = [next(batch.headers(data)) for data in batches]
+    base = next(
+        one.base_offset for one in headers[len(headers) // 2 :] if one.principal == "User:alice"
+    )
+    return base, rewritten(
+        batches,
+        lambda header, records: (
+            "User:mallory" if header.base_offset == base else header.principal,
+            records,
+        ),
+    )
+
+
+def another_value(batches: Sequence[bytes]) -> tuple[int, list[bytes]]:
+    """One config gets another value, and all progress records forget the hashes that they named."""
+    found: list[int] = []
+
+    def edit(
+        header: batch.BatchHeader, records: list[batch.RecordData]
+    ) -> tuple[str, list[batch.RecordData]]:
+        made = []
+        for one in records:
+            message = parse(one)
+            if one.type == RecordType.CONFIG and message.HasField("value") and not found:
+                found.append(header.base_offset)
+                message.value = "forged"
+            elif one.type == RecordType.PROGRESS:
+                for field in ("log_hash", "log_hash_begin_offset", "log_hash_end_offset"):
+                    message.ClearField(field)
+            made.append(record(message).data)
+        return header.principal, made
+
+    made = rewritten(batches, edit)
+    return found[0], made
+
+
+def renumbered(batches: Sequence[bytes]) -> list[bytes]:
+    """Without the batches that are left out: offsets follow each other again."""
+    made, offset = [], 0
+    for data in batches:
+        (header,) = batch.headers(data)
+        made.append(
+            batch.encode(
+                batch.records(data, header),
+                base_offset=offset,
+                epoch=header.epoch,
+                timestamp_ms=header.timestamp_ms,
+                control=header.control,
+                principal=header.principal,
+                client_id=header.client_id,
+                sequence=header.sequence,
+                all_below_done=header.all_below_done,
+            )
+        )
+        offset += header.record_count
+    return made
+
+
+def test_a_whole_export_is_vouched_for_by_nodes_and_by_the_log(
+    world: World, tmp_path: Path
+) -> None:
+    words = [world.said(world.last, 1), world.said(world.last, 2)]
+    found = judged(exported(tmp_path / "e", world.batches, words))
+    assert found.faults == []
+    assert found.log_hash == world.known.digest.hex()
+    by = {(one.who, one.how): (one.first_offset, one.last_offset) for one in found.witnesses}
+    assert by["node 1", "manifest"] == by["node 2", "manifest"] == (0, world.last)
+    ((who, (first, last)),) = [(who, span) for (who, how), span in by.items() if how == "log"]
+    assert who.endswith("progress records")
+    assert first == 0
+    assert 0 < last < world.last
+    (warning,) = found.warnings
+    assert "Only this export says what nodes have said" in warning
+    assert judged(tmp_path / "e", [world.said(world.last)]).warnings == []
+
+
+def test_a_principal_that_was_changed_consistently(world: World, tmp_path: Path) -> None:
+    at, forged = mallory(world.batches)
+    where = exported(tmp_path / "e", forged, [world.said(world.last)])
+    found = judged(where)
+    # The node's word in the manifest, and each progress record behind the batch, give it away.
+    assert {one.check for one in found.faults} == {"LOG_HASH"}
+    assert any("node 1 says" in one.message for one in found.faults)
+    assert any("the progress record at offset" in one.message for one in found.faults)
+    assert all(one.last_offset >= at for one in found.faults)
+    assert found.witnesses == []
+
+
+def test_recorded_hashes_that_were_dropped_everywhere(world: World, tmp_path: Path) -> None:
+    _, forged = another_value(world.batches)
+    where = exported(tmp_path / "e", forged, [])
+    found = judged(where)
+    # Nothing contradicts it offline: it is the warning that says so, and the nodes that tell.
+    assert found.faults == []
+    assert found.warnings == [f"No node vouches for offsets 0 to {world.last}."]
+    assert [one.check for one in judged(where, [world.said(world.last)]).faults] == ["LOG_HASH"]
+
+
+def test_hashes_that_were_dropped_from_some_records(world: World, tmp_path: Path) -> None:
+    _, stripped = another_value(world.batches)
+    half = len(world.batches) // 2
+    where = exported(tmp_path / "e", [*world.batches[:half], *stripped[half:]], [])
+    (fault,) = judged(where).faults
+    assert "names no log hash, and those before it do" in fault.message
+
+
+def test_an_end_that_was_cut(world: World, tmp_path: Path) -> None:
+    kept = world.batches[:-4]
+    where = exported(tmp_path / "e", kept, [world.said(world.last)])
+    last = read_manifest(where).end_offset - 1
+    found = judged(where)
+    # The log goes on behind it, which no hash below can know.
+    assert found.faults == []
+    assert f"No node vouches for offsets 0 to {last}." in found.warnings
+    # A node that is asked vouches for what is there, and so for the cut.
+    rest = b"".join(world.batches[-4:])
+    manifest = read_manifest(where)
+    first = vouched(open_place(where), manifest)
+    later = beyond(first.end, [world.said(world.last)], lambda _: rest)
+    found = judge(manifest, first, later, asked=True)
+    assert (found.faults, found.warnings) == ([], [])
+    assert [(one.who, one.last_offset) for one in found.witnesses if one.how == "asked"] == [
+        ("node 1", last)
+    ]
+
+
+def test_a_middle_that_was_cut(world: World, tmp_path: Path) -> None:
+    headers = [next(batch.headers(data)) for data in world.batches]
+    at = next(i for i, one in enumerate(headers) if i > 40 and one.principal and not one.control)
+    cut = renumbered([*world.batches[:at], *world.batches[at + 1 :]])
+    where = exported(tmp_path / "e", cut, [])
+    assert any("the progress record at offset" in one.message for one in judged(where).faults)
+
+
+def test_a_history_that_was_made_anew_from_its_beginning(world: World, tmp_path: Path) -> None:
+    """With hashes in its records and in the manifest that fit it: only somebody else's word, or a
+    signature, can tell.
+    """
+    _, forged = mallory(world.batches)
+    known = EMPTY
+    made: list[bytes] = []
+    for each in forged:
+        data = each
+        (header,) = batch.headers(data)
+        records = batch.records(data, header)
+        if records[0].type == RecordType.PROGRESS and parse(records[0]).log_hash:
+            message = parse(records[0])
+            message.log_hash = known.digest
+            data = batch.encode(
+                [record(message).data],
+                base_offset=header.base_offset,
+                epoch=header.epoch,
+                timestamp_ms=header.timestamp_ms,
+                principal=header.principal,
+            )
+        known = extended(known, data)
+        made.append(data)
+    words = [replace(world.said(world.last, one), log_hash=known.digest.hex()) for one in (1, 2)]
+    where = exported(tmp_path / "e", made, words)
+    found = judged(where)
+    assert found.faults == []
+    assert "Whoever could rewrite its files could rewrite that" in found.warnings[-1]
+    (fault,) = judged(where, [world.said(world.last)]).faults
+    assert f"node 1 says {world.known.digest.hex()}" in fault.message
+
+
+def test_a_signature_is_of_everything_that_the_manifest_names(
+    world: World, signer: Signer, tmp_path: Path
+) -> None:
+    where = exported(tmp_path / "e", world.batches, [world.said(world.last)], signer)
+    manifest, message = read_signed(where)
+    assert why_not_signed(message, manifest.signature, signer.public_key) == ""
+    assert "with the key" in why_not_signed(message, manifest.signature, "00" * 32)
+    assert why_not_signed(message, None, signer.public_key) == "the manifest is not signed"
+
+    def forged(manifest: Manifest) -> str:
+        copy = Path(shutil.copytree(where, tmp_path / "copy", dirs_exist_ok=True))
+        (copy / MANIFEST_NAME).write_bytes(encode(manifest))
+        changed, text = read_signed(copy)
+        return why_not_signed(text, changed.signature, signer.public_key)
+
+    first = replace(manifest.segments[0], sha256="0" * 64)
+    assert "was changed" in forged(replace(manifest, segments=(first, *manifest.segments[1:])))
+    assert "was changed" in forged(replace(manifest, state_hashes=()))
+    assert forged(manifest) == ""
+
+
+def test_a_signed_export_goes_on_with_its_key_alone(
+    world: World, signer: Signer, tmp_path: Path
+) -> None:
+    where = exported(tmp_path / "e", world.batches[:50], [], signer)
+    with pytest.raises(ExportError, match="name it with --sign"):
+        exported(where, world.batches[50:], [])
+    exported(where, world.batches[50:], [], signer)
+    manifest, message = read_signed(where)
+    assert why_not_signed(message, manifest.signature, signer.public_key) == ""
+    assert manifest.log_hash == world.known.digest.hex(), "the chain goes on, too"
+    (where / MANIFEST_NAME).write_bytes(encode(replace(manifest, exported_at="then")))
+    with pytest.raises(ExportMismatchError, match="Nothing is added to it"):
+        exported(where, [], [], signer)
+
+
+@pytest.fixture(scope="module")
+def signer() -> Signer:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Signer(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+
+
+def test_an_export_that_begins_late_takes_its_beginning_from_a_snapshots_word(
+    world: World, tmp_path: Path
+) -> None:
+    headers = [next(batch.headers(data)) for data in world.batches]
+    start = headers[30].base_offset
+    with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=start) as writer:
+        writer.append_chunk(b"".join(world.batches[30:]))
+        writer.record([world.said(headers[40].last_offset, 1), world.said(world.last, 2)])
+        writer.commit(world.last + 1)
+    found = judged(tmp_path)
+    assert found.faults == []
+    begins = headers[41].base_offset
+    assert (found.witnesses[1].first_offset, found.witnesses[1].last_offset) == (begins, world.last)
+    assert any(f"offsets {start} to {begins - 1}" in one for one in found.warnings)
+    assert any("is the word of node 1" in one for one in found.warnings)
+
+
+def test_below_level_8_nobody_vouches(tmp_path: Path) -> None:
+    history = LogHistory(6, metadata_version=7).run(30)
+    found = judged(exported(tmp_path, history.batches, []))
+    assert (found.log_hash, found.faults) == ("", [])
+    assert found.warnings == [
+        "Nobody vouches for the bytes: controllers keep the log hash from metadata.version 8 on."
+    ]
