@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raftlog import errors
+    from raftlog.client.partition_queue import RecordMetadata
     from raftlog.library.async_client import AsyncClient
+    from raftlog.library.client import Client, connect
     from raftlog.library.enums import (
         AclOperation,
         AclPermission,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         ResourceType,
     )
     from raftlog.library.options import ClientOptions
+    from raftlog.library.records import Record
     from raftlog.library.values import (
         Acl,
         AclFilter,
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 
 _FROM = {
     "raftlog.library.async_client": ("AsyncClient",),
+    "raftlog.library.client": ("Client", "connect"),
     "raftlog.library.enums": (
         "AclOperation",
         "AclPermission",
@@ -61,6 +65,8 @@ _FROM = {
         "ResourceType",
     ),
     "raftlog.library.options": ("ClientOptions",),
+    "raftlog.client.partition_queue": ("RecordMetadata",),
+    "raftlog.library.records": ("Record",),
     "raftlog.library.values": (
         "Acl",
         "AclFilter",
@@ -93,6 +99,7 @@ __all__ = [
     "Broker",
     "BrokerState",
     "BrokerStatus",
+    "Client",
     "ClientOptions",
     "Cluster",
     "ConfigEntry",
@@ -105,24 +112,29 @@ __all__ = [
     "QuorumInfo",
     "QuorumNode",
     "ReadMode",
+    "Record",
+    "RecordMetadata",
     "ResourceType",
     "Token",
     "Topic",
     "Visibility",
     "Voter",
     "WriteResult",
+    "connect",
     "errors",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("raftlog.errors")
-    if name not in _HOME:
-        raise AttributeError(f"module 'raftlog' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # Type checkers see the names above, and no others.
+
+    def __getattr__(name: str) -> Any:
+        if name == "errors":
+            return importlib.import_module("raftlog.errors")
+        if name not in _HOME:
+            raise AttributeError(f"module 'raftlog' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -18,13 +18,16 @@ from typing import Any
 import pytest
 
 import raftlog.client
+import raftlog.library
 from raftlog.cli.extras import BROUGHT_BY, missing
 from raftlog.cli.main import GROUP
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = sorted({*BROUGHT_BY, "duckdb", "h11", "numpy", "pandas", "psutil", "py4j"})
 CLIENT = sorted(
-    f"raftlog.client.{module.name}" for module in pkgutil.iter_modules(raftlog.client.__path__)
+    f"{package.__name__}.{module.name}"
+    for package in (raftlog.client, raftlog.library)
+    for module in pkgutil.iter_modules(package.__path__)
 )
 NOWHERE = ["--bootstrap-server", "127.0.0.1:1", "--timeout", "0.3"]
 NO_QUORUM = ["--bootstrap-controller", "127.0.0.1:1", "--timeout", "0.3"]
@@ -94,6 +97,15 @@ def command_lines(*commands: list[str], extras: bool) -> list[tuple[int, str, st
 
 def test_importing_the_client_imports_nothing_of_the_extras() -> None:
     assert in_new_process(IMPORTS, *CLIENT, "raftlog.transport.grpc_transport") == []
+
+
+def test_an_application_pays_for_the_library_when_it_uses_it() -> None:
+    """The first import is of no module that is not there already, but for a few small ones."""
+    brought = in_new_process(
+        "import json, sys; before = set(sys.modules); import raftlog\n"
+        "print(json.dumps([name for name in set(sys.modules) - before if 'raftlog' in name]))"
+    )
+    assert brought == ["raftlog"]
 
 
 def test_client_commands_import_nothing_of_the_extras() -> None:

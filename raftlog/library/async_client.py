@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from typing_extensions import Unpack
 
+from raftlog.client.partition_queue import RecordMetadata
 from raftlog.errors import RaftlogError
+from raftlog.library.acls import AsyncAcls
+from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
 from raftlog.library.core import Core
 from raftlog.library.options import Addresses, ClientOptions, Options
+from raftlog.library.records import AsyncRecords
 from raftlog.library.topics import AsyncTopics
 from raftlog.library.wire import token_from_wire, token_to_wire
 from raftlog.outcome import Token
@@ -33,17 +39,56 @@ class AsyncClient:
     def __init__(self, bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> None:
         self._options = Options.of(bootstrap, options)
         self._core: Core | None = None
+        self._open: AsyncGenerator[None] | None = None
         self._closed = False
         self._made_by = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.topics = AsyncTopics(self._opened)
         self.configs = AsyncConfigs(self._opened)
+        self.brokers = AsyncBrokers(self._opened)
+        self.cluster = AsyncCluster(self._opened)
+        self.features = AsyncFeatures(self._opened)
+        self.quorum = AsyncQuorum(self._opened)
+        self.acls = AsyncAcls(self._opened)
 
     @property
     def token(self) -> Token | None:
         """The newest position that this client has seen or written; None: none yet."""
         token = self._core.brokers.token if self._core is not None else None
         return token_from_wire(token) if token is not None else None
+
+    async def produce(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        partition: int = -1,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> RecordMetadata:
+        """Write one record, and wait until all in-sync replicas have it: where it is.
+
+        ``partition`` -1: by the hash of the key. Calls at the same time share requests. Raises
+        UnknownOutcomeError, among others: then it may be stored.
+        """
+        return await self._opened().producer.post(
+            topic, _bytes(value), key=_bytes(key), partition=partition, headers=headers
+        )
+
+    async def consume(
+        self,
+        topic: str,
+        *,
+        partition: int | None = None,
+        offset: int | Literal["earliest", "latest"] = "latest",
+        idle_timeout_s: float | None = None,
+    ) -> AsyncRecords:
+        """Read a topic's committed records: all its partitions, or one of them.
+
+        Raises UnknownTopicOrPartitionError. ``idle_timeout_s``: the records end when none has come
+        for so long; None: they never do. There are no consumer groups: who reads keeps its offsets.
+        """
+        return await AsyncRecords.begin(self._opened(), topic, partition, offset, idle_timeout_s)
 
     async def see(self, token: Token) -> None:
         """Let the reads from now on show this position or a later one: another client's write."""
@@ -70,9 +115,9 @@ class AsyncClient:
     async def close(self) -> None:
         """End all calls and connections. Idempotent."""
         self._closed = True
-        core, self._core = self._core, None
-        if core is not None:
-            await core.close()
+        self._core = None
+        if self._open is not None:
+            await self._open.aclose()
 
     def _transport(self) -> Transport:
         return GrpcTransport(tls=self._options.tls, token=self._options.token)
@@ -89,9 +134,26 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         if self._core is None:
             self._core, self._loop = Core(self._options, self._transport()), loop
+            self._open = _until_closed(self._core)
+            with contextlib.suppress(StopIteration):
+                self._open.__anext__().send(None)
         elif self._loop is not loop:
             raise RaftlogError(
                 "this client belongs to another event loop: make one in each, or use"
                 " raftlog.Client, which works from several threads"
             )
         return self._core
+
+
+async def _until_closed(core: Core) -> AsyncGenerator[None]:
+    """Closes what a client has opened: when it is told to, when nobody has the client any more, or
+    when its loop ends and closes the generators that were begun on it.
+    """
+    try:
+        yield
+    finally:
+        await core.close()
+
+
+def _bytes(text: bytes | str | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text

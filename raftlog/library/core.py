@@ -11,8 +11,11 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from raftlog.client.broker_client import BrokerClient
+from raftlog.client.broker_client import BrokerClient, checked_answer
+from raftlog.client.consumer import Consumer, ConsumerSettings
+from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.client.refused import RefusedItemsError
+from raftlog.client.requests import broker_request
 from raftlog.client.session import NoSessionError
 from raftlog.client.throttling import pause_after
 from raftlog.errors import (
@@ -54,11 +57,31 @@ class Core:
         )
         self._session = self.brokers.session(options.client_id)
         self._numbered = options.exactly_once is not False
+        self._producer: Producer | None = None
 
     @property
-    def numbered(self) -> bool:
-        """Whether the next write is executed exactly once, as far as is known."""
-        return self._numbered
+    def producer(self) -> Producer:
+        """One for all records that this client writes."""
+        if self._producer is None:
+            settings = ProducerSettings(delivery_timeout_ms=int(self.options.timeout_s * 1000))
+            self._producer = Producer(
+                self.transport,
+                self.options.bootstrap,
+                rng=self.rng,
+                settings=settings,
+                cluster_id=self.options.cluster_id,
+            )
+        return self._producer
+
+    def consumer(self, settings: ConsumerSettings) -> Consumer:
+        """A consumer of its own for each reader. Who has it closes it."""
+        return Consumer(
+            self.transport,
+            self.options.bootstrap,
+            rng=self.rng,
+            settings=settings,
+            cluster_id=self.options.cluster_id,
+        )
 
     async def read(
         self, body: Message, read: str | None = None, timeout_s: float | None = None
@@ -68,6 +91,18 @@ class Core:
         return await self._until_answered(
             lambda left_s: self.brokers.read(body, mode=mode, timeout_s=left_s), timeout_s
         )
+
+    async def offered(self, timeout_s: float | None = None) -> broker_pb2.ApiVersionsResponse:
+        """What the broker that answers offers now."""
+        request = broker_request(
+            broker_pb2.ApiVersionsRequest(), cluster_id=self.options.cluster_id
+        )
+
+        async def ask(left_s: float) -> broker_pb2.ApiVersionsResponse:
+            answer = await self.brokers.send(request, left_s, idempotent=True)
+            return checked_answer(answer).api_versions
+
+        return await self._until_answered(ask, timeout_s)
 
     async def ask_controller(
         self, body: Message, timeout_s: float | None = None
@@ -89,7 +124,7 @@ class Core:
             if getattr(body, "validate_only", False):
                 response = await self.ask_controller(body, timeout_s)
             else:
-                response = await self._send(body, asked, self._timeout_s(timeout_s))
+                response = await self._send(body, asked, self.timeout_s(timeout_s))
         except RefusedItemsError as error:
             raise _refusal(error.errors, write_result(error.response)) from None
         result = write_result(response)
@@ -115,14 +150,15 @@ class Core:
                 self._numbered = False
         return await self.brokers.write(body, **how)
 
-    def _timeout_s(self, given: float | None) -> float:
+    def timeout_s(self, given: float | None) -> float:
+        """What a call was given, or else the client. Raises ConfigError."""
         return self.options.timeout_s if given is None else positive(given)
 
     async def _until_answered(
         self, attempt: Callable[[float], Awaitable[T]], timeout_s: float | None
     ) -> T:
         """What changes nothing is asked again until there is an answer or the time is over."""
-        deadline = self._loop.time() + self._timeout_s(timeout_s)
+        deadline = self._loop.time() + self.timeout_s(timeout_s)
         pauses = Backoff(_PAUSES, self.rng)
         while True:
             try:
@@ -145,6 +181,8 @@ class Core:
         except ApiError as error:
             log.debug("the session was not closed", reason=str(error))
         finally:
+            if self._producer is not None:
+                self._producer.close()
             self.brokers.close()
             await self.transport.close()
 

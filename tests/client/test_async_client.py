@@ -7,7 +7,8 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from client_world import World, refuses, silent, simulate
+from client_world import World, silent, simulate
+from scripted_broker import Scripted
 
 import raftlog
 from raftlog import errors
@@ -16,59 +17,6 @@ from raftlog.transport.api import Transport
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
-
-class Scripted:
-    """A broker that accepts every write, but for what a test sets."""
-
-    def __init__(self) -> None:
-        self.writes: list[rpc.ControllerRequest] = []
-        self.reads: list[pb.BrokerRequest] = []
-        self.body: dict[str, Any] = {}
-        self.reached = common_pb2.ACKS_VISIBLE
-        self.opening: ErrorCode = ErrorCode.NONE
-        self.refusals: list[ErrorCode] = []
-        self.offset = 40
-
-    def __call__(self, request: pb.BrokerRequest) -> pb.BrokerResponse | None:
-        if not request.HasField("write"):
-            return self.read(request)
-        write = request.write
-        if write.HasField("open_client"):
-            if self.opening:
-                return pb.BrokerResponse(write=refuses(self.opening)(write))
-            opened = rpc.OpenClientResponse(client_id=7)
-            return pb.BrokerResponse(
-                write=rpc.ControllerResponse(open_client=opened, write=self.result())
-            )
-        if write.HasField("close_client"):
-            return pb.BrokerResponse(write=rpc.ControllerResponse(write=self.result()))
-        copy = rpc.ControllerRequest()
-        copy.CopyFrom(write)
-        self.writes.append(copy)
-        response = rpc.ControllerResponse(**self.body)
-        if not getattr(getattr(write, str(write.WhichOneof("body"))), "validate_only", False):
-            response.write.CopyFrom(self.result())
-        return pb.BrokerResponse(write=response)
-
-    def read(self, request: pb.BrokerRequest) -> pb.BrokerResponse:
-        copy = pb.BrokerRequest()
-        copy.CopyFrom(request)
-        self.reads.append(copy)
-        if self.refusals:
-            return pb.BrokerResponse(error=common_pb2.Error(error_code=self.refusals.pop(0)))
-        token = common_pb2.MetadataToken(epoch=1, offset=self.offset)
-        topic = pb.MetadataTopic(name="t", topic_id=b"\1" * 16)
-        topic.partitions.add(partition_index=0, leader_id=-1, replica_nodes=[4, 5])
-        return pb.BrokerResponse(token=token, metadata=pb.MetadataResponse(topics=[topic]))
-
-    def result(self) -> common_pb2.WriteResult:
-        self.offset += 1
-        return common_pb2.WriteResult(
-            token=common_pb2.MetadataToken(epoch=1, offset=self.offset),
-            reached=self.reached,
-            waiting_for_brokers=[3],
-        )
 
 
 class SimClient(raftlog.AsyncClient):

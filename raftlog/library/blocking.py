@@ -1,0 +1,35 @@
+"""Blocking methods, made of asynchronous ones: the same arguments, the result instead of an
+awaitable.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from raftlog.library.loop_thread import LoopThread
+
+A = TypeVar("A")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Blocking(Generic[A]):
+    """The blocking twin of an asynchronous object that lives on a loop in another thread."""
+
+    def __init__(self, thread: LoopThread, twin: A) -> None:
+        self._thread = thread
+        self._twin = twin
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Blocking[A], P], T]:
+    """The blocking twin of a method."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.call(lambda: method(self._twin, *args, **kwargs))
+
+    return call

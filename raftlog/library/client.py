@@ -1,0 +1,179 @@
+"""``raftlog.Client``: the blocking client, and ``raftlog.connect``."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+from typing import Literal, Self
+
+from typing_extensions import Unpack
+
+from raftlog.library.acls import AsyncAcls
+from raftlog.library.async_client import AsyncClient
+from raftlog.library.blocking import Blocking, blocking
+from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
+from raftlog.library.configs import AsyncConfigs
+from raftlog.library.loop_thread import LoopThread
+from raftlog.library.options import Addresses, ClientOptions, Options
+from raftlog.library.records import AsyncRecords, Record
+from raftlog.library.topics import AsyncTopics
+from raftlog.outcome import Token
+
+
+class Topics(Blocking[AsyncTopics]):
+    """``client.topics``."""
+
+    create = blocking(AsyncTopics.create)
+    create_all = blocking(AsyncTopics.create_all)
+    create_partitions = blocking(AsyncTopics.create_partitions)
+    delete = blocking(AsyncTopics.delete)
+    describe = blocking(AsyncTopics.describe)
+    list = blocking(AsyncTopics.list)
+
+
+class Configs(Blocking[AsyncConfigs]):
+    """``client.configs``."""
+
+    alter = blocking(AsyncConfigs.alter)
+    describe = blocking(AsyncConfigs.describe)
+
+
+class Cluster(Blocking[AsyncCluster]):
+    """``client.cluster``."""
+
+    describe = blocking(AsyncCluster.describe)
+
+
+class Brokers(Blocking[AsyncBrokers]):
+    """``client.brokers``."""
+
+    list = blocking(AsyncBrokers.list)
+    unregister = blocking(AsyncBrokers.unregister)
+    visibility = blocking(AsyncBrokers.visibility)
+
+
+class Features(Blocking[AsyncFeatures]):
+    """``client.features``."""
+
+    describe = blocking(AsyncFeatures.describe)
+    update = blocking(AsyncFeatures.update)
+
+
+class Quorum(Blocking[AsyncQuorum]):
+    """``client.quorum``."""
+
+    describe = blocking(AsyncQuorum.describe)
+
+
+class Acls(Blocking[AsyncAcls]):
+    """``client.acls``."""
+
+    create = blocking(AsyncAcls.create)
+    delete = blocking(AsyncAcls.delete)
+    list = blocking(AsyncAcls.list)
+
+
+class Records(Blocking[AsyncRecords]):
+    """What :meth:`Client.consume` gives: ``for`` and ``with``."""
+
+    def __init__(self, thread: LoopThread, twin: AsyncRecords) -> None:
+        super().__init__(thread, twin)
+        self._ready: deque[Record] = deque()
+
+    poll = blocking(AsyncRecords.poll)
+    close = blocking(AsyncRecords.close)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        if not self._ready:
+            self._ready.extend(self._thread.call(self._twin.next_batch))
+        if not self._ready:
+            raise StopIteration
+        return self._ready.popleft()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Client(Blocking[AsyncClient]):
+    """A client of one cluster, for one or several threads.
+
+    ``bootstrap``: ``host:port`` of brokers, several with commas between; one that is up is enough.
+    Empty: what the environment says. Options: :class:`ClientOptions`. Nothing connects before the
+    first call. Raises ConfigError.
+
+    Its calls are those of :class:`AsyncClient`, which it runs in a thread of its own. Ctrl-C
+    interrupts a call; whether an interrupted write was executed is not known.
+    """
+
+    def __init__(self, bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> None:
+        twin = AsyncClient(bootstrap, **options)
+        thread = LoopThread(twin.close)
+        super().__init__(thread, twin)
+        self.topics = Topics(thread, twin.topics)
+        self.configs = Configs(thread, twin.configs)
+        self.cluster = Cluster(thread, twin.cluster)
+        self.brokers = Brokers(thread, twin.brokers)
+        self.features = Features(thread, twin.features)
+        self.quorum = Quorum(thread, twin.quorum)
+        self.acls = Acls(thread, twin.acls)
+
+    produce = blocking(AsyncClient.produce)
+    see = blocking(AsyncClient.see)
+    forget = blocking(AsyncClient.forget)
+
+    @property
+    def token(self) -> Token | None:
+        """The newest position that this client has seen or written; None: none yet."""
+        return self._twin.token
+
+    def consume(
+        self,
+        topic: str,
+        *,
+        partition: int | None = None,
+        offset: int | Literal["earliest", "latest"] = "latest",
+        idle_timeout_s: float | None = None,
+    ) -> Records:
+        """Read a topic's committed records: see :meth:`AsyncClient.consume`."""
+        begun = self._thread.call(
+            lambda: self._twin.consume(
+                topic, partition=partition, offset=offset, idle_timeout_s=idle_timeout_s
+            )
+        )
+        return Records(self._thread, begun)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all calls and connections, and the thread. Idempotent."""
+        self._thread.stop()
+
+
+def connect(bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> Client:
+    """A blocking client, if anybody listens there: else NetworkError at once, and not when the
+    first call's time is over.
+    """
+    from raftlog.cli.listening import require_listener
+
+    require_listener(Options.of(bootstrap, options).bootstrap)
+    return Client(bootstrap, **options)

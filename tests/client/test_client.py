@@ -1,0 +1,260 @@
+"""``raftlog.Client``, the blocking client, over gRPC: threads, forks, interrupts and the end of the
+program.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scripted_broker import listening
+
+import raftlog
+from raftlog import errors
+from raftlog.library import client as blocking_client
+from raftlog.library.async_client import AsyncClient
+from raftlog.library.blocking import Blocking
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with listening() as found:
+        yield found
+
+
+def program(text: str, *arguments: str) -> tuple[str, str, int]:
+    """Run it: what it prints to stdout and stderr, and its exit code."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", text, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+def test_ten_lines_to_the_first_topic(address: str) -> None:
+    with raftlog.connect(address) as client:
+        written = client.topics.create("t", partitions=6, acks="visible")
+        assert written.reached is raftlog.Acks.VISIBLE
+        assert client.token == written.token
+        assert client.topics.describe("t").partitions[0].replicas == (4, 5)
+        with pytest.raises(errors.TopicAlreadyExistsError):
+            client.topics.create("exists")
+
+
+def test_several_threads_share_a_client(address: str) -> None:
+    offsets: list[int | None] = []
+    with raftlog.Client(address) as client:
+
+        def write() -> None:
+            offsets.extend(client.topics.create("t").offset for _ in range(20))
+
+        threads = [threading.Thread(target=write) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(set(offsets)) == 160
+
+
+def test_each_call_has_a_blocking_twin_with_the_same_arguments() -> None:
+    twins = {
+        kind.__orig_bases__[0].__args__[0]: kind  # type: ignore[attr-defined]
+        for kind in vars(blocking_client).values()
+        if inspect.isclass(kind) and issubclass(kind, Blocking) and kind is not Blocking
+    }
+    assert len(twins) == 9
+    checked = 0
+    for asynchronous, blocking in twins.items():
+        for name, method in vars(asynchronous).items():
+            if name.startswith("_") or not inspect.iscoroutinefunction(method):
+                continue
+            if name in {"next_batch"}:
+                continue
+            twin = getattr(blocking, name)
+            assert not inspect.iscoroutinefunction(twin)
+            if name not in {"close", "consume"}:
+                assert inspect.signature(twin) == inspect.signature(method), name
+                assert twin.__doc__ == method.__doc__
+            checked += 1
+    assert checked > 20
+    ours = inspect.signature(raftlog.Client.consume).parameters
+    assert ours == inspect.signature(AsyncClient.consume).parameters
+
+
+def test_a_call_that_waits_ends_when_the_client_is_closed(address: str) -> None:
+    client = raftlog.Client(address)
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.topics.create("slow")
+        except errors.ApiError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.2)
+    client.close()
+    thread.join(10)
+    assert [type(one) for one in failures] == [errors.UnknownOutcomeError]
+    with pytest.raises(errors.RaftlogError, match="closed"):
+        client.topics.list()
+    client.close()
+
+
+def test_nobody_listens_is_said_at_once() -> None:
+    begun = time.monotonic()
+    with pytest.raises(errors.NetworkError, match=r"nobody listens at 127\.0\.0\.1:1"):
+        raftlog.connect("127.0.0.1:1")
+    assert time.monotonic() - begun < 2
+
+
+ENDS: dict[str, str] = {
+    "with": """
+        with raftlog.Client(ADDRESS) as client:
+            client.topics.create("t")
+    """,
+    "unclosed": """
+        client = raftlog.Client(ADDRESS)
+        client.topics.create("t")
+    """,
+    "dropped": """
+        raftlog.Client(ADDRESS).topics.create("t")
+        assert threading.active_count() == 1
+    """,
+    "a daemon waits": """
+        client = raftlog.Client(ADDRESS)
+        client.topics.create("t")
+        threading.Thread(target=client.topics.create, args=["slow"], daemon=True).start()
+        time.sleep(0.2)
+    """,
+    "asynchronous": """
+        async def main():
+            async with raftlog.AsyncClient(ADDRESS) as client:
+                await client.topics.create("t")
+        asyncio.run(main())
+    """,
+    "asynchronous, unclosed": """
+        client = raftlog.AsyncClient(ADDRESS)
+        asyncio.run(client.topics.create("t"))
+    """,
+    "both": """
+        client = raftlog.Client(ADDRESS)
+        async def main():
+            async with raftlog.AsyncClient(ADDRESS) as other:
+                for _ in range(20):
+                    await asyncio.gather(
+                        other.topics.create("t"), asyncio.to_thread(client.topics.create, "t")
+                    )
+        asyncio.run(main())
+    """,
+    "an error": """
+        with raftlog.Client("127.0.0.1:1", timeout_s=0.3) as client:
+            try:
+                client.topics.list()
+            except raftlog.errors.RequestTimedOutError as error:
+                assert error.retriable
+            else:
+                raise AssertionError
+    """,
+    "fork": """
+        client = raftlog.Client(ADDRESS)
+        client.topics.create("t")
+        child = os.fork()
+        if not child:
+            for call in client.topics.list, raftlog.Client(ADDRESS).topics.list:
+                try:
+                    call()
+                except raftlog.errors.RaftlogError as error:
+                    assert "fork" in str(error)
+                else:
+                    os._exit(1)
+            client.close()
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        client.topics.create("t")
+    """,
+    "fork before the first call": """
+        client = raftlog.Client(ADDRESS)
+        child = os.fork()
+        if not child:
+            raftlog.Client(ADDRESS).topics.create("t")
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        client.topics.create("t")
+    """,
+    "Ctrl-C": """
+        client = raftlog.Client(ADDRESS)
+        client.topics.create("t")
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        begun = time.monotonic()
+        try:
+            client.topics.create("slow")
+        except KeyboardInterrupt:
+            assert time.monotonic() - begun < 5
+        else:
+            raise AssertionError
+        client.topics.create("t")
+    """,
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_program_ends_cleanly_and_says_nothing(name: str, address: str) -> None:
+    head = "import asyncio, os, signal, sys, threading, time, raftlog\nADDRESS = sys.argv[1]\n"
+    begun = time.monotonic()
+    assert program(head + inspect.cleandoc(ENDS[name]), address) == ("", "", 0)
+    assert time.monotonic() - begun < 30
+
+
+def test_logs_are_there_when_asked_for(address: str) -> None:
+    text = """
+import logging, sys, raftlog
+logging.basicConfig(level=logging.DEBUG)
+with raftlog.Client("127.0.0.1:1", timeout_s=0.3) as client:
+    try:
+        client.topics.list()
+    except raftlog.errors.RequestTimedOutError:
+        pass
+"""
+    out, err, code = program(text)
+    assert (out, code) == ("", 0)
+    assert "raftlog." in err
+
+
+def test_the_library_is_imported_when_it_is_used() -> None:
+    text = "import sys, raftlog; print('grpc' in sys.modules); raftlog.Client; print('grpc' in sys.modules)"
+    assert program(text) == ("False\nTrue\n", "", 0)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in raftlog.__all__:
+        value: Any = getattr(raftlog, name)
+        assert value is not None
+        assert name in dir(raftlog)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = raftlog.nothing  # type: ignore[attr-defined]
+
+
+def test_the_public_interface_has_no_protobuf() -> None:
+    """Neither in what a call takes nor in what it gives."""
+    methods = [
+        method
+        for kind in vars(blocking_client).values()
+        if inspect.isclass(kind) and issubclass(kind, (Blocking, AsyncClient))
+        for name, method in vars(kind).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    ]
+    assert len(methods) > 20
+    for method in methods:
+        assert "pb2" not in str(inspect.signature(method)), method
+        assert "Message" not in str(inspect.signature(method)), method

@@ -1,0 +1,131 @@
+"""The programs of the README and of docs/client.md, against a real cluster, as they stand there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S
+
+import raftlog
+from raftlog.cli.local import LocalCluster
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = LocalCluster(tmp_path_factory.mktemp("library") / "c", controllers=1, brokers=2)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.start_brokers()
+        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+def python_of(document: str, cluster: LocalCluster) -> str:
+    """Its Python, in order, with the addresses of this cluster."""
+    text = (ROOT / document).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    one, two = (node.endpoint for node in cluster.brokers)
+    return "\n".join(blocks).replace("127.0.0.1:9092", one).replace("127.0.0.1:9192", two)
+
+
+def run(text: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
+
+
+def test_the_programs_of_the_documents_run(cluster: LocalCluster) -> None:
+    said = run(python_of("README.md", cluster)).splitlines()
+    assert re.fullmatch(r"visible on every broker at offset \d+", said[0])
+    assert said[1] == "TOPIC_ALREADY_EXISTS: topic 'orders' exists (field topics[0].name)"
+    assert len(said) == 8
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        client.topics.delete("orders")
+    said = run(python_of("docs/client.md", cluster)).splitlines()
+    assert "orders [" in said[1]
+    assert "TOPIC_ALREADY_EXISTS: topic 'a' exists (field topics[0].name)" in said
+    assert any(line.endswith("b'greeting' b'hello'") for line in said)
+    assert said[-1] == "b'hello'"
+
+
+def test_calls_that_ask_controllers(cluster: LocalCluster) -> None:
+    controllers = cluster.bootstrap_controllers
+    broker_ids = {node.node_id for node in cluster.brokers}
+    with raftlog.Client(cluster.brokers[0].endpoint, controllers=controllers) as client:
+        seen = client.brokers.visibility()
+        assert {one.id for one in seen.brokers} == broker_ids
+        assert all(one.state is raftlog.BrokerState.ACTIVE for one in seen.brokers)
+        assert seen.lowest_acknowledged_offset is not None
+        quorum = client.quorum.describe()
+        assert quorum.leader_id == cluster.controllers[0].node_id
+        assert [one.role for one in quorum.nodes] == ["leader"]
+        described = client.cluster.describe()
+        assert {one.id for one in described.brokers} == broker_ids
+        assert described.controller_id == quorum.leader_id
+        feature = client.features.describe()["metadata.version"]
+        assert feature.finalized_level == feature.max_supported
+        same = client.features.update({"metadata.version": feature.finalized_level})
+        assert same.warnings == ()
+        with pytest.raises(raftlog.errors.ApiError):
+            client.features.update({"metadata.version": 999})
+        with pytest.raises(raftlog.errors.BrokerIdNotRegisteredError):
+            client.brokers.unregister(4_000)
+
+
+def test_access_control_entries(cluster: LocalCluster) -> None:
+    entry = raftlog.Acl(
+        "User:alice", raftlog.AclOperation.READ, raftlog.AclResourceType.TOPIC, "orders"
+    )
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        assert client.acls.create(entry, acks="acknowledged").offset is not None
+        assert client.acls.create(entry).token is None
+        chosen = raftlog.AclFilter(principal="User:alice")
+        assert client.acls.list(chosen) == [entry]
+        assert client.acls.list(raftlog.AclFilter(principal="User:bob")) == []
+        client.acls.delete(chosen)
+        assert client.acls.list() == []
+
+
+def test_a_quorum_is_described_of_controllers_alone(cluster: LocalCluster) -> None:
+    with (
+        raftlog.Client(cluster.brokers[0].endpoint) as client,
+        pytest.raises(raftlog.errors.ConfigError, match="give controllers="),
+    ):
+        client.quorum.describe()
+
+
+def test_records_end_where_they_are_told_to(cluster: LocalCluster) -> None:
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        client.topics.create("numbers", partitions=2)
+        for number in range(10):
+            client.produce("numbers", str(number), partition=number % 2)
+        with client.consume(
+            "numbers", partition=1, offset="earliest", idle_timeout_s=1.0
+        ) as records:
+            assert [one.value for one in records] == [b"1", b"3", b"5", b"7", b"9"]
+            assert list(records) == []
+        with client.consume("numbers", partition=0, offset=3) as records:
+            assert next(records).value == b"6"
+        with pytest.raises(raftlog.errors.UnknownTopicOrPartitionError, match="there is no topic"):
+            client.consume("nothing")
+        with pytest.raises(raftlog.errors.UnknownTopicOrPartitionError, match="has 2 partitions"):
+            client.consume("numbers", partition=2)
+        with pytest.raises(ValueError, match="'earliest' or 'latest'"):
+            client.consume("numbers", offset=-1)
