@@ -5,55 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
-from raftlog.metadata.entities import ClientResult
+from raftlog.metadata.entity_words import (
+    RESOURCE_TYPES,
+    TYPE_NUMBERS,
+    config_key,
+    plain,
+    result_key,
+    to_json,
+)
 from raftlog.metadata.image import Image
 from replay.errors import ReplayError
 
-RESOURCE_TYPES = {2: "topic", 4: "broker", 16: "client-metrics", 32: "group"}
-"""Kafka's config resource types."""
-_TYPE_NUMBERS = {name: number for number, name in RESOURCE_TYPES.items()}
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it: structs as objects (in the log's hash they are arrays), bytes in
-    hex.
-    """
-    if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
-    return value
-
-
-def to_json(value: Any) -> str:
-    """``plain`` as JSON text."""
-    return msgspec.json.encode(plain(value)).decode()
-
-
-def config_key(resource_type: int, resource_name: str, name: str = "") -> str:
-    """topic:orders:retention.ms."""
-    resource = f"{RESOURCE_TYPES.get(resource_type, resource_type)}:{resource_name}"
-    return f"{resource}:{name}" if name else resource
-
-
-def result_key(result: ClientResult) -> str:
-    """Client and number: 1234-7."""
-    return f"{result.client_id}-{result.sequence}"
+__all__ = [
+    "RESOURCE_TYPES",
+    "config_key",
+    "count_entities",
+    "entities",
+    "parse_config_key",
+    "plain",
+    "result_key",
+    "to_json",
+]
 
 
 def parse_config_key(text: str) -> tuple[str, str, str]:
     """(group id, resource, config name or "") of TYPE:NAME[:KEY]. Raises ReplayError."""
     kind, _, rest = text.partition(":")
     name, _, key = rest.partition(":")
-    number = _TYPE_NUMBERS.get(kind)
+    number = TYPE_NUMBERS.get(kind)
     if number is None or not rest:
         raise ReplayError(
             f"config key {text!r} is not TYPE:NAME or TYPE:NAME:KEY with TYPE one of"
-            f" {', '.join(_TYPE_NUMBERS)}"
+            f" {', '.join(TYPE_NUMBERS)}"
         )
     return f"{number}:{name}", config_key(number, name), key
 

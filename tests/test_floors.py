@@ -34,7 +34,7 @@ FLOORS: dict[str, str] = {
         "raftlog.storage raftlog.recovery raftlog.transport raftlog.observability raftlog.config"
         " raftlog.segments raftlog.security raftlog.journal"
     ),
-    "replica and client": "raftlog.replica raftlog.client raftlog.doctor",
+    "replica and client": "raftlog.replica raftlog.client raftlog.doctor raftlog.incident",
     "decisions": (
         """
         controller.settings controller.effects controller.decision controller.rules controller.visibility controller.state

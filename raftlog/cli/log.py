@@ -18,7 +18,7 @@ from raftlog.cli.log_sources import (
     chunks,
     open_log,
 )
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Timeout
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, JsonLines, Timeout
 from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.render import fields_text, record_name, record_to_dict, time_text
 from raftlog.metadata.records import RecordType
@@ -56,7 +56,7 @@ def dump(
     export: ExportDirectory = None,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Print records, one a line: offset, epoch, time, type, content.
 

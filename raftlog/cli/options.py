@@ -32,6 +32,7 @@ def _addresses(whom: str, *names: str) -> Any:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="One JSON document a line.")]
 Timeout = Annotated[
     float,
     typer.Option(

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Column as TableColumn
 from rich.table import Table
 
+from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.changes import changes
-from replay.differences import FieldChange, field_changes, raw, words
 from replay.errors import ReplayError
 from replay.fold import touched_groups
 from replay.jobs.state import Point, find_point

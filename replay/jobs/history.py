@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
+from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.changes import changes
-from replay.differences import FieldChange, field_changes, raw, words
 from replay.request import JobRequest, format_time
 from replay.selection import select
 from replay.source import Export, records, require_whole_history

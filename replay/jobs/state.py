@@ -13,9 +13,10 @@ from pyspark.sql import functions as sf
 from rich.console import Console
 from rich.table import Column, Table
 
+from raftlog.metadata.acl_words import in_words
+from raftlog.metadata.differences import brief
 from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
-from replay.differences import IN_WORDS, brief
 from replay.errors import ReplayError
 from replay.fold import fold, totals
 from replay.request import JobRequest, format_time
@@ -124,8 +125,8 @@ def _shown(rows: list[Row]) -> list[EntityRow]:
 def _in_words(row: EntityRow) -> str:
     """One line a field, but for what fields say nothing of."""
     value = msgspec.json.decode(row.value)
-    if row.kind in IN_WORDS:
-        return IN_WORDS[row.kind](value)
+    if row.kind == "acl":
+        return in_words(value)
     fields = value.items() if isinstance(value, dict) else ()
     return "\n".join(f"{name}: {brief(field)}" for name, field in fields) or brief(value)
 

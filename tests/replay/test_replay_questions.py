@@ -13,8 +13,8 @@ from rich.console import Console
 from spark_runs import Replay
 
 from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
+from raftlog.metadata.differences import words
 from raftlog.segments.export import export
-from replay.differences import words
 from replay.errors import ReplayError
 from replay.jobs import history, state
 from replay.report.events import changes_on_purpose

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from replay import acls
-
-IN_WORDS: dict[str, Callable[[Any], str]] = {"acl": acls.in_words}
-"""Kinds whose numbers say nothing to people."""
+from raftlog.metadata.values_in_words import IN_WORDS
 
 
 class FieldChange(msgspec.Struct, frozen=True):

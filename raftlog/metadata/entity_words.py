@@ -1,0 +1,42 @@
+"""Entities of the image in words: printable keys, and values as JSON objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from raftlog.metadata.entities import ClientResult
+
+RESOURCE_TYPES = {2: "topic", 4: "broker", 16: "client-metrics", 32: "group"}
+"""Kafka's config resource types."""
+TYPE_NUMBERS = {name: number for number, name in RESOURCE_TYPES.items()}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: structs as objects (in the log's hash they are arrays), bytes in
+    hex.
+    """
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return value
+
+
+def to_json(value: Any) -> str:
+    """``plain`` as JSON text."""
+    return msgspec.json.encode(plain(value)).decode()
+
+
+def config_key(resource_type: int, resource_name: str, name: str = "") -> str:
+    """topic:orders:retention.ms."""
+    resource = f"{RESOURCE_TYPES.get(resource_type, resource_type)}:{resource_name}"
+    return f"{resource}:{name}" if name else resource
+
+
+def result_key(result: ClientResult) -> str:
+    """Client and number: 1234-7."""
+    return f"{result.client_id}-{result.sequence}"

@@ -1,0 +1,143 @@
+"""The one notion of a change: what each record of a log changed, and which questions ask for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog import batch
+from raftlog.metadata.changes import Changed, ChangeRecorder, changes_of_chunk
+from raftlog.metadata.differences import field_changes, raw, words
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.history import KINDS, question
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import record
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+ID = bytes(range(16))
+
+
+def chunk_of(*batches: tuple[str, list[Any]]) -> bytes:
+    """Batches of a principal's records, a second apart."""
+    parts, offset = [], 0
+    for number, (principal, messages) in enumerate(batches):
+        parts.append(
+            batch.encode(
+                [record(one) for one in messages],
+                base_offset=offset,
+                epoch=2,
+                timestamp_ms=1_000 * (number + 1),
+                principal=principal,
+            )
+        )
+        offset += len(messages)
+    return b"".join(parts)
+
+
+def partition(index: int) -> pb.PartitionRecord:
+    return pb.PartitionRecord(
+        topic_id=ID, partition_id=index, replicas=[1, 2], isr=[1, 2], leader=1
+    )
+
+
+def config(value: str | None) -> pb.ConfigRecord:
+    return pb.ConfigRecord(
+        resource_type=2, resource_name="orders", name="retention.ms", value=value
+    )
+
+
+LOG = chunk_of(
+    ("User:ann", [pb.TopicRecord(name="orders", topic_id=ID), *map(partition, range(3))]),
+    ("User:bob", [config("1")]),
+    ("User:bob", [config("2")]),
+    ("User:eve", [config(None), pb.RemoveTopicRecord(topic_id=ID)]),
+)
+
+
+def say(one: Changed) -> str:
+    fields = field_changes(one.before, one.after)
+    return words(raw(one.before), raw(one.after), fields, one.kind)
+
+
+def test_each_record_of_each_batch_tells_what_it_changed() -> None:
+    found = list(changes_of_chunk(ChangeRecorder(Image()), LOG))
+    told = [(one.offset, one.timestamp_ms, one.principal, one.kind, one.key) for one in found]
+    assert told[:6] == [
+        (0, 1_000, "User:ann", "topic", "orders"),
+        (1, 1_000, "User:ann", "partition", "orders-0"),
+        (2, 1_000, "User:ann", "partition", "orders-1"),
+        (3, 1_000, "User:ann", "partition", "orders-2"),
+        (4, 2_000, "User:bob", "config", "topic:orders:retention.ms"),
+        (5, 3_000, "User:bob", "config", "topic:orders:retention.ms"),
+    ]
+    assert [say(one) for one in found[:6]] == [
+        f"created: id {ID.hex()}",
+        *["created: leader 1, replicas 1,2"] * 3,
+        "created: 1",
+        "1 → 2",
+    ]
+    assert (found[6].offset, say(found[6])) == (6, "deleted: 2")
+    assert {one.offset for one in found[7:]} == {7}
+    assert {(one.kind, one.key) for one in found[7:]} == {
+        ("topic", "orders"),
+        *(("partition", f"orders-{index}") for index in range(3)),
+    }
+    assert {one.type_name for one in found} == {"TOPIC", "PARTITION", "CONFIG", "REMOVE_TOPIC"}
+
+
+def test_what_was_before_is_folded_once_and_the_state_is_that_of_every_fold() -> None:
+    plain, recorder = ImageBuilder(Image()), ChangeRecorder(Image())
+    plain.apply_chunk(LOG)
+    list(changes_of_chunk(recorder, LOG))
+    assert list(changes_of_chunk(recorder, LOG)) == [], "it has them already"
+    assert recorder.snapshot().state_hash == plain.snapshot().state_hash
+
+
+def test_only_the_kinds_that_are_wanted() -> None:
+    found = changes_of_chunk(ChangeRecorder(Image()), LOG, {"config"}.__contains__)
+    assert [one.offset for one in found] == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "yes", "no"),
+    [
+        ("topic", "orders", ("topic", "orders"), ("topic", "orders-1")),
+        ("topics", "orders", ("partition", "orders-11"), ("partition", "orders-x-1")),
+        ("topic", "orders", ("config", "topic:orders:k"), ("config", "topic:orders2:k")),
+        ("partition", "orders-1", ("partition", "orders-1"), ("partition", "orders-11")),
+        ("partitions", "orders", ("partition", "orders-1"), ("partition", "other-1")),
+        ("broker", "4", ("broker", "4"), ("broker", "44")),
+        ("broker", "4", ("config", "broker:4:k"), ("config", "broker:44:k")),
+        ("config", "topic:orders", ("config", "topic:orders:k"), ("config", "topic:ordersx:k")),
+        ("configs", "topic:orders:k", ("config", "topic:orders:k"), ("config", "topic:orders:l")),
+        ("hostname", "h", ("hostname", "h"), ("hostname", "g")),
+    ],
+)
+def test_what_a_question_asks_for(
+    kind: str, key: str, yes: tuple[str, str], no: tuple[str, str]
+) -> None:
+    asked = question(kind, key)
+    assert yes[0] in asked.kinds
+    assert asked.matches(*yes)
+    assert not asked.matches(*no)
+
+
+def test_the_cluster_is_its_leaders_voters_and_features() -> None:
+    assert question("cluster").kinds == {"leader", "voters", "feature"}
+    assert all(question(kind).matches for kind in KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "why"),
+    [
+        ("nonsense", "", "it is one of topic"),
+        ("cluster", "x", "there is one cluster"),
+        ("broker", "orders", "no broker id"),
+        ("config", "orders", "is not TYPE NAME"),
+        ("config", "topic", "is not TYPE NAME"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_says_so(kind: str, key: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        question(kind, key)
