@@ -1,0 +1,128 @@
+"""Brokers that came, went and were fenced, with what they said of themselves; and LAO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from raftlog.incident.evidence import Evidence, decoded
+from raftlog.incident.line import Line, Weight, took
+from raftlog.journal.event import Kind, NodeEvent
+from raftlog.metadata.causes import PLANNED, cause_of
+from raftlog.metadata.changes import Changed
+
+AROUND_MS = 15_000
+"""Longer than a session: what a broker met so long before it was fenced may be the cause."""
+
+
+def fences(seen: Evidence) -> Iterator[Line]:
+    """Fenced, unfenced, registered, unregistered."""
+    changes = seen.changes("broker")
+    for at, change in enumerate(changes):
+        old, new = decoded(change.before), decoded(change.after)
+        name = f"broker-{change.key}"
+        if not new:
+            yield Line(
+                change.timestamp_ms,
+                "UNREGISTERED",
+                Weight.CHANGE,
+                name,
+                f"broker {change.key} was unregistered by {change.principal or 'the controller'}",
+                change.timestamp_ms,
+            )
+        elif not old:
+            yield Line(
+                change.timestamp_ms,
+                "REGISTERED",
+                Weight.NOTE,
+                name,
+                f"broker {change.key} registered for the first time",
+                change.timestamp_ms,
+            )
+        elif new["fenced"] and not old["fenced"]:
+            yield _fence(seen, change, new, changes[at + 1 :])
+
+
+def _fence(seen: Evidence, change: Changed, new: dict[str, Any], later: list[Changed]) -> Line:
+    back_ms = next(
+        (
+            one.timestamp_ms
+            for one in later
+            if one.key == change.key and not decoded(one.after).get("fenced", True)
+        ),
+        -1,
+    )
+    cause = cause_of(new.get("said_cause", 0), new["reason"])
+    # A broker that registers anew is fenced until it has caught up.
+    again = change.type_name == "REGISTER_BROKER"
+    text = f"broker {change.key} was fenced"
+    if again:
+        text += ": its process had begun anew, and registered"
+    elif new["reason"]:
+        text += f": {new['reason']}"
+    text += f"; unfenced after {took(back_ms - change.timestamp_ms)}" if back_ms > 0 else ""
+    return Line(
+        change.timestamp_ms,
+        "FENCED",
+        Weight.CHANGE if cause in PLANNED else Weight.TROUBLE,
+        f"broker-{change.key}",
+        text,
+        back_ms,
+        tuple(_own_words(seen, int(change.key), change.timestamp_ms, back_ms)),
+    )
+
+
+def _own_words(seen: Evidence, broker_id: int, at_ms: int, back_ms: int) -> Iterator[str]:
+    """What the broker met itself around the time."""
+    until_ms = back_ms if back_ms > 0 else at_ms + AROUND_MS
+    for event in seen.of_node(
+        broker_id, Kind.LOOP_STALL, Kind.CONTROLLER_LOST, Kind.STOPPED, Kind.STARTED, Kind.SPACE_LOW
+    ):
+        if at_ms - AROUND_MS <= event.at_ms <= until_ms + 1_000 and (said := _said(event)):
+            yield said
+
+
+def _said(event: NodeEvent) -> str:
+    match event.kind:
+        case Kind.LOOP_STALL:
+            return f"it did not run for {took(event.number('gap_ms', 0))}"
+        case Kind.CONTROLLER_LOST:
+            return "it heard no controller"
+        case Kind.STOPPED:
+            return f"it ended: {event.text('reason')}"
+        case Kind.STARTED if event.text("after") == "crash":
+            return "it started again after a crash or a kill"
+        case Kind.SPACE_LOW:
+            return "its disk was below the reserve"
+    return ""
+
+
+def lao_stalls(seen: Evidence) -> Iterator[Line]:
+    """Times in which LAO stood still, and who held it back."""
+    open_: dict[int, NodeEvent] = {}
+    for event in seen.events(Kind.LAO_STALLED, Kind.LAO_RESUMED, Kind.LOST_LEADERSHIP):
+        if event.kind == Kind.LAO_STALLED:
+            open_.setdefault(event.node_id, event)
+        elif (begun := open_.pop(event.node_id, None)) is not None:
+            stood_ms = event.number("stood_ms", 0) or event.at_ms - begun.at_ms + 1_000
+            yield _stall(begun, event.at_ms - stood_ms, event.at_ms)
+    for begun in open_.values():
+        yield _stall(begun, begun.at_ms - 1_000, -1)
+
+
+def _stall(begun: NodeEvent, from_ms: int, until_ms: int) -> Line:
+    who = begun.text("brokers")
+    by = (
+        f"held back by broker{'s' if ',' in who else ''} {who.replace(',', ', ')}"
+        if who
+        else begun.text("reason")
+    )
+    lasted = f" for {took(until_ms - from_ms)}" if until_ms > 0 else ", and stands still"
+    return Line(
+        from_ms,
+        "LAO_STALL",
+        Weight.TROUBLE,
+        "cluster",
+        f"the lowest acknowledged offset stood at {begun.number('offset')}{lasted}: {by}",
+        until_ms,
+    )

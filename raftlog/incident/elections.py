@@ -1,0 +1,149 @@
+"""Who led, since when, why the one before did not any more, and for how long nobody did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from raftlog.incident.evidence import Evidence, decoded
+from raftlog.incident.line import Line, Weight, took
+from raftlog.journal.event import Kind, NodeEvent
+
+BEFORE_MS = 60_000
+"""What happened to a leader so long before its successor was elected may have to do with it."""
+
+
+class Elected(NamedTuple):
+    """``before``: who led before, -1: nobody, or it is not known."""
+
+    at_ms: int
+    epoch: int
+    leader_id: int
+    before: int
+
+
+def elected(seen: Evidence) -> list[Elected]:
+    """By the log, and by the journals where the log cannot be read."""
+    found: dict[int, Elected] = {}
+    for change in seen.changes("leader"):
+        new, old = decoded(change.after), decoded(change.before)
+        if new:
+            found[new["epoch"]] = Elected(
+                change.timestamp_ms, new["epoch"], new["leader_id"], old.get("leader_id", -1)
+            )
+    for event in seen.events(Kind.BECAME_LEADER):
+        epoch = event.number("epoch")
+        if epoch not in found:
+            earlier = [one.leader_id for one in found.values() if one.epoch < epoch]
+            before = earlier[-1] if earlier else -1
+            found[epoch] = Elected(event.at_ms, epoch, event.node_id, before)
+    return sorted(found.values(), key=lambda one: one.epoch)
+
+
+def elections(seen: Evidence) -> Iterator[Line]:
+    """One line for each new leader."""
+    for one in elected(seen):
+        won = _last(seen.of_node(one.leader_id, Kind.BECAME_LEADER), one.epoch)
+        active = _last(seen.of_node(one.leader_id, Kind.ACTIVE_CONTROLLER), one.epoch)
+        lost = [
+            event
+            for event in seen.of_node(one.before, Kind.LOST_LEADERSHIP)
+            if event.number("epoch") < one.epoch and one.at_ms - event.at_ms < BEFORE_MS
+        ]
+        reason = won.text("reason") if won is not None else ""
+        begun_ms, is_known = _begun_ms(seen, one, lost)
+        until_ms = active.at_ms if active is not None else one.at_ms
+        text = f"node {one.leader_id} leads epoch {one.epoch}"
+        lasted_ms = until_ms - begun_ms
+        if one.before >= 0 and lasted_ms > 0:
+            most = "" if is_known else "at most "
+            text += f", after {most}{took(lasted_ms)} without a leader"
+        yield Line(
+            min(begun_ms, one.at_ms),
+            "ELECTION",
+            _weight(one, reason),
+            f"controller-{one.leader_id}",
+            f"{text}: {_why(one, reason, lost)}",
+            until_ms,
+        )
+
+
+def outages(seen: Evidence) -> Iterator[Line]:
+    """Times of more than a second without a leader, as the nodes saw them."""
+    begins: list[NodeEvent] = []
+    for event in seen.events(Kind.NO_LEADER, Kind.BECAME_LEADER, Kind.LEADER_CHANGED):
+        if event.kind == Kind.NO_LEADER:
+            begins.append(event)
+        elif begins:
+            yield _outage(begins, event.at_ms)
+            begins = []
+    if begins:
+        yield _outage(begins, -1)
+
+
+def _outage(begins: list[NodeEvent], until_ms: int) -> Line:
+    first = begins[0]
+    nodes = ", ".join(sorted({f"{one.role}-{one.node_id}" for one in begins}))
+    lasted = f" for {took(until_ms - first.at_ms)}" if until_ms > 0 else ", and there is none yet"
+    return Line(
+        first.at_ms,
+        "NO_LEADER",
+        Weight.TROUBLE,
+        "cluster",
+        f"{nodes} {'know' if ',' in nodes else 'knows'} no leader{lasted}: {first.text('reason')}",
+        until_ms,
+    )
+
+
+def _begun_ms(seen: Evidence, one: Elected, lost: list[NodeEvent]) -> tuple[int, bool]:
+    """Since when there was no leader, and whether that is known: when the one before resigned,
+    stopped, or was missed. Else when it wrote last: it led until then at least.
+    """
+    begun = [event.at_ms for event in lost]
+    begun += [
+        event.at_ms
+        for event in seen.of_node(one.before, Kind.STOPPED)
+        if 0 <= one.at_ms - event.at_ms < BEFORE_MS
+    ]
+    begun += [
+        event.at_ms
+        for event in seen.events(Kind.CAMPAIGN_BEGAN)
+        if event.number("epoch") == one.epoch - 1 and 0 <= one.at_ms - event.at_ms < BEFORE_MS
+    ]
+    if begun:
+        return min(begun), True
+    writes = [at_ms for at_ms in seen.log.writes_ms if at_ms < one.at_ms]
+    recent = writes and one.before >= 0 and one.at_ms - writes[-1] < BEFORE_MS
+    return (writes[-1], False) if recent else (one.at_ms, False)
+
+
+def _why(one: Elected, reason: str, lost: list[NodeEvent]) -> str:
+    before = f"node {one.before}" if one.before >= 0 else "the leader"
+    if reason == "leader gone":
+        return f"the process of {before} had ended, its port refused connections"
+    if reason == "leader resigned":
+        said = lost[-1].text("reason") if lost else ""
+        return f"{before} resigned{f' ({said})' if said else ''}"
+    if reason == "fetch timeout":
+        return (
+            f"{before} had answered no fetch for the fetch timeout: it hung, or the network was cut"
+        )
+    if reason == "another voter asked":
+        return f"another voter heard {before} no more"
+    if reason == "cold start":
+        return "no leader was known when the nodes started"
+    if reason == "election timeout":
+        return "no leader was known for the election timeout"
+    if lost:
+        return f"{before} led no more ({lost[-1].text('reason')})"
+    return "why is not known: the node that won was not heard"
+
+
+def _weight(one: Elected, reason: str) -> Weight:
+    if one.before < 0 or reason == "cold start":
+        return Weight.NOTE
+    return Weight.CHANGE if reason == "leader resigned" else Weight.TROUBLE
+
+
+def _last(events: list[NodeEvent], epoch: int) -> NodeEvent | None:
+    return next((one for one in reversed(events) if one.number("epoch") == epoch), None)

@@ -1,0 +1,290 @@
+"""Ten incidents, each from what nodes and the log would say of it, and the story that is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from raftlog.incident.evidence import Evidence, LogTold, NodeTold
+from raftlog.incident.line import Line, Weight, took
+from raftlog.incident.story import Story, tell
+from raftlog.journal.event import Kind, NodeEvent, checked_details
+from raftlog.metadata.changes import Changed
+
+T0 = 1_700_000_000_000
+END = T0 + 3_600_000
+
+
+def node(name: str, *events: tuple[int, Kind, dict[str, Any]], failure: str = "") -> NodeTold:
+    """Events by milliseconds after T0; their details are checked."""
+    role, _, number = name.rpartition("-")
+    told = tuple(
+        NodeEvent(seq, T0 + at, int(number), role, kind.value, checked_details(kind, details))
+        for seq, (at, kind, details) in enumerate(events, 1)
+    )
+    return NodeTold(name, role, int(number), told, failure)
+
+
+def change(
+    at: int, kind: str, key: str, before: Any, after: Any, *, by: str = "", type_name: str = "X"
+) -> Changed:
+    """What one record changed."""
+    old, new = (
+        None if one is None else msgspec.json.encode(one).decode() for one in (before, after)
+    )
+    return Changed(at, 1, T0 + at, by, 0, 0, type_name, kind, key, old, new)
+
+
+def leader(at: int, epoch: int, leader_id: int, before: int) -> Changed:
+    def value(of_epoch: int, of_id: int) -> dict[str, Any]:
+        return {"epoch": of_epoch, "leader_id": of_id, "voters": [1, 2, 3]}
+
+    return change(at, "leader", "", value(epoch - 1, before), value(epoch, leader_id))
+
+
+def broker(*, fenced: bool, reason: str, cause: int = 0, epoch: int = 9) -> dict[str, Any]:
+    return {"id": 5, "epoch": epoch, "fenced": fenced, "reason": reason, "said_cause": cause}
+
+
+def fence(at: int, reason: str, cause: int = 0) -> Changed:
+    old = broker(fenced=False, reason="caught up")
+    return change(at, "broker", "5", old, broker(fenced=True, reason=reason, cause=cause))
+
+
+def unfence(at: int) -> Changed:
+    old = broker(fenced=True, reason="session timed out")
+    return change(at, "broker", "5", old, broker(fenced=False, reason="caught up"))
+
+
+def story(*nodes: NodeTold, log: LogTold | None = None) -> Story:
+    return tell(Evidence(T0, END, nodes, log or LogTold()))
+
+
+def the(told: Story, code: str) -> Line:
+    (found,) = [line for line in told.lines if line.code == code]
+    return found
+
+
+def won(at: int, epoch: int, reason: str) -> tuple[int, Kind, dict[str, Any]]:
+    return at, Kind.BECAME_LEADER, {"epoch": epoch, "reason": reason, "start_offset": 7}
+
+
+def active(at: int, epoch: int) -> tuple[int, Kind, dict[str, Any]]:
+    return at, Kind.ACTIVE_CONTROLLER, {"epoch": epoch, "offset": 8}
+
+
+def test_1_a_leader_is_killed() -> None:
+    told = story(
+        node("controller-1", (90_000, Kind.STARTED, {"after": "crash"})),
+        node("controller-2", won(60_050, 4, "leader gone"), active(60_070, 4)),
+        log=LogTold((leader(60_050, 4, 2, 1),), (T0 + 59_000, T0 + 59_900)),
+    )
+    line = the(told, "ELECTION")
+    assert line.text == (
+        "node 2 leads epoch 4, after at most 170 ms without a leader: the process of node 1 had"
+        " ended, its port refused connections"
+    )
+    assert line.weight is Weight.TROUBLE
+    assert the(told, "CRASHED").text.startswith("controller-1 started again: its process had been")
+    assert told.summary == ("1 change of the leader, 170 ms", "1 crash (controller-1)")
+
+
+def test_2_a_leader_hangs_and_is_replaced_after_the_fetch_timeout() -> None:
+    told = story(
+        node("controller-1", (63_000, Kind.LOOP_STALL, {"gap_ms": 5_000}),
+             (63_010, Kind.LOST_LEADERSHIP, {"epoch": 3, "reason": "a higher epoch has begun"})),
+        node("controller-2",
+             (60_000, Kind.CAMPAIGN_BEGAN, {"epoch": 3, "reason": "fetch timeout",
+                                            "last_leader_id": 1}),
+             won(60_100, 4, "fetch timeout"), active(60_120, 4)),
+        log=LogTold((leader(60_100, 4, 2, 1),)),
+    )  # fmt: skip
+    line = the(told, "ELECTION")
+    assert "after 120 ms without a leader: node 1 had answered no fetch" in line.text
+    stall = the(told, "LOOP_STALL")
+    assert (stall.at_ms, stall.lasted_ms) == (T0 + 58_000, 5_000)
+    assert told.lines[0] is stall, "the cause comes first"
+
+
+def test_3_a_transfer_is_no_trouble() -> None:
+    told = story(
+        node("controller-1",
+             (60_000, Kind.LOST_LEADERSHIP, {"epoch": 3, "reason": "asked to transfer to node 2"})),
+        node("controller-2", won(60_020, 4, "leader resigned"), active(60_030, 4)),
+        log=LogTold((leader(60_020, 4, 2, 1),)),
+    )  # fmt: skip
+    line = the(told, "ELECTION")
+    assert line.weight is Weight.CHANGE
+    assert line.text.endswith(
+        "after 30 ms without a leader: node 1 resigned (asked to transfer to node 2)"
+    )
+    assert told.suspects == ()
+
+
+def test_4_a_quorum_is_lost_and_found() -> None:
+    why = "no leader is known in epoch 3: 1 of 3 voters can be reached, 2 are needed"
+    told = story(
+        node("controller-2", (61_000, Kind.NO_LEADER, {"epoch": 3, "reason": why}),
+             (90_000, Kind.LEADER_CHANGED, {"epoch": 4, "leader_id": 3})),
+        node("controller-1", failure="Connection refused"),
+        log=LogTold(failure="no active controller answered in time"),
+    )  # fmt: skip
+    line = the(told, "NO_LEADER")
+    assert line.text == f"controller-2 knows no leader for 29 s: {why}"
+    assert told.missing == (
+        "controller-1: Connection refused",
+        "the log: no active controller answered in time",
+    )
+
+
+def test_5_a_broker_is_paused_holds_lao_back_and_is_fenced() -> None:
+    told = story(
+        node("controller-1",
+             (61_000, Kind.LAO_STALLED, {"offset": 40, "brokers": "5", "reason": ""}),
+             (69_000, Kind.LAO_RESUMED, {"offset": 90, "stood_ms": 9_000})),
+        node("broker-5", (72_000, Kind.LOOP_STALL, {"gap_ms": 12_000}),
+             (72_100, Kind.CONTROLLER_LOST, {"controller_id": 1})),
+        log=LogTold((fence(69_000, "session timed out", 4), unfence(73_000))),
+    )  # fmt: skip
+    fenced = the(told, "FENCED")
+    assert fenced.text == "broker 5 was fenced: session timed out; unfenced after 4 s"
+    assert fenced.because == ("it did not run for 12 s", "it heard no controller")
+    stall = the(told, "LAO_STALL")
+    assert stall.text == (
+        "the lowest acknowledged offset stood at 40 for 9 s: held back by broker 5"
+    )
+    assert [line.code for line in told.lines] == ["LAO_STALL", "LOOP_STALL", "FENCED"]
+
+
+def test_6_a_broker_is_shut_down_in_order() -> None:
+    told = story(
+        node("broker-5", (60_500, Kind.STOPPED, {"reason": "asked to stop", "clean": True})),
+        log=LogTold((fence(60_400, "controlled shutdown", 9),)),
+    )
+    assert the(told, "FENCED").weight is Weight.CHANGE
+    assert the(told, "STOPPED").weight is Weight.CHANGE
+    assert told.summary == ()
+
+
+def test_7_a_disk_is_slow_then_hangs_then_is_full() -> None:
+    told = story(
+        node("controller-1",
+             *((60_000 + 1_000 * n, Kind.SLOW_FLUSH, {"above_ms": 500, "count": 2}) for n in range(4)),
+             (70_000, Kind.DISK_STALL, {"busy_ms": 1_100}),
+             (80_000, Kind.SPACE_LOW, {"free_bytes": 5 << 20}),
+             (81_000, Kind.WRITES_REFUSED, {"reason": "too few have space"}),
+             (95_000, Kind.WRITES_RESUMED, {})),
+    )  # fmt: skip
+    slow = the(told, "SLOW_FLUSH")
+    assert slow.text == "8 syncs of the log of controller-1 took more than 500 ms"
+    assert slow.lasted_ms == 3_000
+    assert "5 MiB were free" in the(told, "SPACE_LOW").text
+    assert told.summary[:2] == (
+        "1 hung disk (controller-1), 1.1 s",
+        "1 slow disk (controller-1), 3 s",
+    )
+    assert the(told, "WRITES_RESUMED").weight is Weight.NOTE
+
+
+def test_8_a_link_is_cut_and_nobody_stopped() -> None:
+    lost = {"peer_id": 3, "reason": "it is connected and does not answer"}
+    told = story(
+        node("controller-1", (61_000, Kind.PEER_LOST, lost),
+             (80_000, Kind.PEER_REGAINED, {"peer_id": 3, "after_ms": 20_000})),
+        node("controller-2", (61_100, Kind.PEER_LOST, lost),
+             (80_100, Kind.PEER_REGAINED, {"peer_id": 3, "after_ms": 20_000})),
+        node("controller-3"),
+    )  # fmt: skip
+    assert the(told, "UNREACHABLE").text == (
+        "controller-3 did not answer nodes 1, 2 for 20.1 s: it is connected and does not answer"
+    )
+    stopped = story(
+        node("controller-1", (61_000, Kind.PEER_LOST, lost)),
+        node("controller-3", (60_500, Kind.STOPPED, {"reason": "asked to stop", "clean": True})),
+    )
+    assert [line.code for line in stopped.lines] == ["STOPPED"], "it says itself why"
+
+
+def test_9_a_config_was_changed_before_it_began() -> None:
+    told = story(
+        node("controller-1",
+             (70_000, Kind.LAO_STALLED, {"offset": 40, "brokers": "5,6", "reason": ""})),
+        log=LogTold((
+            change(60_000, "config", "topic:orders:retention.ms", "1", "2", by="User:ann"),
+            *(change(61_000 + n, "config", f"broker:{n}:k", None, "1", by="User:bob") for n in range(9)),
+            change(75_000, "config", "topic:late:k", None, "1", by="User:eve"),
+        )),
+    )  # fmt: skip
+    assert [one.text for one in told.suspects] == [
+        "User:ann changed config topic:orders:retention.ms: 1 → 2",
+        "User:bob made 9 changes of config broker:0:k, broker:1:k, …",
+    ]
+    stall = the(told, "LAO_STALL")
+    assert stall.until_ms == -1
+    assert stall.text.endswith("and stands still: held back by brokers 5, 6")
+
+
+def test_10_writes_stop_and_partitions_lose_their_leaders() -> None:
+    def moved(at: int, key: str, to: int) -> Changed:
+        return change(at, "partition", key, {"leader": 5}, {"leader": to})
+
+    steady = [T0 + 100 * n for n in range(100)]
+    writes = (*steady, steady[-1] + 6_000, steady[-1] + 6_100)
+    told = story(
+        log=LogTold(
+            (moved(10_000, "a-0", 6), moved(10_100, "a-1", -1), moved(10_200, "b-0", 6)), writes
+        )
+    )
+    gap = the(told, "WRITE_GAP")
+    assert gap.text == "no write was committed for 6 s; before, one came every 100 ms"
+    assert the(told, "PARTITIONS_OFFLINE").text == (
+        "1 partition lost the last leader that could serve: a-1"
+    )
+    slow = story(log=LogTold(writes_ms=tuple(T0 + 5_000 * n for n in range(100))))
+    assert slow.lines == (), "writes that are always rare leave no gap"
+
+
+def test_without_the_log_elections_are_told_by_the_journals() -> None:
+    told = story(
+        node("controller-2", won(60_000, 4, "leader gone")),
+        node("controller-3", won(90_000, 5, "fetch timeout")),
+        log=LogTold(failure="cut off"),
+    )
+    texts = [line.text for line in told.lines if line.code == "ELECTION"]
+    assert texts[0].startswith("node 2 leads epoch 4: the process of the leader had ended")
+    assert "node 2 had answered no fetch" in texts[1]
+
+
+def test_the_winner_was_not_heard() -> None:
+    told = story(
+        node("controller-2", failure="nothing came within 2000 ms"),
+        log=LogTold((leader(60_000, 4, 2, 1),)),
+    )
+    assert the(told, "ELECTION").text.endswith("why is not known: the node that won was not heard")
+
+
+def test_nothing_happened() -> None:
+    told = story(node("controller-1"), log=LogTold(writes_ms=tuple(T0 + n * 50 for n in range(99))))
+    assert (told.lines, told.summary, told.suspects, told.missing) == ((), (), (), ())
+
+
+def test_events_outside_the_period_are_left_out() -> None:
+    told = story(node("controller-1", (-5, Kind.SLOW_FLUSH, {"above_ms": 500, "count": 1}),
+                      (4_000_000, Kind.SLOW_FLUSH, {"above_ms": 500, "count": 1})))  # fmt: skip
+    assert told.lines == ()
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (7, "7 ms"),
+        (9_300, "9.3 s"),
+        (120_000, "2 min"),
+        (250_000, "4 min 10 s"),
+        (7_500_000, "2 h 5 min"),
+    ],
+)
+def test_durations(ms: int, text: str) -> None:
+    assert took(ms) == text
