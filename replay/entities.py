@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from raftlog.metadata.entity_words import (
     RESOURCE_TYPES,
@@ -14,6 +17,7 @@ from raftlog.metadata.entity_words import (
     to_json,
 )
 from raftlog.metadata.image import Image
+from raftlog.metadata.imported import imported_key
 from replay.errors import ReplayError
 
 __all__ = [
@@ -58,6 +62,7 @@ def count_entities(image: Image) -> dict[str, int]:
         "hostname": len(image.hostnames),
         "export_cursor": len(image.export_cursors),
         "acl": len(image.acls),
+        **Counter(kind for kind, _ in image.imported),
     }
     return {kind: count for kind, count in counts.items() if count}
 
@@ -93,3 +98,5 @@ def entities(image: Image) -> Iterator[tuple[str, str, Any]]:
         yield "export_cursor", name, cursor
     for id_, entry in sorted(image.acls.items()):
         yield "acl", id_.hex(), entry
+    for (kind, key), value in sorted(image.imported.items()):
+        yield kind, imported_key(image, kind, key), msgspec.json.decode(value)

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from raftlog.metadata.imported import IMPORTED_KINDS, PARTITION_DETAIL
+from raftlog.metadata.records import RecordType
 from replay.entities import parse_config_key
 from replay.errors import ReplayError
 
@@ -31,7 +33,11 @@ _GROUP_OF_KIND = {
     "voters": "voters",
     "progress": "progress",
     "applied": "progress",
+    PARTITION_DETAIL: "topic",
+    **{kind: kind for kind in IMPORTED_KINDS},
 }
+_TOPIC = 2
+_OF_TOPIC_CONFIGS = (RecordType.TOPIC, RecordType.CONFIG, RecordType.REMOVE_TOPIC)
 _ENTRY_ID = re.compile(r"[0-9a-f]{32}")
 KINDS = tuple(_GROUP_OF_KIND)
 """Of entities, as questions name them."""
@@ -47,6 +53,9 @@ class Selection(NamedTuple):
     entities: Column
     topic_name: str = ""
     """Only topics that ever had this name; empty: whatever they are called."""
+    topic_types: tuple[int, ...] = ()
+    """Of the topics' records only these types, and all others of ``groups``; empty: all, and no
+    others."""
 
     def narrow(self, rows: DataFrame) -> DataFrame:
         """The records that may matter.
@@ -60,7 +69,12 @@ class Selection(NamedTuple):
             .select(sf.col("topic_id").alias("group_id"))
             .distinct()
         )
-        return rows.where(sf.col("group_kind") == "topic").join(ids, "group_id", "left_semi")
+        of_topic = rows.where(sf.col("group_kind") == "topic")
+        if not self.topic_types:
+            return of_topic.join(ids, "group_id", "left_semi")
+        of_topic = of_topic.where(sf.col("type").isin(*self.topic_types))
+        others = rows.where(self.groups & (sf.col("group_kind") != "topic"))
+        return others.unionByName(of_topic.join(ids, "group_id", "left_semi").select(rows.columns))
 
 
 def select(kind: str, key: str = "") -> Selection:
@@ -119,8 +133,14 @@ def _partition(of_group: Column, of_kind: Column, kind: str, key: str) -> Select
 
 def _config(of_group: Column, of_kind: Column, kind: str, key: str) -> Selection:
     group_id, resource, name = parse_config_key(key)
-    entities = of_kind & (sf.col("key") == f"{resource}:{name}") if name else of_kind
-    return Selection(of_group & (sf.col("group_id") == group_id), entities)
+    of_resource = sf.col("key").startswith(f"{resource}:")
+    entities = of_kind & (sf.col("key") == f"{resource}:{name}" if name else of_resource)
+    own = of_group & (sf.col("group_id") == group_id)
+    number, _, topic = group_id.partition(":")
+    if int(number) != _TOPIC:
+        return Selection(own, entities)
+    # In an imported log a topic's configs are in the topic's group.
+    return Selection(own | (sf.col("group_kind") == "topic"), entities, topic, _OF_TOPIC_CONFIGS)
 
 
 def _entry(of_group: Column, of_kind: Column, kind: str, key: str) -> Selection:

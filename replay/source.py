@@ -108,7 +108,7 @@ def require_known_level(manifest: Manifest, target: str) -> None:
 
 def require_whole_history(export: Export) -> None:
     """A fold needs every record from the first. Raises ReplayError."""
-    if export.manifest.history_begin > 0:
+    if export.manifest.history_begin > 0 and export.manifest.state_from is None:
         raise ReplayError(
             f"{export.target} begins at offset {export.manifest.history_begin}: the state cannot be"
             " folded without what came before"

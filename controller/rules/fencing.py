@@ -52,7 +52,7 @@ def without_cause(broker: Broker) -> Record:
 
 
 def _change(
-    broker: Broker, said: int, reason: str, standing: dict[str, bool]
+    broker: Broker, said: int, reason: str, standing: dict[str, Any]
 ) -> pb.BrokerRegistrationChangeRecord:
     return pb.BrokerRegistrationChangeRecord(
         broker_id=broker.id,

@@ -17,6 +17,7 @@ from raftlog.metadata.entities import Client, ClientResult, ExportCursor, Hostna
 from raftlog.metadata.entity_words import config_key, result_key, to_json
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import Image
+from raftlog.metadata.imported import imported_key
 from raftlog.metadata.records import RecordType, parse_body
 
 
@@ -48,6 +49,12 @@ class ChangeRecorder(ImageBuilder):
             old, new = (
                 None if name is None else NamedTopic(cast("bytes", key[0]), str(name))
                 for name in (old, new)
+            )
+        if kind == "imported":
+            kind, id_ = (str(each) for each in key)
+            key = (imported_key(self, kind, id_),)
+            old, new = (
+                None if value is None else msgspec.json.decode(str(value)) for value in (old, new)
             )
         if old is not None or new is not None:
             self.changes.append(

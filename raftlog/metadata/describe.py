@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import asdict
 
 from raftlog.metadata.clients import WINDOW
@@ -49,6 +50,10 @@ def image_to_dict(image: Image) -> dict[str, Any]:
         ],
         "acls": [{**asdict(image.acls[id_]), "id": id_.hex()} for id_ in sorted(image.acls)],
         "applied": [asdict(image.applied[broker_id]) for broker_id in sorted(image.applied)],
+        "imported": [
+            {"kind": kind, "key": key, "value": msgspec.json.decode(value)}
+            for (kind, key), value in sorted(image.imported.items())
+        ],
     }
 
 

@@ -41,6 +41,12 @@ from raftlog.metadata.export_cursors import fold_export_cursor
 from raftlog.metadata.flat_map import FlatMutation
 from raftlog.metadata.hostnames import fold_hostname
 from raftlog.metadata.image import FoldError, ImageDraft
+from raftlog.metadata.imported import (
+    change_detail,
+    fold_imported,
+    put_details,
+    remove_with_topic,
+)
 from raftlog.metadata.new_partitions import NotNextError, put_new
 from raftlog.metadata.records import Record, RecordType, UnknownRecordError, parse_body
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -277,6 +283,7 @@ def _change_registration(
                 if message.HasField("in_controlled_shutdown")
                 else old.in_controlled_shutdown
             ),
+            log_dirs=tuple(message.log_dirs) or old.log_dirs,
             reason=message.reason,
         ),
         message.cause,
@@ -306,12 +313,15 @@ def _partitions(
     Raises FoldError, of the first that does not fit.
     """
     count = 0
+    imported: list[pb.PartitionRecord] = []
 
     def partitions() -> Iterator[Partition]:
         nonlocal count
         topic_id = b""
         for message in messages:
             count += 1
+            if message.HasField("imported"):
+                imported.append(message)
             if message.topic_id != topic_id:
                 # One object for all of a topic.
                 topic_id = message.topic_id
@@ -339,6 +349,7 @@ def _partitions(
         ) from error
     except KeyError as error:
         raise _not_there(RecordType.PARTITION, first_offset + count - 1, error) from error
+    put_details(image, imported)
     return count
 
 
@@ -380,6 +391,8 @@ def _partition_change(
     new = changed_partition(old, message)
     image.partitions[key] = new
     image.replace("partition", (), old, new)
+    if message.HasField("imported"):
+        change_detail(image, message)
     if new.replicas is not old.replicas and new.replicas != old.replicas:
         for broker_id in sorted(set(old.replicas) - set(new.replicas)):
             image.replicas_of.remove(broker_id, key)
@@ -391,6 +404,8 @@ def _remove_topic(
     image: ImageDraft, message: pb.RemoveTopicRecord, offset: int, epoch: int
 ) -> None:
     topic = image.topics[message.topic_id]
+    if message.with_configs:
+        remove_with_topic(image, topic)
     for index in range(topic.partition_count):
         key = (topic.id, index)
         partition = image.partitions[key]
@@ -518,6 +533,7 @@ _HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {
     RecordType.RECOVERY: _no_op,
     RecordType.HOSTNAME: fold_hostname,
     RecordType.EXPORT_CURSOR: fold_export_cursor,
+    RecordType.IMPORTED: fold_imported,
     RecordType.ACCESS_CONTROL_ENTRY: add_entry,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: remove_entry,
 }

@@ -76,6 +76,8 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     acls: pmap.Map[bytes, AccessControlEntry] = msgspec.field(default_factory=pmap.empty)
     acl_index: AclIndex = msgspec.field(default_factory=AclIndex)
     """Of ``acls``, for verdicts."""
+    imported: pmap.Map[tuple[str, str], str] = msgspec.field(default_factory=pmap.empty)
+    """(kind, key) -> JSON: what an imported log holds and raftlog has no entity for."""
     leader: Leader | None = None
     progress: Progress | None = None
     voters: Voters | None = None
@@ -165,6 +167,7 @@ class ImageDraft:
         "export_cursors",
         "features",
         "hostnames",
+        "imported",
         "leader",
         "offset",
         "partitions",
@@ -197,6 +200,7 @@ class ImageDraft:
         self.hostnames = base.hostnames.mutate()
         self.export_cursors = base.export_cursors.mutate()
         self.acls, self.acl_index = base.acls.mutate(), base.acl_index
+        self.imported = base.imported.mutate()
         self.leader, self.progress, self.voters = base.leader, base.progress, base.voters
 
     def snapshot(self) -> Image:
@@ -220,6 +224,7 @@ class ImageDraft:
             self.export_cursors.finish(),
             self.acls.finish(),
             self.acl_index,
+            self.imported.finish(),
             self.leader,
             self.progress,
             self.voters,

@@ -52,6 +52,7 @@ class RecordType(IntEnum):
     SNAPSHOT_ENTITIES = 1008
     HOSTNAME = 1009
     EXPORT_CURSOR = 1010
+    IMPORTED = 1100
 
 
 class GroupKey(NamedTuple):
@@ -85,6 +86,7 @@ MESSAGES: dict[int, type[Message]] = {
     RecordType.SNAPSHOT_ENTITIES: pb.SnapshotEntitiesRecord,
     RecordType.HOSTNAME: pb.HostnameRecord,
     RecordType.EXPORT_CURSOR: pb.ExportCursorRecord,
+    RecordType.IMPORTED: pb.ImportedRecord,
 }
 TYPE_OF: dict[type[Message], RecordType] = {
     message: RecordType(number) for number, message in MESSAGES.items()
@@ -143,6 +145,12 @@ def _topic(message: Any) -> GroupKey:
     return GroupKey("topic", message.topic_id.hex())
 
 
+def _imported(message: Any) -> GroupKey | None:
+    if message.clears_elr_of:
+        return GroupKey("topic", message.clears_elr_of.hex())
+    return GroupKey(message.kind, message.key) if message.kind else None
+
+
 def _broker(message: Any) -> GroupKey:
     return GroupKey("broker", str(message.broker_id))
 
@@ -155,8 +163,10 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     RecordType.PARTITION: _topic,
     RecordType.PARTITION_CHANGE: _topic,
     RecordType.REMOVE_TOPIC: _topic,
-    RecordType.CONFIG: lambda message: GroupKey(
-        "config", f"{message.resource_type}:{message.resource_name}"
+    RecordType.CONFIG: lambda message: (
+        _topic(message)
+        if message.topic_id
+        else GroupKey("config", f"{message.resource_type}:{message.resource_name}")
     ),
     RecordType.FEATURE_LEVEL: lambda message: GroupKey("feature", message.name),
     RecordType.LEADER_CHANGE: lambda _: GroupKey("leader", ""),
@@ -167,6 +177,7 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     RecordType.RECOVERY: lambda _: None,
     RecordType.HOSTNAME: lambda message: GroupKey("hostname", message.hostname),
     RecordType.EXPORT_CURSOR: lambda message: GroupKey("export_cursor", message.name),
+    RecordType.IMPORTED: _imported,
     RecordType.ACCESS_CONTROL_ENTRY: lambda message: GroupKey("acl", message.id.hex()),
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: lambda message: GroupKey("acl", message.id.hex()),
 }

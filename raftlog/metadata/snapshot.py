@@ -215,6 +215,11 @@ def _add_export_cursor(parts: Parts, content: Content) -> None:
     parts.export_cursors[content[0].name] = content[0]
 
 
+def _add_imported(parts: Parts, content: Content) -> None:
+    kind, key, value = content
+    parts.imported[kind, key] = value
+
+
 KINDS: tuple[Kind, ...] = (
     Kind(
         "feature",
@@ -311,6 +316,14 @@ KINDS: tuple[Kind, ...] = (
         lambda image, id_: ((image.acls[id_],),),
         tuple[AccessControlEntry],
         lambda parts, content: acl_fold.put(parts, content[0]),
+    ),
+    Kind(
+        "imported",
+        ("imported",),
+        lambda image: image.imported,
+        lambda image, key: ((*key, image.imported[key]),),
+        tuple[str, str, str],
+        _add_imported,
     ),
 )
 IN_HEADER = ("offset", "epoch", "timestamp_ms", "state_hash")

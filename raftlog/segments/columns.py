@@ -25,6 +25,8 @@ message of ``raftlog.wire.records.v1``).
 * ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says
   a leader epoch only where that leaps (after a restore or an unsafe recovery); else the fold
   counts.
+* ``eligible_leader_replicas``, ``last_known_elr``, ``imported_name``: only in the log of a Kafka
+  cluster (``raftlog import kafka``); the last is the name of a record that raftlog does not have.
 
 Columns are added, never changed: a file from before a column was there reads as null.
 """
@@ -119,6 +121,9 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("permission_type", pa.int32()),
     ("client_name", pa.string()),
     ("client_principal", pa.string()),
+    ("eligible_leader_replicas", _IDS),
+    ("last_known_elr", _IDS),
+    ("imported_name", pa.string()),
 )
 _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _CAUSE_NAMES = {int(each): each.name for each in Cause}
@@ -172,6 +177,7 @@ def _partition(message: Any) -> Typed:
         "leader_recovery_state": message.leader_recovery_state,
         "partition_epoch": message.partition_epoch,
         **{name: tuple(getattr(message, name)) for name in _ID_LISTS},
+        **_elr(message),
     }
 
 
@@ -188,8 +194,21 @@ def _partition_change(message: Any) -> Typed:
     for name in ("leader", "leader_recovery_state", "leader_epoch"):
         if message.HasField(name):
             typed[name] = getattr(message, name)
-    return typed | {
+    typed |= {
         name: tuple(getattr(message, name).ids) for name in _ID_LISTS if message.HasField(name)
+    }
+    return typed | _elr(message)
+
+
+def _elr(message: Any) -> Typed:
+    """Of a partition's record in an imported log."""
+    if not message.HasField("imported"):
+        return {}
+    detail = message.imported
+    return {
+        name: tuple(getattr(detail, name).ids)
+        for name in ("eligible_leader_replicas", "last_known_elr")
+        if detail.HasField(name)
     }
 
 
@@ -199,7 +218,7 @@ def _config(message: Any) -> Typed:
         "resource_name": message.resource_name,
         "config_name": message.name,
         "config_value": message.value if message.HasField("value") else None,
-    }
+    } | ({"topic_id": message.topic_id.hex()} if message.topic_id else {})
 
 
 def _progress(message: Any) -> Typed:
@@ -264,6 +283,7 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.EXPORT_CURSOR: _export_cursor,
     RecordType.ACCESS_CONTROL_ENTRY: _entry,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: lambda _: {},
+    RecordType.IMPORTED: lambda m: {"imported_name": m.name},
 }
 
 

@@ -113,6 +113,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     levels of all features at the end (None: written by a raftlog that did not say).
     ``state_hashes``: what nodes have said of the state and of the log, by offset. ``log_hash``: of
     what is exported, as made of its bytes, from ``log_hash_begin_offset`` on (empty: not known).
+    ``origin``: what kind of cluster the log is of, empty for raftlog's own. ``state_from``: the
+    records before this offset are the state there, not history (None: all are history).
     ``retired``: files that were merged into others, and are removed after a while.
     """
 
@@ -127,6 +129,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     log_hash: str = ""
     log_hash_begin_offset: int = -1
     state_hashes: tuple[StateHash, ...] = ()
+    origin: str = ""
+    state_from: int | None = None
     segments: tuple[Segment, ...] = ()
     retired: tuple[Retired, ...] = ()
     signature: Signature | None = None

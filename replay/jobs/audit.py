@@ -54,7 +54,7 @@ class AuditResult(msgspec.Struct, frozen=True):
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult:
     """Audit the records in question. Raises ReplayError for a rule that is none."""
-    rules = choose(request.rules)
+    rules = choose(request.rules, export.manifest.origin)
     require_whole_history(export)
     with history_of(records(spark, export), export, request).kept() as history:
         return judge(history, rules, request.limit)

@@ -106,7 +106,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> VerifyResul
     tasks: list[int] = []
     if vouching is None:
         not_folded = "files are damaged"
-    elif export.manifest.history_begin:
+    elif export.manifest.history_begin and export.manifest.state_from is None:
         not_folded = f"history begins at offset {export.manifest.history_begin}"
     else:
         rows = records(spark, export)

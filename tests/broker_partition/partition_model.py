@@ -417,10 +417,13 @@ class World:
                     )
                 )
             )
-        config = {"name": "min.insync.replicas", "value": str(self.min_isr)}
-        records.append(
-            record(records_pb2.ConfigRecord(resource_type=2, resource_name=name, **config))
+        config = records_pb2.ConfigRecord(
+            resource_type=2,
+            resource_name=name,
+            name="min.insync.replicas",
+            value=str(self.min_isr),
         )
+        records.append(record(config))
         self.controller.commit(records)
         self.keys = [(TOPIC_ID, index) for index in range(self.partitions)]
         self._isr_moved()

@@ -25,6 +25,7 @@ class NaiveState:
         self.hostnames: dict[str, dict[str, Any]] = {}
         self.export_cursors: dict[str, dict[str, Any]] = {}
         self.acls: dict[bytes, dict[str, Any]] = {}
+        self.imported: dict[tuple[str, str], int] = {}
         self.leader: dict[str, Any] | None = None
         self.progress: dict[str, int] | None = None
         self.topics_made = 0
@@ -49,6 +50,7 @@ class NaiveState:
             self._hostname,
             self._export_cursor,
             self._acl,
+            self._imported,
         )
         message = makers[choice % len(makers)](n, offset, epoch)
         return record(pb.NoOpRecord() if message is None else message)
@@ -75,6 +77,10 @@ class NaiveState:
             "export_cursors": [self.export_cursors[name] for name in sorted(self.export_cursors)],
             "acls": [self.acls[id_] for id_ in sorted(self.acls)],
             "applied": [self.applied[broker_id] for broker_id in sorted(self.applied)],
+            "imported": [
+                {"kind": kind, "key": key, "value": value}
+                for (kind, key), value in sorted(self.imported.items())
+            ],
         }
 
     def _register(self, n: int, offset: int, epoch: int) -> Any:
@@ -257,6 +263,14 @@ class NaiveState:
         }
         self.acls[id_] = {"id": id_.hex(), **fields}
         return pb.AccessControlEntryRecord(id=id_, **fields)
+
+    def _imported(self, n: int, offset: int, epoch: int) -> Any:
+        kind, key = ("controller", "client_quota")[n % 2], f"k{n % 3}"
+        if n % 5 == 0:
+            self.imported.pop((kind, key), None)
+            return pb.ImportedRecord(name="R", kind=kind, key=key)
+        self.imported[kind, key] = n
+        return pb.ImportedRecord(name="R", kind=kind, key=key, value=str(n))
 
     def _leader(self, n: int, offset: int, epoch: int) -> Any:
         self.leader = {"epoch": epoch, "leader_id": n % 3, "voters": [0, 1, 2]}

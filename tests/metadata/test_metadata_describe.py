@@ -82,4 +82,5 @@ def test_the_empty_image() -> None:
         "export_cursors": [],
         "acls": [],
         "applied": [],
+        "imported": [],
     }

@@ -93,6 +93,7 @@ def hash_from_scratch(image: Image) -> int:
         *(("hostname", mapping) for mapping in image.hostnames.values()),
         *(("export_cursor", cursor) for cursor in image.export_cursors.values()),
         *(("acl", entry) for entry in image.acls.values()),
+        *(("imported", *key, value) for key, value in image.imported.items()),
     ]
     entities += [
         (kind, one)
@@ -384,7 +385,8 @@ def test_every_record_type_has_a_message_and_a_group() -> None:
     assert set(MESSAGES) == set(RecordType)
     for type_, message in MESSAGES.items():
         if type_ not in ONLY_IN_SNAPSHOTS:
-            without = (RecordType.NO_OP, RecordType.RECOVERY)
+            # An imported record belongs to what it names; this one names nothing.
+            without = (RecordType.NO_OP, RecordType.RECOVERY, RecordType.IMPORTED)
             assert (group_of(type_, message(), 7) is None) == (type_ in without)
     assert group_of(RecordType.OPEN_CLIENT, pb.OpenClientRecord(), 7) == ("client", "7")
     assert group_of(RecordType.CLOSE_CLIENT, pb.CloseClientRecord(client_id=7), 9) == (

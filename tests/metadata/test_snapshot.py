@@ -111,7 +111,8 @@ def everything() -> Image:
     entry = pb.AccessControlEntryRecord(id=b"i" * 16, resource_type=2, resource_name="t",
         pattern_type=4, principal="User:a", host="*", operation=3, permission_type=3)  # fmt: skip
     owned = pb.OpenClientRecord(name="o", principal="User:a")
-    for message in (entry, owned):
+    imported = pb.ImportedRecord(name="R", kind="controller", key="1", value="{}")
+    for message in (entry, owned, imported):
         builder.apply_batch(
             [record(message)], base_offset=builder.offset + 1, epoch=7, timestamp_ms=99
         )
@@ -143,7 +144,7 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
 
 def test_the_header_says_what_a_replica_needs() -> None:
     header, _ = snapshot.load([content_of(everything())])
-    assert header == SnapshotHeader("c", 3, 16, 7, 99, (Voter(1, "c1:1", "d"),), 2)
+    assert header == SnapshotHeader("c", 3, 17, 7, 99, (Voter(1, "c1:1", "d"),), 2)
 
 
 def large(topics: int = 30, partitions: int = 200) -> Image:
@@ -269,7 +270,7 @@ def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
 
 def test_a_header_of_another_image_is_refused() -> None:
     header = snapshot.header_of(everything(), cluster_id="c", generation=0)
-    with pytest.raises(ValueError, match="header for 16"):
+    with pytest.raises(ValueError, match="header for 17"):
         list(snapshot.pieces(Image(), header))
 
 

@@ -1,0 +1,44 @@
+"""Which rules do not judge the log of another system: they need what it does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from replay.audit import rules
+from replay.audit.rules import Rule
+
+_NEED_A_PROPOSER = (
+    rules.STALE_BROKER_EPOCH,
+    rules.UNKNOWN_BROKER_EPOCH,
+    rules.STALE_PROPOSER_EPOCH,
+    rules.PROPOSER_NOT_LEADER,
+    rules.ISR_GREW_UNPROPOSED,
+)
+_NEED_PROGRESS = (
+    rules.LAO_NOT_BELOW_HIGH_WATERMARK,
+    rules.HIGH_WATERMARK_BEYOND_LOG,
+    rules.LAO_WENT_BACK,
+    rules.LAO_ABOVE_APPLIED,
+    rules.LAO_WITHOUT_REPORT,
+)
+_NEED_HOSTNAMES = (rules.HOSTNAME_OF_TWO_IDS, rules.HOSTNAME_NOT_OF_REGISTRATION)
+_NEED_WRITERS = (
+    rules.NUMBER_EXECUTED_TWICE,
+    rules.CLOSED_CLIENT_WROTE,
+    rules.WRITE_WITHOUT_RIGHT,
+)
+_HOLD_WITHOUT_KIP_966 = (rules.ISR_EMPTY, rules.UNDECLARED_UNCLEAN_ELECTION)
+"""Eligible leader replicas remain when an ISR is empty, and one of them may lead."""
+
+NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
+    "kafka": frozenset(
+        {
+            *_NEED_A_PROPOSER,
+            *_NEED_PROGRESS,
+            *_NEED_HOSTNAMES,
+            *_NEED_WRITERS,
+            *_HOLD_WITHOUT_KIP_966,
+        }
+    )
+}
+"""By the manifest's ``origin``; raftlog's own log has none of them."""

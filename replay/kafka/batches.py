@@ -1,0 +1,159 @@
+"""Record batches of Kafka's log format v2, as they stand in ``.log`` and ``.checkpoint`` files.
+
+Layout, big-endian: i64 base offset, i32 length of what follows, i32 leader epoch, i8 magic (2),
+u32 CRC32C of all after it, i16 attributes, i32 last offset delta, i64 base timestamp, i64 maximum
+timestamp, i64 producer id, i16 producer epoch, i32 base sequence, i32 record count, records.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import google_crc32c
+
+from replay.kafka.errors import KafkaLogError, MalformedRecordError
+from replay.kafka.primitives import Reader
+
+_HEAD = struct.Struct(">qi")
+_REST = struct.Struct(">ibIhiqqqhii")
+_CRC_FROM = _HEAD.size + 9
+_COMPRESSION, _CONTROL = 0x07, 0x20
+MAX_BATCH_BYTES = 64 << 20
+"""More than any batch of a metadata log: Kafka bounds them by 8 MiB."""
+_MAX_EXPANDED_BYTES = 256 << 20
+
+
+class RawRecord(NamedTuple):
+    """A record of a batch, not decoded."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes
+    value: bytes
+
+
+class KafkaBatch(NamedTuple):
+    """One batch. ``bytes``: the whole of it, as it stands in the file."""
+
+    base_offset: int
+    last_offset: int
+    epoch: int
+    max_timestamp_ms: int
+    control: bool
+    records: tuple[RawRecord, ...]
+    bytes: bytes
+
+
+def batches(data: bytes, *, position: int = 0) -> Iterator[tuple[int, KafkaBatch]]:
+    """Yield (the position behind it, the batch) for each whole batch from a position on.
+
+    Ends silently before a batch that is cut off by the end of the data, and before zeros (a file
+    that was allocated in advance). Raises KafkaLogError at one that is damaged; those before it are
+    good.
+    """
+    while len(data) - position >= _HEAD.size:
+        base_offset, length = _HEAD.unpack_from(data, position)
+        end = position + _HEAD.size + length
+        if not base_offset and not length and not any(data[position : position + 64]):
+            return
+        if length < _REST.size or length > MAX_BATCH_BYTES:
+            raise KafkaLogError(f"at byte {position}: a batch is said to have {length} bytes")
+        if end > len(data):
+            return
+        yield end, _batch(data[position:end], position)
+        position = end
+
+
+def _batch(data: bytes, position: int) -> KafkaBatch:
+    base_offset, _ = _HEAD.unpack_from(data)
+    epoch, magic, crc, attributes, delta, base_ms, max_ms, *_, count = _REST.unpack_from(
+        data, _HEAD.size
+    )
+    where = f"at byte {position}: the batch at offset {base_offset}"
+    if magic != 2:
+        raise KafkaLogError(f"{where} has magic {magic}, not 2")
+    if google_crc32c.value(data[_CRC_FROM:]) != crc:
+        raise KafkaLogError(f"{where} does not have its CRC32C")
+    if not 0 <= count <= delta + 1:
+        raise KafkaLogError(f"{where} is said to have {count} records and {delta + 1} offsets")
+    try:
+        content = _expanded(data[_HEAD.size + _REST.size :], attributes & _COMPRESSION)
+        records = _records(Reader(content), count, base_offset, base_ms)
+    except MalformedRecordError as error:
+        raise KafkaLogError(f"{where} is malformed: {error}") from None
+    return KafkaBatch(
+        base_offset,
+        base_offset + delta,
+        epoch,
+        max_ms,
+        bool(attributes & _CONTROL),
+        records,
+        data,
+    )
+
+
+def _records(reader: Reader, count: int, base_offset: int, base_ms: int) -> tuple[RawRecord, ...]:
+    records = tuple([_record(reader, base_offset, base_ms) for _ in range(count)])
+    if reader.left:
+        raise MalformedRecordError(f"{reader.left} bytes are left behind its records")
+    return records
+
+
+def _record(reader: Reader, base_offset: int, base_ms: int) -> RawRecord:
+    body = Reader(reader.take(reader.varlong()))
+    body.take(1)
+    timestamp_ms, offset = base_ms + body.varlong(), base_offset + body.varlong()
+    key, value = _sized(body), _sized(body)
+    for _ in range(body.varlong()):
+        _sized(body)
+        _sized(body)
+    if body.left:
+        raise MalformedRecordError(f"{body.left} bytes are left behind the record at {offset}")
+    return RawRecord(offset, timestamp_ms, key, value)
+
+
+def _sized(reader: Reader) -> bytes:
+    length = reader.varlong()
+    return b"" if length < 0 else reader.take(length)
+
+
+def _expanded(data: bytes, compression: int) -> bytes:
+    """The records of a batch, whatever it is compressed with (gzip 1, snappy 2, lz4 3, zstd 4)."""
+    if not compression:
+        return data
+    try:
+        import cramjam
+    except ImportError:
+        raise KafkaLogError(
+            "a batch is compressed: install what reads it, `pip install 'raftlog[kafka]'`"
+        ) from None
+    codecs: dict[int, Any] = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
+    try:
+        if compression == 2:
+            content = _snappy(cramjam.snappy, data)
+        elif compression in codecs:
+            content = bytes(codecs[compression].decompress(data))
+        else:
+            raise MalformedRecordError(f"it has the unknown compression {compression}")
+    except cramjam.DecompressionError as error:
+        raise MalformedRecordError(f"it cannot be decompressed: {error}") from None
+    if len(content) > _MAX_EXPANDED_BYTES:
+        raise MalformedRecordError(f"it has {len(content)} bytes decompressed")
+    return content
+
+
+_XERIAL = b"\x82SNAPPY\0"
+
+
+def _snappy(snappy: Any, data: bytes) -> bytes:
+    """Raw snappy, or the blocks that Kafka's Java clients frame in their own way."""
+    if not data.startswith(_XERIAL):
+        return bytes(snappy.decompress_raw(data))
+    reader, parts = Reader(data, 16), []
+    while reader.left:
+        parts.append(
+            bytes(snappy.decompress_raw(reader.take(int.from_bytes(reader.take(4), "big"))))
+        )
+    return b"".join(parts)

@@ -1,0 +1,187 @@
+"""``raftlog import kafka``: a Kafka cluster's metadata log as an export."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit
+from raftlog.cli.interrupts import INTERRUPTED
+from raftlog.cli.options import Json
+from raftlog.cli.output import print_error, print_json, print_json_line, print_line
+from raftlog.cli.stopping import StopOnSignal
+from raftlog.plural import counted
+
+if TYPE_CHECKING:
+    from replay.kafka.importing import Imported, Importer
+
+LOOK_AGAIN_S = 1.0
+_PAUSE_S = 0.1
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    group = typer.Typer(
+        help="Make exports of the logs of other systems.", no_args_is_help=True, epilog=EPILOG
+    )
+    group.command("kafka", epilog=EPILOG)(kafka)
+    group.callback()(_keeps_kafka_a_command)
+    app.add_typer(group, name="import")
+
+
+def _keeps_kafka_a_command() -> None:
+    """A group with one command would be that command."""
+
+
+def kafka(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR|FILE...",
+            exists=True,
+            help=(
+                "__cluster_metadata-0, a directory that has it somewhere below, or its .log and"
+                " .checkpoint files; of one or several nodes."
+            ),
+        ),
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="DIR|URI", help="Where to write the export, or go on with it."
+        ),
+    ],
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Go on with what is appended, until Ctrl-C or SIGTERM."),
+    ] = False,
+    cluster_id: Annotated[
+        str,
+        typer.Option(metavar="ID", help="Of the cluster, where no meta.properties says it."),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Read the metadata log of a Kafka cluster (KRaft, 3.3 to 4.x), so that `raftlog replay` and
+    `raftlog log dump` can be asked about it. Nothing is written to Kafka's files.
+
+    Copies of several nodes are compared, and so is the state with Kafka's own snapshots. Exit code
+    3: something differs, is damaged or is missing; what could be read is imported.
+
+    \b
+    Examples:
+      raftlog import kafka /var/lib/kafka/__cluster_metadata-0 -o exported
+      raftlog import kafka node1 node2 node3 -o exported
+      raftlog import kafka /var/lib/kafka -o exported --follow
+    """
+    from replay.kafka.copies import find_copies
+    from replay.kafka.importing import Importer
+
+    stop = StopOnSignal()
+    with Importer(find_copies(paths), output, cluster_id=cluster_id) as importer:
+        imported = importer.run()
+        if follow:
+            imported = _follow(importer, imported, stop, as_json)
+    if as_json:
+        (print_json_line if follow else print_json)(_document(imported))
+    else:
+        _show(imported, output)
+    if stop.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if not imported.sound:
+        raise typer.Exit(Exit.FOUND)
+
+
+def _follow(importer: Importer, imported: Imported, stop: StopOnSignal, as_json: bool) -> Imported:
+    with stop:
+        while True:
+            if as_json:
+                print_json_line({"end_offset": imported.end_offset})
+            else:
+                print_line(f"imported up to offset {imported.end_offset - 1}")
+            end = imported.end_offset
+            while imported.end_offset == end:
+                again = time.monotonic() + LOOK_AGAIN_S
+                while time.monotonic() < again:
+                    if stop.asked:
+                        return imported
+                    time.sleep(_PAUSE_S)
+                imported = importer.run()
+
+
+def _document(imported: Imported) -> Any:
+    import msgspec
+
+    return {**msgspec.to_builtins(imported), "sound": imported.sound}
+
+
+def _show(imported: Imported, output: str) -> None:
+    for line in lines(imported):
+        print_line(line)
+    for line in findings(imported):
+        print_error(line)
+    print_line(f"ask it: raftlog replay summary {output}")
+
+
+def lines(imported: Imported) -> list[str]:
+    """What was imported, in words."""
+    count = imported.end_offset - imported.first_offset
+    found = [
+        f"cluster {imported.cluster_id}, from {', '.join(imported.nodes)}",
+        f"imported: {counted(count, 'record')} (offsets {imported.first_offset} to"
+        f" {imported.end_offset - 1})",
+    ]
+    if imported.state_from is not None:
+        found.append(
+            f"history begins at offset {imported.state_from}: before it stands the state of a"
+            " snapshot"
+        )
+    equal = [one for one in imported.snapshots if not one.differences]
+    if equal:
+        found.append(
+            f"the state equals {counted(len(equal), 'snapshot')} of Kafka's own, at offsets"
+            f" {', '.join(str(offset) for offset in sorted({one.end_offset - 1 for one in equal}))}"
+        )
+    if len(imported.nodes) == 1:
+        found.append("one copy: whether its last records were committed is not in it")
+    elif imported.agreed_offset == imported.end_offset:
+        found.append("a majority of the copies holds all of it")
+    else:
+        found.append(f"a majority of the copies holds it up to offset {imported.agreed_offset - 1}")
+    if imported.aborted:
+        found.append(f"{counted(imported.aborted, 'record')} of aborted transactions: no effect")
+    if imported.open_transaction is not None:
+        found.append(
+            f"a transaction begins at offset {imported.open_transaction} and has not ended: it is"
+            " left out"
+        )
+    if imported.later_ms:
+        found.append(
+            f"a leader's clock was {imported.later_ms} ms behind the one before: its batches have"
+            " the time of the batch before"
+        )
+    for what, times in imported.unknown.items():
+        found.append(f"{what} is of a newer Kafka ({times} times): kept, without effect")
+    return found
+
+
+def findings(imported: Imported) -> list[str]:
+    """What was found wrong, in words."""
+    found = [f"damaged: {one}" for one in imported.damages]
+    found += [f"the copies differ: {one}" for one in imported.differences]
+    for one in imported.snapshots:
+        found += [
+            f"the state at offset {one.end_offset - 1} is not that of {one.file} of {one.node}:"
+            f" {difference}"
+            for difference in one.differences
+        ]
+    if imported.not_cleared:
+        found.append(
+            f"of {counted(imported.not_cleared, 'partition')} the state shows eligible leader"
+            " replicas that Kafka has cleared: one record cleared those of several topics"
+        )
+    if imported.stopped:
+        found.append(f"{imported.stopped}: what follows is not imported")
+    return found

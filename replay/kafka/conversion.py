@@ -1,0 +1,210 @@
+"""Kafka's batches as raftlog's: the same offsets, epochs and times, in raftlog's bytes.
+
+A transaction of the metadata log (KIP-868) is one batch: an image is at the end of a batch, so
+nobody ever sees a half of it. The records of an aborted one keep their offsets and have no effect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from raftlog import batch
+from raftlog.metadata.records import record
+from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.kafka.batches import KafkaBatch
+from replay.kafka.errors import KafkaLogError, MalformedRecordError
+from replay.kafka.mapping import Mapping, is_unknown, plain
+from replay.kafka.records import KafkaRecord, control_record, metadata_record
+
+_ENDS = {"EndTransactionRecord", "AbortTransactionRecord"}
+MAX_TRANSACTION_RECORDS = 1_000_000
+"""What is kept of a transaction that has not ended. Kafka bounds the records of a request by
+10,000."""
+
+
+class Counts:
+    """What was met on the way, for people."""
+
+    def __init__(self) -> None:
+        self.records: Counter[str] = Counter()
+        """By name."""
+        self.unknown: Counter[str] = Counter()
+        """Records and tagged fields of a newer Kafka."""
+        self.aborted = 0
+        """Records of aborted transactions."""
+        self.later_ms = 0
+        """How far a leader's clock was behind the one before it, at most: its batches have the time
+        of the batch before."""
+        self.reordered = 0
+        """Records of new partitions that stood in another order than that of their numbers."""
+
+
+class _Run(NamedTuple):
+    """Records that become one batch."""
+
+    base_offset: int
+    records: list[KafkaRecord]
+    aborted: bool = False
+
+
+class StateHeader(NamedTuple):
+    """Where the state of a checkpoint stands: ``end_offset`` (exclusive), and epoch and time of the
+    record before it.
+    """
+
+    end_offset: int
+    epoch: int
+    timestamp_ms: int
+
+
+class Conversion:
+    """Converts batches in the order of the log."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.mapping = Mapping()
+        self._open: _Run | None = None
+        """A transaction that has not ended."""
+        self._last_ms = 0
+
+    @property
+    def open_transaction(self) -> int | None:
+        """The offset where a transaction begins that has not ended; None: there is none."""
+        return None if self._open is None else self._open.base_offset
+
+    def convert(self, source: KafkaBatch) -> bytes:
+        """The batches that are complete with this one; empty: it belongs to an open transaction.
+
+        Raises KafkaLogError naming the offset.
+        """
+        records = decoded(source)
+        parts = []
+        for run in self._runs(source, records):
+            messages = [
+                plain(one, aborted=True) if run.aborted else self.mapping.message(one)
+                for one in run.records
+            ]
+            parts.append(self._encode(run.base_offset, messages, source, source.control))
+        return b"".join(parts)
+
+    def state(self, records: Iterable[KafkaRecord], header: StateHeader) -> bytes:
+        """The records of a checkpoint as one batch that ends where the checkpoint does.
+
+        Raises KafkaLogError if they are more than the offsets there are.
+        """
+        messages = _in_order([self.mapping.message(one) for one in records])
+        base_offset = header.end_offset - len(messages)
+        if base_offset < 0:
+            raise KafkaLogError(
+                f"a snapshot that ends at offset {header.end_offset} holds {len(messages)} records"
+            )
+        self._last_ms = header.timestamp_ms
+        return batch.encode(
+            [record(message) for message in messages],
+            base_offset=base_offset,
+            epoch=header.epoch,
+            timestamp_ms=header.timestamp_ms,
+        )
+
+    def _runs(self, source: KafkaBatch, records: Sequence[KafkaRecord]) -> Iterator[_Run]:
+        """What becomes one batch each."""
+        run: list[KafkaRecord] = []
+        first = offset = source.base_offset
+        for one in records:
+            self._count(one)
+            if one.name == "BeginTransactionRecord" and self._open is None:
+                if run:
+                    yield _Run(first, run)
+                run, self._open = [], _Run(offset, [])
+            offset += 1
+            if self._open is not None:
+                self._open.records.append(one)
+                if len(self._open.records) > MAX_TRANSACTION_RECORDS:
+                    raise KafkaLogError(
+                        f"the transaction that begins at offset {self._open.base_offset} has more"
+                        f" than {MAX_TRANSACTION_RECORDS} records"
+                    )
+                if one.name in _ENDS:
+                    yield self._ended(one.name)
+                    first = offset
+                continue
+            run.append(one)
+            if source.control:
+                # Control records stand alone, as raftlog's own do.
+                yield _Run(first, run)
+                run, first = [], offset
+        if run:
+            yield _Run(first, run)
+
+    def _count(self, one: KafkaRecord) -> None:
+        self.counts.records[one.name] += 1
+        unknown = is_unknown(one)
+        if unknown:
+            self.counts.unknown[unknown] += 1
+
+    def _ended(self, by: str) -> _Run:
+        assert self._open is not None
+        ended, self._open = self._open, None
+        if by == "EndTransactionRecord":
+            return ended
+        self.counts.aborted += len(ended.records)
+        return ended._replace(aborted=True)
+
+    def _encode(
+        self, base_offset: int, messages: list[Any], source: KafkaBatch, control: bool
+    ) -> bytes:
+        ordered = _in_order(messages)
+        self.counts.reordered += sum(
+            one is not other for one, other in zip(messages, ordered, strict=True)
+        )
+        timestamp_ms = max(source.max_timestamp_ms, self._last_ms)
+        self.counts.later_ms = max(self.counts.later_ms, timestamp_ms - source.max_timestamp_ms)
+        self._last_ms = timestamp_ms
+        return batch.encode(
+            [record(message) for message in ordered],
+            base_offset=base_offset,
+            epoch=source.epoch,
+            timestamp_ms=timestamp_ms,
+            control=control,
+        )
+
+
+def decoded(source: KafkaBatch) -> list[KafkaRecord]:
+    """The records of a batch. Raises KafkaLogError naming the offset."""
+    records = []
+    expected = source.base_offset
+    for raw in source.records:
+        if raw.offset != expected:
+            raise KafkaLogError(f"offset {expected} is not in the batch where it should be")
+        expected += 1
+        try:
+            records.append(
+                control_record(raw.key, raw.value) if source.control else metadata_record(raw.value)
+            )
+        except MalformedRecordError as error:
+            raise KafkaLogError(
+                f"the record at offset {raw.offset} is malformed: {error}"
+            ) from None
+    if expected != source.last_offset + 1:
+        raise KafkaLogError(
+            f"the batch at offset {source.base_offset} holds no record at offset {expected}"
+        )
+    return records
+
+
+def _in_order(messages: list[Any]) -> list[Any]:
+    """The same, records of new partitions that follow each other by topic and number: Kafka takes
+    them in any order within a batch, raftlog in this one.
+    """
+    ordered: list[Any] = []
+    for is_partition, run in groupby(messages, lambda one: isinstance(one, pb.PartitionRecord)):
+        if not is_partition:
+            ordered += run
+            continue
+        partitions = list(run)
+        place = {one.topic_id: at for at, one in reversed(list(enumerate(partitions)))}
+        ordered += sorted(partitions, key=lambda one: (place[one.topic_id], one.partition_id))
+    return ordered

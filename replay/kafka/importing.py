@@ -1,0 +1,252 @@
+"""Makes an export of a Kafka cluster's metadata log.
+
+An export that is there already goes on where it ends. The log is read from its beginning again for
+that: what a record means may depend on those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+import msgspec
+
+from raftlog import batch
+from raftlog.metadata.entities import HASH_MASK, format_hash
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import FoldError, Image
+from raftlog.segments.manifest import StateHash
+from raftlog.segments.writer import ExportWriter
+from replay.kafka.checkpoints import differences, image_of, state_of
+from replay.kafka.conversion import Conversion
+from replay.kafka.copies import Checkpoint, Copy, Place, read
+from replay.kafka.errors import KafkaLogError
+
+ORIGIN = "kafka"
+"""As the manifest says it."""
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """What the comparison of the fold with one of Kafka's snapshots has found.
+
+    ``end_offset``: exclusive. ``differences``: in words; empty: it is the same state.
+    """
+
+    node: str
+    file: str
+    end_offset: int
+    differences: list[str]
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What was imported; offsets are exclusive but the first.
+
+    ``state_from``: records before it are the state of a snapshot, not history; None: the history is
+    whole. ``agreed_offset``: so far a majority of the copies agrees. ``stopped``: why what follows
+    is not imported; empty: it is the end.
+    """
+
+    cluster_id: str
+    nodes: list[str]
+    first_offset: int
+    state_from: int | None
+    end_offset: int
+    agreed_offset: int
+    records: dict[str, int]
+    unknown: dict[str, int]
+    aborted: int
+    open_transaction: int | None
+    later_ms: int
+    reordered: int
+    not_cleared: int
+    damages: list[str]
+    differences: list[str]
+    snapshots: list[Compared]
+    stopped: str
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was found wrong."""
+        wrong = self.damages or self.differences or self.stopped or self.not_cleared
+        return not wrong and not any(one.differences for one in self.snapshots)
+
+
+class Importer:
+    """Imports the log of some copies into one export. Blocking; to be closed."""
+
+    def __init__(self, copies: Sequence[Copy], target: str, *, cluster_id: str = "") -> None:
+        """Raises KafkaLogError, ExportError and its kinds."""
+        self._copies = list(copies)
+        self.cluster_id = _cluster_id(copies, cluster_id)
+        self._conversion = Conversion()
+        self._differences: list[str] = []
+        self._compared: list[Compared] = []
+        self._agreed, self._together, self._stopped = 0, True, ""
+        self._next, begin = self._begin()
+        chunk = b""
+        self._first = self._next
+        if begin is not None:
+            chunk, self._conversion.mapping = state_of(begin)
+            self._first = next(batch.headers(chunk)).base_offset
+        self._state_from = None if begin is None else self._next
+        self._fold = ImageBuilder(Image())
+        self._fold.offset = self._first - 1
+        self._writer = ExportWriter(target, self.cluster_id, 0, start_offset=self._first)
+        try:
+            self._claim(target)
+            self._append(chunk)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> tuple[int, Checkpoint | None]:
+        """Where the history begins, and the snapshot that it begins with, if it is not at 0.
+
+        The first one from which on the log is there.
+        """
+        starts = [copy.places[0].base_offset for copy in self._copies if copy.places]
+        if starts and min(starts) == 0:
+            return 0, None
+        for one in sorted(
+            (one for copy in self._copies for one in copy.checkpoints),
+            key=lambda one: one.end_offset,
+        ):
+            if one.end_offset and (not starts or one.end_offset >= min(starts)):
+                return one.end_offset, one
+        raise KafkaLogError(
+            f"the log begins at offset {min(starts, default=0)}, and there is no snapshot from"
+            " there on: copy the .checkpoint files, too"
+        )
+
+    def _claim(self, target: str) -> None:
+        manifest = self._writer.manifest
+        if manifest.segments and manifest.origin != ORIGIN:
+            raise KafkaLogError(f"{target} is the export of a raftlog cluster")
+        if manifest.history_begin != self._first:
+            raise KafkaLogError(
+                f"{target} begins at offset {manifest.history_begin}, what is there now at"
+                f" {self._first}: import into an empty directory"
+            )
+        if not manifest.segments:
+            self._writer.amend(origin=ORIGIN, state_from=self._state_from)
+
+    def run(self) -> Imported:
+        """Import all that is there, and publish it. May be called again, for what came since."""
+        for copy in self._copies:
+            copy.refresh()
+        while (place := self._place()) is not None:
+            try:
+                self._append(self._conversion.convert(read(place)))
+            except KafkaLogError as error:
+                raise KafkaLogError(f"{place.path}: {error}") from None
+            self._next = place.last_offset + 1
+        self._writer.commit(self._writer.next_offset)
+        return self._imported()
+
+    def _place(self) -> Place | None:
+        """The next batch, of the copy that is right about it."""
+        held = [
+            (copy, place) for copy in self._copies if (place := copy.at(self._next)) is not None
+        ]
+        if not held:
+            later = [
+                place.base_offset
+                for copy in self._copies
+                for place in copy.places[-1:]
+                if place.last_offset > self._next
+            ]
+            self._stopped = f"no copy holds a good batch at offset {self._next}" if later else ""
+            return None
+        _, best = max(held, key=lambda one: one[0].ends_with)
+        same = sum(place.fingerprint == best.fingerprint for _, place in held)
+        if same < len(held):
+            others = ", ".join(
+                copy.name for copy, place in held if place.fingerprint != best.fingerprint
+            )
+            self._differences.append(
+                f"the batch at offset {best.base_offset} is another one at {others}"
+            )
+        self._together = self._together and same * 2 > len(self._copies)
+        if self._together:
+            self._agreed = best.last_offset + 1
+        return best
+
+    def _append(self, chunk: bytes) -> None:
+        """Write batches that are not written yet, and fold them all."""
+        for header in batch.headers(chunk):
+            one = chunk[header.position : header.position + header.size]
+            try:
+                self._fold.apply_chunk(one)
+            except FoldError as error:
+                raise KafkaLogError(f"the log contradicts itself: {error}") from None
+            if header.base_offset >= self._writer.next_offset:
+                self._writer.append_chunk(one)
+            self._compare(header)
+
+    def _compare(self, header: batch.BatchHeader) -> None:
+        """Hold the fold against the snapshots that end here."""
+        for copy in self._copies:
+            for one in copy.checkpoints:
+                if one.end_offset != header.end_offset or one.end_offset == self._state_from:
+                    continue
+                try:
+                    said, _ = state_of(one)
+                    found = differences(self._fold.snapshot(), image_of(said))
+                except (KafkaLogError, FoldError) as error:
+                    found = [str(error)]
+                self._compared.append(Compared(copy.name, one.path.name, one.end_offset, found))
+                if not found:
+                    self._writer.record([self._state_hash(copy, header)])
+
+    def _state_hash(self, copy: Copy, header: batch.BatchHeader) -> StateHash:
+        return StateHash(
+            offset=header.last_offset,
+            epoch=header.epoch,
+            state_hash=format_hash(self._fold.state_hash & HASH_MASK),
+            node_id=copy.node_id,
+            source="snapshot",
+        )
+
+    def _imported(self) -> Imported:
+        counts = self._conversion.counts
+        return Imported(
+            cluster_id=self.cluster_id,
+            nodes=[copy.name for copy in self._copies],
+            first_offset=self._first,
+            state_from=self._state_from,
+            end_offset=self._writer.manifest.end_offset,
+            agreed_offset=self._agreed,
+            records=dict(counts.records.most_common()),
+            unknown=dict(counts.unknown.most_common()),
+            aborted=counts.aborted,
+            open_transaction=self._conversion.open_transaction,
+            later_ms=counts.later_ms,
+            reordered=counts.reordered,
+            not_cleared=self._conversion.mapping.not_cleared,
+            damages=[one for copy in self._copies for one in copy.damages],
+            differences=self._differences,
+            snapshots=self._compared,
+            stopped=self._stopped,
+        )
+
+    def close(self) -> None:
+        """Let the next writer in."""
+        self._writer.close()
+
+    def __enter__(self) -> Importer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _cluster_id(copies: Sequence[Copy], wanted: str) -> str:
+    said = next((copy.cluster_id for copy in copies if copy.cluster_id), "")
+    if wanted and said and wanted != said:
+        raise KafkaLogError(f"the log is of cluster {said}, not {wanted}")
+    return wanted or said or "unknown"

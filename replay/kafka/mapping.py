@@ -1,0 +1,356 @@
+"""What each of Kafka's records is in raftlog's log: one record for one, at the same offset.
+
+What maps, maps; the rest becomes an ImportedRecord, with an entity of its own where Kafka has one.
+Nothing is invented: a field that raftlog does not have is in the ImportedRecord's JSON, or, for
+fields of mapped records, left to Kafka's files (``docs/kafka.md`` lists them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.kafka.primitives import is_zero_uuid, uuid_bytes
+from replay.kafka.records import SECRETS, UNKNOWN, KafkaRecord
+from replay.kafka.schema import UNKNOWN_TAGS, Decoded
+
+METADATA_VERSION = "kafka.metadata.version"
+"""Kafka's feature ``metadata.version``, whose levels are not raftlog's."""
+KRAFT_VERSION = "kraft.version"
+_NO_LEADER_CHANGE, _UNCHANGED_STATE = -2, -1
+_TOPIC = 2
+_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+
+
+def encoded(value: Any) -> str:
+    """As JSON: keys sorted, so that equal entities have equal hashes."""
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+class Mapping:
+    """Maps records in the order of the log, and remembers what that takes: which topics there are,
+    and which partitions have eligible leader replicas.
+    """
+
+    def __init__(self) -> None:
+        self._name_of: dict[bytes, str] = {}
+        self._id_of: dict[str, bytes] = {}
+        self._eligible: dict[bytes, set[int]] = {}
+        self.not_cleared = 0
+        """Of how many partitions the state shows eligible replicas that Kafka has cleared: one
+        record cleared those of several topics."""
+        self._maps: dict[str, Callable[[Decoded], Any]] = {
+            "RegisterBrokerRecord": _register_broker,
+            "UnregisterBrokerRecord": _unregister_broker,
+            "BrokerRegistrationChangeRecord": _registration_change,
+            "FenceBrokerRecord": lambda f: _fenced(f, True),
+            "UnfenceBrokerRecord": lambda f: _fenced(f, False),
+            "TopicRecord": self._topic,
+            "RemoveTopicRecord": self._remove_topic,
+            "PartitionRecord": self._partition,
+            "PartitionChangeRecord": self._partition_change,
+            "ConfigRecord": self._config,
+            "FeatureLevelRecord": _feature_level,
+            "AccessControlEntryRecord": _access_control_entry,
+            "RemoveAccessControlEntryRecord": _remove_access_control_entry,
+            "NoOpRecord": lambda _: pb.NoOpRecord(),
+            "LeaderChangeMessage": _leader_change,
+            "KRaftVersionRecord": _kraft_version,
+            "VotersRecord": _voters,
+        }
+
+    def message(self, record: KafkaRecord) -> Any:
+        """The message of :mod:`raftlog.wire.records` that a record becomes."""
+        made = self._maps.get(record.name)
+        if made is not None:
+            return made(record.fields)
+        message = plain(record)
+        if record.name == "ClearElrRecord":
+            self._clear_elr(record.fields["topic_name"], message)
+        entity = _ENTITIES.get(record.name)
+        if entity is not None:
+            message.kind, message.key, value = entity(record.fields)
+            if value is not None:
+                message.value = encoded(value)
+        return message
+
+    def _topic(self, fields: Decoded) -> pb.TopicRecord:
+        id_ = uuid_bytes(fields["topic_id"])
+        self._name_of[id_], self._id_of[fields["name"]] = fields["name"], id_
+        return pb.TopicRecord(name=fields["name"], topic_id=id_)
+
+    def _remove_topic(self, fields: Decoded) -> pb.RemoveTopicRecord:
+        id_ = uuid_bytes(fields["topic_id"])
+        name = self._name_of.pop(id_, None)
+        if name is not None:
+            self._id_of.pop(name, None)
+        self._eligible.pop(id_, None)
+        return pb.RemoveTopicRecord(topic_id=id_, with_configs=True)
+
+    def _partition(self, fields: Decoded) -> pb.PartitionRecord:
+        topic_id = uuid_bytes(fields["topic_id"])
+        message = pb.PartitionRecord(
+            partition_id=fields["partition_id"],
+            topic_id=topic_id,
+            replicas=fields["replicas"],
+            isr=fields["isr"],
+            removing_replicas=fields["removing_replicas"],
+            adding_replicas=fields["adding_replicas"],
+            leader=fields["leader"],
+            leader_recovery_state=fields["leader_recovery_state"],
+            leader_epoch=fields["leader_epoch"],
+            partition_epoch=fields["partition_epoch"],
+        )
+        self._detail(fields, topic_id, message)
+        return message
+
+    def _partition_change(self, fields: Decoded) -> pb.PartitionChangeRecord:
+        topic_id = uuid_bytes(fields["topic_id"])
+        message = pb.PartitionChangeRecord(
+            partition_id=fields["partition_id"],
+            topic_id=topic_id,
+            # Who asked is not in Kafka's log.
+            proposer_id=-1,
+            proposer_epoch=-1,
+        )
+        for name in ("isr", "replicas", "removing_replicas", "adding_replicas"):
+            if fields[name] is not None:
+                getattr(message, name).SetInParent()
+                getattr(message, name).ids.extend(fields[name])
+        if fields["leader"] != _NO_LEADER_CHANGE:
+            message.leader = fields["leader"]
+        if fields["leader_recovery_state"] != _UNCHANGED_STATE:
+            message.leader_recovery_state = fields["leader_recovery_state"]
+        self._detail(fields, topic_id, message)
+        return message
+
+    def _detail(
+        self,
+        fields: Decoded,
+        topic_id: bytes,
+        message: pb.PartitionRecord | pb.PartitionChangeRecord,
+    ) -> None:
+        if fields["directories"]:
+            message.imported.directories.ids.extend(
+                uuid_bytes(one) for one in fields["directories"]
+            )
+        lists = {
+            name: fields[name]
+            for name in ("eligible_leader_replicas", "last_known_elr")
+            if fields[name] is not None
+        }
+        for name, ids in lists.items():
+            getattr(message.imported, name).SetInParent()
+            getattr(message.imported, name).ids.extend(ids)
+        eligible = self._eligible.setdefault(topic_id, set())
+        if any(lists.values()):
+            eligible.add(fields["partition_id"])
+        elif len(lists) == 2:
+            eligible.discard(fields["partition_id"])
+
+    def _clear_elr(self, topic_name: str, message: pb.ImportedRecord) -> None:
+        """An empty name: of all topics. A record changes one topic, and there are seldom more."""
+        if topic_name:
+            topics = [self._id_of[topic_name]] if topic_name in self._id_of else []
+        else:
+            topics = sorted(id_ for id_, partitions in self._eligible.items() if partitions)
+        for id_ in topics[1:]:
+            self.not_cleared += len(self._eligible[id_])
+        if topics:
+            message.clears_elr_of = topics[0]
+            self._eligible.pop(topics[0], None)
+
+    def _config(self, fields: Decoded) -> pb.ConfigRecord:
+        message = pb.ConfigRecord(
+            resource_type=fields["resource_type"],
+            resource_name=fields["resource_name"],
+            name=fields["name"],
+        )
+        if fields["value"] is not None:
+            message.value = fields["value"]
+        if fields["resource_type"] == _TOPIC:
+            message.topic_id = self._id_of.get(fields["resource_name"], b"")
+        return message
+
+
+def plain(record: KafkaRecord, *, aborted: bool = False) -> pb.ImportedRecord:
+    """A record as it is, without its secrets, and without effect."""
+    fields = {name: _shown(name, value) for name, value in record.fields.items()}
+    return pb.ImportedRecord(
+        name=record.name,
+        api_key=record.api_key,
+        version=record.version,
+        fields=encoded(fields),
+        aborted=aborted,
+    )
+
+
+def _shown(name: str, value: Any) -> Any:
+    return "(secret)" if name in SECRETS else value
+
+
+def is_unknown(record: KafkaRecord) -> str:
+    """What of a record is of a newer Kafka than this build knows, in words; empty: nothing."""
+    if record.name == UNKNOWN:
+        name = record.fields.get("name", f"apiKey {record.api_key}")
+        return f"{name} version {record.version}"
+    tags = record.fields.get(UNKNOWN_TAGS)
+    return f"{record.name} tag {', '.join(map(str, sorted(tags)))}" if tags else ""
+
+
+def _register_broker(fields: Decoded) -> pb.RegisterBrokerRecord:
+    return pb.RegisterBrokerRecord(
+        broker_id=fields["broker_id"],
+        incarnation_id=fields["incarnation_id"],
+        broker_epoch=fields["broker_epoch"],
+        end_points=[
+            pb.Listener(name=one["name"], host=one["host"], port=one["port"])
+            for one in fields["end_points"]
+        ],
+        features=[
+            pb.FeatureRange(
+                name=_feature(one["name"]),
+                min_supported_version=one["min_supported_version"],
+                max_supported_version=one["max_supported_version"],
+            )
+            # A map in Kafka: its order means nothing.
+            for one in sorted(fields["features"], key=_by_name)
+        ],
+        rack=fields["rack"] or "",
+        fenced=fields["fenced"],
+        in_controlled_shutdown=fields["in_controlled_shutdown"],
+        log_dirs=fields["log_dirs"],
+    )
+
+
+def _unregister_broker(fields: Decoded) -> pb.UnregisterBrokerRecord:
+    return pb.UnregisterBrokerRecord(
+        broker_id=fields["broker_id"], broker_epoch=fields["broker_epoch"]
+    )
+
+
+def _registration_change(fields: Decoded) -> pb.BrokerRegistrationChangeRecord:
+    message = pb.BrokerRegistrationChangeRecord(
+        broker_id=fields["broker_id"],
+        broker_epoch=fields["broker_epoch"],
+        log_dirs=fields["log_dirs"],
+    )
+    if fields["fenced"]:
+        message.fenced = fields["fenced"] > 0
+    if fields["in_controlled_shutdown"]:
+        message.in_controlled_shutdown = fields["in_controlled_shutdown"] > 0
+    return message
+
+
+def _fenced(fields: Decoded, fenced: bool) -> pb.BrokerRegistrationChangeRecord:
+    return pb.BrokerRegistrationChangeRecord(
+        broker_id=fields["id"], broker_epoch=fields["epoch"], fenced=fenced
+    )
+
+
+def _by_name(one: Decoded) -> str:
+    return str(one["name"])
+
+
+def _feature(name: str) -> str:
+    return METADATA_VERSION if name == "metadata.version" else name
+
+
+def _feature_level(fields: Decoded) -> pb.FeatureLevelRecord:
+    return pb.FeatureLevelRecord(
+        name=_feature(fields["name"]), feature_level=fields["feature_level"]
+    )
+
+
+def _kraft_version(fields: Decoded) -> pb.FeatureLevelRecord:
+    return pb.FeatureLevelRecord(name=KRAFT_VERSION, feature_level=fields["k_raft_version"])
+
+
+def _access_control_entry(fields: Decoded) -> pb.AccessControlEntryRecord:
+    return pb.AccessControlEntryRecord(**fields | {"id": uuid_bytes(fields["id"])})
+
+
+def _remove_access_control_entry(fields: Decoded) -> pb.RemoveAccessControlEntryRecord:
+    return pb.RemoveAccessControlEntryRecord(id=uuid_bytes(fields["id"]))
+
+
+def _leader_change(fields: Decoded) -> pb.LeaderChangeRecord:
+    return pb.LeaderChangeRecord(
+        leader_id=fields["leader_id"],
+        voters=[one["voter_id"] for one in fields["voters"]],
+        granting_voters=[one["voter_id"] for one in fields["granting_voters"]],
+    )
+
+
+def _voters(fields: Decoded) -> pb.VotersRecord:
+    return pb.VotersRecord(
+        voters=[
+            pb.VoterEntry(
+                voter_id=one["voter_id"],
+                voter_directory_id=(
+                    "" if is_zero_uuid(one["voter_directory_id"]) else one["voter_directory_id"]
+                ),
+                endpoint=",".join(
+                    f"{end['name']}://{end['host']}:{end['port']}" for end in one["endpoints"]
+                ),
+            )
+            for one in fields["voters"]
+        ]
+    )
+
+
+Entity = tuple[str, str, Any]
+"""Kind, key, and the value, None if it is removed."""
+
+
+def _quota(fields: Decoded) -> Entity:
+    who = ",".join(
+        f"{one['entity_type']}={'<default>' if one['entity_name'] is None else one['entity_name']}"
+        for one in sorted(fields["entity"], key=lambda one: str(one["entity_type"]))
+    )
+    key = f"{who}:{fields['key']}"
+    return "client_quota", key, None if fields["remove"] else fields["value"]
+
+
+def _scram_key(fields: Decoded) -> str:
+    mechanism = fields["mechanism"]
+    return f"{fields['name']}:{_MECHANISMS.get(mechanism, mechanism)}"
+
+
+def _controller(fields: Decoded) -> Entity:
+    shown = {
+        "incarnation_id": fields["incarnation_id"],
+        "end_points": sorted(fields["end_points"], key=_by_name),
+        "features": sorted(fields["features"], key=_by_name),
+    }
+    return "controller", str(fields["controller_id"]), shown
+
+
+def _token(fields: Decoded) -> Entity:
+    shown = {name: value for name, value in fields.items() if name != "token_id"}
+    return "delegation_token", fields["token_id"], shown
+
+
+_ENTITIES: dict[str, Callable[[Decoded], Entity]] = {
+    "ClientQuotaRecord": _quota,
+    # Who has asked for the block is not in Kafka's state.
+    "ProducerIdsRecord": lambda fields: ("producer_ids", "", fields["next_producer_id"]),
+    "UserScramCredentialRecord": lambda fields: (
+        "scram_credential",
+        _scram_key(fields),
+        {"iterations": fields["iterations"]},
+    ),
+    "RemoveUserScramCredentialRecord": lambda fields: (
+        "scram_credential",
+        _scram_key(fields),
+        None,
+    ),
+    "DelegationTokenRecord": _token,
+    "RemoveDelegationTokenRecord": lambda fields: ("delegation_token", fields["token_id"], None),
+    "RegisterControllerRecord": _controller,
+    "UnregisterControllerRecord": lambda fields: ("controller", str(fields["controller_id"]), None),
+    "ZkMigrationStateRecord": lambda fields: ("zk_migration", "", fields["zk_migration_state"]),
+}

@@ -1,0 +1,153 @@
+"""The primitive types of Kafka's protocol, in the flexible form of metadata records (KIP-482).
+
+Every length is checked against the bytes that are there before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from replay.kafka.errors import MalformedRecordError
+
+_ZERO_UUID = bytes(16)
+
+
+class Reader:
+    """Reads values one after the other from bytes. Each method raises MalformedRecordError."""
+
+    __slots__ = ("_data", "_end", "position")
+
+    def __init__(self, data: bytes, position: int = 0, end: int | None = None) -> None:
+        self._data = data
+        self._end = len(data) if end is None else end
+        self.position = position
+
+    @property
+    def left(self) -> int:
+        """How many bytes are left."""
+        return self._end - self.position
+
+    def take(self, count: int) -> bytes:
+        """The next bytes."""
+        if not 0 <= count <= self.left:
+            raise MalformedRecordError(f"{count} bytes are said to follow, {self.left} are there")
+        start = self.position
+        self.position += count
+        return self._data[start : self.position]
+
+    def unsigned_varint(self) -> int:
+        """An unsigned varint of up to five bytes."""
+        value = shift = 0
+        while True:
+            if shift > 28:
+                raise MalformedRecordError("a varint has more than five bytes")
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def varlong(self) -> int:
+        """A signed (zigzag) varint of up to ten bytes."""
+        value = shift = 0
+        while True:
+            if shift > 63:
+                raise MalformedRecordError("a varint has more than ten bytes")
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+
+    def unpack(self, layout: struct.Struct) -> Any:
+        """One value of a fixed size."""
+        return layout.unpack(self.take(layout.size))[0]
+
+    def boolean(self) -> bool:
+        """One byte, 0 or 1."""
+        return self.take(1) != b"\0"
+
+    def uuid(self) -> str:
+        """As Kafka prints it: base64url without padding."""
+        return uuid_text(self.take(16))
+
+    def nullable_bytes(self) -> bytes | None:
+        """Compact bytes; None: null."""
+        length = self.unsigned_varint()
+        return self.take(length - 1) if length else None
+
+    def nullable_string(self) -> str | None:
+        """A compact string; None: null."""
+        data = self.nullable_bytes()
+        if data is None:
+            return None
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise MalformedRecordError(f"a string is not UTF-8: {error}") from None
+
+    def count(self) -> int | None:
+        """How many elements an array has; None: null."""
+        length = self.unsigned_varint()
+        if not length:
+            return None
+        # Each takes a byte at least.
+        if length - 1 > self.left:
+            raise MalformedRecordError(
+                f"an array is said to have {length - 1} elements, {self.left} bytes are there"
+            )
+        return length - 1
+
+
+def uuid_text(data: bytes) -> str:
+    """A UUID as Kafka prints it."""
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def uuid_bytes(text: str) -> bytes:
+    """The 16 bytes of a UUID as Kafka prints it."""
+    return base64.urlsafe_b64decode(text + "==")
+
+
+def is_zero_uuid(text: str) -> bool:
+    """Whether it stands for none."""
+    return uuid_bytes(text) == _ZERO_UUID
+
+
+def _fixed(layout: str) -> Callable[[Reader], Any]:
+    made = struct.Struct(layout)
+    return lambda reader: reader.unpack(made)
+
+
+def _string(reader: Reader) -> str:
+    value = reader.nullable_string()
+    if value is None:
+        raise MalformedRecordError("a string is null where it must not be")
+    return value
+
+
+def _bytes(reader: Reader) -> bytes:
+    value = reader.nullable_bytes()
+    if value is None:
+        raise MalformedRecordError("bytes are null where they must not be")
+    return value
+
+
+READERS: dict[str, Callable[[Reader], Any]] = {
+    "bool": Reader.boolean,
+    "int8": _fixed(">b"),
+    "int16": _fixed(">h"),
+    "uint16": _fixed(">H"),
+    "int32": _fixed(">i"),
+    "int64": _fixed(">q"),
+    "float64": _fixed(">d"),
+    "uuid": Reader.uuid,
+    "string": _string,
+    "string?": Reader.nullable_string,
+    "bytes": _bytes,
+    "bytes?": Reader.nullable_bytes,
+}
+"""By the type's name in Kafka's schemas; with "?": may be null."""

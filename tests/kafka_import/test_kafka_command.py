@@ -1,0 +1,73 @@
+"""``raftlog import kafka`` as people call it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import kafka_writer as kafka
+
+HERE = Path(__file__).parent
+NOOP = kafka.metadata("NoOpRecord")
+COMMAND = [str(Path(sys.executable).with_name("raftlog")), "import", "kafka"]
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_real_cluster_is_imported_and_told_about(tmp_path: Path) -> None:
+    with tarfile.open(HERE / "kafka-4.4.0.tar.gz") as archive:
+        archive.extractall(tmp_path / "kafka", filter="data")
+    done = run(tmp_path / "kafka", "-o", tmp_path / "exported")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "cluster 4L6g3nShT-eMCtK--X86sw, from node 101, node 102, node 103",
+        "imported: 379 records (offsets 0 to 378)",
+        "the state equals 7 snapshots of Kafka's own, at offsets 158, 246, 294, 307, 309",
+        "a majority of the copies holds all of it",
+        f"ask it: raftlog replay summary {tmp_path / 'exported'}",
+    ]
+    again = run(tmp_path / "kafka", "-o", tmp_path / "exported", "--json")
+    assert json.loads(again.stdout)["sound"] is True
+
+
+def test_damage_is_exit_code_3_and_the_rest_is_imported(tmp_path: Path) -> None:
+    log = kafka.batch(0, [kafka.leader_change()]) + kafka.batch(1, [NOOP])
+    node = kafka.write_node(tmp_path / "node", log + kafka.batch(2, [NOOP])[:-1] + b"x")
+    done = run(node, "-o", tmp_path / "exported")
+    assert done.returncode == 3
+    assert "imported: 2 records (offsets 0 to 1)" in done.stdout
+    assert "the batch at offset 2 does not have its CRC32C" in done.stderr
+
+
+def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:
+    done = run(tmp_path, "-o", tmp_path / "exported")
+    assert done.returncode == 1
+    assert done.stderr == f"raftlog: there is no metadata log in {tmp_path}\n"
+
+
+def test_following_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
+    node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
+    command = [*COMMAND, str(node), "-o", str(tmp_path / "exported"), "--follow", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert json.loads(process.stdout.readline()) == {"end_offset": 1}
+        with (node / "00000000000000000000.log").open("ab") as log:
+            log.write(kafka.batch(1, [NOOP]))
+        began = time.monotonic()
+        assert json.loads(process.stdout.readline()) == {"end_offset": 2}
+        assert time.monotonic() - began < 30
+        process.send_signal(signal.SIGTERM)
+        assert json.loads(process.stdout.readline())["end_offset"] == 2
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,416 @@
+"""Logs of Kafka as exports: what a real cluster of three wrote, and logs made for one thing each."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kafka_writer as kafka
+import pytest
+
+from raftlog import batch
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.imported import detail_key
+from raftlog.segments.manifest import read_manifest
+from raftlog.segments.raw import read_batches
+from raftlog.segments.verify import verify_export
+from replay.kafka.batches import batches
+from replay.kafka.conversion import decoded
+from replay.kafka.copies import find_copies
+from replay.kafka.errors import KafkaLogError
+from replay.kafka.importing import Imported, Importer
+
+HERE = Path(__file__).parent
+
+NOOP = kafka.metadata("NoOpRecord")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three controllers of Kafka 4.4.0, killed; ``truth.json`` is what Kafka's Admin said before."""
+    directory = tmp_path_factory.mktemp("kafka")
+    with tarfile.open(HERE / "kafka-4.4.0.tar.gz") as archive:
+        archive.extractall(directory, filter="data")
+    return directory
+
+
+def import_all(target: Path, *paths: Path, **options: Any) -> Imported:
+    with Importer(find_copies(paths), str(target), **options) as importer:
+        return importer.run()
+
+
+def chunks(target: Path) -> Iterator[bytes]:
+    for segment in read_manifest(target).of_kind("raw"):
+        yield from read_batches(target / segment.file)
+
+
+def state(target: Path) -> Image:
+    fold = ImageBuilder(Image())
+    fold.offset = read_manifest(target).history_begin - 1
+    for chunk in chunks(target):
+        fold.apply_chunk(chunk)
+    return fold.snapshot()
+
+
+# --- a real cluster --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def imported(real: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Imported, Path]:
+    target = tmp_path_factory.mktemp("export") / "exported"
+    return import_all(target, real), target
+
+
+def test_the_state_equals_each_snapshot_that_kafka_took(imported: tuple[Imported, Path]) -> None:
+    found, target = imported
+    assert found.sound
+    assert (found.first_offset, found.end_offset, found.agreed_offset) == (0, 379, 379)
+    ends = [(one.node, one.end_offset) for one in found.snapshots]
+    assert ends == [
+        ("node 101", 159), ("node 102", 159), ("node 103", 159), ("node 101", 247),
+        ("node 102", 295), ("node 101", 308), ("node 103", 310),
+    ]  # fmt: skip
+    verify_export(target)
+    manifest = read_manifest(target)
+    assert (manifest.origin, manifest.cluster_id) == ("kafka", "4L6g3nShT-eMCtK--X86sw")
+    assert {one.offset for one in manifest.state_hashes} == {158, 246, 294, 307, 309}
+    assert manifest.metadata_version is None
+    assert (manifest.features or {})["kafka.metadata.version"] == 33
+
+
+def test_the_state_at_the_end_is_what_kafkas_admin_said(
+    imported: tuple[Imported, Path], real: Path
+) -> None:
+    image = state(imported[1])
+    truth = json.loads((real / "truth.json").read_text())
+    topics = {}
+    for name, id_ in image.topic_ids.items():
+        partitions = []
+        for index in range(image.topics[id_].partition_count):
+            one = image.partitions[id_, index]
+            text = image.imported.get(("partition_detail", detail_key(id_, index)), "{}")
+            detail = json.loads(text)
+            partitions.append(
+                {
+                    "p": index,
+                    "leader": one.leader,
+                    "replicas": list(one.replicas),
+                    "isr": list(one.isr),
+                    "elr": detail.get("eligible_leader_replicas", []),
+                    "last_known_elr": detail.get("last_known_elr", []),
+                }
+            )
+        topics[name] = partitions
+    assert topics == {one["name"]: one["partitions"] for one in truth["topics"]}
+    dynamic = {
+        name: {
+            key: one["value"]
+            for key, one in values.items()
+            if one["source"] == "DYNAMIC_TOPIC_CONFIG"
+        }
+        for name, values in truth["configs"].items()
+        if name.startswith("TOPIC:")
+    }
+    ours = {f"TOPIC:{name}": dict(image.configs.get((2, name), {})) for name in image.topic_ids}
+    assert ours == dynamic
+    features = {name.removeprefix("kafka."): level for name, level in image.features.items()}
+    assert features == truth["finalized_features"]
+    brokers = [
+        (one.id, one.fenced, one.listeners[0].port) for _, one in sorted(image.brokers.items())
+    ]
+    assert brokers == [(one["id"], one["fenced"], one["port"]) for one in truth["brokers"]]
+    assert image.leader is not None
+    assert (image.leader.leader_id, image.epoch) == (
+        truth["quorum"]["leader"],
+        truth["quorum"]["epoch"],
+    )
+    quotas = {
+        key: float(value) for (kind, key), value in image.imported.items() if kind == "client_quota"
+    }
+    assert quotas == {
+        "user=alice:consumer_byte_rate": 1048576.0,
+        "client-id=c1:producer_byte_rate": 2048.0,
+    }
+
+
+def camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def as_kafka_prints(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {camel(name): as_kafka_prints(one) for name, one in value.items()}
+    return [as_kafka_prints(one) for one in value] if isinstance(value, list) else value
+
+
+def test_every_record_is_what_kafkas_own_tool_prints(real: Path) -> None:
+    log = (real / "node101/__cluster_metadata-0/00000000000000000000.log").read_bytes()
+    ours = {
+        raw.offset: one
+        for _, source in batches(log)
+        if not source.control
+        for raw, one in zip(source.records, decoded(source), strict=True)
+    }
+    dump = gzip.decompress((HERE / "kafka-4.4.0-dump.txt.gz").read_bytes()).decode()
+    of_the_log = dump.split("### ")[2]
+    assert of_the_log.startswith("00000000000000000000.log")
+    lines = re.findall(r"offset: (\d+) .*? payload: (.*)", of_the_log)
+    assert len(lines) == len(ours) > 370
+    for offset, text in lines:
+        said, one = json.loads(text), ours[int(offset)]
+        assert camel(said["type"].lower()).casefold() == one.name.casefold()
+        assert said["version"] == one.version
+        fields = as_kafka_prints(one.fields)
+        for name, value in said["data"].items():
+            mine = fields[name]
+            if isinstance(mine, bytes):
+                mine = kafka.base64.b64encode(mine).decode()
+            assert mine == value, (offset, name)
+
+
+def test_one_copy_is_enough_and_says_what_it_does_not_know(real: Path, tmp_path: Path) -> None:
+    found = import_all(tmp_path / "exported", real / "node102/__cluster_metadata-0")
+    assert found.sound
+    assert (found.nodes, found.end_offset) == (["node 102"], 379)
+
+
+def test_a_log_that_begins_with_a_snapshot_comes_to_the_same_state(
+    real: Path, imported: tuple[Imported, Path], tmp_path: Path
+) -> None:
+    node = tmp_path / "node"
+    inside = node / "__cluster_metadata-0"
+    shutil.copytree(real / "node101/__cluster_metadata-0", inside)
+    segment = inside / "00000000000000000000.log"
+    log = segment.read_bytes()
+    cut, start = next(
+        (end, one.last_offset + 1) for end, one in batches(log) if one.last_offset > 198
+    )
+    segment.unlink()
+    (inside / f"{start:020d}.log").write_bytes(log[cut:])
+    found = import_all(tmp_path / "exported", node, cluster_id="4L6g3nShT-eMCtK--X86sw")
+    assert found.sound
+    assert found.state_from == 247
+    assert (found.first_offset, found.end_offset) == (247 - 44, 379)
+    whole, late = state(imported[1]), state(tmp_path / "exported")
+    for name in ("topics", "partitions", "configs", "features", "acls", "imported"):
+        assert dict(getattr(late, name)) == dict(getattr(whole, name)), name
+
+
+def test_without_a_snapshot_a_log_that_begins_late_is_refused(tmp_path: Path) -> None:
+    node = kafka.write_node(tmp_path / "n", kafka.batch(9, [NOOP]), start=9)
+    with pytest.raises(KafkaLogError, match=r"begins at offset 9.*copy the \.checkpoint files"):
+        import_all(tmp_path / "exported", node)
+
+
+# --- several copies --------------------------------------------------------------------------------
+
+
+def break_byte(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_what_one_copy_has_lost_is_read_from_another(real: Path, tmp_path: Path) -> None:
+    shutil.copytree(real, tmp_path / "nodes")
+    broken = tmp_path / "nodes/node101/__cluster_metadata-0/00000000000000000000.log"
+    break_byte(broken, 9000)
+    found = import_all(tmp_path / "exported", tmp_path / "nodes")
+    assert found.end_offset == found.agreed_offset == 379
+    assert not found.sound
+    (damage,) = found.damages
+    assert damage.startswith(f"{broken}: at byte ")
+    assert "does not have its CRC32C" in damage
+
+
+def test_a_damaged_log_is_imported_up_to_the_damage(real: Path, tmp_path: Path) -> None:
+    shutil.copytree(real / "node101", tmp_path / "node")
+    break_byte(tmp_path / "node/__cluster_metadata-0/00000000000000000000.log", 9000)
+    found = import_all(tmp_path / "exported", tmp_path / "node")
+    (damage,) = found.damages
+    assert f"the batch at offset {found.end_offset} does not have" in damage
+    assert 0 < found.end_offset < 379
+    verify_export(tmp_path / "exported")
+
+
+def test_where_copies_differ_the_log_with_the_higher_last_epoch_is_right(tmp_path: Path) -> None:
+    common = kafka.batch(0, [kafka.leader_change()], epoch=1) + kafka.batch(1, [NOOP], epoch=1)
+    never_committed = kafka.batch(2, [kafka.topic("lost")], epoch=1)
+    right = kafka.batch(2, [kafka.leader_change(2)], epoch=2) + kafka.batch(3, [NOOP], epoch=2)
+    for node, log in enumerate((common + never_committed, common + right, common + right), 1):
+        kafka.write_node(tmp_path / f"node{node}", log, node_id=node)
+    found = import_all(tmp_path / "exported", *(tmp_path / f"node{node}" for node in (1, 2, 3)))
+    assert found.differences == ["the batch at offset 2 is another one at node 1"]
+    assert (found.end_offset, found.agreed_offset) == (4, 4)
+    assert not state(tmp_path / "exported").topics
+
+
+def test_a_majority_is_needed_for_what_is_agreed(tmp_path: Path) -> None:
+    log = [kafka.batch(0, [kafka.leader_change()]), kafka.batch(1, [NOOP]), kafka.batch(2, [NOOP])]
+    for node, length in enumerate((3, 2, 1), 1):
+        kafka.write_node(tmp_path / f"node{node}", b"".join(log[:length]), node_id=node)
+    found = import_all(tmp_path / "exported", tmp_path)
+    assert (found.end_offset, found.agreed_offset) == (3, 2)
+    assert found.sound
+
+
+def test_logs_of_several_clusters_are_refused(tmp_path: Path) -> None:
+    for node, cluster in ((1, "a"), (2, "b")):
+        kafka.write_node(
+            tmp_path / f"node{node}", kafka.batch(0, [NOOP]), node_id=node, cluster_id=cluster
+        )
+    with pytest.raises(KafkaLogError, match="of several clusters: a, b"):
+        find_copies([tmp_path])
+
+
+def test_a_hole_in_the_log_ends_the_import_before_it(tmp_path: Path) -> None:
+    log = kafka.batch(0, [kafka.leader_change()]) + kafka.batch(5, [NOOP])
+    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    assert found.end_offset == 1
+    assert found.stopped == "no copy holds a good batch at offset 1"
+
+
+# --- transactions, topics and their configs -------------------------------------------------------
+
+
+def log_of(*records: Any, first: int = 0) -> bytes:
+    return b"".join(kafka.batch(first + at, [one]) for at, one in enumerate(records))
+
+
+def test_a_transaction_is_one_batch(tmp_path: Path) -> None:
+    begin, end = kafka.metadata("BeginTransactionRecord"), kafka.metadata("EndTransactionRecord")
+    log = log_of(NOOP, begin, kafka.topic(), kafka.partition(), end, NOOP)
+    import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    spans = [
+        (header.base_offset, header.last_offset)
+        for chunk in chunks(tmp_path / "exported")
+        for header in batch.headers(chunk)
+    ]
+    assert spans == [(0, 0), (1, 4), (5, 5)]
+    assert "orders" in state(tmp_path / "exported").topic_ids
+
+
+def test_an_aborted_transaction_has_no_effect(tmp_path: Path) -> None:
+    begin, abort = (kafka.metadata(f"{one}TransactionRecord") for one in ("Begin", "Abort"))
+    log = log_of(begin, kafka.topic(), kafka.partition(), abort, NOOP)
+    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    assert (found.aborted, found.end_offset) == (4, 5)
+    assert not state(tmp_path / "exported").topics
+
+
+def test_a_transaction_without_an_end_waits_for_it(tmp_path: Path) -> None:
+    begin, end = kafka.metadata("BeginTransactionRecord"), kafka.metadata("EndTransactionRecord")
+    node = kafka.write_node(tmp_path / "node", log_of(NOOP, begin, kafka.topic()))
+    with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
+        found = importer.run()
+        assert (found.open_transaction, found.end_offset) == (1, 1)
+        with (node / "00000000000000000000.log").open("ab") as log:
+            log.write(log_of(kafka.partition(), end, first=3))
+        found = importer.run()
+        assert (found.open_transaction, found.end_offset) == (None, 5)
+    assert "orders" in state(tmp_path / "exported").topic_ids
+
+
+def test_a_topics_configs_go_with_it_and_not_to_the_next_one_of_its_name(tmp_path: Path) -> None:
+    other = "AAAAAAAAAAAAAAAAAAAAAg"
+    log = log_of(
+        kafka.topic(), kafka.config("retention.ms", "1"), kafka.partition(),
+        kafka.metadata("RemoveTopicRecord", topic_id=kafka.UUID),
+        kafka.topic(topic_id=other), kafka.config("cleanup.policy", "compact"),
+    )  # fmt: skip
+    import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    image = state(tmp_path / "exported")
+    assert dict(image.configs) == {(2, "orders"): {"cleanup.policy": "compact"}}
+    assert not image.imported
+
+
+def test_partitions_that_stand_in_another_order_are_put_in_theirs(tmp_path: Path) -> None:
+    records = [kafka.topic(), kafka.partition(2), kafka.partition(0), kafka.partition(1)]
+    node = kafka.write_node(tmp_path / "node", kafka.batch(0, records))
+    found = import_all(tmp_path / "exported", node)
+    assert found.reordered == 3
+    assert len(state(tmp_path / "exported").partitions) == 3
+
+
+def detail(image: Image, index: int = 0) -> dict[str, Any]:
+    id_ = image.topic_ids["orders"]
+    text = image.imported.get(("partition_detail", detail_key(id_, index)), "{}")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@pytest.mark.parametrize("of", ["orders", ""])
+def test_eligible_leader_replicas_are_followed_and_cleared(tmp_path: Path, of: str) -> None:
+    change = kafka.metadata(
+        "PartitionChangeRecord", partition_id=0, topic_id=kafka.UUID, isr=[1], eligible_leader_replicas=[2],
+        last_known_elr=[],
+    )  # fmt: skip
+    log = log_of(kafka.topic(), kafka.partition(), change)
+    node = kafka.write_node(tmp_path / "node", log)
+    import_all(tmp_path / "before", node)
+    assert detail(state(tmp_path / "before")) == {"eligible_leader_replicas": [2]}
+    with (node / "00000000000000000000.log").open("ab") as file:
+        file.write(log_of(kafka.metadata("ClearElrRecord", topic_name=of), first=3))
+    found = import_all(tmp_path / "after", node)
+    image = state(tmp_path / "after")
+    assert detail(image) == {}
+    (partition,) = image.partitions.values()
+    assert (partition.isr, partition.partition_epoch) == ((1,), 2)
+    assert found.not_cleared == 0
+
+
+def test_a_clock_that_goes_back_is_told(tmp_path: Path) -> None:
+    log = kafka.batch(0, [NOOP], timestamp_ms=5000) + kafka.batch(1, [NOOP], timestamp_ms=3000)
+    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    assert found.later_ms == 2000
+
+
+def test_an_import_goes_on_where_it_ended(tmp_path: Path) -> None:
+    node = kafka.write_node(
+        tmp_path / "node", log_of(kafka.topic(), kafka.config("retention.ms", "1"))
+    )
+    import_all(tmp_path / "exported", node)
+    with (node / "00000000000000000000.log").open("ab") as file:
+        file.write(log_of(kafka.metadata("RemoveTopicRecord", topic_id=kafka.UUID), first=2))
+    found = import_all(tmp_path / "exported", node)
+    assert found.end_offset == 3
+    assert not state(tmp_path / "exported").configs
+    verify_export(tmp_path / "exported")
+
+
+def test_a_log_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    node = kafka.write_node(tmp_path / "node", log_of(kafka.topic(), kafka.topic()))
+    with pytest.raises(KafkaLogError, match="'orders' at offset 1 is there already"):
+        import_all(tmp_path / "exported", node)
+
+
+def test_an_export_of_raftlog_is_not_gone_on_with(tmp_path: Path) -> None:
+    from raftlog.metadata.records import record
+    from raftlog.segments.writer import ExportWriter
+    from raftlog.wire.records.v1 import records_pb2 as pb
+
+    with ExportWriter(tmp_path / "exported", "c", 0) as writer:
+        writer.append_chunk(
+            batch.encode([record(pb.NoOpRecord())], base_offset=0, epoch=1, timestamp_ms=1)
+        )
+        writer.commit(1)
+    node = kafka.write_node(tmp_path / "node", log_of(NOOP, NOOP))
+    with pytest.raises(KafkaLogError, match="is the export of a raftlog cluster"):
+        import_all(tmp_path / "exported", node)
+
+
+def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("x")
+    with pytest.raises(KafkaLogError, match="is neither a directory"):
+        find_copies([tmp_path / "x.txt"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(KafkaLogError, match="there is no metadata log"):
+        find_copies([tmp_path / "empty"])

@@ -1,0 +1,134 @@
+"""Kafka's records, at every version, as bytes and back; and what is not as it should be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kafka_writer as kafka
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay.kafka.errors import KafkaLogError, MalformedRecordError
+from replay.kafka.mapping import is_unknown, plain
+from replay.kafka.records import METADATA, UNKNOWN, control_record, metadata_record
+from replay.kafka.schema import Field
+
+_NUMBERS = {"int8": 7, "int16": 15, "uint16": 16, "int32": 31, "int64": 63}
+_UUIDS = st.binary(min_size=16, max_size=16).map(
+    lambda data: kafka.base64.urlsafe_b64encode(data).decode().rstrip("=")
+)
+
+
+def values_of(kind: str, fields: tuple[Field, ...], version: int) -> st.SearchStrategy[Any]:
+    if kind.startswith("[]"):
+        lists = st.lists(values_of(kind[2:].rstrip("?"), fields, version), max_size=3)
+        return st.none() | lists if kind.endswith("?") else lists
+    if kind == "struct":
+        return messages_of(fields, version)
+    if kind in _NUMBERS:
+        bits = _NUMBERS[kind]
+        return st.integers(0 if kind == "uint16" else -(1 << bits), (1 << bits) - 1)
+    plain: dict[str, st.SearchStrategy[Any]] = {
+        "bool": st.booleans(),
+        "float64": st.floats(allow_nan=False),
+        "uuid": _UUIDS,
+        "string": st.text(max_size=9),
+        "bytes": st.binary(max_size=9),
+    }
+    made = plain[kind.rstrip("?")]
+    return st.none() | made if kind.endswith("?") else made
+
+
+def messages_of(fields: tuple[Field, ...], version: int) -> st.SearchStrategy[dict[str, Any]]:
+    there = {
+        one.name: values_of(one.type, one.fields, version) for one in fields if one.since <= version
+    }
+    absent = {one.name: st.just(one.default) for one in fields if one.since > version}
+    return st.fixed_dictionaries({**there, **absent})
+
+
+EVERY = [
+    (schema, version) for schema in METADATA.values() for version in range(schema.versions + 1)
+]
+
+
+@pytest.mark.parametrize(("schema", "version"), EVERY, ids=lambda one: getattr(one, "name", one))
+@settings(max_examples=15)
+@given(data=st.data())
+def test_every_version_of_every_record_is_read_as_it_was_written(
+    schema: Any, version: int, data: Any
+) -> None:
+    fields = data.draw(messages_of(schema.fields, version))
+    found = metadata_record(kafka.metadata(schema.name, version, **fields))
+    assert (found.name, found.version, found.fields) == (schema.name, version, fields)
+
+
+@pytest.mark.parametrize("schema", METADATA.values(), ids=lambda one: one.name)
+def test_a_record_that_is_cut_off_is_refused_wherever_it_is_cut(schema: Any) -> None:
+    whole = kafka.metadata(schema.name, **_sample(schema.fields))
+    for length in range(len(whole)):
+        with pytest.raises(MalformedRecordError):
+            metadata_record(whole[:length])
+    with pytest.raises(MalformedRecordError, match="left behind"):
+        metadata_record(whole + b"\0")
+
+
+def _sample(fields: tuple[Field, ...]) -> dict[str, Any]:
+    def one(field: Field, kind: str) -> Any:
+        if kind.startswith("[]"):
+            return [one(field, kind[2:].rstrip("?"))]
+        if kind == "struct":
+            return _sample(field.fields)
+        return {
+            "bool": True, "float64": 1.5, "uuid": kafka.UUID, "string": "s", "bytes": b"b",
+        }.get(kind.rstrip("?"), 5)  # fmt: skip
+
+    return {field.name: one(field, field.type) for field in fields}
+
+
+def test_a_field_of_a_newer_kafka_is_kept_and_named() -> None:
+    found = metadata_record(kafka.metadata("NoOpRecord", unknown_tags={"9": "cafe"}))
+    assert found.fields == {"unknown_tags": {"9": "cafe"}}
+    assert is_unknown(found) == "NoOpRecord tag 9"
+    assert "cafe" in plain(found).fields
+
+
+def test_a_record_of_a_newer_kafka_is_kept_and_not_guessed_at() -> None:
+    of_new_type = kafka.unsigned_varint(1) + kafka.unsigned_varint(77) + b"\0abc"
+    found = metadata_record(of_new_type)
+    assert (found.name, found.api_key, found.fields) == (UNKNOWN, 77, {"body": b"abc".hex()})
+    assert is_unknown(found) == "apiKey 77 version 0"
+    of_new_version = bytes([1, 2, 1]) + b"xyz"
+    assert is_unknown(metadata_record(of_new_version)) == "TopicRecord version 1"
+
+
+def test_another_frame_is_refused() -> None:
+    with pytest.raises(MalformedRecordError, match="frame version 2"):
+        metadata_record(bytes([2, 20, 0, 0]))
+
+
+def test_a_control_record_of_a_newer_kafka_is_kept() -> None:
+    found = control_record(kafka.struct.pack(">hh", 0, 9), b"\0\0zz")
+    assert (found.name, found.api_key) == (UNKNOWN, -9)
+
+
+def test_lengths_are_held_against_the_bytes_that_are_there() -> None:
+    huge = bytes([1, 4, 0, 2]) + kafka.unsigned_varint(2**31) + b"x"
+    with pytest.raises(KafkaLogError, match="2147483647 bytes are said to follow"):
+        metadata_record(huge)
+
+
+def test_secrets_are_not_shown() -> None:
+    record = metadata_record(
+        kafka.metadata(
+            "UserScramCredentialRecord",
+            name="alice", mechanism=1, salt=b"sa", stored_key=b"stored", server_key=b"server",
+            iterations=4096,
+        )
+    )  # fmt: skip
+    shown = plain(record).fields
+    assert "4096" in shown
+    for secret in (b"sa", b"stored", b"server"):
+        assert secret.hex() not in shown
+        assert kafka.base64.b64encode(secret).decode() not in shown
