@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import cramjam
+import google_crc32c
 import kafka_writer as kafka
 import pytest
 
@@ -77,7 +79,7 @@ def test_each_flipped_byte_of_a_batch_is_noticed() -> None:
 @pytest.mark.parametrize("length", [0, 48, -1, 1 << 30])
 def test_an_impossible_length_is_refused(length: int) -> None:
     broken = bytearray(kafka.batch(3, [NOOP]))
-    broken[8:12] = kafka.struct.pack(">i", length)
+    broken[8:12] = struct.pack(">i", length)
     with pytest.raises(KafkaLogError, match="a batch is said to have"):
         list(batches(bytes(broken)))
 
@@ -85,8 +87,8 @@ def test_an_impossible_length_is_refused(length: int) -> None:
 def test_records_and_offsets_must_fit() -> None:
     def with_count(count: int) -> bytes:
         data = bytearray(kafka.batch(0, [NOOP]))
-        data[57:61] = kafka.struct.pack(">i", count)
-        data[17:21] = kafka.struct.pack(">I", kafka.google_crc32c.value(bytes(data[21:])))
+        data[57:61] = struct.pack(">i", count)
+        data[17:21] = struct.pack(">I", google_crc32c.value(bytes(data[21:])))
         return bytes(data)
 
     found: Any = list(batches(with_count(1)))

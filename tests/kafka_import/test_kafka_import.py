@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import re
@@ -172,7 +173,7 @@ def test_every_record_is_what_kafkas_own_tool_prints(real: Path) -> None:
         for name, value in said["data"].items():
             mine = fields[name]
             if isinstance(mine, bytes):
-                mine = kafka.base64.b64encode(mine).decode()
+                mine = base64.b64encode(mine).decode()
             assert mine == value, (offset, name)
 
 
@@ -328,7 +329,7 @@ def test_a_topics_configs_go_with_it_and_not_to_the_next_one_of_its_name(tmp_pat
     )  # fmt: skip
     import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
     image = state(tmp_path / "exported")
-    assert dict(image.configs) == {(2, "orders"): {"cleanup.policy": "compact"}}
+    assert dict(image.configs.items()) == {(2, "orders"): {"cleanup.policy": "compact"}}
     assert not image.imported
 
 
