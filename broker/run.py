@@ -22,7 +22,7 @@ from broker.replication.settings import ReplicationSettings
 from broker.replication.space import effective_reserve_bytes
 from broker.service.service import BrokerService, Serving
 from broker.service.unary_reply import answer
-from broker.settings import BrokerSettings, ClientListener, LifecycleSettings
+from broker.settings import BrokerSettings, ClientListener, LifecycleSettings, WatchSettings
 from raftlog.cli.exits import Exit as ExitCode
 from raftlog.cli.exits import exit_code
 from raftlog.cli.node_self import NodeSelf
@@ -110,6 +110,7 @@ def settings_of(config: NodeConfig) -> BrokerSettings:
             **values_of(ReplicationSettings, settings),
             free_space_reserve_bytes=_reserve_bytes(config),
         ),
+        watch=WatchSettings(**values_of(WatchSettings, settings)),
         partitions=PartitionSettings(
             broker_id=config.node_id,
             inter_broker_listener=name,

@@ -102,6 +102,16 @@ class FollowerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchSettings:
+    """What watchers may cost."""
+
+    watch_max_watchers: int = Settings.watch_max_watchers
+    watch_history_max_bytes: int = Settings.watch_history_max_bytes
+    watch_max_unsent_bytes: int = Settings.watch_max_unsent_bytes
+    watch_progress_interval_ms: int = Settings.watch_progress_interval_ms
+
+
+@dataclass(frozen=True, slots=True)
 class ClientListener:
     """A listener for clients alone. What it advertises, if it is not given (empty, 0), is where it
     listens, with the port really bound.
@@ -146,6 +156,7 @@ class BrokerSettings:
     """
     lifecycle: LifecycleSettings = field(default_factory=LifecycleSettings)
     follower: FollowerSettings = field(default_factory=FollowerSettings)
+    watch: WatchSettings = field(default_factory=WatchSettings)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     partitions: PartitionSettings | None = None
     """None: the defaults. Its ids are this broker's, whatever it says."""

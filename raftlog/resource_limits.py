@@ -23,6 +23,7 @@ REQUEST_MAX_BYTES: Final[Mapping[str, int]] = {
     "OBSERVER": 64 << 10,
     "BROKER": 32 << 20,
     "REPLICA_FETCH": 4 << 20,
+    "WATCH": 512 << 10,
 }
 """By conversation: the largest message towards the server.
 
@@ -148,6 +149,8 @@ class TransportLimits:
     """Of one conversation, on all connections, and as many unary calls; one connection has at most
     half of what is left.
     """
+    max_watch_streams: int = 32_768
+    """Watches have no other bound here: a broker counts them itself."""
     turn_ms: float = TURN_MAX_MS
     """What a turn of the loop spends on the messages of one conversation."""
     long_turn_ms: float = 0.8 * TURN_MAX_MS

@@ -197,7 +197,13 @@ def test_only_shells_use_the_event_loop() -> None:
         "controller/service/broker_probes.py",
         *(
             f"broker/{name}.py"
-            for name in ("run", "service/service", "service/requests", "metadata/follower")
+            for name in (
+                "run",
+                "service/service",
+                "service/requests",
+                "service/watches",
+                "metadata/follower",
+            )
         ),
         *(f"broker/registration/{name}.py" for name in ("registration_client", "id_requests")),
     }

@@ -42,6 +42,7 @@ FLOORS: dict[str, str] = {
         controller.decisions.configs controller.decisions.quorum controller.decisions.brokers controller.decisions.partitions
         controller.decisions.clients controller.decisions.acls controller.due_work controller.decider
         broker.settings broker.partition broker.replication broker.metadata broker.registration
+        broker.watch
     """
     ),
     "services": "controller.service broker.service",

@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from broker.replication.changes import ChangeCollector
 from raftlog import batch
@@ -55,6 +55,16 @@ _image_offset = attrgetter("image.offset")
 _last_offset = attrgetter("last_offset")
 
 
+class Onlooker(Protocol):
+    """Hears what becomes of the tip, as it happens: it only takes note."""
+
+    def applied(self, before: Image, chunk: bytes) -> None:
+        """A chunk that follows an image was folded."""
+
+    def replaced(self, image: Image) -> None:
+        """The tip is another image, which was not made of the one before."""
+
+
 class View:
     """The images of one broker.
 
@@ -69,6 +79,7 @@ class View:
         self._on_moved = on_moved
         self._max_bytes = max_bytes
         self.controller_epoch = 0
+        self.onlooker: Onlooker | None = None
         self.changes = ChangeCollector()
         """What was touched since it was last taken: for who looks at the tip only."""
         self._clear(generation=-1)
@@ -79,6 +90,8 @@ class View:
         self._tip = self._oldest = Image()
         self._builder = ImageBuilder(self._tip)
         self.changes.everything()
+        if self.onlooker is not None:
+            self.onlooker.replaced(self._tip)
         self._chunks: list[_Chunk] = []
         self._between: list[_Between] = []
         self._bytes = 0
@@ -211,7 +224,9 @@ class View:
             kept = _Between(self._tip, _IMAGE_BYTES + _IMAGE_FACTOR * len(self._chunks[-1].data))
             self._between.append(kept)
             self._bytes += kept.bytes
-        self._tip = self._builder.snapshot()
+        before, self._tip = self._tip, self._builder.snapshot()
+        if self.onlooker is not None:
+            self.onlooker.applied(before, chunk)
         self._chunks.append(_Chunk(self._tip.offset, chunk))
         self._bytes += len(chunk)
         self._adopt()
@@ -231,6 +246,8 @@ class View:
         self._tip = self._oldest = image
         self._builder = ImageBuilder(image)
         self.changes.everything()
+        if self.onlooker is not None:
+            self.onlooker.replaced(image)
         self._chunks, self._between, self._bytes = [], [], 0
         self.high_watermark = max(self.high_watermark, image.offset + 1)
         self._unfenced_epoch = None

@@ -10,6 +10,7 @@ from broker.registration.lifecycle import Lifecycle
 from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane
 from broker.service.requests import RequestServer
+from broker.service.watches import Watches
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.image import Image
 
@@ -24,6 +25,7 @@ class News:
     _follower: MetadataFollower
     _registration: RegistrationClient
     _requests: RequestServer
+    _watches: Watches
     _data: DataPlane | None
 
     def __init__(self, view: View, lifecycle: Lifecycle, now: Callable[[], float]) -> None:
@@ -35,11 +37,12 @@ class News:
         follower: MetadataFollower,
         registration: RegistrationClient,
         requests: RequestServer,
+        watches: Watches,
         data: DataPlane | None,
     ) -> None:
         """Once all parts are made."""
         self._follower, self._registration = follower, registration
-        self._requests, self._data = requests, data
+        self._requests, self._watches, self._data = requests, watches, data
 
     def moved(self) -> None:
         """The view shows more, or LAO and the controller epoch were received."""
@@ -51,6 +54,7 @@ class News:
         self._registration.pump()
         if view.tip is not self._shown:
             self._show_image()
+        self._watches.moved()
 
     def lease_wanted(self) -> None:
         """A strict read waits: the next heartbeat is sent at once."""
@@ -63,6 +67,7 @@ class News:
         """
         self._requests.released()
         self._follower.resume()
+        self._watches.moved()
 
     def generation_known(self) -> None:
         """The generation of the log was learned for the first time."""
@@ -74,6 +79,7 @@ class News:
         self._lifecycle.generation_seen(self._view.generation, self._now())
         message = f"the log was replaced by generation {self._view.generation}"
         self._requests.refuse_parked(ApiError(ErrorCode.INCONSISTENT_GENERATION, message))
+        self._watches.generation_changed()
         # Before it is registered again: the old log's image is as new as any, and says nothing
         # about this one.
         self._show_image()

@@ -25,6 +25,7 @@ from broker.service.life import TICK_S, BrokerLife
 from broker.service.news import News
 from broker.service.report import BrokerReport
 from broker.service.tracer import BrokerTracer
+from broker.service.watches import Watches
 from broker.service.wiring import make_data_plane, make_request_server
 from broker.settings import BrokerSettings
 from raftlog.access import CERTIFICATES_ALONE, Access
@@ -175,7 +176,17 @@ class BrokerService:
                 self._follower,
                 self.data,
             )
-        news.connect(self._follower, self._registration_client, self.requests, self.data)
+        self.watches = Watches(
+            self._view,
+            settings.watch,
+            cluster_id=settings.cluster_id,
+            why_fenced=self._fencing.why,
+            stopwatch=stopwatch,
+            client_rules=client_rules,
+        )
+        news.connect(
+            self._follower, self._registration_client, self.requests, self.watches, self.data
+        )
 
     # --- from outside ----------------------------------------------------------------------------
 
@@ -242,7 +253,10 @@ class BrokerService:
         Raises ConfigError if an address can't be bound, CorruptLogError and StorageError for what
         the store holds.
         """
-        acceptors: Acceptors = {Conversation.BROKER: self.requests.accept}
+        acceptors: Acceptors = {
+            Conversation.BROKER: self.requests.accept,
+            Conversation.WATCH: self.watches.accept,
+        }
         of_clients = dict(acceptors)
         if self.data is not None:
             # Before anybody can reach it: a broker whose replicas are damaged must not be heard of.
@@ -313,6 +327,7 @@ class BrokerService:
         self._registration_client.close()
         self._follower.close()
         self.requests.close()
+        self.watches.close()
         if self.data is not None:
             self.data.close()
         self._writes.close()

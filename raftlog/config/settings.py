@@ -464,6 +464,35 @@ class Settings:
         unit="bytes",
     )
 
+    # --- watches ---------------------------------------------------------------------------------
+    watch_max_watchers: Positive = _key(
+        10_000,
+        "The most watches of the metadata that a broker serves at a time. One connection has at"
+        " most half of what is left.",
+        roles=BROKER,
+    )
+    watch_history_max_bytes: Positive = _key(
+        32 << 20,
+        "About how much memory a broker spends on the changes of the past. A watch goes on where it"
+        " was at another broker as long as the changes behind its token are kept there.",
+        unit="bytes",
+        roles=BROKER,
+    )
+    watch_max_unsent_bytes: Positive = _key(
+        1 << 20,
+        "A watch with more that it has not read gets nothing new until it has read. If what it"
+        " needs has left the history by then, it ends.",
+        unit="bytes",
+        roles=BROKER,
+    )
+    watch_progress_interval_ms: Positive = _key(
+        30_000,
+        "How often a watch without changes is told how far it has come, if it does not ask for"
+        " another interval.",
+        unit="ms",
+        roles=BROKER,
+    )
+
     # --- connections -----------------------------------------------------------------------------
     max_connections: Positive = _key(
         _TRANSPORT.max_connections,

@@ -49,6 +49,8 @@ TOPIC_NAME = Text(249)
 TOPIC_ID = Octets(16)
 RESOURCE_NAME = Text(249)
 CONFIG_KEY = Text(249)
+SELECTOR = Text(2_000)
+"""A path of an entity: two names, percent-encoded, and what stands before them."""
 MANY = Items(100_000)
 """As many as fit into a request: what it would write is counted by its handler."""
 ACL_FILTERS = Items(100)
@@ -174,6 +176,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "resource_name": RESOURCE_NAME,
         "configuration_keys": Items(1_000, CONFIG_KEY),
     },
+    broker.WatchRequest: {"cluster_id": CLUSTER_ID, "selectors": Items(100, SELECTOR)},
     data.ProduceRequest: {"partitions": DATA_PARTITIONS},
     data.ProducePartition: {
         "topic_id": TOPIC_ID,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import zip_longest
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from raftlog.errors import ErrorCode
 from raftlog.identity import PeerIdentity
@@ -30,7 +30,7 @@ from raftlog.security.audit_event import (
 from raftlog.security.authorization import Authorization, HasAcls
 from raftlog.security.authorizer import Caller, Verdict
 from raftlog.security.permissions import BROKER, CONTROLLER, LOG, OfNode, Row
-from raftlog.transport.api import Conversation, Link
+from raftlog.transport.api import Conversation, CountedLink, Link
 
 MAX_OPEN = 10_000
 """Requests of one link whose answer is awaited; what is beyond is told without its result."""
@@ -137,6 +137,11 @@ class AuditedLink:
     def listener(self) -> str:
         """The listener that the other side has come to."""
         return self._link.listener
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of what was sent here and has not left."""
+        return cast("CountedLink", self._link).unsent_bytes
 
     def send(self, message: Any) -> None:
         """Queue a message, and tell what it answers."""

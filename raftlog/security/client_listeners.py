@@ -23,7 +23,13 @@ from raftlog.transport.api import (
 )
 
 OF_CLIENTS = frozenset(
-    {Conversation.CONTROLLER, Conversation.OBSERVER, Conversation.SNAPSHOT, Conversation.BROKER}
+    {
+        Conversation.CONTROLLER,
+        Conversation.OBSERVER,
+        Conversation.SNAPSHOT,
+        Conversation.BROKER,
+        Conversation.WATCH,
+    }
 )
 """Exports, backups and commands read the log and snapshots, without a node's id."""
 OF_NODES = frozenset(body for body, field in CONTROLLER_CLAIMS.items() if field is not None)

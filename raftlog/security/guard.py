@@ -153,7 +153,8 @@ class Guard:
         self._quotas = None if control else duties.quotas
         self._is_broker = duties.is_broker if control else None
         # Nobody forwards to a broker: there a node is a client like any other.
-        self._nodes = duties.nodes_come and conversation is not Conversation.BROKER
+        at_broker = conversation in (Conversation.BROKER, Conversation.WATCH)
+        self._nodes = duties.nodes_come and not at_broker
         self._asks_nobody = self._quotas is None and self._readers is None
         """What claims no node is let in."""
         self._authentication = authentication

@@ -90,6 +90,10 @@ def _of_broker(message: broker.BrokerRequest) -> int | None:
     return _claimed(message.write, CONTROLLER_CLAIMS) if message.HasField("write") else None
 
 
+def _of_nobody(message: Any) -> int | None:
+    return None
+
+
 def _of_fetch(message: Any) -> int | None:
     replica_id = int(message.replica_id)
     return None if replica_id == NOBODY else replica_id
@@ -107,6 +111,7 @@ CLAIM_OF: Mapping[Conversation, Callable[[Any], int | None]] = {
     Conversation.OBSERVER: _of_fetch,
     Conversation.REPLICA_FETCH: _of_replica_fetch,
     Conversation.BROKER: _of_broker,
+    Conversation.WATCH: _of_nobody,
 }
 """The node id that a request claims, None: it claims none."""
 
@@ -148,6 +153,8 @@ def refusal_of(conversation: Conversation, message: Any, error: ApiError) -> Any
                 error_code=error.code,
                 error_message=error.message,
             )
+        case Conversation.WATCH:
+            return broker.WatchResponse(error=error_to_wire(error))
         case Conversation.BROKER:
             return broker.BrokerResponse(
                 correlation_id=message.correlation_id, error=error_to_wire(error)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from raftlog.metadata.acls import CLUSTER, AclOperation, AclResourceType, Resource
 from raftlog.metadata.config_keys import ResourceType as ConfigResourceType
+from raftlog.metadata.selectors import PLURAL
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 
@@ -201,6 +202,45 @@ OF_ANY_NODE = frozenset({"DescribeNode", "DescribeNodeEvents", "AlterLogLevel"})
 """Those of LOG that brokers serve, too, and that are about the node that is asked."""
 
 
+class Watched(NamedTuple):
+    """What it takes to be shown changes of a kind of entity; ``resource``: by the entity's key."""
+
+    operation: AclOperation
+    resource: Callable[[str], Resource] = lambda _: CLUSTER
+    of: str = "CLUSTER"
+
+
+def _config_of(key: str) -> Resource:
+    """The resource of topic:orders:retention.ms, or of topic:orders."""
+    type_, _, rest = key.partition(":")
+    name = rest.rpartition(":")[0] or rest
+    if type_ == "topic":
+        return topic(name)
+    return Resource(AclResourceType.GROUP, name) if type_ == "group" else CLUSTER
+
+
+_WATCHED_OF_CLUSTER = Watched(AclOperation.DESCRIBE)
+WATCH: Mapping[str, Watched] = {
+    "topic": Watched(AclOperation.DESCRIBE, topic, "TOPIC"),
+    "partition": Watched(
+        AclOperation.DESCRIBE, lambda key: topic(key.rpartition("-")[0]), "its TOPIC"
+    ),
+    "config": Watched(AclOperation.DESCRIBE_CONFIGS, _config_of, "TOPIC, GROUP or CLUSTER"),
+    "hostname": Watched(AclOperation.DESCRIBE, hostname, "HOSTNAME"),
+    "export_cursor": Watched(AclOperation.DESCRIBE, export_cursor, "EXPORT_CURSOR"),
+    "broker": _WATCHED_OF_CLUSTER,
+    "feature": _WATCHED_OF_CLUSTER,
+    "acl": _WATCHED_OF_CLUSTER,
+    "voters": _WATCHED_OF_CLUSTER,
+    "leader": _WATCHED_OF_CLUSTER,
+    "client": _WATCHED_OF_CLUSTER,
+    "client_result": _WATCHED_OF_CLUSTER,
+    "progress": _WATCHED_OF_CLUSTER,
+    "applied": _WATCHED_OF_CLUSTER,
+}
+"""Kind of entity -> what a watcher needs to be shown it."""
+
+
 class UnlistedError(Exception):
     """A kind of request has no row: nothing is served until it has one."""
 
@@ -215,3 +255,7 @@ def check_rows() -> None:
             raise UnlistedError(
                 f"no row of raftlog/security/permissions.py says who may send {sorted(unlisted)}"
             )
+    if unlisted := PLURAL.keys() - WATCH.keys():
+        raise UnlistedError(
+            f"no row of raftlog/security/permissions.py says who may watch {sorted(unlisted)}"
+        )

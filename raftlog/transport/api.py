@@ -26,6 +26,7 @@ __all__ = [
     "Acceptor",
     "Acceptors",
     "Conversation",
+    "CountedLink",
     "DialHandler",
     "Dialer",
     "Link",
@@ -51,6 +52,7 @@ class Conversation(Enum):
     CONTROLLER = "/raftlog.wire.controller.v1.Controller/Converse"
     OBSERVER = "/raftlog.wire.controller.v1.Controller/MetadataFetch"
     BROKER = "/raftlog.wire.broker.v1.Broker/Converse"
+    WATCH = "/raftlog.wire.broker.v1.Broker/Watch"
     REPLICA_FETCH = "/raftlog.wire.data.v1.Data/ReplicaFetch"
 
 
@@ -97,6 +99,14 @@ class Link(Protocol):
 
     def forbidden(self, what: str) -> None:
         """The peer sent what it may not: counted and logged, nothing else."""
+
+
+class CountedLink(Link, Protocol):
+    """A link that says how much of it is under way."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of what was sent here and has not left: who has much more to send waits."""
 
 
 class LinkHandler(Protocol):

@@ -41,6 +41,11 @@ class BaseLink(ABC):
         """Why it is closed; None while it is open."""
         return self._reason
 
+    @property
+    @abstractmethod
+    def unsent_bytes(self) -> int:
+        """Of what was sent here and has not left."""
+
     def attach(
         self, received: Callable[[Link, Sequence[Any]], None], closed: Callable[[Link, str], None]
     ) -> None:

@@ -50,7 +50,12 @@ class Bounds:
             per_address=limits.max_connections_per_address,
             per_principal=limits.max_connections_per_principal,
         )
-        self.streams = {pool: Shares(limits.max_streams) for pool in pools}
+        self.streams = {
+            pool: Shares(
+                limits.max_watch_streams if pool == Conversation.WATCH.name else limits.max_streams
+            )
+            for pool in pools
+        }
 
     @contextmanager
     def connection(self, peer: str, identity: PeerIdentity) -> Iterator[ApiError | None]:

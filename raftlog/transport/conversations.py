@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
@@ -329,6 +329,24 @@ class ResponsesWire(RepeatedWire):
         return super().encode(message, max_bytes)
 
 
+class Encoded(NamedTuple):
+    """A message whose bytes are at hand already: one encoding for all who get it."""
+
+    data: bytes
+
+
+class WatchWire(SingleWire):
+    """Responses of watches: most of them are sent to many."""
+
+    def __init__(self) -> None:
+        super().__init__(broker_pb2.WatchResponse)
+
+    def encode(self, message: Any, max_bytes: int) -> bytes:
+        """See :class:`Wire`."""
+        # A broker cuts responses far below every bound.
+        return message.data if type(message) is Encoded else super().encode(message, max_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class ConversationWires:
     """Both directions of a conversation."""
@@ -357,6 +375,7 @@ WIRES: dict[Conversation, ConversationWires] = {
         RepeatedWire(broker_pb2.BrokerRequest, broker_pb2.BrokerRequests),
         RepeatedWire(broker_pb2.BrokerResponse, broker_pb2.BrokerResponses),
     ),
+    Conversation.WATCH: ConversationWires(SingleWire(broker_pb2.WatchRequest), WatchWire()),
     Conversation.REPLICA_FETCH: ConversationWires(
         SingleWire(data_pb2.ReplicaFetchRequest), SingleWire(data_pb2.ReplicaFetchResponse)
     ),

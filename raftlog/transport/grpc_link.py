@@ -62,6 +62,8 @@ class GrpcLink(BaseLink):
         self._complaints = bounds.complaints
         self._budget = bounds.send_budget
         self._turns = bounds.turns[conversation.name] if serves else None
+        self._asked_once = serves and conversation is Conversation.WATCH
+        """The client has said all with its first message, and may end its side then."""
         self._slice_items = ITEMS_A_SLICE.get(conversation.name, 1)
         request_max_bytes = limits.request_max_bytes(conversation.name)
         self._send_max_bytes = limits.max_message_bytes if serves else request_max_bytes
@@ -105,6 +107,11 @@ class GrpcLink(BaseLink):
             self._wake = None
             wake.set_result(None)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Of what is pending, and of what is being written."""
+        return self._unsent_bytes
+
     def cut(self, reason: str) -> None:
         """Close a link whose peer does not read."""
         self.refuse(self._bounds.throttled(Complaint.SLOW_READER, self.peer, reason))
@@ -139,7 +146,8 @@ class GrpcLink(BaseLink):
             while True:
                 data = await read()
                 if data is grpc.aio.EOF:
-                    self.close(PEER_ENDED)
+                    if not self._asked_once:
+                        self.close(PEER_ENDED)
                     return
                 if len(data) > self._receive_max_bytes:
                     detail = f"a message of {len(data)} bytes; {self._receive_max_bytes} are taken"

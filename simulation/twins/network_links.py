@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from raftlog.config_writes.messages import ConfigReplies
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
+from raftlog.transport.api import Conversation
 from raftlog.transport.base_link import PEER_ENDED, BaseLink
 from raftlog.transport.conversations import WIRES, Wire
 
 if TYPE_CHECKING:
     import asyncio
 
-    from raftlog.transport.api import Conversation
     from simulation.twins.network import SimNetwork
 
 
@@ -88,6 +88,11 @@ class SimLink(BaseLink):
         self._pending.append(message)
 
     @property
+    def unsent_bytes(self) -> int:
+        """Of what is on its way or held."""
+        return self.flow.backlog_bytes + sum(message.ByteSize() for message in self._pending)
+
+    @property
     def _other_host(self) -> str:
         client, server = self.connection.ends
         return (server if self is client else client).site.host
@@ -148,12 +153,15 @@ class Flow:
         self._rng = rng
         self._last_arrival = 0.0
         self._held: deque[tuple[Callable[..., None], Any]] = deque()
-        self.backlog = 0
-        """Messages on their way or held."""
+        self.backlog = self.backlog_bytes = 0
+        """Messages on their way or held; bytes of those that somebody counts."""
+        self._counts_bytes = connection.conversation is Conversation.WATCH
 
     def push(self, messages: list[Any]) -> None:
         """Send an envelope."""
         self.backlog += len(messages)
+        if self._counts_bytes:
+            self.backlog_bytes += sum(message.ByteSize() for message in messages)
         faults = self._network.faults
         if faults is None:
             self._travel(self._deliver, messages)
@@ -172,6 +180,8 @@ class Flow:
             again = faults.repeated(self._rng, *hosts, self._connection.conversation, messages)
             if again:
                 self.backlog += len(again)
+                if self._counts_bytes:
+                    self.backlog_bytes += sum(message.ByteSize() for message in again)
                 self._travel(
                     self._deliver, [type(one).FromString(one.SerializeToString()) for one in again]
                 )
@@ -236,6 +246,8 @@ class Flow:
 
     def _deliver(self, messages: list[Any]) -> None:
         self.backlog -= len(messages)
+        if self._counts_bytes:
+            self.backlog_bytes -= sum(message.ByteSize() for message in messages)
         if not self._muted:
             self._target.arrive(messages)
 

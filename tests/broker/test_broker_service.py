@@ -631,7 +631,9 @@ def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_i
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
         images: Any = Images()
-        parts = (broker._follower, broker._registration_client, broker.requests)
+        parts = (
+            broker._follower, broker._registration_client, broker.requests, broker.watches
+        )  # fmt: skip
         broker._news.connect(*parts, images)
         cluster.quorum.commit(rec.NoOpRecord())
         last = cluster.quorum.log.last

@@ -1,0 +1,270 @@
+"""The watches of clients: the shell of ``broker.watch``.
+
+A response is given to a link only while the link has room, so what waits for a slow reader is one
+bound, not what changes meanwhile. Work is done in turns, between which everybody else is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from broker.metadata.view import View
+from broker.settings import WatchSettings
+from broker.watch.hub import Told, WatchHub
+from broker.watch.progress import LEAST_MS
+from broker.watch.responses import ending
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits.checking import check as check_limits
+from raftlog.metadata.image import Image
+from raftlog.metadata.selectors import entity_of, parse_selectors
+from raftlog.resource_limits import RETRY_AFTER_MS, TURN_MAX_S
+from raftlog.security.authorization import Asker, refusal
+from raftlog.security.client_rules import ClientRules
+from raftlog.security.permissions import WATCH
+from raftlog.shares import Shares
+from raftlog.transport.api import Link, LinkClosedError
+from raftlog.transport.conversations import Encoded
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.1
+"""How often it is looked at whether watchers wait for progress, and whether this broker is
+fenced.
+"""
+LINGER_S = 5.0
+"""A link whose watch has ended is closed after this, if its client has not closed it."""
+_SHUTTING_DOWN = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")
+
+
+class Watches:
+    """All watches of one broker. ``why_fenced``: why nothing is served now, empty if it is."""
+
+    def __init__(
+        self,
+        view: View,
+        settings: WatchSettings,
+        *,
+        cluster_id: str,
+        why_fenced: Callable[[], str],
+        stopwatch: Callable[[], float] | None = None,
+        client_rules: ClientRules | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._view, self._settings, self._cluster_id = view, settings, cluster_id
+        self._why_fenced, self._rules = why_fenced, client_rules
+        self._stopwatch = stopwatch or self._loop.time
+        self.hub = WatchHub(
+            history_max_bytes=settings.watch_history_max_bytes,
+            generation=lambda: view.generation,
+            image_of=self._image_of,
+            permits=self._permits,
+            has_room=lambda link: link.unsent_bytes < settings.watch_max_unsent_bytes,
+        )
+        view.onlooker = self.hub
+        self._shares = Shares(settings.watch_max_watchers)
+        self._links: dict[Link, bool] = {}
+        """Those that are open, and whether they have asked."""
+        self._turn_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    # --- links -----------------------------------------------------------------------------------
+
+    def accept(self, link: Link) -> Watches:
+        """A client's link: this object handles them all."""
+        self._links[link] = False
+        return self
+
+    def received(self, link: Link, messages: Sequence[pb.WatchRequest]) -> None:
+        """The one request of a link."""
+        for request in messages:
+            try:
+                self._begin(link, request)
+            except ApiError as error:
+                self.hub.forget(link)
+                self._give(Told(link, ending(error), ends=True))
+        self._go_on()
+
+    def closed(self, link: Link, reason: str) -> None:
+        """The client is gone."""
+        if self._links.pop(link, False):
+            self._shares.give_back(link.peer)
+        self.hub.forget(link)
+
+    def close(self) -> None:
+        """Take nothing more; all watches are told so."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._give_all(self.hub.end_all(_SHUTTING_DOWN))
+
+    # --- what becomes of the view ----------------------------------------------------------------
+
+    def moved(self) -> None:
+        """The view shows more, or LAO was received."""
+        # Without a LAO of its own nothing above the tip is needed.
+        image = self._view.repeatable
+        self.hub.moved(self._view.applied if image is None else image.offset)
+        if len(self.hub):
+            self._go_on()
+
+    def generation_changed(self) -> None:
+        """The log was replaced, and the view emptied."""
+        message = f"the log was replaced by generation {self._view.generation}"
+        error = ApiError(ErrorCode.INCONSISTENT_GENERATION, message, field="since.generation")
+        self._give_all(self.hub.end_all(error))
+
+    # --- beginning -------------------------------------------------------------------------------
+
+    def _begin(self, link: Link, request: pb.WatchRequest) -> None:
+        if self._closing:
+            raise _SHUTTING_DOWN
+        if self._links.get(link, True):
+            message = "a watch has one request; make another call for another watch"
+            raise ApiError(ErrorCode.INVALID_REQUEST, message)
+        if request.cluster_id and request.cluster_id != self._cluster_id:
+            message = f"this is cluster {self._cluster_id!r}, not {request.cluster_id[:80]!r}"
+            raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
+        check_limits(request)
+        _check(request)
+        selection = parse_selectors(request.selectors)
+        asker = None if self._rules is None else self._rules.asker_of(link)
+        if asker is not None:
+            self._check_rights(asker, request.selectors)
+        if why := self._why_fenced():
+            raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
+        since = request.since if request.HasField("since") else None
+        if since is not None:
+            self._check_generation(since)
+        if not self._shares.take(link.peer):
+            message = (
+                f"{self._shares.total} of {self._settings.watch_max_watchers} watches are open,"
+                f" {self._shares.held(link.peer)} of them on this connection"
+            )
+            raise ApiError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS
+            )
+        self._links[link] = True
+        self.hub.watch(
+            link,
+            selection,
+            mode=request.mode,
+            asker=asker,
+            since=since,
+            initial=request.initial,
+            progress_ms=request.progress_interval_ms or self._settings.watch_progress_interval_ms,
+            now=self._loop.time(),
+        )
+
+    def _check_generation(self, since: pb.WatchToken) -> None:
+        generation = self._view.generation
+        if since.generation > generation:
+            # It was restored, and this broker has not heard of it yet.
+            message = f"this broker knows generation {generation} of the log so far"
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, message, field="since.generation")
+        if since.generation < generation:
+            message = (
+                f"the token is of generation {since.generation} of the log, this broker has"
+                f" {generation}: the log was restored, what was seen before may be gone"
+            )
+            raise ApiError(ErrorCode.INCONSISTENT_GENERATION, message, field="since.generation")
+
+    # --- rights ----------------------------------------------------------------------------------
+
+    def _check_rights(self, asker: Asker, selectors: Sequence[str]) -> None:
+        """Refuse who names what it may not see; from a wider choice that is left out."""
+        for index, selector in enumerate(selectors):
+            kind, key = entity_of(selector)
+            row = WATCH.get(kind)
+            if row is None or (not key and row.of != "CLUSTER"):
+                continue
+            if not self._permits(asker, kind, key):
+                field = f"selectors[{index}]"
+                raise refusal(asker.caller, row.operation, row.resource(key), field)
+
+    def _permits(self, asker: Asker, kind: str, key: str) -> bool:
+        """By the newest image, whichever is shown: see ``broker.service.access``."""
+        assert self._rules is not None
+        row = WATCH[kind]
+        return self._rules.authorization.allows(
+            asker, row.operation, row.resource(key), self._view.tip
+        )
+
+    # --- turns -----------------------------------------------------------------------------------
+
+    def _image_of(self, mode: int) -> Image | None:
+        return self._view.tip if mode == pb.LATEST else self._view.repeatable
+
+    def _go_on(self) -> None:
+        """Do what is due, soon: whoever calls this has more important things to do now."""
+        if not self._turn_due and not self._closing:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+        if self._timer is None and not self._closing:
+            self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        if self._closing:
+            return
+        begun, now = self._stopwatch(), self._loop.time()
+        while (told := self.hub.work(now)) is not None:
+            self._give_all(told)
+            took_s = self._stopwatch() - begun
+            if took_s >= TURN_MAX_S:
+                # As long for everybody else.
+                self._turn_due = True
+                self._loop.call_later(took_s, self._turn)
+                return
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not len(self.hub):
+            return
+        if why := self._why_fenced():
+            error = ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
+            self._give_all(self.hub.end_all(error))
+        else:
+            # Somebody may have read by now.
+            self.moved()
+
+    def _give_all(self, told: Sequence[Told]) -> None:
+        for one in told:
+            self._give(one)
+
+    def _give(self, told: Told) -> None:
+        link: Any = told.handle
+        try:
+            link.send(Encoded(told.data))
+        except LinkClosedError:
+            self.hub.forget(link)
+            return
+        if told.ends:
+            # The client closes when it has read that; who does not is closed.
+            self._loop.call_later(LINGER_S, _close, link)
+
+
+def _check(request: pb.WatchRequest) -> None:
+    if request.mode not in (pb.REPEATABLE, pb.LATEST):
+        message = "a watch is REPEATABLE or LATEST"
+        raise ApiError(ErrorCode.INVALID_REQUEST, message, field="mode")
+    if request.initial and request.HasField("since"):
+        message = "a watch begins with what there is, or goes on from a token: not both"
+        raise ApiError(ErrorCode.INVALID_REQUEST, message, field="initial")
+    if request.since.offset < -1 or request.since.part < 0:
+        message = "no token has a negative offset but -1, or a negative part"
+        raise ApiError(ErrorCode.INVALID_REQUEST, message, field="since")
+    if request.progress_interval_ms and request.progress_interval_ms < LEAST_MS:
+        message = f"at least {LEAST_MS} ms"
+        raise ApiError(ErrorCode.INVALID_REQUEST, message, field="progress_interval_ms")
+
+
+def _close(link: Link) -> None:
+    with suppress(LinkClosedError):
+        link.close("the watch has ended")

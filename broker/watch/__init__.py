@@ -1,0 +1,1 @@
+"""Watches of the metadata: a state machine without I/O; ``broker.service.watches`` is its shell."""

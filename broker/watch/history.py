@@ -1,0 +1,176 @@
+"""The changes that a broker keeps, so that a watch can go on where it was at another one. Pure.
+
+Chunks come in order, as they are applied, and are kept as they are. What they changed is found out
+when a watcher first wants it: a broker without watchers spends nothing. To find it out takes an
+image below the chunk: that of some chunks is kept, and the chunks behind it are folded with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from broker.watch.responses import change_field
+from raftlog import batch
+from raftlog.metadata.changes import ChangeRecorder
+from raftlog.metadata.ordered_changes import Change, Position, ordered_changes
+from raftlog.metadata.image import Image
+from raftlog.metadata.selectors import path_of
+
+IMAGE_EVERY_CHUNKS = 64
+IMAGE_EVERY_BYTES = 256 << 10
+"""An image is kept for so many chunks, or so many bytes of them."""
+_IMAGE_BYTES, _IMAGE_FACTOR = 4096, 8
+"""What an image costs beyond the next one that is kept: an estimate, on the high side."""
+_CHUNK_BYTES = 300
+_CHANGE_BYTES, _CHANGE_FACTOR = 900, 2
+"""What a change costs in memory beside the bytes that it has in the log: an estimate, too."""
+
+
+class Kept:
+    """One change, with what every watcher needs of it."""
+
+    __slots__ = ("_field", "change", "path")
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        value = change.after if change.after is not None else change.before
+        self.path = path_of(change.kind, change.key, value)
+        self._field = b""
+
+    @property
+    def field(self) -> bytes:
+        """As a field of a response; made once."""
+        if not self._field:
+            self._field = change_field(self.change, self.path)
+        return self._field
+
+
+class _Entry:
+    """A chunk, or what it changed."""
+
+    __slots__ = ("before", "bytes", "changes", "chunk", "epoch", "keeps_image", "last_offset")
+
+    def __init__(self, last_offset: int, epoch: int, chunk: bytes, before: Image) -> None:
+        self.last_offset, self.epoch = last_offset, epoch
+        self.chunk = chunk
+        self.before: Image | None = before
+        self.keeps_image = False
+        """Those behind it need its image."""
+        self.changes: list[Kept] | None = None
+        self.bytes = len(chunk) + _CHUNK_BYTES
+
+
+class History:
+    """All changes behind ``start``, within about ``max_bytes`` of memory."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._image_every_bytes = min(IMAGE_EVERY_BYTES, max_bytes // 16)
+        self.start = -1
+        """An offset: what was changed behind it is here."""
+        self.start_epoch = 0
+        self.bytes = 0
+        self._entries: list[_Entry] = []
+        self._chunks_since_image = self._bytes_since_image = 0
+
+    @property
+    def middle(self) -> int:
+        """An offset in the middle of what is kept: a watcher that has heard of nothing behind it
+        should, before it is dropped.
+        """
+        entries = self._entries
+        return entries[len(entries) // 2].last_offset if entries else self.start
+
+    def clear(self, image: Image) -> None:
+        """Begin anew, behind an image."""
+        self.start, self.start_epoch, self.bytes = image.offset, image.epoch, 0
+        self._entries = []
+        self._chunks_since_image = self._bytes_since_image = 0
+
+    def add(self, before: Image, chunk: bytes, *, wanted: bool) -> None:
+        """Take a chunk that was applied. ``wanted``: somebody will ask for its changes soon."""
+        *_, last = batch.headers(chunk, verify=False)
+        entry = _Entry(last.last_offset, last.epoch, chunk, before)
+        self._chunks_since_image += 1
+        self._bytes_since_image += len(chunk)
+        if (
+            not self._entries
+            or self._chunks_since_image > IMAGE_EVERY_CHUNKS
+            or self._bytes_since_image > self._image_every_bytes
+        ):
+            entry.keeps_image = True
+            entry.bytes += _IMAGE_BYTES + _IMAGE_FACTOR * self._bytes_since_image
+            self._chunks_since_image = self._bytes_since_image = 0
+        elif not wanted:
+            entry.before = None
+        self._entries.append(entry)
+        self.bytes += entry.bytes
+
+    def trim(self, floor: int) -> None:
+        """Drop the oldest until the bound is kept; nothing above ``floor``.
+
+        What is left begins with an image.
+        """
+        entries = self._entries
+        count = dropped = end = freed = 0
+        while self.bytes - freed > self._max_bytes and count < len(entries):
+            if entries[count].last_offset > floor:
+                break
+            freed += entries[count].bytes
+            count += 1
+            follows = entries[count] if count < len(entries) else None
+            if follows is None or follows.keeps_image:
+                dropped, end = count, freed
+        if dropped:
+            self.start = entries[dropped - 1].last_offset
+            self.start_epoch = entries[dropped - 1].epoch
+            self.bytes -= end
+            del entries[:dropped]
+
+    def after(self, position: Position, until: int) -> Iterator[Kept]:
+        """The changes behind a position, which is not below ``start``, up to an offset
+        (inclusive), in order.
+        """
+        # A part of the record at the position's offset may lie behind it.
+        index = bisect_right(self._entries, position.offset - 1, key=_last_offset)
+        while index < len(self._entries):
+            changes = self._changes(index)
+            if changes and changes[-1].change.position > position:
+                for kept in changes:
+                    if kept.change.position.offset > until:
+                        return
+                    if kept.change.position > position:
+                        yield kept
+            if self._entries[index].last_offset >= until:
+                return
+            index += 1
+
+    def _changes(self, index: int) -> list[Kept]:
+        """What a chunk changed, found out with that of those before it that were folded for it."""
+        found = self._entries[index].changes
+        if found is not None:
+            return found
+        first = index
+        while (before := self._entries[first].before) is None:
+            first -= 1
+        draft = ChangeRecorder(before)
+        for entry in self._entries[first : index + 1]:
+            changes = [Kept(change) for change in ordered_changes(draft, entry.chunk)]
+            if entry.changes is None:
+                self._know(entry, changes)
+        known = self._entries[index].changes
+        assert known is not None
+        return known
+
+    def _know(self, entry: _Entry, changes: list[Kept]) -> None:
+        entry.changes = changes
+        if not entry.keeps_image:
+            entry.before = None
+        cost = _CHANGE_BYTES * len(changes) + _CHANGE_FACTOR * len(entry.chunk)
+        entry.bytes += cost
+        self.bytes += cost
+
+
+def _last_offset(entry: _Entry) -> int:
+    return entry.last_offset

@@ -1,0 +1,497 @@
+"""Who watches what on one broker, and what each is to be told next. Pure.
+
+Watchers that want the same, at the same level, with the same rights, are a *group*: what a change
+means is worked out once for a group, and its members get the same bytes. A level (at LAO, or at the
+tip) has a *head*, the position up to which the groups have been told. A member that stands at the
+head is *live*: a change costs only the groups that it concerns (``index.py``), and an idle watcher
+nothing.
+
+Whoever does not stand there catches up by itself from the history, with a position of its own: who
+has just come, who was sent more than it reads, and who has seen more elsewhere than is known here.
+Nothing is queued for it, so a slow watcher holds no memory; when what it needs has left the history
+it is told so, and ends.
+
+``work`` does one bounded piece at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from broker.watch.history import History, Kept
+from broker.watch.index import SelectorIndex
+from broker.watch.listing import Listed, listing
+from broker.watch.progress import ProgressClock
+from broker.watch.responses import ending, initial_field, position_of, response, token
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.ordered_changes import Position
+from raftlog.metadata.image import Image
+from raftlog.metadata.selectors import Selection
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+
+STEP_CHANGES = 256
+"""Changes that one piece of work looks at."""
+STEP_SENDS = 64
+"""Watchers that one piece of work tells something."""
+RESPONSE_BYTES = 256 << 10
+"""A response takes no further change beyond this."""
+
+Handle = Any
+"""The shell's name of a watcher."""
+
+
+class Told(NamedTuple):
+    """A response for a watcher. ``ends``: it is the last one, and the watcher is forgotten."""
+
+    handle: Handle
+    data: bytes
+    ends: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Watchers that want the same.
+
+    ``mode``: REPEATABLE or LATEST. ``asker``: whose rights count, None: everybody's are the same.
+    """
+
+    mode: int
+    selection: Selection
+    asker: Any
+    live: dict[Watcher, None] = field(default_factory=dict)
+    members: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Watcher:
+    """One watch."""
+
+    handle: Handle
+    group: Group
+    position: Position | None
+    """What it has been told of, or what lies before that; None: it begins with the next image."""
+    listing: Iterator[Listed | None] | None = None
+    listed: Image | None = None
+    """The image of the initial list, while that goes on."""
+    initial: bool = False
+    started: bool = False
+    """It has been told where it begins."""
+    fell_behind: bool = False
+    """It has read too slowly to be live."""
+    epoch: int = 0
+    """Of its last token."""
+
+
+class _Delivery(NamedTuple):
+    """A response for the live members of a group: the changes behind ``after`` up to ``to``."""
+
+    group: Group
+    members: Iterator[Watcher]
+    data: bytes
+    changes: int
+    after: Position
+    to: Position
+    epoch: int
+
+
+class WatchHub:
+    """All watches of one broker.
+
+    ``image_of``: the newest image that a mode shows, None: unknown now. ``permits``: whether an
+    asker may see an entity, by its kind and key. ``has_room``: whether a handle takes more.
+    """
+
+    def __init__(
+        self,
+        *,
+        history_max_bytes: int,
+        generation: Callable[[], int],
+        image_of: Callable[[int], Image | None],
+        permits: Callable[[Any, str, str], bool],
+        has_room: Callable[[Handle], bool],
+    ) -> None:
+        self.history = History(history_max_bytes)
+        self._generation, self._image_of = generation, image_of
+        self._permits, self._has_room = permits, has_room
+        self._watchers: dict[Handle, Watcher] = {}
+        self._groups: dict[tuple[int, Selection, Any], Group] = {}
+        self._index: dict[int, SelectorIndex] = {
+            pb.REPEATABLE: SelectorIndex(),
+            pb.LATEST: SelectorIndex(),
+        }
+        self._heads: dict[int, Position] = {}
+        self._head_epochs: dict[int, int] = {}
+        self._live: dict[int, int] = {pb.REPEATABLE: 0, pb.LATEST: 0}
+        self._deliveries: deque[_Delivery] = deque()
+        self._behind: dict[Watcher, None] = {}
+        self._blocked: dict[Watcher, None] = {}
+        """Behind, and without anything to be told before something changes."""
+        self._clock = ProgressClock()
+        self._jobs = (self._deliver, self._advance, self._catch_up, self._progress)
+        self._next_job = 0
+        self.changes_told = 0
+        """For metrics: changes sent to watchers, each as often as it was sent."""
+
+    def __len__(self) -> int:
+        return len(self._watchers)
+
+    @property
+    def live(self) -> int:
+        """Watchers that stand at the head."""
+        return sum(self._live.values())
+
+    # --- what comes in ---------------------------------------------------------------------------
+
+    def applied(self, before: Image, chunk: bytes) -> None:
+        """The broker has applied a chunk behind an image."""
+        self.history.add(before, chunk, wanted=bool(self._watchers))
+
+    def replaced(self, image: Image) -> None:
+        """The broker goes on from another image: what lies between is not known."""
+        for delivery in self._deliveries:
+            self._set_back(delivery.group, delivery.after)
+        self._deliveries.clear()
+        for group in self._groups.values():
+            if group.live:
+                self._set_back(group, self._heads[group.mode])
+        self._heads.clear()
+        self.history.clear(image)
+
+    def moved(self, floor: int) -> None:
+        """Images may show more now. ``floor``: changes above it are still needed by somebody."""
+        self.history.trim(floor)
+        self._unblock()
+
+    def watch(
+        self,
+        handle: Handle,
+        selection: Selection,
+        *,
+        mode: int,
+        asker: Any,
+        since: pb.WatchToken | None,
+        initial: bool,
+        progress_ms: int,
+        now: float,
+    ) -> None:
+        """Begin a watch: ``work`` tells it where."""
+        key = (mode, selection, asker)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(mode, selection, asker)
+            self._index[mode].add(group)
+        group.members += 1
+        position = None if since is None else position_of(since)
+        epoch = 0 if since is None else since.epoch
+        watcher = Watcher(handle, group, position, initial=initial, epoch=epoch)
+        self._watchers[handle] = watcher
+        self._behind[watcher] = None
+        self._clock.add(watcher, progress_ms, now)
+
+    def forget(self, handle: Handle) -> None:
+        """A watcher is gone. Idempotent."""
+        watcher = self._watchers.pop(handle, None)
+        if watcher is None:
+            return
+        self._behind.pop(watcher, None)
+        self._blocked.pop(watcher, None)
+        self._clock.remove(watcher)
+        group = watcher.group
+        if watcher in group.live:
+            del group.live[watcher]
+            self._live[group.mode] -= 1
+        group.members -= 1
+        if not group.members:
+            self._index[group.mode].remove(group)
+            del self._groups[group.mode, group.selection, group.asker]
+
+    def end_all(self, error: ApiError) -> list[Told]:
+        """End all watches, each with the last token that it can go on from elsewhere."""
+        self._deliveries.clear()
+        return [self._end(watcher, error) for watcher in list(self._watchers.values())]
+
+    def end(self, handle: Handle, error: ApiError) -> list[Told]:
+        """End one."""
+        watcher = self._watchers.get(handle)
+        return [] if watcher is None else [self._end(watcher, error)]
+
+    # --- what goes out ---------------------------------------------------------------------------
+
+    def work(self, now: float) -> list[Told] | None:
+        """The next piece of work, and what came of it; None: there is none."""
+        for _ in self._jobs:
+            job = self._jobs[self._next_job]
+            self._next_job = (self._next_job + 1) % len(self._jobs)
+            told = job(now)
+            if told is not None:
+                return told
+        return None
+
+    def _token(self, epoch: int, position: Position) -> pb.WatchToken:
+        return token(self._generation(), epoch, position)
+
+    # --- those who are live ----------------------------------------------------------------------
+
+    def _advance(self, now: float) -> list[Told] | None:
+        """Work out what the next changes mean for the groups of a mode."""
+        if self._deliveries:
+            return None
+        for mode in self._heads:
+            image = self._image_of(mode)
+            if image is not None and Position(image.offset) > self._heads[mode]:
+                self._advance_to(mode, image)
+                return []
+        return None
+
+    def _advance_to(self, mode: int, image: Image) -> None:
+        head, until = self._heads[mode], Position(image.offset)
+        if not self._live[mode] or head < Position(self.history.start):
+            # Nobody is live; or what lies between is lost, and whoever was live has to be told.
+            if self._live[mode]:
+                for group in self._groups.values():
+                    if group.mode == mode:
+                        self._set_back(group, head)
+            self._heads[mode], self._head_epochs[mode] = until, image.epoch
+            self._unblock()
+            return
+        batch = _Batch(head)
+        to = until
+        epoch = image.epoch
+        for count, kept in enumerate(self.history.after(head, image.offset), 1):
+            for group in self._index[mode].groups(kept.path):
+                if group.live and self._may_see(group, kept):
+                    batch.add(group, kept)
+            if count >= STEP_CHANGES and kept.change.position < until:
+                to, epoch = kept.change.position, kept.change.epoch
+                break
+        self._heads[mode], self._head_epochs[mode] = to, epoch
+        for group, full, after in batch.full:
+            last = full[-1].change
+            self._put(group, full, after, last.position, last.epoch)
+        for group, (after, rest) in batch.open.items():
+            if rest:
+                self._put(group, rest, after, to, epoch)
+        self._unblock()
+
+    def _put(
+        self, group: Group, changes: list[Kept], after: Position, to: Position, epoch: int
+    ) -> None:
+        data = response(self._token(epoch, to), [one.field for one in changes])
+        members = iter(list(group.live))
+        self._deliveries.append(_Delivery(group, members, data, len(changes), after, to, epoch))
+
+    def _may_see(self, group: Group, kept: Kept) -> bool:
+        change = kept.change
+        return group.asker is None or self._permits(group.asker, change.kind, change.key)
+
+    def _deliver(self, now: float) -> list[Told] | None:
+        """Hand responses to the live members of a group."""
+        if not self._deliveries:
+            return None
+        delivery = self._deliveries[0]
+        told: list[Told] = []
+        for watcher in delivery.members:
+            position = watcher.position
+            # Who has come to the head since it was worked out has it already.
+            if watcher not in delivery.group.live or (
+                position is not None and position >= delivery.to
+            ):
+                continue
+            if not self._has_room(watcher.handle):
+                self._leave(watcher, delivery.after)
+                continue
+            watcher.position, watcher.epoch = delivery.to, delivery.epoch
+            self._clock.told(watcher, now)
+            self.changes_told += delivery.changes
+            told.append(Told(watcher.handle, delivery.data))
+            if len(told) >= STEP_SENDS:
+                return told
+        self._deliveries.popleft()
+        return told
+
+    def _leave(self, watcher: Watcher, position: Position) -> None:
+        """A live watcher goes on by itself, from a position."""
+        del watcher.group.live[watcher]
+        self._live[watcher.group.mode] -= 1
+        if watcher.position is None or watcher.position < position:
+            watcher.position = position
+        watcher.fell_behind = True
+        self._blocked[watcher] = None
+
+    def _set_back(self, group: Group, position: Position) -> None:
+        for watcher in list(group.live):
+            self._leave(watcher, position)
+            watcher.fell_behind = False
+
+    # --- those who catch up ----------------------------------------------------------------------
+
+    def _unblock(self) -> None:
+        if self._blocked:
+            self._behind.update(self._blocked)
+            self._blocked = {}
+
+    def _catch_up(self, now: float) -> list[Told] | None:
+        """Let the one who has waited longest do its next step."""
+        if not self._behind:
+            return None
+        watcher = next(iter(self._behind))
+        del self._behind[watcher]
+        told = self._step(watcher)
+        for _ in told:
+            self._clock.told(watcher, now)
+        return told
+
+    def _step(self, watcher: Watcher) -> list[Told]:
+        """One step of a watcher that was taken from those behind; it puts it where it belongs."""
+        image, start = self._image_of(watcher.group.mode), self.history.start
+        if image is None:
+            self._blocked[watcher] = None
+            return []
+        known = watcher.position
+        if watcher.listed is not None:
+            known = Position(watcher.listed.offset)
+        if known is not None and known < Position(start):
+            return [self._end(watcher, self._compacted(watcher, known), self._oldest())]
+        if not self._has_room(watcher.handle):
+            self._blocked[watcher] = None
+            return []
+        if watcher.position is None:
+            if watcher.initial:
+                return self._list(watcher, image)
+            watcher.position = Position(image.offset)
+        if watcher.position.offset > image.offset:
+            # It has seen more elsewhere.
+            self._blocked[watcher] = None
+            return [] if watcher.started else [self._tell(watcher, [])]
+        found, watcher.position, watcher.epoch = self._scan(watcher, watcher.position, image)
+        self._settle(watcher, image)
+        return [self._tell(watcher, found)] if found or not watcher.started else []
+
+    def _tell(self, watcher: Watcher, changes: list[bytes]) -> Told:
+        """The changes up to where a watcher stands."""
+        assert watcher.position is not None
+        watcher.started = True
+        self.changes_told += len(changes)
+        at = self._token(watcher.epoch, watcher.position)
+        return Told(watcher.handle, response(at, changes))
+
+    def _scan(
+        self, watcher: Watcher, position: Position, image: Image
+    ) -> tuple[list[bytes], Position, int]:
+        """The next changes for a watcher, how far that goes, and the epoch there."""
+        group = watcher.group
+        found: list[bytes] = []
+        size = 0
+        for count, kept in enumerate(self.history.after(position, image.offset), 1):
+            if group.selection.matches(kept.path) and self._may_see(group, kept):
+                found.append(kept.field)
+                size += len(kept.field)
+            if count >= STEP_CHANGES or size >= RESPONSE_BYTES:
+                return found, kept.change.position, kept.change.epoch
+        return found, Position(image.offset), image.epoch
+
+    def _settle(self, watcher: Watcher, image: Image) -> None:
+        """Where a watcher belongs by its position: with the live ones if it stands at the head."""
+        mode, position = watcher.group.mode, watcher.position
+        assert position is not None
+        if position < Position(image.offset):
+            self._behind[watcher] = None
+            return
+        if not self._live[mode]:
+            self._heads[mode], self._head_epochs[mode] = position, watcher.epoch
+        if self._heads[mode] != position:
+            # The head comes, in the next piece of work, or has passed.
+            target = self._behind if self._heads[mode] > position else self._blocked
+            target[watcher] = None
+            return
+        watcher.group.live[watcher] = None
+        watcher.fell_behind = False
+        self._live[mode] += 1
+
+    def _list(self, watcher: Watcher, image: Image) -> list[Told]:
+        """The next part of the initial list."""
+        if watcher.listing is None:
+            watcher.listed = image
+            watcher.listing = listing(image, watcher.group.selection)
+        listed, group = watcher.listed, watcher.group
+        assert listed is not None
+        fields: list[bytes] = []
+        size = 0
+        self._behind[watcher] = None
+        for looked, entity in enumerate(watcher.listing, 1):
+            if entity is not None and (
+                group.asker is None or self._permits(group.asker, entity.kind, entity.key)
+            ):
+                fields.append(initial_field(*entity, listed))
+                size += len(fields[-1])
+            if entity is None or looked >= STEP_CHANGES or size >= RESPONSE_BYTES:
+                self.changes_told += len(fields)
+                return [Told(watcher.handle, response(None, fields))] if fields else []
+        watcher.position, watcher.epoch = Position(listed.offset), listed.epoch
+        watcher.listing = watcher.listed = None
+        return [self._tell(watcher, fields)]
+
+    # --- what is said otherwise ------------------------------------------------------------------
+
+    def _progress(self, now: float) -> list[Told] | None:
+        """Tell one who has heard nothing for a while how far it has come."""
+        if self._deliveries:
+            return None
+        watcher = self._clock.due(now, self.history.middle)
+        if watcher is None:
+            return None
+        self._clock.told(watcher, now)
+        mode = watcher.group.mode
+        if watcher in watcher.group.live:
+            watcher.position, watcher.epoch = self._heads[mode], self._head_epochs[mode]
+        position = watcher.position
+        if position is None or not watcher.started or not self._has_room(watcher.handle):
+            return []
+        at = self._token(watcher.epoch, position)
+        return [Told(watcher.handle, self._clock.bytes_of(at))]
+
+    def _compacted(self, watcher: Watcher, position: Position) -> ApiError:
+        message = (
+            f"offset {position.offset} was compacted: this broker keeps the changes behind offset"
+            f" {self.history.start}"
+        )
+        if watcher.fell_behind or watcher.listed is not None:
+            message += ", and this watcher has not read fast enough"
+        return ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, message, field="since.offset")
+
+    def _oldest(self) -> pb.WatchToken:
+        """What a watcher can go on from that has come too late."""
+        return self._token(self.history.start_epoch, Position(self.history.start))
+
+    def _end(self, watcher: Watcher, error: ApiError, oldest: pb.WatchToken | None = None) -> Told:
+        """Forget a watcher; what to tell it."""
+        self.forget(watcher.handle)
+        at = None
+        if watcher.started and watcher.position is not None:
+            at = self._token(watcher.epoch, watcher.position)
+        return Told(watcher.handle, ending(error, at, oldest), ends=True)
+
+
+class _Batch:
+    """What the changes of one step are for each group, cut into responses."""
+
+    def __init__(self, head: Position) -> None:
+        self._head = head
+        self.open: dict[Group, tuple[Position, list[Kept]]] = {}
+        """Behind which position, and what."""
+        self.full: list[tuple[Group, list[Kept], Position]] = []
+        self._sizes: dict[Group, int] = {}
+
+    def add(self, group: Group, kept: Kept) -> None:
+        """A change for a group."""
+        after, changes = self.open.setdefault(group, (self._head, []))
+        changes.append(kept)
+        size = self._sizes.get(group, 0) + len(kept.field)
+        if size >= RESPONSE_BYTES:
+            self.full.append((group, changes, after))
+            self.open[group] = (kept.change.position, [])
+            size = 0
+        self._sizes[group] = size

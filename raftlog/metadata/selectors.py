@@ -1,0 +1,166 @@
+"""Selectors: which changes a watcher wants, as paths of entities.
+
+Every entity has one path: its kind in the plural, and its key in segments
+(``configs/topic/orders/retention.ms``, ``topics/orders``, ``partitions/orders/0``, ``brokers/5``).
+A selector is
+
+* a path: that entity, and all below it (``configs/topic/orders``: every key of the topic);
+* the beginning of paths, with a star or a slash at its end (``topics/ord*``);
+* a kind (``brokers``);
+* nothing or a star: everything but the log's own book-keeping, which has to be named.
+
+A slash or a percent sign within a name is percent-encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entity_words import RESOURCE_TYPES
+
+KINDS = {
+    "configs": "config",
+    "topics": "topic",
+    "partitions": "partition",
+    "brokers": "broker",
+    "features": "feature",
+    "hostnames": "hostname",
+    "export_cursors": "export_cursor",
+    "acls": "acl",
+    "voters": "voters",
+    "leader": "leader",
+    "clients": "client",
+    "client_results": "client_result",
+    "progress": "progress",
+    "applied": "applied",
+}
+"""The first segment of a path -> the kind of entity."""
+PLURAL = {kind: plural for plural, kind in KINDS.items()}
+BOOK_KEEPING = frozenset({"clients", "client_results", "progress", "applied"})
+"""What changes without anybody having changed anything: shown only to who names it."""
+EVERYTHING = "*"
+_NAMED_LIKE = {
+    "config": "configs",
+    "kvs": "kv",
+    **PLURAL,
+}
+
+
+class Selection(NamedTuple):
+    """What one watcher wants: the entities with a path in ``exact``, and those whose path begins
+    with one of ``prefixes``.
+    """
+
+    exact: frozenset[str]
+    prefixes: tuple[str, ...]
+    """Sorted, none of them twice."""
+
+    def matches(self, path: str) -> bool:
+        """Whether a change of the entity at this path is wanted."""
+        return path in self.exact or path.startswith(self.prefixes)
+
+
+def path_of(kind: str, key: str, value: Any) -> str:
+    """The path of an entity. ``key``: as ``raftlog.metadata.changes`` says it; ``value``: as it is
+    or was.
+    """
+    if kind == "config":
+        type_, _, rest = key.partition(":")
+        # No config key has a colon; names of groups may.
+        name, _, config = rest.rpartition(":")
+        return f"configs/{type_}/{quoted(name)}/{config}"
+    if kind == "partition":
+        topic, _, index = key.rpartition("-")
+        return f"partitions/{topic}/{index}"
+    if kind == "client_result":
+        return f"client_results/{key.replace('-', '/')}"
+    plural = PLURAL[kind]
+    return f"{plural}/{quoted(key)}" if key else plural
+
+
+def entity_of(selector: str) -> tuple[str, str]:
+    """(kind, key) of what a selector that was parsed names alone, for the rights on it; the key is
+    empty if it names many, or what has no key.
+
+    Below a topic's configs or partitions it is the topic that counts.
+    """
+    plural, _, rest = selector.partition("/")
+    kind = KINDS.get(plural, "")
+    if not rest or rest.endswith(("/", EVERYTHING)):
+        return kind, ""
+    segments = [unquoted(segment) for segment in rest.split("/")]
+    if kind == "config":
+        return kind, ":".join(segments) if len(segments) > 1 else ""
+    if kind == "partition":
+        return kind, f"{segments[0]}-"
+    return kind, segments[0]
+
+
+def quoted(name: str) -> str:
+    """A name as one segment of a path."""
+    if "/" in name or "%" in name:
+        return name.replace("%", "%25").replace("/", "%2F")
+    return name
+
+
+def unquoted(segment: str) -> str:
+    """The name of a segment."""
+    return segment.replace("%2F", "/").replace("%25", "%") if "%" in segment else segment
+
+
+def parse_selectors(texts: Iterable[str], field: str = "selectors") -> Selection:
+    """What the selectors say together; none: everything. Raises ApiError INVALID_REQUEST."""
+    exact: set[str] = set()
+    prefixes: set[str] = set()
+    for index, text in enumerate(texts):
+        _add(text, exact, prefixes, f"{field}[{index}]")
+    if not exact and not prefixes:
+        _add(EVERYTHING, exact, prefixes, field)
+    # A prefix below another one adds nothing.
+    least: list[str] = []
+    for prefix in sorted(prefixes):
+        if not least or not prefix.startswith(least[-1]):
+            least.append(prefix)
+    kept = tuple(least)
+    return Selection(frozenset(path for path in exact if not path.startswith(kept)), kept)
+
+
+def _add(text: str, exact: set[str], prefixes: set[str], field: str) -> None:
+    if text in ("", EVERYTHING):
+        for plural in KINDS:
+            if plural not in BOOK_KEEPING:
+                exact.add(plural)
+                prefixes.add(f"{plural}/")
+        return
+    plural, slash, rest = text.partition("/")
+    if plural not in KINDS:
+        raise ApiError(ErrorCode.INVALID_REQUEST, _unknown(plural, text), field=field)
+    if not slash or rest in ("", EVERYTHING):
+        exact.add(plural)
+        prefixes.add(f"{plural}/")
+    elif text.endswith(EVERYTHING):
+        prefixes.add(text[:-1])
+    elif text.endswith("/"):
+        prefixes.add(text)
+    else:
+        if plural == "configs":
+            _check_type(rest, field)
+        exact.add(text)
+        prefixes.add(f"{text}/")
+
+
+def _check_type(rest: str, field: str) -> None:
+    type_ = rest.partition("/")[0]
+    if type_ not in RESOURCE_TYPES.values():
+        message = f"{type_[:80]!r} has no configs: one of {', '.join(RESOURCE_TYPES.values())}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, message, field=field)
+
+
+def _unknown(plural: str, text: str) -> str:
+    meant = _NAMED_LIKE.get(plural)
+    hint = (
+        f"did you mean {meant + text[len(plural) :]!r}?" if meant else f"one of {', '.join(KINDS)}"
+    )
+    return f"a selector begins with a kind of entity, and {plural[:80]!r} is none: {hint}"

@@ -1,0 +1,447 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from watch_world import LAO, TIP, Reader, World, token
+
+from broker.watch import hub as hub_module
+from broker.watch.responses import position_of
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.ordered_changes import Position
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_watch_says_where_it_begins_and_then_tells_what_comes(world: World) -> None:
+    reader = world.watch("a", "configs/topic/orders")
+    world.work()
+    assert [one.offset for one in reader.tokens] == [world.log.last]
+    assert reader.changes == []
+    first, other, second = (
+        world.config("orders", "1"),
+        world.config("x", "1"),
+        world.config("orders", "2"),
+    )
+    world.apply()
+    world.work()
+    assert reader.changes == [], "not at LAO yet"
+    world.lao(second)
+    world.work()
+    one, two = reader.changes
+    assert (one.kind, one.key, one.path) == (
+        "config", "topic:orders:retention.ms", "configs/topic/orders/retention.ms"
+    )  # fmt: skip
+    assert (one.HasField("before"), one.after, one.offset) == (False, '"1"', first)
+    assert (two.before, two.after, two.offset, two.epoch) == ('"1"', '"2"', second, 1)
+    assert two.timestamp_ms == 1000 + second
+    assert other not in {change.offset for change in reader.changes}
+    assert reader.tokens[-1].offset == second
+
+
+def test_at_the_tip_a_change_comes_as_soon_as_it_is_applied(world: World) -> None:
+    at_tip, at_lao = world.watch("t", mode=TIP), world.watch("l", mode=LAO)
+    world.work()
+    offset = world.config("orders", "1")
+    world.apply()
+    world.work()
+    assert [one.offset for one in at_tip.changes] == [offset]
+    assert at_lao.changes == []
+
+
+def test_a_change_costs_only_the_watchers_it_concerns(world: World) -> None:
+    for number in range(500):
+        world.watch(f"w{number}", f"configs/topic/t{number}", progress_ms=1 << 30)
+    world.work()
+    before = {name: len(reader.responses) for name, reader in world.readers.items()}
+    offset = world.config("t7", "1")
+    world.apply()
+    world.lao(offset)
+    pieces = world.work()
+    told = [name for name, reader in world.readers.items() if len(reader.responses) > before[name]]
+    assert told == ["w7"]
+    assert pieces <= 3, "nothing was done for the others"
+
+
+def test_watchers_of_the_same_get_the_same_bytes(world: World) -> None:
+    for number in range(200):
+        world.watch(f"w{number}", "topics")
+    world.work()
+    offset = world.topic("orders")
+    world.apply()
+    world.lao(offset)
+    datas: dict[str, bytes] = {}
+    while (told := world.hub.work(0.0)) is not None:
+        assert len(told) <= hub_module.STEP_SENDS, "one piece is bounded"
+        datas.update((one.handle, one.data) for one in told)
+    assert len(datas) == 200
+    assert len({id(data) for data in datas.values()}) == 1
+
+
+def test_it_goes_on_behind_a_token_with_nothing_lost_and_nothing_twice(world: World) -> None:
+    at = [world.config("orders", str(number)) for number in range(6)]
+    world.apply()
+    world.lao(at[4])
+    reader = world.watch("a", "configs", since=token(at[1]))
+    world.work()
+    assert [one.offset for one in reader.changes] == at[2:5]
+    world.lao(at[5])
+    world.work()
+    assert [one.offset for one in reader.changes] == at[2:]
+
+
+def test_a_token_inside_a_record_goes_on_with_its_other_changes(world: World) -> None:
+    world.topic("orders", 5)
+    removed = world.remove("orders")
+    world.apply()
+    world.lao(removed)
+    whole = world.watch("a", "partitions", "topics", since=token(removed - 1))
+    world.work()
+    parts = [one.part for one in whole.changes]
+    assert parts == [1, 2, 3, 4, 5, 0]
+    assert [one.path for one in whole.changes][-2:] == ["partitions/orders/4", "topics/orders"]
+    assert [(one.before != "", one.HasField("after")) for one in whole.changes] == [
+        (True, False)
+    ] * 6
+    rest = world.watch("b", "partitions", "topics", since=token(removed, 3))
+    world.work()
+    assert rest.changes == whole.changes[3:]
+
+
+def test_who_has_seen_more_elsewhere_waits_for_it(world: World) -> None:
+    """Its last broker knew a higher LAO."""
+    at = [world.config("orders", str(number)) for number in range(4)]
+    world.apply()
+    world.lao(at[0])
+    reader = world.watch("a", "configs", since=token(at[2]))
+    world.work()
+    assert [one.offset for one in reader.tokens] == [at[2]], "the watch is alive"
+    world.lao(at[1])
+    world.work()
+    world.lao(at[2])
+    world.work()
+    assert reader.changes == []
+    world.lao(at[3])
+    world.work()
+    assert [one.offset for one in reader.changes] == [at[3]]
+
+
+def test_what_was_compacted_is_said_with_what_to_begin_with() -> None:
+    world = World(history_max_bytes=200_000)
+    early = world.config("orders", "0")
+    for number in range(2000):
+        world.config("orders", str(number))
+        world.apply()
+    world.lao(world.log.last)
+    start = world.hub.history.start
+    assert early < start < world.log.last
+    assert world.hub.history.bytes < 600_000
+    reader = world.watch("a", "configs", since=token(early))
+    kept = world.watch("b", "configs", since=token(start))
+    world.work()
+    assert reader.end is not None
+    assert reader.end.error.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (reader.end.oldest.offset, reader.changes) == (start, [])
+    assert [one.offset for one in kept.changes] == list(range(start + 1, world.log.end))
+
+
+def test_a_slow_reader_holds_nothing_up_and_catches_up_by_itself(world: World) -> None:
+    slow, quick = world.watch("s", "configs"), world.watch("q", "configs")
+    world.work()
+    slow.room = False
+    for number in range(50):
+        offset = world.config("orders", str(number))
+        world.apply()
+        world.lao(offset)
+        world.work()
+    assert (len(quick.changes), len(slow.changes)) == (50, 0)
+    slow.room = True
+    world.moved()
+    world.work()
+    assert slow.changes == quick.changes
+    assert world.hub.live == 2
+
+
+def test_a_reader_that_is_too_slow_ends_with_its_last_token() -> None:
+    world = World(history_max_bytes=100_000)
+    slow = world.watch("s", "configs")
+    world.work()
+    begun = slow.tokens[-1].offset
+    slow.room = False
+    for number in range(2000):
+        offset = world.config("orders", str(number))
+        world.apply()
+        world.lao(offset)
+        world.work()
+    assert slow.end is not None
+    assert slow.end.error.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert "not read fast enough" in slow.end.error.error_message
+    assert slow.end.token.offset == begun
+    assert len(world.hub) == 0
+    assert world.hub.history.bytes < 400_000
+
+
+def test_an_initial_list_is_of_one_image_and_changes_follow_it(world: World) -> None:
+    for name in ("b", "a", "c"):
+        world.topic(name)
+        at = world.config(name, name)
+    world.apply()
+    world.lao(at)
+    reader = world.watch("w", "configs/topic/a", "topics/", initial=True)
+    everything = world.watch("e", initial=True)
+    world.work()
+    assert sorted(one.path for one in reader.changes) == [
+        "configs/topic/a/retention.ms",
+        "topics/a",
+        "topics/b",
+        "topics/c",
+    ]
+    assert all(one.initial and not one.HasField("before") for one in reader.changes)
+    assert {one.offset for one in reader.changes} == {at}
+    assert reader.tokens[0].offset == at
+    kinds = {one.kind for one in everything.changes}
+    assert kinds == {"config", "topic", "partition", "broker", "leader"}
+    after = world.config("a", "new")
+    world.apply()
+    world.lao(after)
+    world.work()
+    assert (reader.changes[-1].after, reader.changes[-1].initial) == ('"new"', False)
+
+
+def test_a_long_list_comes_in_parts_and_has_a_token_only_when_it_is_complete(world: World) -> None:
+    at = world.topic("big", 2000)
+    world.apply()
+    world.lao(at)
+    reader = world.watch("w", "partitions/big", initial=True)
+    world.work()
+    assert len(reader.responses) > 4
+    assert [one.HasField("token") for one in reader.responses[:-1]] == [False] * (
+        len(reader.responses) - 1
+    )
+    assert len({one.path for one in reader.changes}) == len(reader.changes) == 2000
+    assert len(reader.tokens) == 1
+
+
+def test_what_may_not_be_seen_is_left_out_from_the_moment_on(world: World) -> None:
+    reader = world.watch("w", "configs", asker="alice")
+    other = world.watch("o", "configs", asker="bob")
+    world.work()
+    world.hidden.add(("config", "topic:secret:retention.ms"))
+    at = [world.config("secret", "1"), world.config("open", "1")]
+    world.apply()
+    world.lao(at[-1])
+    world.work()
+    assert [one.offset for one in reader.changes] == [at[1]]
+    world.hidden.clear()
+    at.append(world.config("secret", "2"))
+    world.apply()
+    world.lao(at[-1])
+    world.work()
+    assert [one.offset for one in other.changes] == at[1:]
+
+
+def test_an_idle_watch_is_told_how_far_it_has_come(world: World) -> None:
+    reader = world.watch("w", "topics", progress_ms=1000)
+    world.work()
+    offset = world.config("orders", "1")
+    world.apply()
+    world.lao(offset)
+    world.now = 0.9
+    world.work()
+    assert reader.tokens[-1].offset < offset
+    world.now = 1.7
+    world.work()
+    assert reader.tokens[-1].offset == offset
+    assert reader.changes == []
+    count = len(reader.tokens)
+    world.work()
+    assert len(reader.tokens) == count, "once an interval"
+
+
+def test_a_token_that_would_soon_be_compacted_is_renewed_before() -> None:
+    """[A watch of what never changes is resumed after an hour, from where it began.]"""
+    world = World(history_max_bytes=100_000)
+    reader = world.watch("w", "topics", progress_ms=1 << 30)
+    world.work()
+    for number in range(3000):
+        offset = world.config("orders", str(number))
+        world.now += 0.1
+        world.apply()
+        world.lao(offset)
+        world.work()
+        assert reader.end is None
+        assert reader.tokens[-1].offset >= world.hub.history.start
+    assert len(reader.tokens) < 300, "at most once a second"
+
+
+def test_a_snapshot_in_between_ends_who_needs_what_it_leaves_out(world: World) -> None:
+    reader = world.watch("w", "configs")
+    world.work()
+    for number in range(5):
+        world.config("orders", str(number))
+    image = world.log.image(world.log.last)
+    world.view.install(image)
+    world.lao(image.offset)
+    world.work()
+    assert reader.end is not None
+    assert reader.end.oldest.offset == image.offset
+    fresh = world.watch("f", "configs", since=token(image.offset))
+    offset = world.config("orders", "x")
+    world.apply()
+    world.lao(offset)
+    world.work()
+    assert [one.offset for one in fresh.changes] == [offset]
+
+
+def test_all_are_told_when_the_broker_ends(world: World) -> None:
+    readers = [world.watch(name) for name in "abc"]
+    world.work()
+    error = ApiError(ErrorCode.BROKER_FENCED, "it is over")
+    for told in world.hub.end_all(error):
+        world.readers[told.handle].hear(told)
+    for reader in readers:
+        assert reader.end is not None
+        assert reader.end.error.error_code == ErrorCode.BROKER_FENCED
+        assert reader.end.token.offset == world.log.last
+    assert (len(world.hub), world.work()) == (0, 0)
+
+
+SELECTORS = (
+    (), ("configs",), ("configs/topic/t1",), ("configs/topic/t*", "topics/t2"), ("partitions/t1",),
+    ("topics",), ("brokers",), ("configs/topic/t1/retention.ms", "configs/topic/t1"),
+)  # fmt: skip
+
+
+class RandomRun:
+    """Everything that can happen, in a random order."""
+
+    def __init__(self, rng: random.Random, history_max_bytes: int) -> None:
+        self.rng, self.world = rng, World(history_max_bytes=history_max_bytes)
+        self.topics: list[str] = []
+        self.lao = self.world.log.last
+        self.actions = (
+            (0.35, self.write), (0.2, self.apply), (0.15, self.move_lao), (0.1, self.watch),
+            (0.1, self.toggle), (0.1, lambda: None),
+        )  # fmt: skip
+
+    def step(self) -> None:
+        rng, world = self.rng, self.world
+        world.now += rng.random()
+        weights, actions = zip(*self.actions, strict=True)
+        rng.choices(actions, weights)[0]()
+        for _ in range(rng.choice((0, 1, 5, 1000))):
+            for one in world.hub.work(world.now) or ():
+                world.readers[one.handle].hear(one)
+        for reader in world.readers.values():
+            limit = world.view.applied if reader.mode == TIP else self.lao
+            assert all(one.offset <= limit for one in reader.changes[-1:])
+
+    def write(self) -> None:
+        rng, world = self.rng, self.world
+        for _ in range(rng.randint(1, 4)):
+            choice = rng.random()
+            if choice < 0.6:
+                world.config(f"t{rng.randint(1, 4)}", str(world.log.end))
+            elif choice < 0.8 or not self.topics:
+                self.topics.append(f"t{world.log.end}")
+                world.topic(self.topics[-1], rng.randint(1, 4))
+            else:
+                world.remove(self.topics.pop(rng.randrange(len(self.topics))))
+
+    def apply(self) -> None:
+        world = self.world
+        if ends := [last for last, _ in world.log.batches if last > world.view.applied]:
+            world.apply(self.rng.choice(ends) + 1)
+
+    def move_lao(self) -> None:
+        batches = self.world.log.batches
+        if ends := [last for last, _ in batches if self.lao < last <= self.world.view.applied]:
+            self.lao = self.rng.choice(ends)
+            self.world.lao(self.lao)
+
+    def watch(self) -> None:
+        rng, world = self.rng, self.world
+        since = None
+        if rng.random() < 0.6:
+            since = token(rng.randint(world.hub.history.start, world.log.last))
+        world.watch(
+            f"w{len(world.readers)}", *rng.choice(SELECTORS), mode=rng.choice((LAO, TIP)),
+            since=since, progress_ms=rng.choice((500, 5000)),
+        )  # fmt: skip
+
+    def toggle(self) -> None:
+        if self.world.readers:
+            reader = self.world.readers[self.rng.choice(sorted(self.world.readers))]
+            reader.room = not reader.room
+
+    def finish(self) -> None:
+        world = self.world
+        for reader in world.readers.values():
+            reader.room = True
+        world.apply()
+        world.lao(world.log.last)
+        world.work()
+
+
+def judge(world: World, reader: Reader) -> None:
+    """It has got all that it selected, from its beginning to the end, or to its last token."""
+    begun = reader.begun or (reader.tokens[0] if reader.tokens else None)
+    if begun is None:
+        return
+    until = Position(world.log.last)
+    if reader.end is not None:
+        assert reader.end.error.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert reader.end.oldest.offset > -1
+        if not reader.tokens:
+            return
+        until = position_of(reader.end.token)
+        assert until >= position_of(reader.tokens[-1])
+    got = [(one.offset, one.path) for one in reader.changes]
+    assert got == world.expected(reader, position_of(begun), until), reader.name
+    tokens = [position_of(one) for one in reader.tokens]
+    assert tokens == sorted(tokens)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_runs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever happens, each watcher gets every change that it selected behind its beginning once,
+    in order, none above what its mode shows, and tokens in order.
+    """
+    rng = random.Random(seed)
+    monkeypatch.setattr(hub_module, "STEP_CHANGES", rng.choice((1, 3, 256)))
+    monkeypatch.setattr(hub_module, "STEP_SENDS", rng.choice((1, 2, 64)))
+    monkeypatch.setattr(hub_module, "RESPONSE_BYTES", rng.choice((1, 500, 1 << 18)))
+    short = rng.random() < 0.5
+    run = RandomRun(rng, 20_000 if short else 1 << 30)
+    for _ in range(250):
+        run.step()
+    run.finish()
+    for reader in run.world.readers.values():
+        judge(run.world, reader)
+    if not short:
+        assert all(reader.end is None for reader in run.world.readers.values())
+        assert run.world.hub.live == len(run.world.readers)
+
+
+def test_every_token_is_a_place_to_go_on_from(world: World) -> None:
+    """Also those in the middle of a record, and at another broker whose responses are cut
+    otherwise.
+    """
+    for number in range(3):
+        world.topic(f"t{number}", 4)
+        world.config(f"t{number}", "1")
+    at = world.remove("t1")
+    world.apply()
+    world.lao(at)
+    first = world.watch("first", since=token(-1))
+    world.work()
+    for index, change in enumerate(first.changes):
+        name = f"again{index}"
+        again = world.watch(name, since=pb.WatchToken(offset=change.offset, part=change.part))
+        world.work()
+        assert again.changes == first.changes[index + 1 :]
+        world.hub.forget(name)

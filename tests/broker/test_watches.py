@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from fake_quorum import CLUSTER, Cluster, on_cluster
+
+from broker.service.service import BrokerService
+from broker.settings import LifecycleSettings, WatchSettings
+from raftlog.client import watch as watch_module
+from raftlog.client.watch import Change, CompactedError, Token, Watch
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Conversation, Link
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+
+
+def watcher(cluster: Cluster, *brokers: BrokerService, **options: Any) -> Watch:
+    transport = cluster.network.transport_for(f"watcher{cluster.loop.time()}")
+    return Watch(
+        transport,
+        [broker.address for broker in brokers],
+        options.pop("selectors", ()),
+        rng=random.Random(5),
+        **options,
+    )
+
+
+async def take(watch: Watch, count: int, within_s: float = 60.0) -> list[Change]:
+    async with asyncio.timeout(within_s):
+        return [await anext(watch) for _ in range(count)]
+
+
+async def failure(watch: Watch) -> ApiError:
+    with pytest.raises(ApiError) as raised:
+        await take(watch, 1)
+    return raised.value
+
+
+def config(cluster: Cluster, value: str, topic: str = "orders") -> int:
+    cluster.quorum.log.config(value, kind=2, resource=topic)
+    cluster.quorum.release()
+    return cluster.quorum.log.last
+
+
+def die(cluster: Cluster, endpoint: str) -> None:
+    """A broker's host crashes, and the controller fences it."""
+    host = endpoint.split(":", maxsplit=1)[0]
+    cluster.network.crash(host)
+    quorum, broker_id = cluster.quorum, int(host[1:])
+    quorum.log.fence(broker_id, quorum.registration(broker_id).epoch)
+    quorum.move_lao()
+    quorum.release()
+
+
+def test_a_watch_tells_what_changes_from_now_on() -> None:
+    async def test(cluster: Cluster) -> None:
+        brokers = await cluster.active(1, 2)
+        config(cluster, "before")
+        await cluster.until(lambda: brokers[0].view.known_lao == cluster.quorum.log.last)
+        watch = watcher(cluster, brokers[0], selectors=["configs/topic/orders"])
+        await watch.started()
+        offset = config(cluster, "1")
+        config(cluster, "2")
+        one, two = await take(watch, 2)
+        assert (one.path, one.before, one.after) == (
+            "configs/topic/orders/retention.ms", '"before"', '"1"'
+        )  # fmt: skip
+        assert (one.offset, one.token) == (offset, Token(0, cluster.quorum.log.epoch, offset))
+        assert (two.before, two.after, watch.token) == ('"1"', '"2"', two.token)
+        watch.close()
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
+
+    on_cluster(test)
+
+
+def test_it_goes_on_at_another_broker_each_change_once() -> None:
+    async def test(cluster: Cluster) -> None:
+        brokers = await cluster.active(1, 2, 3)
+        watch = watcher(cluster, *brokers, selectors=["configs"])
+        await watch.started()
+        offsets: list[int] = []
+        for number in range(60):
+            offsets.append(config(cluster, str(number)))
+            await asyncio.sleep(0.01)
+            if number in (20, 40):
+                # Its host dies: nobody says good-bye.
+                die(cluster, watch.endpoint)
+        changes = await take(watch, 60)
+        assert [one.offset for one in changes] == offsets
+        assert watch.failovers >= 2
+        watch.close()
+
+    on_cluster(test)
+
+
+def test_an_initial_list_begins_anew_at_another_broker_and_is_seen_once() -> None:
+    async def test(cluster: Cluster) -> None:
+        # A little of the list at a time.
+        settings = WatchSettings(watch_max_unsent_bytes=20_000)
+        brokers = [await cluster.broker(number, watch=settings) for number in (1, 2)]
+        await cluster.until(lambda: not any(one.why_fenced() for one in brokers))
+        cluster.quorum.log.topic("big", *(([1], 1) for _ in range(3000)))
+        cluster.quorum.release()
+        await cluster.until(
+            lambda: all(one.view.known_lao == cluster.quorum.log.last for one in brokers)
+        )
+        watch = watcher(cluster, *brokers, selectors=["partitions"], initial=True)
+        first = watch.endpoint
+        await asyncio.sleep(0.3)
+        assert 0 < len(watch._list) < 3000
+        die(cluster, first)
+        changes = await take(watch, 3000)
+        assert len({one.path for one in changes}) == 3000
+        assert all(one.initial for one in changes)
+        assert watch.endpoint != first
+        assert watch.token == changes[-1].token
+        watch.close()
+
+    on_cluster(test)
+
+
+def test_half_a_list_is_no_place_to_go_on_from() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        config(cluster, "1", "a")
+        config(cluster, "1", "b")
+        await cluster.until(lambda: broker.view.known_lao == cluster.quorum.log.last)
+        watch = watcher(cluster, broker, selectors=["configs"], initial=True)
+        await take(watch, 1)
+        half = watch.token
+        assert half is None
+        (last,) = await take(watch, 1)
+        assert watch.token == last.token
+        watch.close()
+
+    on_cluster(test)
+
+
+def test_compacted_is_said_once_no_broker_has_it() -> None:
+    async def test(cluster: Cluster) -> None:
+        settings = WatchSettings(watch_history_max_bytes=20_000)
+        kept = await cluster.broker(1)
+        poor = await cluster.broker(2, watch=settings)
+        await cluster.until(lambda: not kept.why_fenced() and not poor.why_fenced())
+        since = Token(0, 1, cluster.quorum.log.last)
+        offsets = []
+        for number in range(500):
+            offsets.append(config(cluster, str(number)))
+            if not number % 20:
+                await asyncio.sleep(0.05)
+        await cluster.until(lambda: poor.watches.hub.history.start > since.offset)
+        options = {"since": since, "selectors": ["configs"]}
+        alone = watcher(cluster, poor, **options)
+        error = await failure(alone)
+        assert isinstance(error, CompactedError)
+        assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert error.oldest.offset == poor.watches.hub.history.start
+        both = watcher(cluster, poor, kept, **options)
+        assert [one.offset for one in await take(both, 500)] == offsets
+        both.close()
+
+    on_cluster(test)
+
+
+def test_a_fenced_broker_sends_its_watchers_away_and_takes_none() -> None:
+    async def test(cluster: Cluster) -> None:
+        lifecycle = LifecycleSettings(
+            heartbeat_interval_ms=100, session_timeout_ms=600, fencing_timeout_ms=900
+        )
+        first = await cluster.broker(1, lifecycle=lifecycle)
+        second = await cluster.broker(2)
+        await cluster.until(lambda: not first.why_fenced() and not second.why_fenced())
+        watch = watcher(cluster, first, second)
+        await watch.started()
+        for host in ("c1", "c2", "c3"):
+            cluster.network.partition("b1", host)
+        await cluster.until(lambda: bool(first.why_fenced()))
+        await cluster.until(lambda: len(second.watches.hub) == 1)
+        assert len(first.watches.hub) == 0
+        watch.close()
+        alone = watcher(cluster, first, start_timeout_s=2.0)
+        assert (await failure(alone)).code is ErrorCode.REQUEST_TIMED_OUT
+
+    on_cluster(test)
+
+
+def test_a_restored_log_ends_every_watch() -> None:
+    async def test(cluster: Cluster) -> None:
+        brokers = await cluster.active(1, 2)
+        watch = watcher(cluster, *brokers)
+        await watch.started()
+        epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
+        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 1
+        cluster.quorum.elect("c1")
+        with pytest.raises(ApiError, match="INCONSISTENT_GENERATION"):
+            async for _ in watch:
+                pass
+        await cluster.until(lambda: not brokers[0].why_fenced())
+        old = watcher(cluster, *brokers, since=Token(0, 1, 3))
+        assert (await failure(old)).code is ErrorCode.INCONSISTENT_GENERATION
+
+    on_cluster(test)
+
+
+def test_a_program_that_does_not_read_holds_a_bounded_number_of_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        monkeypatch.setattr(watch_module, "BUFFERED_MAX", 50)
+        (broker,) = await cluster.active(1)
+        watch = watcher(cluster, broker, selectors=["configs"])
+        await watch.started()
+        offsets = []
+        for number in range(1000):
+            offsets.append(config(cluster, str(number)))
+            if not number % 10:
+                await asyncio.sleep(0.02)
+        assert len(watch._ready) < 400
+        assert [one.offset for one in await take(watch, 1000)] == offsets
+        watch.close()
+
+    on_cluster(test)
+
+
+WRONG: tuple[tuple[dict[str, Any], ErrorCode, str], ...] = (
+    ({"selectors": ["topic/orders"]}, ErrorCode.INVALID_REQUEST, "selectors[0]"),
+    ({"selectors": ["topics", "configs/tpic/x"]}, ErrorCode.INVALID_REQUEST, "selectors[1]"),
+    ({"selectors": ["topics/" + "x" * 3000]}, ErrorCode.INVALID_REQUEST, "selectors[0]"),
+    ({"selectors": ["topics"] * 101}, ErrorCode.INVALID_REQUEST, "selectors"),
+    ({"since": Token(0, 1, 2), "initial": True}, ErrorCode.NONE, ""),
+    ({"progress_ms": 5}, ErrorCode.INVALID_REQUEST, "progress_interval_ms"),
+    ({"cluster_id": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id"),
+)
+
+
+def test_a_wrong_request_is_refused_with_the_field_that_is_wrong() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        for options, code, field in WRONG:
+            watch = watcher(cluster, broker, **options)
+            if code is ErrorCode.NONE:
+                await watch.started()
+                watch.close()
+                continue
+            error = await failure(watch)
+            assert (error.code, error.field) == (code, field)
+        meant = await failure(watcher(cluster, broker, selectors=["topic/orders"]))
+        assert "did you mean 'topics/orders'?" in meant.message
+        assert len(broker.watches.hub) == 0
+
+    on_cluster(test)
+
+
+class Raw:
+    """A client that says what it likes."""
+
+    def __init__(self, *requests: pb.WatchRequest) -> None:
+        self.requests = requests
+        self.responses: list[pb.WatchResponse] = []
+        self.links: list[Link] = []
+        self.gone = 0
+
+    def opened(self, link: Link) -> None:
+        self.links.append(link)
+        for request in self.requests:
+            link.send(request)
+
+    def received(self, link: Link, messages: Any) -> None:
+        self.responses += messages
+
+    def closed(self, link: Link, reason: str) -> None:
+        self.gone += 1
+
+
+def raw(cluster: Cluster, broker: BrokerService, *requests: pb.WatchRequest) -> Raw:
+    client = Raw(*requests)
+    transport = cluster.network.transport_for(f"raw{cluster.loop.time()}")
+    transport.dial(broker.address, Conversation.WATCH, client)
+    return client
+
+
+def test_requests_that_make_no_sense_end_their_call() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        begin, at = pb.WatchRequest(cluster_id=CLUSTER), pb.WatchToken
+        for requests, field in (
+            ((pb.WatchRequest(mode=pb.STRICT),), "mode"),
+            ((pb.WatchRequest(mode=77),), "mode"),  # type: ignore[arg-type]
+            ((pb.WatchRequest(initial=True, since=at(offset=1)),), "initial"),
+            ((pb.WatchRequest(since=at(offset=-2)),), "since"),
+            ((pb.WatchRequest(since=at(offset=1, part=-1)),), "since"),
+            ((pb.WatchRequest(progress_interval_ms=-1),), "progress_interval_ms"),
+            ((begin, begin), ""),
+        ):
+            client = raw(cluster, broker, *requests)
+            await asyncio.sleep(1)
+            error = client.responses[-1].error
+            assert (error.error_code, error.field) == (ErrorCode.INVALID_REQUEST, field)
+            client.requests = ()
+            await asyncio.sleep(10)
+            assert client.gone >= 1
+            assert len(broker.watches.hub) == 0
+
+    on_cluster(test)
+
+
+def test_one_connection_never_takes_the_last_place() -> None:
+    async def test(cluster: Cluster) -> None:
+        broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=3))
+        await cluster.until(lambda: not broker.why_fenced())
+        clients = []
+        for _ in range(4):
+            clients.append(raw(cluster, broker, pb.WatchRequest()))
+            await asyncio.sleep(0.1)
+        codes = [one.responses[-1].error.error_code for one in clients]
+        assert codes == [0, 0, 0, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+        clients[0].links[0].close()
+        clients[0].requests = ()
+        await asyncio.sleep(0.1)
+        late = raw(cluster, broker, pb.WatchRequest())
+        await asyncio.sleep(0.1)
+        assert late.responses[-1].error.error_code == 0
+
+    on_cluster(test)
+
+
+def test_tokens_are_text() -> None:
+    for token in (Token(0, 1, 2), Token(3, 20, 10**12, 7)):
+        assert Token.parse(str(token)) == token
+    for text in ("", "1", "1-2", "1-2-3-4-5", "a-b-c", "1-2--3", "-1-2-3", "1-2-3\n"):
+        with pytest.raises(ApiError, match="is no token"):
+            Token.parse(text)
