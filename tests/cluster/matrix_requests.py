@@ -32,6 +32,8 @@ def request_of(rpc: Rpc, own_id: int | None, facts: Facts, harms: Collection[int
         return QUORUM_REQUESTS[rpc.kind](ask)
     if rpc.carried or (rpc.method.service.endswith(".Controller") and rpc.body):
         return TO_CONTROLLER[rpc.kind](ask)
+    if rpc.conversation is Conversation.WATCH:
+        return broker.WatchRequest(selectors=["brokers"])
     if rpc.body:
         return _TO_BROKER[rpc.kind](ask)
     return LOG_REQUESTS[rpc.kind](ask)

@@ -87,6 +87,8 @@ def _of_method(role: str, method: Method) -> Iterator[Rpc]:
     elif plain.conversation in _ITEMS:
         for body in _bodies(_ITEMS[plain.conversation]):
             yield from _of_body(plain._replace(body=body))
+    elif plain.conversation is Conversation.WATCH:
+        yield plain
     elif plain.conversation is not None:
         yield from (plain._replace(variant=one) for one in (NOBODYS, OWN, OTHERS))
     elif method.streams:

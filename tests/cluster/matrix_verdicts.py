@@ -45,6 +45,7 @@ from raftlog.security.permissions import (
     CONTROLLER,
     LOG,
     QUORUM,
+    WATCH,
     Each,
     EachPartition,
     Forwarded,
@@ -101,6 +102,9 @@ def row_of(rpc: Rpc) -> Row:
     """Raises KeyError for a request without one."""
     if rpc.carried or (rpc.method.service.endswith(".Controller") and rpc.body):
         return CONTROLLER[rpc.kind]
+    if rpc.conversation is Conversation.WATCH:
+        # Of brokers, see matrix_requests.py: without the right to see them it is refused.
+        return Whole(WATCH["broker"].operation)
     if rpc.method.service.endswith(".Broker"):
         return BROKER[rpc.kind]
     return QUORUM[rpc.kind] if rpc.body else LOG[rpc.kind]
