@@ -27,8 +27,8 @@ from broker.watch.listing import Listed, listing
 from broker.watch.progress import ProgressClock
 from broker.watch.responses import ending, initial_field, position_of, response, token
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.ordered_changes import Position
 from raftlog.metadata.image import Image
+from raftlog.metadata.ordered_changes import Position
 from raftlog.metadata.selectors import Selection
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from raftlog.metadata.changes import NamedTopic
+from raftlog.metadata.entity_words import TYPE_NUMBERS, config_key, result_key
 from raftlog.metadata.image import Image
 from raftlog.metadata.selectors import PLURAL, Selection, path_of, unquoted
-from raftlog.metadata.entity_words import TYPE_NUMBERS, config_key, result_key
 
 LOOKS_A_STEP = 512
 """After so many entities that are not selected the list pauses."""

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from raftlog.errors import ApiError
-from raftlog.metadata.ordered_changes import WHOLE, Change, Position
-from raftlog.metadata.image import Image
 from raftlog.metadata.entity_words import to_json
+from raftlog.metadata.image import Image
+from raftlog.metadata.ordered_changes import WHOLE, Change, Position
 from raftlog.transport.wire_errors import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
