@@ -138,3 +138,4 @@ _ALL: dict[str, Callable[[Image], Iterator[Entity]]] = {
     "applied": lambda image: ((str(id_), image.applied[id_]) for id_ in sorted(image.applied)),
 }
 """All entities of a kind, sorted."""
+KINDS = frozenset(_ALL)

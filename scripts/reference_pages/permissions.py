@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from raftlog.metadata.selectors import PLURAL
 from raftlog.security.permissions import (
     BROKER,
     CONTROLLER,
     LOG,
     OF_ANY_NODE,
+    WATCH,
     Each,
     EachPartition,
     Forwarded,
@@ -37,6 +39,15 @@ def _rows() -> Iterator[tuple[str, ...]]:
                 yield (method, "any node", *_needs(row))
             else:
                 yield (f"{method} without a node id", "controller", *_needs(row))
+
+    for kind, watched in WATCH.items():
+        of = watched.of if watched.of.startswith("its ") else f"its {watched.of}"
+        yield (
+            f"Watch of {PLURAL[kind]}",
+            "broker",
+            watched.operation.name,
+            "CLUSTER" if watched.of == "CLUSTER" else of,
+        )
 
 
 def _rpc(body: str) -> str:

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from broker.watch import listing
 from raftlog.metadata.acls import OPERATIONS_OF, AclOperation, AclResourceType
+from raftlog.metadata.selectors import PLURAL
 from raftlog.security import permissions
 from raftlog.security.permissions import (
     BROKER,
     CONTROLLER,
     LOG,
     QUORUM,
+    WATCH,
     Each,
     EachPartition,
     Listed,
@@ -58,6 +61,10 @@ def test_every_method_of_every_service_has_a_row() -> None:
         for method in service.methods:
             if method.name == "Converse":
                 continue  # Its bodies: below.
+            if method.name == "Watch":
+                # A row for each kind of entity that it shows.
+                assert set(WATCH) == set(PLURAL) == set(listing.KINDS)
+                continue
             body = None if service.name not in BODIES else body_of(service.name, method)
             if body is None:
                 assert method.name in LOG, method.full_name
@@ -78,7 +85,7 @@ def test_requests_of_the_quorum_are_of_nodes() -> None:
     bodies = quorum_pb2.QuorumMessage.DESCRIPTOR.oneofs_by_name["body"].fields
     assert set(QUORUM) == {one.name for one in bodies if one.name.endswith("_request")}
     assert set(QUORUM.values()) == {OfNode()}
-    assert len(Conversation) == 7, "a new conversation needs rows, too"
+    assert len(Conversation) == 8, "a new conversation needs rows, too"
 
 
 def test_each_row_asks_for_what_an_entry_can_give() -> None:
