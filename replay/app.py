@@ -13,7 +13,14 @@ import msgspec
 import typer
 
 from replay.errors import ReplayError
-from replay.request import DEFAULT_OUTPUT, VIEW_NAMES, WATCHES, JobRequest, parse_time_ms
+from replay.request import (
+    DEFAULT_OUTPUT,
+    ENGINES,
+    VIEW_NAMES,
+    WATCHES,
+    JobRequest,
+    parse_time_ms,
+)
 
 Runner = Callable[[JobRequest, list[str]], int]
 """Given a request and settings for Spark ("key=value"), run it and return the exit code."""
@@ -51,6 +58,12 @@ def _watch(name: str) -> str:
     return name
 
 
+def _engine(name: str) -> str:
+    if name not in ENGINES:
+        raise typer.BadParameter(f"there is no engine {name!r}: there are {', '.join(ENGINES)}")
+    return name
+
+
 def _path(text: str) -> str:
     return str(Path(text))
 
@@ -69,6 +82,17 @@ _CONF = _Option(
     typer.Option("--conf", metavar="KEY=VALUE", help="A setting for spark-submit; repeatable."),
 )
 """Of spark-submit: no field of JobRequest."""
+_ENGINE = _Option(
+    "engine",
+    str,
+    typer.Option(
+        "--engine",
+        parser=_engine,
+        metavar="ENGINE",
+        help="spark, or local: worker processes of this machine, without Java.",
+    ),
+    _DEFAULTS.engine,
+)
 JSON = typer.Option("--json", help="One JSON document, for programs.")
 _JSON = _Option("json", bool, JSON, _DEFAULTS.json)
 
@@ -325,7 +349,7 @@ def _command(job: _Job, run: Runner) -> Callable[..., None]:
                 default=one.default,
                 annotation=Annotated[one.kind, one.shown],
             )
-            for one in (_EXPORT, *job.options, _CONF, _JSON)
+            for one in (_EXPORT, *job.options, _ENGINE, _CONF, _JSON)
         ]
     )
     return command

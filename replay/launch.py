@@ -14,7 +14,7 @@ from raftlog.cli.interrupts import INTERRUPTED, TERMINATED, TerminationError, ra
 from raftlog.plural import counted
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.java import spark_environment
-from replay.request import REQUEST, JobRequest
+from replay.request import LOCAL, REQUEST, JobRequest
 from replay.streaming.done import Done, read_done
 
 _OUR_ERROR = "raftlog replay: "
@@ -40,6 +40,8 @@ def submit(request: JobRequest, conf: list[str]) -> int:
     130 after Ctrl-C. 143 after SIGTERM, but that is the orderly end of a job that goes on for ever:
     then 3 if it found something, 0 if not.
     """
+    if request.engine == LOCAL:
+        return _run_without_spark(request, conf)
     follows = request.every_s is not None
     before = _done(request) if follows else None
     try:
@@ -57,6 +59,20 @@ def submit(request: JobRequest, conf: list[str]) -> int:
             return found if code == TERMINATED else INTERRUPTED
         print(f"{_OUR_ERROR}interrupted, nothing was answered", file=sys.stderr)
         return code
+
+
+def _run_without_spark(request: JobRequest, conf: list[str]) -> int:
+    """Run a job in this process and its workers."""
+    from replay.local.runner import run_local
+
+    if conf:
+        print(f"{_OUR_ERROR}--conf is for Spark, and --engine local has none", file=sys.stderr)
+        return EXIT_INPUT
+    try:
+        return run_local(request)
+    except KeyboardInterrupt as error:
+        print(f"{_OUR_ERROR}interrupted, nothing was answered", file=sys.stderr)
+        return TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
 
 
 def _done(request: JobRequest) -> Done | None:

@@ -36,6 +36,9 @@ VIEW_NAMES = (
     "lao",
 )
 """What the job sql has to ask: see replay/views.py, which needs Spark to be imported."""
+SPARK, LOCAL = "spark", "local"
+ENGINES = (SPARK, LOCAL)
+"""What runs a job: spark-submit, or worker processes of this machine."""
 REQUEST = "--request"
 """Before a request in the command line of ``replay/submit.py``."""
 WATCHES = ("audit", "lao")
@@ -58,11 +61,12 @@ class JobRequest(
     ``stall_ms``: what LAO waits for at least so long was held back; ``target_percent``: of
     availability.
 
-    ``watch``: what to watch; ``every_s``: how often (None: once).
+    ``watch``: what to watch; ``every_s``: how often (None: once). ``engine``: one of ENGINES.
     """
 
     job: str
     export: str
+    engine: str = SPARK
     at_offset: int | None = None
     at_time_ms: int | None = None
     limit: int = 100

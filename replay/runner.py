@@ -6,19 +6,19 @@ import importlib
 import sys
 from typing import Any
 
-import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from raftlog.errors import RaftlogError
-from raftlog.printable import printable, printable_json
+from raftlog.printable import printable
 from raftlog.segments.errors import CorruptExportError, ExportGapError, ExportMismatchError
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, explain
+from replay.opened import Export, open_export
 from replay.request import JobRequest
 from replay.session import build_session, expect_records
-from replay.source import Export, check_files, open_export
-from replay.text import console
+from replay.shown import show
+from replay.source import check_files
 
 _WRONG = (CorruptExportError, ExportGapError, ExportMismatchError)
 
@@ -58,8 +58,4 @@ def run_here(request: JobRequest) -> int:
         # What verify looks for was found, wherever it showed.
         found = request.job == "verify" and isinstance(error, _WRONG)
         return EXIT_FINDINGS if found else EXIT_INPUT
-    if request.json:
-        print(printable_json(msgspec.json.format(msgspec.json.encode(result), indent=2).decode()))
-    else:
-        importlib.import_module(f"replay.jobs.{request.job}").render(result, console())
-    return 0 if getattr(result, "passed", True) else EXIT_FINDINGS
+    return show(request, result)

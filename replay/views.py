@@ -20,8 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from replay import timelines
 from replay.changes import changes
 from replay.lag.samples import points
+from replay.opened import Export, open_export, require_whole_history
 from replay.request import JobRequest
-from replay.source import Export, check_files, open_export, records, require_whole_history
+from replay.source import check_files, records
 
 VIEWS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "records": lambda rows: rows,

@@ -28,9 +28,10 @@ def steps(directory: str) -> dict[str, Step]:
     kept: dict[str, Any] = {}
 
     def start() -> None:
+        from replay.opened import open_export
         from replay.request import JobRequest
         from replay.session import build_session, expect_records
-        from replay.source import open_export, records
+        from replay.source import records
 
         kept["spark"] = build_session("raftlog benchmark")
         kept["request"] = JobRequest(job="summary", export=directory)

@@ -19,6 +19,7 @@ BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "prometheus_client": ("server",),
     "pyarrow": ("export", "replay"),
     "pydantic": ("server",),
+    "numpy": ("replay",),
     "pyspark": ("replay",),
     "rocksdict": ("server",),
     "sortedcontainers": ("server", "replay"),

@@ -22,9 +22,7 @@ from replay.audit import (
     rights,
 )
 from replay.audit.history import History
-from replay.audit.profiles import NOT_OF_ORIGIN
 from replay.audit.rules import RULES, WRITE_WITHOUT_RIGHT, Rule
-from replay.errors import ReplayError
 
 FAMILIES: tuple[ModuleType, ...] = (
     members,
@@ -38,23 +36,6 @@ FAMILIES: tuple[ModuleType, ...] = (
     rights,
 )
 """Each has RULES, and ``check``: History -> findings of them, FINDING_DDL, unordered."""
-
-
-def choose(names: Collection[str], origin: str = "") -> tuple[Rule, ...]:
-    """The rules of these ids; all that judge a log of this origin if there are none.
-
-    Raises ReplayError for an id that is none.
-    """
-    wanted = {name.strip().upper().replace("-", "_") for name in names}
-    unknown = sorted(wanted - {rule.id for rule in RULES})
-    if unknown:
-        raise ReplayError(
-            f"there is no rule {', '.join(unknown)}: there are"
-            f" {', '.join(rule.id for rule in RULES)}"
-        )
-    if not wanted:
-        return tuple(rule for rule in RULES if rule not in NOT_OF_ORIGIN.get(origin, ()))
-    return tuple(rule for rule in RULES if rule.id in wanted)
 
 
 def beginnings(history: History, rules: Collection[Rule]) -> dict[str, int | None]:

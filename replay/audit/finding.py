@@ -7,18 +7,11 @@ from __future__ import annotations
 from functools import reduce
 from operator import or_
 
-import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from replay.audit.rules import Rule
-
-FINDING_DDL = (
-    "rule string, severity string, offset long, offsets array<long>, epoch int, timestamp_ms long,"
-    " principal string, subject string, topic_id string, topic_name string, partition_id int,"
-    " broker_id int, found string, expected string, documentation string"
-)
-"""The schema of all findings. See :class:`Finding`."""
+from replay.kernels.finding import FINDING_DDL
 
 RECORD = (
     "offset",
@@ -32,33 +25,6 @@ RECORD = (
 )
 """What ``findings`` takes from its rows, as it is; what is not there, is null."""
 _TYPES = {"epoch": "int", "timestamp_ms": "long", "partition_id": "int"}
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One offence.
-
-    ``offset``: of the record that broke the rule; ``offsets``: the same, then those that show it.
-
-    ``subject``: what it is about, for people; the ids after it are those that it has. ``found`` and
-    ``expected``: what the log says, and what it would say if the rule had been kept. ``principal``
-    and ``epoch`` (the controller's) are the record's; null where they are not known.
-    """
-
-    rule: str
-    severity: str
-    offset: int
-    offsets: list[int]
-    epoch: int | None
-    timestamp_ms: int | None
-    principal: str | None
-    subject: str
-    topic_id: str | None
-    topic_name: str | None
-    partition_id: int | None
-    broker_id: int | None
-    found: str
-    expected: str
-    documentation: str
 
 
 class Charge:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from replay.audit import rules
-from replay.audit.rules import Rule
+from replay.audit.rules import RULES, Rule
+from replay.errors import ReplayError
 
 _NEED_A_PROPOSER = (
     rules.STALE_BROKER_EPOCH,
@@ -42,3 +43,20 @@ NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
     )
 }
 """By the manifest's ``origin``; raftlog's own log has none of them."""
+
+
+def choose(names: Collection[str], origin: str = "") -> tuple[Rule, ...]:
+    """The rules of these ids; all that judge a log of this origin if there are none.
+
+    Raises ReplayError for an id that is none.
+    """
+    wanted = {name.strip().upper().replace("-", "_") for name in names}
+    unknown = sorted(wanted - {rule.id for rule in RULES})
+    if unknown:
+        raise ReplayError(
+            f"there is no rule {', '.join(unknown)}: there are"
+            f" {', '.join(rule.id for rule in RULES)}"
+        )
+    if not wanted:
+        return tuple(rule for rule in RULES if rule not in NOT_OF_ORIGIN.get(origin, ()))
+    return tuple(rule for rule in RULES if rule.id in wanted)

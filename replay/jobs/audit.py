@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql import DataFrame, Row, SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
-from replay.audit.check import beginnings, by_family, choose
-from replay.audit.finding import Finding
-from replay.audit.history import History
-from replay.audit.rules import Rule
+from replay.audit.profiles import choose
+from replay.audit.rules import WRITE_WITHOUT_RIGHT, Rule
+from replay.kernels.entries import begins
+from replay.kernels.facts import Facts
+from replay.kernels.finding import Finding
+from replay.local import audit as kernels
+from replay.local.pool import Pool
+from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
-from replay.source import Export, records, require_whole_history
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from replay.audit.history import History
 
 _ORDER = ("offset", "rule", "partition_id", "broker_id")
 
@@ -54,14 +62,57 @@ class AuditResult(msgspec.Struct, frozen=True):
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult:
     """Audit the records in question. Raises ReplayError for a rule that is none."""
+    from replay.source import records
+
     rules = choose(request.rules, export.manifest.origin)
     require_whole_history(export)
     with history_of(records(spark, export), export, request).kept() as history:
         return judge(history, rules, request.limit)
 
 
+def run_local(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
+    """The same without Spark; the files are checked on the way."""
+    rules = choose(request.rules, export.manifest.origin)
+    require_whole_history(export)
+    scan = kernels.scan(export, pool)
+    facts = Facts(scan.rare, export.manifest.end_offset, super_users=frozenset(request.super_users))
+    found = kernels.judge(export, facts, scan.epochs, rules, request.limit, pool)
+    return told(rules, scan.types, {WRITE_WITHOUT_RIGHT.id: begins(facts)}, found)
+
+
+def told(
+    rules: Collection[Rule],
+    checked: Mapping[int, int],
+    begins: Mapping[str, int | None],
+    found: kernels.Found,
+) -> AuditResult:
+    """The result. ``checked``: how many records there are of each type; ``begins``: of rules that
+    do not judge from the beginning, the offset behind which they do.
+    """
+
+    def of_rule(rule: Rule) -> int:
+        judges = begins.get(rule.id, -1) is not None
+        return sum(checked.get(int(type_), 0) for type_ in rule.looks_at) if judges else 0
+
+    results = [
+        RuleResult(
+            rule.id,
+            rule.severity,
+            rule.title,
+            rule.documentation,
+            of_rule(rule),
+            found.counts.get(rule.id, 0),
+            begins.get(rule.id, -1),
+        )
+        for rule in rules
+    ]
+    return AuditResult(sum(checked.values()), found.counts.total(), results, found.first)
+
+
 def history_of(rows: DataFrame, export: Export, request: JobRequest) -> History:
     """All records of an export, to be judged as was asked for."""
+    from replay.audit.history import History
+
     return History(rows, export.manifest.end_offset, super_users=frozenset(request.super_users))
 
 
@@ -69,34 +120,19 @@ def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
     """Audit a history that is kept meanwhile by these rules; of what is found the first ``limit``
     are told.
     """
+    from replay.audit.check import beginnings, by_family
+
     checked = {
         row["type"]: row["count"] for row in history.records.groupBy("type").count().collect()
     }
     begins = beginnings(history, rules)
-    broken: Counter[str] = Counter()
-    first: list[Row] = []
-    for found in by_family(history, [rule for rule in rules if begins[rule.id] is not None]):
-        rows, counts = _first(found, limit)
-        broken += counts
-        first += rows
-    first = sorted(first, key=_order)[:limit]
-    results = [
-        RuleResult(
-            rule.id,
-            rule.severity,
-            rule.title,
-            rule.documentation,
-            0
-            if begins[rule.id] is None
-            else sum(checked.get(int(type_), 0) for type_ in rule.looks_at),
-            broken.get(rule.id, 0),
-            begins[rule.id],
-        )
-        for rule in rules
-    ]
-    return AuditResult(
-        sum(checked.values()), broken.total(), results, [Finding(**row.asDict()) for row in first]
-    )
+    found = kernels.Found(limit)
+    for table in by_family(history, [rule for rule in rules if begins[rule.id] is not None]):
+        rows, counts = _first(table, limit)
+        found.counts += counts
+        found.first += [Finding(**row.asDict()) for row in rows]
+        found.add(())
+    return told(rules, checked, begins, found)
 
 
 def _first(found: DataFrame, limit: int) -> tuple[list[Row], Counter[str]]:
@@ -109,11 +145,6 @@ def _first(found: DataFrame, limit: int) -> tuple[list[Row], Counter[str]]:
         return rows, Counter(row["rule"] for row in rows)
     counts = found.groupBy("rule").count().collect()
     return rows[:limit], Counter({row["rule"]: row["count"] for row in counts})
-
-
-def _order(row: Row) -> tuple[object, ...]:
-    """As ORDER has it: null before everything."""
-    return tuple((row[name] is not None, row[name]) for name in _ORDER)
 
 
 def render(result: AuditResult, console: Console) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from replay import timelines
+from replay.opened import Export, require_whole_history
 from replay.outages import brokers as of_brokers
 from replay.outages import partitions as of_partitions
 from replay.outages.failovers import failovers
@@ -34,7 +35,7 @@ from replay.outages.show import render
 from replay.outages.stretch import Stretch
 from replay.request import JobRequest
 from replay.rows import first, keeper
-from replay.source import Export, records, require_whole_history
+from replay.source import records
 from replay.timelines_of import BrokerTimelines, timelines_of
 
 __all__ = [

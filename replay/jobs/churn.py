@@ -30,10 +30,11 @@ from replay.churn.model import (
 from replay.churn.moves import KEY, flapping, isr_moves, leader_moves, leaderships
 from replay.churn.show import render
 from replay.churn.state_size import state_growth, state_sizes
+from replay.opened import Export, require_whole_history
 from replay.outages.stretch import Stretch
 from replay.request import JobRequest
 from replay.rows import first, keeper
-from replay.source import Export, records, require_whole_history
+from replay.source import records
 from replay.timelines_of import BrokerTimelines, timelines_of
 
 AHEAD_DAYS = (7, 30, 90, 365)

@@ -23,9 +23,10 @@ from replay.changes import changes
 from replay.errors import ReplayError
 from replay.fold import touched_groups
 from replay.jobs.state import Point, find_point
+from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
 from replay.selection import select
-from replay.source import Export, records, require_whole_history
+from replay.source import records
 
 SAMPLES = ("applied", "progress")
 """Kinds that change all the time: left out of a diff of everything, and counted."""

@@ -14,9 +14,10 @@ from rich.table import Column, Table
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.changes import changes
+from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
 from replay.selection import select
-from replay.source import Export, records, require_whole_history
+from replay.source import records
 
 
 class Change(msgspec.Struct, frozen=True):

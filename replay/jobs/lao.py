@@ -24,11 +24,12 @@ from replay.lag.model import BrokerLag, Hour, LaoPoint, LaoResult, LaoStall
 from replay.lag.samples import POINT_COLUMNS, hourly, samples, timeline, wait_figures, waits
 from replay.lag.show import render
 from replay.lag.words import lags, words
+from replay.opened import Export, require_whole_history
 from replay.order import order_for
 from replay.outages.fencings import departures, service
 from replay.request import JobRequest
 from replay.rows import first, keeper
-from replay.source import Export, records, require_whole_history
+from replay.source import records
 
 __all__ = [
     "BrokerLag",

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from rich.console import Console
 
-from replay.audit.check import choose
+from replay.audit.profiles import choose
 from replay.errors import ReplayError
 from replay.jobs import audit, availability, churn, lao
+from replay.opened import Export, require_whole_history
 from replay.report import page
 from replay.report.axis import choose_axis
 from replay.report.model import MAX_PERIODS, Axis, Header, ReportResult
@@ -24,7 +25,7 @@ from replay.report.summary import verdict
 from replay.report.timeline import make_timeline
 from replay.report.words import number, period
 from replay.request import JobRequest
-from replay.source import Export, records, require_whole_history
+from replay.source import records
 from replay.timelines_of import BrokerTimelines
 
 Result = TypeVar("Result", bound=Struct)

@@ -14,8 +14,8 @@ from rich.table import Column, Table
 
 from raftlog.plural import counted
 from replay.errors import ReplayError
+from replay.opened import Export, require_whole_history
 from replay.request import JobRequest
-from replay.source import Export, require_whole_history
 from replay.views import register_export
 
 _ASKING = ("DESCRIBE", "DESC", "SHOW", "EXPLAIN")

@@ -19,9 +19,10 @@ from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
 from replay.errors import ReplayError
 from replay.fold import fold, totals
+from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
 from replay.selection import select
-from replay.source import Export, records, require_whole_history
+from replay.source import records
 
 
 class Point(msgspec.Struct, frozen=True):

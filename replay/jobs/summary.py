@@ -15,8 +15,9 @@ from raftlog.metadata.entities import format_hash
 from replay.fold import fold, totals
 from replay.jobs import audit
 from replay.jobs.state import Point, find_point
+from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
-from replay.source import Export, records, require_whole_history
+from replay.source import records
 
 
 class SummaryResult(msgspec.Struct, frozen=True):

@@ -33,9 +33,10 @@ from raftlog.segments.place import open_place
 from raftlog.segments.ranges import Checked, Fault, between, check_range
 from raftlog.segments.vouching import HOW, Vouching, judge
 from replay.jobs.state import Point, find_point
+from replay.opened import Export
 from replay.points import state_hashes
 from replay.request import JobRequest
-from replay.source import Export, records
+from replay.source import records
 from replay.workers import set_aside_what_is_loaded
 
 CHECKS_FILES = True

@@ -19,8 +19,8 @@ from raftlog.plural import counted
 from replay.errors import ReplayError
 from replay.jobs.sql import plain
 from replay.lag.show import in_words
+from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
-from replay.source import Export, require_whole_history
 from replay.streaming import audit, lao
 from replay.streaming.done import Done
 from replay.streaming.ledger import ALERTS, Ledger, output

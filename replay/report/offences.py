@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from replay.audit.finding import Finding
+from replay.kernels.finding import Finding
 from replay.report.events import event_columns
 from replay.report.model import CRITICAL
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pyspark.sql import DataFrame
 
 from replay import timelines
-from replay.audit.finding import Finding
 from replay.jobs.lao import LaoTables
+from replay.kernels.finding import Finding
 from replay.report.events import changes_on_purpose, short_isrs, troubles
 from replay.report.incidents import find_incidents
 from replay.report.lags import hold_up_events, holding_spans, waits_by_step

@@ -27,10 +27,11 @@ from raftlog.metadata.snapshot import load
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
 from replay.fold import fold, totals
+from replay.opened import open_export
 from replay.points import state_hashes
 from replay.request import JobRequest
 from replay.runner import compute
-from replay.source import open_export, records
+from replay.source import records
 from simulation.agreement.run_and_export import ExportedRun
 from simulation.agreement.sightings import Sighting, Snapshot
 

@@ -15,9 +15,10 @@ import pyarrow as pa
 from raftlog.metadata.entities import format_hash
 from replay.fold import fold, totals
 from replay.jobs.state import find_point
+from replay.opened import open_export
 from replay.request import JobRequest
 from replay.session import build_session
-from replay.source import check_files, open_export, records
+from replay.source import check_files, records
 
 
 def executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

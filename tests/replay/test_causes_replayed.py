@@ -21,9 +21,10 @@ from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.segments.export import export
 from replay import timelines
 from replay.causes import is_one_of, with_causes
+from replay.opened import open_export
 from replay.outages.fencings import departures, fencings, service
 from replay.request import JobRequest
-from replay.source import open_export, records
+from replay.source import records
 
 Rows = list[list[Any]]
 ANEW = ("registered anew", "REGISTERED")

@@ -21,14 +21,18 @@ from controller.rules.elections import MAX_REMOVALS
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.audit import departed, quorum
-from replay.audit.check import FAMILIES, choose
+from replay.audit.check import FAMILIES
 from replay.audit.history import History
 from replay.audit.intervals import slice_length
+from replay.audit.profiles import choose
 from replay.audit.rules import CONTROLLER_EPOCH_WENT_BACK, CRITICAL, ERROR, RULES
 from replay.errors import ReplayError
 from replay.jobs.audit import AuditResult
+from replay.local import pool, reading
+from replay.local.runner import compute_local
+from replay.opened import open_export
 from replay.request import JobRequest
-from replay.source import open_export, records
+from replay.source import records
 
 Found = list[tuple[str, int, int | None]]
 """(rule, offset, broker) of what there is to be found, in the order of offsets."""
@@ -590,17 +594,29 @@ def no_right(log: AuditedLog) -> Found:
 # --- tests --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def broken(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, AuditResult]:
-    """What there is to be found, and what was."""
+def broken_log() -> tuple[AuditedLog, Found]:
+    """All offences one behind the other, and what there is to be found."""
     log = AuditedLog()
     expected: Found = []
     for breaks in OFFENCES:
         expected += breaks(log)
         for name in list(log.topics):
             log.delete_topic(name)
+    return log, expected
+
+
+@pytest.fixture(scope="module")
+def broken_export(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
+    log, expected = broken_log()
     directory = tmp_path_factory.mktemp("broken")
     export(log, directory)
+    return directory, expected
+
+
+@pytest.fixture(scope="module")
+def broken(replay: Replay, broken_export: tuple[Path, Found]) -> tuple[Found, AuditResult]:
+    """What there is to be found, and what was."""
+    directory, expected = broken_export
     return expected, replay("audit", directory, limit=1000)
 
 
@@ -626,6 +642,31 @@ def test_a_rule_finds_what_breaks_it_and_nothing_else(
         assert each.expected
 
 
+@pytest.mark.parametrize("slice_rows", [reading.SLICE_ROWS, 29])
+def test_without_spark_the_same_is_found(
+    broken: tuple[Found, AuditResult],
+    broken_export: tuple[Path, Found],
+    monkeypatch: pytest.MonkeyPatch,
+    slice_rows: int,
+) -> None:
+    """To the letter, and wherever the log is cut into slices."""
+    monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
+    request = JobRequest(job="audit", export=str(broken_export[0]), limit=1000)
+    assert compute_local(request) == broken[1]
+
+
+def test_worker_processes_find_the_same(
+    broken: tuple[Found, AuditResult],
+    broken_export: tuple[Path, Found],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of which each has its own partitions."""
+    monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
+    monkeypatch.setattr(pool, "workers", lambda: 2)
+    request = JobRequest(job="audit", export=str(broken_export[0]), limit=1000)
+    assert compute_local(request) == broken[1]
+
+
 def test_an_epoch_that_goes_back_is_found(spark: SparkSession, tmp_path: Path) -> None:
     """No export of ours holds one: the writer refuses it."""
     log = LogHistory(2)
@@ -646,6 +687,7 @@ def test_what_is_allowed_is_not_found(replay: Replay, tmp_path: Path) -> None:
     log = allowed()
     export(log, tmp_path)
     result = replay("audit", tmp_path)
+    assert compute_local(JobRequest(job="audit", export=str(tmp_path))) == result
     assert (result.findings, result.passed, result.total) == ([], True, 0)
     assert result.checked == log.end_offset
 

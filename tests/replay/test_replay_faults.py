@@ -23,8 +23,8 @@ from raftlog.segments.manifest import MANIFEST_NAME, RECORDS, Segment, encode, r
 from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.errors import ReplayError, explain
+from replay.opened import open_export
 from replay.request import JobRequest
-from replay.source import open_export
 
 
 @pytest.fixture

@@ -35,9 +35,10 @@ from raftlog.segments.manifest import (
 from raftlog.segments.raw import read_batches
 from raftlog.segments.writer import ExportWriter
 from replay.jobs import lao
+from replay.opened import open_export
 from replay.points import state_hashes
 from replay.request import JobRequest
-from replay.source import open_export, records
+from replay.source import records
 
 HISTORY = LogHistory(71, metadata_version=3).run(400)
 Change = Callable[[pa.Table], pa.Table]

@@ -9,9 +9,10 @@ from log_history import LogHistory
 from pyspark.sql import DataFrame, SparkSession
 
 from raftlog.segments.export import export
+from replay.opened import open_export
 from replay.points import state_hashes
 from replay.request import JobRequest
-from replay.source import open_export, records
+from replay.source import records
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,10 @@ from raftlog.metadata.differences import words
 from raftlog.segments.export import export
 from replay.errors import ReplayError
 from replay.jobs import history, state
+from replay.opened import open_export
 from replay.report.events import changes_on_purpose
 from replay.request import JobRequest
-from replay.source import open_export, records
+from replay.source import records
 
 
 def small(seed: int = 51) -> LogHistory:

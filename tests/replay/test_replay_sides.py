@@ -20,8 +20,9 @@ from benchmarks.replay.questions import QUESTIONS, answer, for_duckdb
 from benchmarks.replay.watch import Measured, Side, watch
 from replay.generate.profile import Profile
 from replay.generate.write import write_export
+from replay.opened import open_export
 from replay.request import JobRequest
-from replay.source import open_export, records
+from replay.source import records
 
 
 @pytest.fixture(scope="module")

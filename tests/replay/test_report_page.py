@@ -18,9 +18,9 @@ import report_sample as sample
 from msgspec.structs import replace
 
 from raftlog.printable import printable
-from replay.audit.finding import Finding
 from replay.errors import ReplayError
 from replay.jobs.audit import AuditResult
+from replay.kernels.finding import Finding
 from replay.report import colours, page
 from replay.report.model import MAX_BUCKETS, MAX_LANES, MAX_TYPES, BrokerLane, Growth, ReportResult
 

@@ -42,6 +42,8 @@ from replay.audit.memory import remember
 from replay.audit.needs import NEEDS
 from replay.audit.rules import WRITE_WITHOUT_RIGHT
 from replay.jobs import audit as job
+from replay.local.runner import compute_local
+from replay.request import JobRequest
 from replay.streaming import audit
 from replay.streaming.ledger import Ledger, output
 from replay.streaming.watch import take
@@ -135,6 +137,12 @@ def ways(message: Any) -> list[tuple[AclOperation, Resource]]:
     return [(ALTER_CONFIGS, Resource(TOPIC, message.resource_name))]
 
 
+def _asked(directory: Path, *super_users: str) -> JobRequest:
+    return JobRequest(
+        job="audit", export=str(directory), rules=RULE, super_users=super_users, limit=10_000
+    )
+
+
 @pytest.fixture(scope="module")
 def log() -> LogHistory:
     return random_history(5, 600)
@@ -149,6 +157,7 @@ def test_the_audit_agrees_with_the_authorizer(
     export(log, tmp_path)
     result = replay("audit", tmp_path, rules=RULE, limit=10_000)
     assert [each.offset for each in result.findings] == expected
+    assert compute_local(_asked(tmp_path)) == result
     (rule,) = result.rules
     assert rule.begins == next(
         header.base_offset
@@ -167,6 +176,7 @@ def test_a_super_user_is_not_found(replay: Replay, log: LogHistory, tmp_path: Pa
     result = replay("audit", tmp_path, rules=RULE, super_users=tuple(named), limit=10_000)
     expected = refused(log, named)
     assert [each.offset for each in result.findings] == expected
+    assert compute_local(_asked(tmp_path, *named)) == result
     (rule,) = result.rules
     assert rule.begins == 1 < expected[0] < min(refused(log))
 
@@ -178,6 +188,7 @@ def test_without_entries_nothing_is_judged(replay: Replay, tmp_path: Path) -> No
     result = replay("audit", tmp_path, rules=RULE)
     (rule,) = result.rules
     assert (rule.begins, rule.checked, result.total) == (None, 0, 0)
+    assert compute_local(_asked(tmp_path)) == result
     named = replay("audit", tmp_path, rules=RULE, super_users=("User:alice",))
     assert [(each.rule, each.offset) for each in named.findings] == [(rule.id, written)]
 

@@ -16,8 +16,9 @@ from raftlog.segments.export import export
 from replay.audit import quorum
 from replay.audit.history import History
 from replay.audit.memory import remember
+from replay.opened import open_export
 from replay.request import JobRequest
-from replay.source import open_export, records
+from replay.source import records
 from replay.streaming import audit, ledger
 from replay.streaming.ledger import Ledger
 from replay.streaming.watch import take

@@ -20,8 +20,9 @@ from replay.errors import EXIT_FINDINGS, EXIT_INPUT
 from replay.jobs import watch
 from replay.lag import holders
 from replay.lag.samples import points
+from replay.opened import open_export
 from replay.request import JobRequest
-from replay.source import open_export, records
+from replay.source import records
 from replay.streaming import lao
 from replay.streaming.ledger import ALERTS, output
 from replay.text import console

@@ -17,8 +17,9 @@ from raftlog.metadata.records import RecordType, parse
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay import timelines
+from replay.opened import open_export
 from replay.request import JobRequest
-from replay.source import open_export, records
+from replay.source import records
 
 Rows = list[dict[str, Any]]
 

@@ -1,0 +1,161 @@
+"""The audit as kernels: of partitions, clients, progress and rights; and what facts alone say.
+
+Findings are those at or behind ``facts.since``, against the rules that were chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from types import ModuleType
+from typing import Protocol
+
+import pyarrow as pa
+
+from replay.audit.rules import RULES, Rule
+from replay.kernels.facts import Facts
+from replay.kernels.finding import Finding
+from replay.kernels.judged import Judged
+from replay.kernels.rules import (
+    clients,
+    departed,
+    hostnames,
+    members,
+    partitions,
+    progress,
+    quorum,
+    registrations,
+    rights,
+)
+from replay.kernels.rules.quorum import Epoch
+from replay.kernels.steps import Partitions
+
+FAMILIES: tuple[ModuleType, ...] = (
+    members,
+    partitions,
+    departed,
+    registrations,
+    progress,
+    hostnames,
+    quorum,
+    clients,
+    rights,
+)
+"""Each has RULES."""
+
+
+class Kernel(Protocol):
+    """Judges a part of the records, slice by slice."""
+
+    def check(self, table: pa.Table) -> Iterator[Finding]:
+        """What is found in a slice."""
+        ...
+
+    def end(self) -> Iterator[Finding]:
+        """What is found where the records end."""
+        ...
+
+
+def _asked(family: ModuleType, rules: Collection[Rule]) -> bool:
+    return any(rule in rules for rule in family.RULES)
+
+
+class PartitionRules:
+    """The rules about partitions, of those in one bucket."""
+
+    def __init__(
+        self, facts: Facts, rules: Collection[Rule] = RULES, before: pa.Table | None = None
+    ) -> None:
+        self.partitions = Partitions(facts, before)
+        self._members = members.Members(facts) if _asked(members, rules) else None
+        self._departed = (
+            departed.Departed(facts, self.partitions) if _asked(departed, rules) else None
+        )
+        self._partitions = _asked(partitions, rules)
+        self._chosen = _Chosen(facts, rules)
+
+    def check(self, table: pa.Table) -> Iterator[Finding]:
+        """Of a slice: :data:`replay.kernels.steps.COLUMNS`."""
+        if table.num_rows:
+            yield from self._chosen(self._check(table))
+
+    def _check(self, table: pa.Table) -> Iterator[Finding]:
+        judged = Judged(self.partitions.step(table), self.partitions)
+        if self._partitions:
+            yield from partitions.check(judged)
+        if self._members is not None:
+            yield from self._members.check(judged)
+        if self._departed is not None:
+            yield from self._departed.check(judged)
+
+    def end(self) -> Iterator[Finding]:
+        """What the brokers that are left show."""
+        if self._departed is not None:
+            yield from self._chosen(self._departed.end())
+
+    @staticmethod
+    def asked(rules: Collection[Rule]) -> bool:
+        """Whether any of the rules is one of these."""
+        return any(_asked(family, rules) for family in (members, partitions, departed))
+
+
+class _Simple:
+    """A family of rules that asks nothing at the end."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        rules: Collection[Rule],
+        make: Callable[[Facts], clients.Clients | progress.Progress | rights.Rights],
+    ) -> None:
+        self._family, self._chosen = make(facts), _Chosen(facts, rules)
+
+    def check(self, table: pa.Table) -> Iterator[Finding]:
+        """What is found in a slice."""
+        yield from self._chosen(self._family.check(table))
+
+    def end(self) -> Iterator[Finding]:
+        """Nothing."""
+        yield from ()
+
+
+def client_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
+    """Of one bucket of clients: :data:`replay.kernels.rules.clients.COLUMNS`."""
+    return _Simple(facts, rules, clients.Clients)
+
+
+def progress_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
+    """Of all progress records: :data:`replay.kernels.rules.progress.COLUMNS`."""
+    return _Simple(facts, rules, progress.Progress)
+
+
+def right_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
+    """Of whole batches: :data:`replay.kernels.rules.rights.COLUMNS`."""
+    return _Simple(facts, rules, rights.Rights)
+
+
+def asks(family: ModuleType, rules: Collection[Rule]) -> bool:
+    """Whether a family has one of the rules."""
+    return _asked(family, rules)
+
+
+def fact_rules(
+    facts: Facts, epochs: Iterable[Epoch], rules: Collection[Rule] = RULES
+) -> Iterator[Finding]:
+    """What few records show: registrations, hostnames, controllers."""
+    chosen = _Chosen(facts, rules)
+    if _asked(registrations, rules):
+        yield from chosen(registrations.check(facts))
+    if _asked(hostnames, rules):
+        yield from chosen(hostnames.check(facts))
+    if _asked(quorum, rules):
+        yield from chosen(quorum.check(facts, epochs))
+
+
+class _Chosen:
+    """Keeps the findings that were asked for."""
+
+    def __init__(self, facts: Facts, rules: Collection[Rule]) -> None:
+        self._since, self._ids = facts.since, {rule.id for rule in rules}
+
+    def __call__(self, found: Iterable[Finding]) -> Iterator[Finding]:
+        return (each for each in found if each.offset >= self._since and each.rule in self._ids)

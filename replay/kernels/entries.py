@@ -1,0 +1,162 @@
+"""Access control entries over time: where the verdict on a question turns.
+
+As :class:`raftlog.security.authorizer.Authorizer` has it: a DENY that matches decides, else an
+ALLOW. Hosts are not in the log; a right from some host counts as one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from raftlog.metadata.acls import (
+    ALL_RESOURCES,
+    ANY_HOST,
+    ANYBODY,
+    CLUSTER_NAME,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+)
+from raftlog.metadata.records import RecordType
+from raftlog.metadata.versions import ACLS
+from replay.kernels.arrays import NEVER
+from replay.kernels.facts import Facts, Row
+
+ENTRIES = (RecordType.ACCESS_CONTROL_ENTRY, RecordType.REMOVE_ACCESS_CONTROL_ENTRY)
+
+
+class Question(NamedTuple):
+    """Who did what, on which resource."""
+
+    principal: str
+    operation: int
+    on_type: int
+    on_name: str
+
+
+class Entry(NamedTuple):
+    """From when to when an entry was there."""
+
+    host: str
+    operation: int
+    allows: bool
+    begins: int
+    ends: int
+
+
+def begins(facts: Facts) -> int | None:
+    """The offset behind which writes are judged; None: none is.
+
+    That of the first entry: from then on it is written down who may do what. Who names super users
+    says that there was an authorizer before any entry, too: as soon as entries could be.
+    """
+    added = facts.of(RecordType.ACCESS_CONTROL_ENTRY, columns=("type", "offset"))
+    first = [row["offset"] for row in added[:1]]
+    if facts.super_users:
+        first += [offset for offset, level in facts.levels if level >= ACLS][:1]
+    return min(first, default=None)
+
+
+class Entries:
+    """All entries there ever were, to ask what they said at an offset."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._about: dict[tuple[int, int, str, str], list[Entry]] = defaultdict(list)
+        """Entries by type of the resource, pattern, name, and principal."""
+        self._prefixes: dict[int, set[int]] = defaultdict(set)
+        self._lines: dict[Question, tuple[list[int], list[int]]] = {}
+        of_entry: dict[str, list[Row]] = defaultdict(list)
+        for row in facts.of(*ENTRIES):
+            of_entry[row["group_id"]].append(row)
+        for rows in of_entry.values():
+            ends = [row["offset"] for row in rows[1:]] + [NEVER]
+            for row, end in zip(rows, ends, strict=True):
+                if row["type"] == RecordType.ACCESS_CONTROL_ENTRY:
+                    self._add(row, end)
+
+    def _add(self, row: Row, ends: int) -> None:
+        about = row["acl_resource_type"]
+        key = about, row["pattern_type"], row["resource_name"], row["acl_principal"]
+        allows = row["permission_type"] == AclPermission.ALLOW
+        entry = Entry(row["host"], row["operation"], allows, row["offset"], ends)
+        self._about[key].append(entry)
+        if row["pattern_type"] == PatternType.PREFIXED:
+            self._prefixes[about].add(len(row["resource_name"]))
+
+    def at(self, question: Question, offset: int) -> tuple[int, int | None]:
+        """How many ways there were to have the right, and where that number changed last."""
+        line = self._lines.get(question)
+        if line is None:
+            line = self._lines[question] = self._line(question)
+        offsets, ways = line
+        place = bisect_right(offsets, offset) - 1
+        return (0, None) if place < 0 else (ways[place], offsets[place])
+
+    def _line(self, question: Question) -> tuple[list[int], list[int]]:
+        """Where the number of ways changes, and to what.
+
+        A way is a resource whose entries may give the right, and a host: one that an entry allows,
+        or any other. It is open while an entry of it allows, and none denies.
+        """
+        turns: dict[int, int] = defaultdict(int)
+        resources = [(question.on_type, question.on_name)]
+        if creates_topic(question):
+            resources.append((int(AclResourceType.CLUSTER), CLUSTER_NAME))
+        for resource in resources:
+            entries = list(self._deciding(question, *resource))
+            hosts = {entry.host for entry in entries if entry.allows}
+            for host in hosts | {ANY_HOST} if hosts else ():
+                for offset, turn in _turns(entries, host):
+                    turns[offset] += turn
+        # A turn of one way beside that of another is one, too, where the number stays.
+        offsets, ways, now = [], [], 0
+        for offset in sorted(turns):
+            now += turns[offset]
+            offsets.append(offset)
+            ways.append(now)
+        return offsets, ways
+
+    def _deciding(self, question: Question, type_: int, name: str) -> Iterator[Entry]:
+        patterns = {(int(PatternType.LITERAL), name), (int(PatternType.LITERAL), ALL_RESOURCES)}
+        patterns |= {
+            (int(PatternType.PREFIXED), name[:length])
+            for length in self._prefixes[type_]
+            if length <= len(name)
+        }
+        for pattern in patterns:
+            for who in {question.principal, ANYBODY}:
+                for entry in self._about.get((type_, *pattern, who), ()):
+                    if entry.operation in (AclOperation.ALL, question.operation):
+                        yield entry
+
+
+def _turns(entries: list[Entry], host: str) -> Iterator[tuple[int, int]]:
+    """Where a way from a host opens (1) or closes (-1)."""
+    changes: dict[int, list[tuple[bool, int]]] = defaultdict(list)
+    for entry in entries:
+        if entry.host in (ANY_HOST, host):
+            changes[entry.begins].append((entry.allows, 1))
+            if entry.ends < NEVER:
+                changes[entry.ends].append((entry.allows, -1))
+    allow = deny = was_open = 0
+    for offset in sorted(changes):
+        for allows, more in changes[offset]:
+            if allows:
+                allow += more
+            else:
+                deny += more
+        is_open = int(allow > 0 and deny == 0)
+        if is_open != was_open:
+            yield offset, is_open - was_open
+        was_open = is_open
+
+
+def creates_topic(question: Question) -> bool:
+    """Whether it is about a topic's creation, which the right to create on the cluster allows as
+    well.
+    """
+    return (question.operation, question.on_type) == (AclOperation.CREATE, AclResourceType.TOPIC)

@@ -1,0 +1,295 @@
+"""What few records say and many are judged by: which broker was registered when, which topic there
+was, which level was in force. It is as large as the number of such records, and every worker gets
+it whole.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.metadata.causes import OLD_TEXT_OF, Cause
+from raftlog.metadata.records import RecordType
+from raftlog.metadata.versions import METADATA_VERSION
+from replay.kernels.arrays import NEVER, Bools, Ints
+
+BROKER_TYPES = (
+    RecordType.REGISTER_BROKER,
+    RecordType.BROKER_REGISTRATION_CHANGE,
+    RecordType.UNREGISTER_BROKER,
+)
+RARE = frozenset(
+    {
+        *BROKER_TYPES,
+        RecordType.TOPIC,
+        RecordType.REMOVE_TOPIC,
+        RecordType.FEATURE_LEVEL,
+        RecordType.LEADER_CHANGE,
+        RecordType.RECOVERY,
+        RecordType.OPEN_CLIENT,
+        RecordType.CLOSE_CLIENT,
+        RecordType.HOSTNAME,
+        RecordType.ACCESS_CONTROL_ENTRY,
+        RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
+    }
+)
+"""The types that many rules ask for, and that few records are of."""
+RARE_COLUMNS = (
+    "offset",
+    "epoch",
+    "timestamp_ms",
+    "principal",
+    "batch_base_offset",
+    "batch_last_offset",
+    "type",
+    "group_id",
+    "broker_id",
+    "broker_epoch",
+    "incarnation_id",
+    "rack",
+    "fenced",
+    "in_controlled_shutdown",
+    "reason",
+    "cause",
+    "topic_id",
+    "topic_name",
+    "feature_name",
+    "feature_level",
+    "leader_id",
+    "acl_resource_type",
+    "resource_name",
+    "pattern_type",
+    "acl_principal",
+    "host",
+    "operation",
+    "permission_type",
+)
+Row = dict[str, Any]
+
+
+class BrokerSpan(NamedTuple):
+    """From when to when (``ends`` exclusive, NEVER: still) a registration stood as it did.
+
+    ``registration``: it begins by a registration, not by a change of one. The batch is that of the
+    record that begins it, inclusive.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    begins: int
+    begins_ms: int
+    epoch: int
+    fenced: bool | None
+    in_controlled_shutdown: bool | None
+    rack: str | None
+    reason: str | None
+    cause: str | None
+    registration: bool
+    incarnation_id: str | None
+    principal: str | None
+    batch_base_offset: int
+    batch_last_offset: int
+    ends: int = NEVER
+    ends_ms: int | None = None
+
+
+class TopicLife(NamedTuple):
+    """A topic, from its creation to its removal (exclusive, NEVER: it is there)."""
+
+    topic_id: str
+    topic_name: str | None
+    begins: int
+    begins_ms: int
+    ends: int = NEVER
+    ends_ms: int | None = None
+
+
+@dataclass
+class Facts:
+    """``rare``: the records of the types RARE, in order, RARE_COLUMNS, all below ``end_offset``.
+
+    ``brokers_before`` and ``topics_before``: what was open before them, for a history that is given
+    in pieces; findings are those at or behind ``since``.
+    """
+
+    rare: pa.Table
+    end_offset: int
+    since: int = 0
+    super_users: frozenset[str] = frozenset()
+    brokers_before: list[BrokerSpan] = field(default_factory=list)
+    topics_before: list[TopicLife] = field(default_factory=list)
+
+    def of(self, *types: RecordType, columns: Iterable[str] = RARE_COLUMNS) -> list[Row]:
+        """The records of some types, some columns of them."""
+        chosen = pc.is_in(self.rare["type"], pa.array([int(each) for each in types], pa.int32()))
+        return self.rare.select(list(columns)).filter(chosen).to_pylist()
+
+    @cached_property
+    def brokers(self) -> list[BrokerSpan]:
+        """Each broker's spans, in order."""
+        return list(_broker_spans(self.brokers_before, self.of(*BROKER_TYPES)))
+
+    @cached_property
+    def standings(self) -> Standings:
+        """The same, to look many brokers up in."""
+        return Standings(self.brokers)
+
+    @cached_property
+    def topics(self) -> list[TopicLife]:
+        """Each topic's lives, in order."""
+        columns = ("type", "topic_id", "topic_name", "offset", "timestamp_ms")
+        rows = self.of(RecordType.TOPIC, RecordType.REMOVE_TOPIC, columns=columns)
+        return list(_topic_lives(self.topics_before, rows))
+
+    @cached_property
+    def lives_of(self) -> dict[str, list[TopicLife]]:
+        """Topic id -> its lives."""
+        lives: dict[str, list[TopicLife]] = defaultdict(list)
+        for life in self.topics:
+            lives[life.topic_id].append(life)
+        return dict(lives)
+
+    @cached_property
+    def levels(self) -> list[tuple[int, int]]:
+        """Offset and level of each change of metadata.version."""
+        rows = self.of(
+            RecordType.FEATURE_LEVEL, columns=("feature_name", "offset", "feature_level")
+        )
+        return [
+            (row["offset"], row["feature_level"])
+            for row in rows
+            if row["feature_name"] == METADATA_VERSION
+        ]
+
+    def level_at(self, offset: int) -> int | None:
+        """The metadata.version in force at an offset; None: none yet."""
+        level = None
+        for begins, value in self.levels:
+            if begins > offset:
+                break
+            level = value
+        return level
+
+
+def _broker_spans(before: list[BrokerSpan], rows: list[Row]) -> Iterator[BrokerSpan]:
+    of_broker: dict[int, list[Row | BrokerSpan]] = defaultdict(list)
+    for span in before:
+        of_broker[span.broker_id].append(span)
+    for row in rows:
+        of_broker[row["broker_id"]].append(row)
+    for events in of_broker.values():
+        yield from _spans_of_one(events)
+
+
+def _spans_of_one(events: list[Row | BrokerSpan]) -> Iterator[BrokerSpan]:
+    current: BrokerSpan | None = None
+    known: Row = {}
+    for event in events:
+        if isinstance(event, BrokerSpan):
+            current = event
+            known = event._asdict()
+            continue
+        if current is not None:
+            yield current._replace(ends=event["offset"], ends_ms=event["timestamp_ms"])
+        for name in ("fenced", "in_controlled_shutdown", "rack", "incarnation_id"):
+            if event[name] is not None:
+                known[name] = event[name]
+        current = None
+        if event["type"] != RecordType.UNREGISTER_BROKER:
+            current = _span(event, known)
+    if current is not None:
+        yield current
+
+
+def _span(event: Row, known: Row) -> BrokerSpan:
+    registered = event["type"] == RecordType.REGISTER_BROKER
+    return BrokerSpan(
+        broker_id=event["broker_id"],
+        broker_epoch=event["broker_epoch"],
+        begins=event["offset"],
+        begins_ms=event["timestamp_ms"],
+        epoch=event["epoch"],
+        fenced=known.get("fenced"),
+        in_controlled_shutdown=known.get("in_controlled_shutdown"),
+        rack=known.get("rack"),
+        reason=OLD_TEXT_OF[Cause.REGISTERED] if registered else event["reason"],
+        cause=event["cause"],
+        registration=registered,
+        incarnation_id=known.get("incarnation_id"),
+        principal=event["principal"],
+        batch_base_offset=event["batch_base_offset"],
+        batch_last_offset=event["batch_last_offset"],
+    )
+
+
+def _topic_lives(before: list[TopicLife], rows: list[Row]) -> Iterator[TopicLife]:
+    alive = {life.topic_id: life for life in before}
+    for row in rows:
+        life = alive.pop(row["topic_id"], None)
+        if life is not None:
+            yield life._replace(ends=row["offset"], ends_ms=row["timestamp_ms"])
+        if row["type"] == RecordType.TOPIC:
+            alive[row["topic_id"]] = TopicLife(
+                row["topic_id"], row["topic_name"], row["offset"], row["timestamp_ms"]
+            )
+    yield from alive.values()
+
+
+class Standings:
+    """Looks up which span of a broker is in force at an offset, for many at a time."""
+
+    def __init__(self, spans: list[BrokerSpan]) -> None:
+        self.spans = sorted(spans, key=lambda span: (span.broker_id, span.begins))
+        self._brokers = np.array([span.broker_id for span in self.spans], np.int64)
+        self.begins = np.array([span.begins for span in self.spans], np.int64)
+        self.ends = np.array([span.ends for span in self.spans], np.int64)
+        self.epochs = np.array([span.broker_epoch for span in self.spans], np.int64)
+        self.inactive = np.array(
+            [bool(span.fenced or span.in_controlled_shutdown) for span in self.spans], np.bool_
+        )
+        self._different = np.unique(self._brokers)
+
+    def near(self, first: int, last: int) -> Near:
+        """Those in force at some offset of a range, both inclusive."""
+        return Near(self, np.flatnonzero((self.ends > first) & (self.begins <= last)), first)
+
+
+class Near:
+    """The spans near a slice of the log: few, so that a look costs little."""
+
+    def __init__(self, standings: Standings, chosen: Ints, first: int) -> None:
+        self._first = first
+        self._chosen = chosen
+        self._ends = standings.ends[chosen]
+        self._different = standings._different
+        self._keys = (self._code(standings._brokers[chosen]) << 40) + np.maximum(
+            standings.begins[chosen] - first, 0
+        )
+
+    def _code(self, brokers: Ints) -> Ints:
+        return np.searchsorted(self._different, brokers)
+
+    def at(self, brokers: Ints, offsets: Ints) -> tuple[Ints, Bools]:
+        """The number of the span of each broker that is in force at the offset beside it, and
+        whether there is one.
+        """
+        count = len(self._chosen)
+        if not count:
+            return np.zeros(len(brokers), np.int64), np.zeros(len(brokers), np.bool_)
+        code = self._code(brokers)
+        known = code < len(self._different)
+        code = np.minimum(code, len(self._different) - 1)
+        known &= self._different[code] == brokers
+        keys = (code << 40) + np.maximum(offsets - self._first, 0)
+        at = np.searchsorted(self._keys, keys, side="right") - 1
+        found = np.maximum(at, 0)
+        there = known & (at >= 0) & ((self._keys[found] >> 40) == code)
+        there &= offsets < self._ends[found]
+        return self._chosen[found], there

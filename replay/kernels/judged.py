@@ -1,0 +1,113 @@
+"""A slice's steps with what several rules ask of each."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from raftlog.metadata.records import RecordType
+from replay.kernels.arrays import MISSING, Bools, Ints
+from replay.kernels.finding import Place
+from replay.kernels.lists import NOTHING, pairs_of
+from replay.kernels.steps import RECOVERING, Partitions, Steps
+
+
+class Judged:
+    """``entered``: who is in the ISR and was not. ``unproposed``: those of them whom no leader
+    proposed. ``unclean``: the record declares an unclean leader: alone in the ISR, and RECOVERING.
+    In an export without the column ``leader_recovery_state`` the first is enough.
+    """
+
+    def __init__(self, steps: Steps, partitions: Partitions) -> None:
+        self.steps = steps
+        self.lists = steps.lists
+        self._partitions = partitions
+
+    @cached_property
+    def changed(self) -> Bools:
+        """By a PARTITION_CHANGE."""
+        return self.steps.real & (self.steps.type == RecordType.PARTITION_CHANGE)
+
+    @cached_property
+    def proposed(self) -> Bools:
+        """By a leader."""
+        return self.steps.real & (self.steps.proposer_epoch > 0)
+
+    @cached_property
+    def isr_before(self) -> Ints:
+        """NOTHING where nothing was before."""
+        return self.steps.before("isr")
+
+    @cached_property
+    def has_before(self) -> Bools:
+        """Whether the partition had a state before."""
+        return ~self.steps.first
+
+    @cached_property
+    def unclean(self) -> Bools:
+        """See the class."""
+        steps = self.steps
+        alone = (self.lists.single(steps.isr) == steps.leader) & (steps.leader != MISSING)
+        recovering = (steps.recovery == RECOVERING) | (steps.recovery == MISSING)
+        return self.changed & recovering & alone
+
+    @cached_property
+    def unproposed(self) -> Bools:
+        """Whether somebody entered the ISR whom no leader proposed."""
+        places, _ = self.unproposed_members
+        found = np.zeros(len(self.steps.key), np.bool_)
+        found[places] = True
+        return found
+
+    @cached_property
+    def unproposed_members(self) -> tuple[Ints, Ints]:
+        """Each of them: the row, and the bit of the broker."""
+        steps, lists = self.steps, self.lists
+        rows = np.flatnonzero(steps.real & (steps.isr != self.isr_before))
+        isr, before, said = steps.isr[rows], self.isr_before[rows], steps.proposed_isr[rows]
+        found = [
+            pairs_of(
+                lists.word(isr, word) & ~lists.word(before, word) & ~lists.word(said, word), word
+            )
+            for word in range(lists.word_count)
+        ]
+        return (
+            rows[np.concatenate([places for places, _ in found])],
+            np.concatenate([bits for _, bits in found]),
+        )
+
+    def unproposed_list(self, row: int) -> list[int]:
+        """Of one row, in the order of its ISR."""
+        steps, members = self.steps, self.lists.members
+        before, said = int(self.isr_before[row]), int(steps.proposed_isr[row])
+        known = set(members[before]) if before != NOTHING else set()
+        known |= set(members[said]) if said != NOTHING else set()
+        return [each for each in dict.fromkeys(members[int(steps.isr[row])]) if each not in known]
+
+    def place(self, row: int) -> Place:
+        """Where an offence of a row is."""
+        steps = self.steps
+        key, offset = int(steps.key[row]), int(steps.begins[row])
+        return partition_place(
+            self._partitions,
+            key,
+            offset,
+            (steps.text("epoch", row), int(steps.begins_ms[row]), steps.text("principal", row)),
+        )
+
+
+def partition_place(
+    partitions: Partitions,
+    key: int,
+    offset: int,
+    record: tuple[int | None, int | None, str | None],
+    name_at: int | None = None,
+) -> Place:
+    """An offence about a partition. ``record``: epoch, time and principal of the one that broke
+    the rule; ``name_at``: where the topic had the name that is told.
+    """
+    topic_id, number = partitions.topic_of(key), key & 0xFFFFFFFF
+    name = partitions.name_of(key, offset if name_at is None else name_at)
+    subject = f"partition {topic_id if name is None else name}-{number}"
+    return Place(offset, *record, subject, topic_id, name, number)

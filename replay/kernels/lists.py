@@ -1,0 +1,178 @@
+"""Lists of brokers as numbers: each different list is kept once, with its members as bits.
+
+There are few different replica lists and ISRs, and very many records that name them. So a question
+about two lists is asked of words of bits, 64 brokers each, however many brokers there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replay.kernels.arrays import MISSING, Bools, Ints, whole
+
+Words = npt.NDArray[np.uint64]
+NOTHING = MISSING
+"""The number of no list (null)."""
+_ITEM_BYTES = 4
+
+
+class Lists:
+    """Numbers for lists. The members' order is kept: ``members[number]``."""
+
+    def __init__(self) -> None:
+        self.members: list[tuple[int, ...]] = []
+        self._numbers: dict[bytes, int] = {}
+        self._bits: dict[int, int] = {}
+        self.brokers: list[int] = []
+        """Broker of each bit."""
+        self._size = np.zeros(64, np.int64)
+        self._distinct = np.zeros(64, np.int64)
+        self._single = np.full(64, MISSING, np.int64)
+        self._words = np.zeros((1, 64), np.uint64)
+        self.empty = self.number(())
+
+    @property
+    def word_count(self) -> int:
+        """How many words the members of a list take."""
+        return len(self._words)
+
+    def number(self, members: Sequence[int]) -> int:
+        """The number of one list."""
+        return self._of_bytes(np.asarray(members, np.int32).tobytes())
+
+    def numbers(self, column: Any) -> Ints:
+        """The numbers of a column of lists of int32; null is NOTHING."""
+        column = whole(column)
+        if pa.types.is_null(column.type):
+            return np.full(len(column), NOTHING, np.int64)
+        values = column.values
+        offsets = (column.offsets.to_numpy().astype(np.int64) + values.offset) * _ITEM_BYTES
+        return self._of_offsets(offsets, values.buffers()[1], column)
+
+    def numbers_of_field(self, column: Any, field: int) -> Ints:
+        """The same of one field, of int32, of a column of lists of structs."""
+        column = whole(column)
+        if pa.types.is_null(column.type):
+            return np.full(len(column), NOTHING, np.int64)
+        values = pc.struct_field(column.values, [field])
+        offsets = (column.offsets.to_numpy().astype(np.int64) + values.offset) * _ITEM_BYTES
+        return self._of_offsets(offsets, values.buffers()[1], column)
+
+    def _of_offsets(self, offsets: Ints, data: pa.Buffer, column: pa.Array) -> Ints:
+        count = len(column)
+        # The bytes of a list are its key: Arrow tells the different ones apart.
+        flat = pa.Array.from_buffers(
+            pa.large_binary(), count, [None, pa.py_buffer(offsets), data]
+        ).dictionary_encode()
+        table = np.array([self._of_bytes(each) for each in flat.dictionary.to_pylist()], np.int64)
+        numbers = table[flat.indices.to_numpy()] if count else np.zeros(0, np.int64)
+        if column.null_count:
+            numbers[column.is_null().to_numpy(zero_copy_only=False)] = NOTHING
+        return numbers
+
+    def _of_bytes(self, key: bytes) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            members = tuple(np.frombuffer(key, np.int32).tolist())
+            number = self._numbers[key] = len(self.members)
+            self.members.append(members)
+            self._add(number, members)
+        return number
+
+    def _add(self, number: int, members: tuple[int, ...]) -> None:
+        if number == len(self._size):
+            for name in ("_size", "_distinct", "_single"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+            self._words = np.concatenate([self._words, np.zeros_like(self._words)], axis=1)
+        self._size[number] = len(members)
+        self._distinct[number] = len(set(members))
+        self._single[number] = members[0] if len(members) == 1 else MISSING
+        for broker in members:
+            word, bit = divmod(self.bit(broker), 64)
+            self._words[word, number] |= np.uint64(1 << bit)
+
+    def bit(self, broker: int) -> int:
+        """The bit of a broker."""
+        bit = self._bits.get(broker)
+        if bit is None:
+            bit = self._bits[broker] = len(self.brokers)
+            self.brokers.append(broker)
+            if bit // 64 == len(self._words):
+                self._words = np.concatenate([self._words, np.zeros_like(self._words[:1])])
+        return bit
+
+    def bits(self, brokers: Ints) -> Ints:
+        """The bits of many brokers."""
+        different, where = np.unique(brokers, return_inverse=True)
+        return np.array([self.bit(int(each)) for each in different], np.int64)[where]
+
+    def word(self, numbers: Ints, index: int) -> Words:
+        """One word of the members of each list; none of NOTHING."""
+        return np.where(numbers >= 0, self._words[index][np.maximum(numbers, 0)], np.uint64(0))
+
+    def size(self, numbers: Ints) -> Ints:
+        """How many members each list names; -1 of NOTHING."""
+        return np.where(numbers >= 0, self._size[np.maximum(numbers, 0)], -1)
+
+    def names_one_twice(self, numbers: Ints) -> Bools:
+        """Whether a list names a member twice."""
+        at = np.maximum(numbers, 0)
+        return (numbers >= 0) & (self._size[at] != self._distinct[at])
+
+    def single(self, numbers: Ints) -> Ints:
+        """The member of each list that has one; else MISSING."""
+        return np.where(numbers >= 0, self._single[np.maximum(numbers, 0)], MISSING)
+
+    def contain(self, numbers: Ints, brokers: Ints) -> Bools:
+        """Whether each list names the broker beside it."""
+        words, bits = np.divmod(self.bits(brokers), 64)
+        found = self._words[words, np.maximum(numbers, 0)] >> bits.astype(np.uint64)
+        return (numbers >= 0) & ((found & np.uint64(1)) == 1)
+
+    def lacks(self, some: Ints, others: Ints) -> Bools:
+        """Whether each of some lists names a member that the other beside it does not."""
+        found = np.zeros(len(some), np.bool_)
+        for index in range(self.word_count):
+            found |= (self.word(some, index) & ~self.word(others, index)) != 0
+        return found
+
+    def text(self, number: int) -> str:
+        """For people."""
+        return "nothing" if number < 0 else ids(self.members[number])
+
+    def table(self, numbers: Ints) -> pa.Array:
+        """The lists as a column of Arrow."""
+        return pa.array(
+            [None if number < 0 else self.members[number] for number in numbers.tolist()],
+            pa.list_(pa.int32()),
+        )
+
+
+def ids(members: Sequence[int]) -> str:
+    """For people: [1, 2]."""
+    return f"[{', '.join(map(str, members))}]"
+
+
+def pairs_of(words: Words, index: int) -> tuple[Ints, Ints]:
+    """The bits that are set in words of the given index: place of the word, and bit."""
+    places, found = [], []
+    left, at = words, np.arange(len(words))
+    while True:
+        some = left != 0
+        left, at = left[some], at[some]
+        if not len(left):
+            break
+        lowest = left & (~left + np.uint64(1))
+        places.append(at)
+        found.append(np.bitwise_count(lowest - np.uint64(1)).astype(np.int64) + 64 * index)
+        left = left ^ lowest
+    if not places:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return np.concatenate(places), np.concatenate(found)

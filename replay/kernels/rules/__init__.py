@@ -1,0 +1,3 @@
+"""The rules of the audit, as kernels. Which there are: :mod:`replay.audit.rules`; what each means:
+docs/audit.md.
+"""

@@ -1,0 +1,161 @@
+"""Rules about numbered writes (exactly once): a number of a client is executed once, and never
+after the client was closed.
+
+A batch names its client and number in its header; a client's id is the offset of the record that
+opened it. An id that no record has opened is nobody's affair: nothing is remembered of it, and
+nothing was promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.metadata.records import RecordType
+from replay.audit import rules
+from replay.kernels.arrays import Bools, Ints, ints
+from replay.kernels.facts import Facts
+from replay.kernels.finding import Finding, Place, offence
+
+RULES = (rules.NUMBER_EXECUTED_TWICE, rules.CLOSED_CLIENT_WROTE)
+COLUMNS = (
+    "offset",
+    "batch_base_offset",
+    "batch_last_offset",
+    "epoch",
+    "timestamp_ms",
+    "principal",
+    "client_id",
+    "sequence",
+)
+"""What the kernel needs of the records of batches that name a client."""
+_NUMBER_BITS = 38
+
+
+class Clients:
+    """Each batch that names a client, by its last record."""
+
+    def __init__(self, facts: Facts) -> None:
+        rows = facts.of(
+            RecordType.OPEN_CLIENT,
+            RecordType.CLOSE_CLIENT,
+            columns=("type", "group_id", "offset"),
+        )
+        opened = {int(row["group_id"]) for row in rows if row["type"] == RecordType.OPEN_CLIENT}
+        self._closed: dict[int, int] = {}
+        for row in rows:
+            if row["type"] == RecordType.CLOSE_CLIENT:
+                self._closed.setdefault(int(row["group_id"]), row["offset"])
+        self._opened = np.array(sorted(opened), np.int64)
+        self._closers = np.array(sorted(self._closed), np.int64)
+        self._close_at = np.array([self._closed[each] for each in sorted(self._closed)], np.int64)
+        self._executed = _Executed()
+
+    def check(self, table: pa.Table) -> Iterator[Finding]:
+        """Of a slice, COLUMNS."""
+        numbered = (
+            (ints(table["client_id"]) != 0)
+            & (ints(table["sequence"]) != 0)
+            & (ints(table["offset"]) == ints(table["batch_last_offset"]))
+        )
+        if not numbered.any():
+            return
+        rows = table.filter(pa.array(numbered))
+        client, number, offset = (ints(rows[name]) for name in ("client_id", "sequence", "offset"))
+        for row, earlier in self._twice(client, number, offset):
+            if earlier > client[row]:
+                yield offence(
+                    rules.NUMBER_EXECUTED_TWICE,
+                    _place(rows, row),
+                    also=earlier,
+                    found="executed again",
+                    expected=f"once, at {earlier}",
+                )
+        base = ints(rows["batch_base_offset"])
+        at, known = _find(self._closers, client)
+        # A client may close itself, in the batch that it is the author of.
+        late = known & (base > self._close_at[at]) if len(self._closers) else known
+        for row in np.flatnonzero(late).tolist():
+            closed = int(self._close_at[at[row]])
+            yield offence(
+                rules.CLOSED_CLIENT_WROTE,
+                _place(rows, row),
+                also=closed,
+                found="executed",
+                expected=f"refused: the client was closed at {closed}",
+            )
+
+    def _twice(self, client: Ints, number: Ints, offset: Ints) -> Iterator[tuple[int, int]]:
+        """Rows of numbers that were executed before, and where."""
+        code, opened = _find(self._opened, client)
+        rows = np.flatnonzero(opened)
+        keys = (code[rows] << _NUMBER_BITS) + number[rows]
+        fits = (number[rows] >= 0) & (number[rows] < 1 << _NUMBER_BITS)
+        for row, earlier in self._executed.add(keys[fits], offset[rows[fits]]):
+            yield int(rows[fits][row]), earlier
+        for row in rows[~fits].tolist():
+            key = int(client[row]), int(number[row])
+            before = self._executed.huge.get(key)
+            self._executed.huge[key] = int(offset[row])
+            if before is not None:
+                yield row, before
+
+
+class _Executed:
+    """Which numbers were executed, and where last: sorted runs, of which each is at least twice as
+    long as the next.
+    """
+
+    def __init__(self) -> None:
+        self.huge: dict[tuple[int, int], int] = {}
+        """Numbers that no client comes to."""
+        self._runs: list[tuple[Ints, Ints]] = []
+
+    def add(self, keys: Ints, offsets: Ints) -> Iterator[tuple[int, int]]:
+        """Numbers in the order of the log; which of them were there before, and where last."""
+        order = np.argsort(keys, kind="stable")
+        run = keys[order], offsets[order]
+        earlier = np.full(len(keys), -1, np.int64)
+        for known, at in self._runs:
+            place, found = _find(known, run[0])
+            # Of equal ones in one run the last counts.
+            earlier[found] = np.maximum(earlier[found], at[place[found]])
+        again = np.zeros(len(keys), np.bool_)
+        again[1:] = run[0][1:] == run[0][:-1]
+        earlier[1:][again[1:]] = run[1][:-1][again[1:]]
+        self._runs.append(run)
+        while len(self._runs) > 1 and len(self._runs[-2][0]) < 2 * len(self._runs[-1][0]):
+            self._runs[-2:] = [_merged(*self._runs[-2:])]
+        for index in np.flatnonzero(earlier >= 0).tolist():
+            yield int(order[index]), int(earlier[index])
+
+
+def _merged(old: tuple[Ints, Ints], new: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    keys = np.concatenate([old[0], new[0]])
+    order = np.argsort(keys, kind="stable")
+    return keys[order], np.concatenate([old[1], new[1]])[order]
+
+
+def _find(known: Ints, wanted: Ints) -> tuple[Ints, Bools]:
+    """The last place of each in a sorted array, and whether it is there."""
+    if not len(known):
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
+    at = np.maximum(np.searchsorted(known, wanted, side="right") - 1, 0)
+    return at, known[at] == wanted
+
+
+def _place(rows: pa.Table, row: int) -> Place:
+    offset, epoch, timestamp_ms, principal, client, number = (
+        rows[name][row].as_py()
+        for name in ("offset", "epoch", "timestamp_ms", "principal", "client_id", "sequence")
+    )
+    subject = f"client {client}, number {number}"
+    return Place(offset, epoch, timestamp_ms, principal, subject)
+
+
+def bucket_of(table: pa.Table, buckets: int) -> Ints:
+    """Which bucket the client of each record belongs to: a client's numbers meet in one."""
+    return pc.bit_wise_and(table["client_id"], 2**31 - 1).to_numpy() % buckets

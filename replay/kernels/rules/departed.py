@@ -1,0 +1,191 @@
+"""Rule about brokers that go: who is fenced, shut down, replaced or unregistered is out of every
+ISR in the batch that says so.
+
+But as an ISR's last member, who leads nothing then: nobody else is known to hold every record. A
+batch of more than FENCING_BATCH_MAX records may leave the rest to the next ones, and the broker
+stays fenced until all is done; so it is looked at once more just before the batch that unfences it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from replay.audit import rules
+from replay.kernels.arrays import NEVER, Ints
+from replay.kernels.facts import BrokerSpan, Facts
+from replay.kernels.finding import Finding, offence
+from replay.kernels.judged import Judged, partition_place
+from replay.kernels.lists import NOTHING, Lists, pairs_of
+from replay.kernels.steps import NO_LEADER, Partitions, Steps
+
+RULES = (rules.INACTIVE_IN_ISR,)
+FENCING_BATCH_MAX = 5_000
+"""As the controller's: see controller/rules/elections.py."""
+_START, _STOP = 1, 0
+
+
+class Look(NamedTuple):
+    """When a broker has to be out, as an image's offset, and of the record that says so."""
+
+    looked_at: int
+    offset: int
+    epoch: int | None
+    timestamp_ms: int | None
+    principal: str | None
+    now: str
+
+
+class Departed:
+    """For each stay of a broker in an ISR: whether it was to be out at the first look after it
+    began.
+
+    A stay is from when a broker is in an ISR with others, or leads, to when it is no longer.
+    """
+
+    def __init__(self, facts: Facts, partitions: Partitions) -> None:
+        self._end = facts.end_offset
+        self._partitions = partitions
+        looks: list[tuple[int, Look]] = []
+        for broker, spans in groupby(facts.standings.spans, key=lambda span: span.broker_id):
+            of_one = sorted(_looks(list(spans)), key=lambda look: (look.looked_at, look.offset))
+            looks += [(broker, look) for look in of_one]
+        self._brokers = np.array([broker for broker, _ in looks], np.int64)
+        self._different = np.unique(self._brokers)
+        self._looks = [look for _, look in looks]
+        self._at = np.array([look.looked_at for look in self._looks], np.int64)
+        self._keys = (np.searchsorted(self._different, self._brokers) << 40) + self._at
+        self._open = self._standing()
+        """Stays that have not ended: partition, bit of the broker, since when."""
+
+    def _standing(self) -> tuple[Ints, Ints, Ints]:
+        """Those of partitions that are known already: since their last change."""
+        state, lists = self._partitions.state, self._partitions.lists
+        members = _members(state["isr"], state["leader"], lists)
+        found = [pairs_of(lists.word(members, word), word) for word in range(lists.word_count)]
+        rows, bits = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return state["key"][rows], bits, state["begins"][rows]
+
+    def check(self, judged: Judged) -> Iterator[Finding]:
+        """The stays that end in a slice."""
+        yield from self._judge(*self._stays(judged.steps, last=False))
+
+    def end(self) -> Iterator[Finding]:
+        """The stays that are left."""
+        yield from self._judge(*self._stays(self._partitions.end(), last=True))
+        key, bits, since = self._open
+        yield from self._judge(key, bits, since, np.full(len(key), self._end))
+
+    def _stays(self, steps: Steps, *, last: bool) -> tuple[Ints, Ints, Ints, Ints]:
+        """Partition, bit of the broker, from when on, and to when (exclusive)."""
+        places, bits, at, kinds = self._changes(steps, last=last)
+        keys = np.concatenate([steps.key[places], self._open[0]])
+        bits = np.concatenate([bits, self._open[1]])
+        at = np.concatenate([at, self._open[2]])
+        kinds = np.concatenate([kinds, np.full(len(self._open[0]), _START)])
+        order = np.lexsort((kinds, at, bits, keys))
+        keys, bits, at, kinds = keys[order], bits[order], at[order], kinds[order]
+        follows = np.zeros(len(keys), np.bool_)
+        follows[:-1] = (keys[1:] == keys[:-1]) & (bits[1:] == bits[:-1])
+        begun = np.flatnonzero(kinds == _START)
+        ended = begun[follows[begun]]
+        still = begun[~follows[begun]]
+        self._open = keys[still], bits[still], at[still]
+        return keys[ended], bits[ended], at[ended], at[ended + 1]
+
+    def _changes(self, steps: Steps, *, last: bool) -> tuple[Ints, Ints, Ints, Ints]:
+        """Who came, and who went: row, bit, offset, and which of both."""
+        lists = steps.lists
+        members = _members(steps.isr, steps.leader, lists)
+        follows = ~steps.first
+        follows[1:] &= steps.ends[:-1] == steps.begins[1:]
+        were = np.full(len(members), NOTHING, np.int64)
+        were[1:] = members[:-1]
+        were[~follows] = NOTHING
+        changed = np.flatnonzero((members != were) & steps.real)
+        # Of those that stay as they are, the end is known with the row behind them, or never.
+        known = np.ones(len(members), np.bool_)
+        known[:-1] = ~steps.first[1:]
+        known[-1:] = False
+        gone = np.flatnonzero(
+            (known | last) & (steps.removed < steps.next_begins) & (members != NOTHING)
+        )
+        found = []
+        for word in range(lists.word_count):
+            now, then = lists.word(members[changed], word), lists.word(were[changed], word)
+            for kind, rows, words, offsets in (
+                (_START, changed, now & ~then, steps.begins),
+                (_STOP, changed, then & ~now, steps.begins),
+                (_STOP, gone, lists.word(members[gone], word), steps.removed),
+            ):
+                places, bits = pairs_of(words, word)
+                found.append(
+                    (rows[places], bits, offsets[rows[places]], np.full(len(places), kind))
+                )
+        rows, bits, at, kinds = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return rows, bits, at, kinds
+
+    def _judge(self, keys: Ints, bits: Ints, since: Ints, left: Ints) -> Iterator[Finding]:
+        if not len(keys) or not len(self._looks):
+            return
+        brokers = np.array(self._partitions.lists.brokers, np.int64)[bits]
+        code = np.searchsorted(self._different, brokers)
+        known = code < len(self._different)
+        code = np.minimum(code, len(self._different) - 1)
+        known &= self._different[code] == brokers
+        at = np.searchsorted(self._keys, (code << 40) + since)
+        at = np.minimum(at, len(self._looks) - 1)
+        looked = (self._brokers[at] == brokers) & (self._at[at] >= since)
+        for index in np.flatnonzero(known & looked & (self._at[at] < left)).tolist():
+            look = self._looks[int(at[index])]
+            record = look.epoch, look.timestamp_ms, look.principal
+            broker, entered = int(brokers[index]), int(since[index])
+            place = partition_place(
+                self._partitions, int(keys[index]), look.offset, record, name_at=entered
+            )
+            yield offence(
+                rules.INACTIVE_IN_ISR,
+                place,
+                broker_id=broker,
+                also=entered,
+                found=f"broker {broker}, {look.now}, in the ISR",
+                expected="out of it, or its last member and no leader",
+            )
+
+
+def _members(isr: Ints, leader: Ints, lists: Lists) -> Ints:
+    """The ISRs that count: with several members, or with a leader; NOTHING of others."""
+    counts = (isr != NOTHING) & ((lists.size(isr) > 1) | (leader != NO_LEADER))
+    return np.where(counts, isr, NOTHING)
+
+
+def _looks(spans: list[BrokerSpan]) -> Iterator[Look]:
+    """Of one broker."""
+    before: BrokerSpan | None = None
+    for index, span in enumerate(spans):
+        same = (
+            before is not None
+            and before.ends == span.begins
+            and before.broker_epoch == span.broker_epoch
+        )
+        was_active = before is not None and _active(before)
+        active = _active(span)
+        whole = span.batch_last_offset - span.batch_base_offset < FENCING_BATCH_MAX
+        here = span.begins, span.epoch, span.begins_ms, span.principal
+        if not active and (not same or was_active) and whole:
+            said = "replaced" if span.registration else span.reason or ""
+            yield Look(span.batch_last_offset, *here, f"inactive: {said}")
+        if active and same and not was_active:
+            yield Look(span.batch_base_offset - 1, *here, "about to be unfenced")
+        follower = spans[index + 1].begins if index + 1 < len(spans) else None
+        # The record stands behind the removals of its batch.
+        if span.ends not in {NEVER, follower}:
+            yield Look(span.ends, span.ends, None, span.ends_ms, None, "unregistered")
+        before = span
+
+
+def _active(span: BrokerSpan) -> bool:
+    return not (span.fenced or span.in_controlled_shutdown)

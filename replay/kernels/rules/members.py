@@ -1,0 +1,205 @@
+"""Rules about brokers in partitions, each at one moment: who is admitted to an ISR, who proposes
+it, who is made its leader.
+
+KIP-903: a replica enters an ISR only under the broker epoch that is registered. What a leader
+proposed is judged by what stood in the log below the record; what the controller did by itself, by
+what stands there behind the whole batch, as a broker may come or go in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from replay.audit import rules
+from replay.kernels.arrays import Bools, Ints, ints, whole
+from replay.kernels.facts import BrokerSpan, Facts
+from replay.kernels.finding import Finding, offence
+from replay.kernels.judged import Judged
+from replay.kernels.steps import NO_LEADER
+
+RULES = (
+    rules.STALE_BROKER_EPOCH,
+    rules.UNKNOWN_BROKER_EPOCH,
+    rules.BROKER_NOT_REGISTERED,
+    rules.INELIGIBLE_ISR_MEMBER,
+    rules.STALE_PROPOSER_EPOCH,
+    rules.INELIGIBLE_LEADER,
+    rules.UNCLEAN_ELECTION_TOO_EARLY,
+)
+REPLICA_EPOCHS_LEVEL = 3
+"""The metadata.version from which on -1 is no broker epoch: every leader knows those of its
+followers.
+"""
+_UNKNOWN = -1
+_ACTIVE = "registered, unfenced and not shutting down"
+
+
+class _Asked(NamedTuple):
+    """Brokers that records rely on, with the span of each that is in force, if there is one."""
+
+    rows: Ints
+    brokers: Ints
+    spans: Ints
+    there: Bools
+
+
+class Members:
+    """Asks for each broker that a record relies on what its registration was at that moment."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._standings = facts.standings
+
+    def check(self, judged: Judged) -> Iterator[Finding]:
+        """Of one slice."""
+        if not judged.steps.real.any():
+            return
+        yield from self._members(judged)
+        yield from self._proposers(judged)
+        yield from self._entered(judged)
+        yield from self._leaders(judged)
+        yield from self._survivors(judged)
+
+    def _ask(self, judged: Judged, rows: Ints, brokers: Ints, at: Ints) -> _Asked:
+        steps = judged.steps
+        first = int(steps.begins[steps.real].min())
+        last = int(steps.last_offset[steps.real].max())
+        spans, there = self._standings.near(first, last).at(brokers, at)
+        return _Asked(rows, brokers, spans, there)
+
+    def _inactive(self, asked: _Asked) -> Bools:
+        inactive = self._standings.inactive
+        return asked.there & (inactive[asked.spans] if len(inactive) else False)
+
+    def _stale(self, asked: _Asked, claimed: Ints) -> Bools:
+        epochs = self._standings.epochs
+        registered = epochs[asked.spans] if len(epochs) else claimed
+        return asked.there & (claimed != _UNKNOWN) & (claimed != registered)
+
+    def _members(self, judged: Judged) -> Iterator[Finding]:
+        steps = judged.steps
+        column = whole(steps.table["isr_with_epochs"])
+        counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+        flat = column.flatten()
+        place = np.full(len(column), -1, np.int64)
+        place[steps.source[steps.real]] = np.flatnonzero(steps.real)
+        rows = np.repeat(place, counts)
+        brokers, claimed = ints(flat.field(0)), ints(flat.field(1))
+        inside = judged.lists.contain(steps.isr[rows], brokers)
+        rows, brokers, claimed = rows[inside], brokers[inside], claimed[inside]
+        asked = self._ask(judged, rows, brokers, steps.begins[rows])
+        stale, inactive = self._stale(asked, claimed), self._inactive(asked)
+        for index in np.flatnonzero(
+            ~asked.there | stale | (claimed == _UNKNOWN) | inactive
+        ).tolist():
+            under = int(claimed[index])
+            row = int(rows[index])
+            if not asked.there[index]:
+                yield self._found(judged, asked, index, rules.BROKER_NOT_REGISTERED, _ACTIVE)
+            elif stale[index]:
+                now = self._now(asked, index)
+                yield self._found(
+                    judged, asked, index, rules.STALE_BROKER_EPOCH, now, f"under epoch {under}"
+                )
+            elif under == _UNKNOWN:
+                level = self._facts.level_at(int(steps.begins[row]))
+                if level is not None and level >= REPLICA_EPOCHS_LEVEL:
+                    yield self._found(
+                        judged,
+                        asked,
+                        index,
+                        rules.UNKNOWN_BROKER_EPOCH,
+                        "the epoch that it has fetched with",
+                        "epoch -1",
+                    )
+            else:
+                yield self._found(judged, asked, index, rules.INELIGIBLE_ISR_MEMBER, _ACTIVE)
+
+    def _proposers(self, judged: Judged) -> Iterator[Finding]:
+        steps = judged.steps
+        rows = np.flatnonzero(judged.proposed)
+        claimed = steps.proposer_epoch[rows]
+        asked = self._ask(judged, rows, steps.proposer_id[rows], steps.begins[rows])
+        for index in np.flatnonzero(~asked.there | self._stale(asked, claimed)).tolist():
+            yield self._found(
+                judged,
+                asked,
+                index,
+                rules.STALE_PROPOSER_EPOCH,
+                self._now(asked, index),
+                f"under epoch {claimed[index]}",
+            )
+
+    def _entered(self, judged: Judged) -> Iterator[Finding]:
+        rows, bits = judged.unproposed_members
+        brokers = np.array(judged.lists.brokers, np.int64)[bits] if len(bits) else bits
+        asked = self._ask(judged, rows, brokers, judged.steps.last_offset[rows])
+        inactive = self._inactive(asked)
+        for index in np.flatnonzero(~asked.there | inactive).tolist():
+            rule = (
+                rules.INELIGIBLE_ISR_MEMBER if asked.there[index] else rules.BROKER_NOT_REGISTERED
+            )
+            yield self._found(judged, asked, index, rule, _ACTIVE)
+
+    def _leaders(self, judged: Judged) -> Iterator[Finding]:
+        steps = judged.steps
+        now = steps.real & (steps.leader >= 0) & (steps.leader != steps.before("leader"))
+        rows = np.flatnonzero(now & (steps.leader != NO_LEADER))
+        asked = self._ask(judged, rows, steps.leader[rows], steps.last_offset[rows])
+        for index in np.flatnonzero(~asked.there | self._inactive(asked)).tolist():
+            yield self._found(judged, asked, index, rules.INELIGIBLE_LEADER, _ACTIVE)
+
+    def _survivors(self, judged: Judged) -> Iterator[Finding]:
+        steps, members = judged.steps, judged.lists.members
+        for row in np.flatnonzero(judged.unclean & judged.unproposed & judged.has_before).tolist():
+            replicas = members[int(steps.replicas[row])]
+            before = members[int(judged.isr_before[row])]
+            brokers = np.array([each for each in dict.fromkeys(before) if each in replicas])
+            rows = np.full(len(brokers), row)
+            asked = self._ask(judged, rows, brokers.astype(np.int64), steps.last_offset[rows])
+            for index in np.flatnonzero(asked.there & ~self._inactive(asked)).tolist():
+                now = self._now(asked, index)
+                yield self._found(
+                    judged,
+                    asked,
+                    index,
+                    rules.UNCLEAN_ELECTION_TOO_EARLY,
+                    "nobody of the ISR is live",
+                    f"broker {brokers[index]} of the ISR: {now}",
+                )
+
+    def _now(self, asked: _Asked, index: int) -> str:
+        if not asked.there[index]:
+            return "not registered"
+        span = self._span(asked, index)
+        standing = ""
+        if span.fenced:
+            standing = ", fenced"
+        elif span.in_controlled_shutdown:
+            standing = ", shutting down"
+        return f"epoch {span.broker_epoch}{standing}"
+
+    def _span(self, asked: _Asked, index: int) -> BrokerSpan:
+        return self._standings.spans[int(asked.spans[index])]
+
+    def _found(
+        self,
+        judged: Judged,
+        asked: _Asked,
+        index: int,
+        rule: rules.Rule,
+        expected: str,
+        found: str | None = None,
+    ) -> Finding:
+        return offence(
+            rule,
+            judged.place(int(asked.rows[index])),
+            broker_id=int(asked.brokers[index]),
+            also=self._span(asked, index).begins if asked.there[index] else None,
+            found=self._now(asked, index) if found is None else found,
+            expected=expected,
+        )

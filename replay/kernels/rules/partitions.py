@@ -1,0 +1,131 @@
+"""Rules about one partition: who is in its ISR, who leads it, that its epochs grow, and how its
+reassignments go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from replay.audit import rules
+from replay.kernels.arrays import MISSING, Bools
+from replay.kernels.finding import Finding, offence
+from replay.kernels.judged import Judged
+from replay.kernels.lists import ids
+from replay.kernels.rules import reassignments
+
+RULES = (
+    rules.ISR_NOT_IN_REPLICAS,
+    rules.ISR_EMPTY,
+    rules.LEADER_OUTSIDE_ISR,
+    rules.ISR_GREW_UNPROPOSED,
+    rules.UNDECLARED_UNCLEAN_ELECTION,
+    rules.PROPOSER_NOT_LEADER,
+    rules.LEADER_EPOCH_WENT_BACK,
+    rules.PARTITION_EPOCH_WENT_BACK,
+    *reassignments.RULES,
+)
+
+
+def check(judged: Judged) -> Iterator[Finding]:
+    """Each state by itself, and beside the one before it."""
+    yield from _stated(judged)
+    yield from _unproposed(judged)
+    yield from _stepped(judged)
+    yield from reassignments.check(judged)
+
+
+def _rows(judged: Judged, found: Bools) -> list[int]:
+    return np.flatnonzero(found & judged.steps.real).tolist()
+
+
+def _stated(judged: Judged) -> Iterator[Finding]:
+    steps, lists = judged.steps, judged.lists
+    isr, leader = steps.isr, steps.leader
+    strange = lists.lacks(isr, steps.replicas) | lists.names_one_twice(isr)
+    for row in _rows(judged, strange & (isr >= 0) & (steps.replicas >= 0)):
+        yield offence(
+            rules.ISR_NOT_IN_REPLICAS,
+            judged.place(row),
+            found=f"ISR {lists.text(isr[row])}",
+            expected=f"a part of {lists.text(steps.replicas[row])}",
+        )
+    for row in _rows(judged, isr == lists.empty):
+        yield offence(
+            rules.ISR_EMPTY, judged.place(row), found="ISR []", expected="at least its last member"
+        )
+    outside = (leader >= 0) & (isr >= 0) & ~lists.contain(isr, leader)
+    for row in _rows(judged, outside):
+        yield offence(
+            rules.LEADER_OUTSIDE_ISR,
+            judged.place(row),
+            broker_id=int(leader[row]),
+            found=f"leader {leader[row]}",
+            expected=f"one of the ISR {lists.text(isr[row])}, or nobody",
+        )
+
+
+def _unproposed(judged: Judged) -> Iterator[Finding]:
+    steps, lists = judged.steps, judged.lists
+    for row in _rows(judged, judged.changed & judged.unproposed & ~judged.unclean):
+        members, leader = judged.unproposed_list(row), int(steps.leader[row])
+        isr, before = lists.text(steps.isr[row]), lists.text(judged.isr_before[row])
+        if leader in members:
+            yield offence(
+                rules.UNDECLARED_UNCLEAN_ELECTION,
+                judged.place(row),
+                broker_id=leader,
+                also=before_of(judged, row),
+                found=f"leader {leader}, ISR {isr}, behind ISR {before}",
+                expected="a leader of the ISR, or one alone in it and RECOVERING",
+            )
+        else:
+            yield offence(
+                rules.ISR_GREW_UNPROPOSED,
+                judged.place(row),
+                broker_id=members[0],
+                also=before_of(judged, row),
+                found=f"ISR {isr} behind {before}",
+                expected=f"a proposal that names {ids(members)}",
+            )
+
+
+def _stepped(judged: Judged) -> Iterator[Finding]:
+    steps = judged.steps
+    led = steps.before("leader")
+    usurped = judged.proposed & (led != MISSING) & (steps.proposer_id != led)
+    for row in _rows(judged, usurped):
+        proposer = int(steps.proposer_id[row])
+        yield offence(
+            rules.PROPOSER_NOT_LEADER,
+            judged.place(row),
+            broker_id=proposer,
+            also=before_of(judged, row),
+            found=f"proposed by broker {proposer}",
+            expected=f"by the leader, {led[row]}",
+        )
+    before = steps.before("leader_epoch")
+    for row in _rows(judged, (steps.leader_epoch < before) & (steps.leader_epoch != MISSING)):
+        yield offence(
+            rules.LEADER_EPOCH_WENT_BACK,
+            judged.place(row),
+            also=before_of(judged, row),
+            found=f"leader epoch {steps.leader_epoch[row]}",
+            expected=f"{before[row]} or more",
+        )
+    before = steps.before("partition_epoch")
+    stood = (steps.partition_epoch <= before) & (steps.partition_epoch != MISSING)
+    for row in _rows(judged, stood):
+        yield offence(
+            rules.PARTITION_EPOCH_WENT_BACK,
+            judged.place(row),
+            also=before_of(judged, row),
+            found=f"partition epoch {steps.partition_epoch[row]}",
+            expected=f"more than {before[row]}",
+        )
+
+
+def before_of(judged: Judged, row: int) -> int | None:
+    """The offset of the state before a row's."""
+    return int(judged.steps.begins[row - 1]) if judged.has_before[row] else None

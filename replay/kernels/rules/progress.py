@@ -1,0 +1,225 @@
+"""Rules about LowestAcknowledgedOffset, as progress records say it: below the high watermark, never
+back, and applied by all who count.
+
+A progress record names the brokers whose applied offset has changed since the one before it in its
+controller epoch. So what each broker had applied when a record was written is its last word in that
+epoch, under that registration: exactly, as the record was decided by the very offsets that it
+names. Who counts is who is unfenced where the record stands. (LAO counts those too whose fencing is
+not committed yet; which they are does not stand in the log.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from replay.audit import rules
+from replay.kernels.arrays import MISSING, Ints, ints, spread, whole
+from replay.kernels.facts import Facts
+from replay.kernels.finding import Finding, Place, offence
+
+RULES = (
+    rules.LAO_NOT_BELOW_HIGH_WATERMARK,
+    rules.HIGH_WATERMARK_BEYOND_LOG,
+    rules.LAO_WENT_BACK,
+    rules.LAO_ABOVE_APPLIED,
+    rules.LAO_WITHOUT_REPORT,
+)
+COLUMNS = (
+    "offset",
+    "epoch",
+    "timestamp_ms",
+    "principal",
+    "lowest_acknowledged_offset",
+    "high_watermark",
+    "applied",
+)
+"""What the kernel needs of PROGRESS records."""
+_Key = tuple[int, int, int]
+
+
+class Progress:
+    """Each record by itself, beside those before it, and beside what brokers had reported."""
+
+    def __init__(self, facts: Facts) -> None:
+        spans = [span for span in facts.brokers if span.fenced is False]
+        self._spans = sorted(spans, key=lambda span: span.begins)
+        self._begins = np.array([span.begins for span in self._spans], np.int64)
+        self._ends = np.array([span.ends for span in self._spans], np.int64)
+        self._highest = (MISSING, MISSING)
+        """The highest LAO so far, and the newest record that said it."""
+        self._numbers: dict[_Key, int] = {}
+        """(broker, broker epoch, controller epoch): what a report is remembered by."""
+        self._applied = np.zeros(64, np.int64)
+        self._reported = np.full(64, MISSING, np.int64)
+
+    def check(self, table: pa.Table) -> Iterator[Finding]:
+        """Of a slice, COLUMNS."""
+        if not table.num_rows:
+            return
+        offset, lao, mark = (
+            ints(table[name]) for name in ("offset", "lowest_acknowledged_offset", "high_watermark")
+        )
+        yield from self._single(table, offset, lao, mark)
+        yield from self._acknowledged(table, offset, lao)
+
+    def _single(self, table: pa.Table, offset: Ints, lao: Ints, mark: Ints) -> Iterator[Finding]:
+        for row in np.flatnonzero((lao >= 0) & (lao >= mark)).tolist():
+            yield offence(
+                rules.LAO_NOT_BELOW_HIGH_WATERMARK,
+                _place(table, row, "LAO"),
+                found=f"LAO {lao[row]}",
+                expected=f"less than {mark[row]}",
+            )
+        for row in np.flatnonzero(mark > offset).tolist():
+            yield offence(
+                rules.HIGH_WATERMARK_BEYOND_LOG,
+                _place(table, row, "LAO"),
+                found=f"high watermark {mark[row]}",
+                expected=f"{offset[row]}, the end of the log, or less",
+            )
+        known = np.flatnonzero(lao >= 0)
+        levels = np.concatenate([[self._highest[0]], lao[known]])
+        highest = np.maximum.accumulate(levels)
+        # The newest of those that say the highest.
+        at = np.maximum.accumulate(np.where(levels == highest, np.arange(len(levels)), 0))
+        said_at = np.concatenate([[self._highest[1]], offset[known]])[at]
+        for index in np.flatnonzero(levels[1:] < highest[:-1]).tolist():
+            yield offence(
+                rules.LAO_WENT_BACK,
+                _place(table, int(known[index]), "LAO"),
+                also=int(said_at[index]),
+                found=f"LAO {levels[index + 1]}",
+                expected=f"{highest[index]} or more",
+            )
+        self._highest = int(highest[-1]), int(said_at[-1])
+
+    def _acknowledged(self, table: pa.Table, offset: Ints, lao: Ints) -> Iterator[Finding]:
+        """Each known LAO beside the last report of each unfenced broker."""
+        epoch = ints(table["epoch"])
+        reports, report_rows, applied = self._reports(table, epoch)
+        known = np.flatnonzero(lao >= 0)
+        spans, rows = self._counting(offset, known)
+        asked = self._asked(spans, epoch[rows])
+        # A record's own reports stand before what is asked of it.
+        count = len(offset)
+        order = np.lexsort((report_rows, reports))
+        keys = (reports * count + report_rows)[order]
+        at = np.searchsorted(keys, asked * count + rows, side="right") - 1
+        inside = np.maximum(at, 0)
+        if len(keys):
+            here = (at >= 0) & (reports[order][inside] == asked)
+            said = np.where(here, applied[order][inside], self._applied[asked])
+            said_at = np.where(here, offset[report_rows[order][inside]], self._reported[asked])
+        else:
+            said, said_at = self._applied[asked], self._reported[asked]
+        for index in np.flatnonzero((said_at == MISSING) | (said < lao[rows])).tolist():
+            yield self._judge(
+                table,
+                int(rows[index]),
+                int(spans[index]),
+                None if said_at[index] == MISSING else (int(said[index]), int(said_at[index])),
+            )
+        self._remember(reports[order], applied[order], offset[report_rows[order]], int(epoch[-1]))
+
+    def _reports(self, table: pa.Table, epoch: Ints) -> tuple[Ints, Ints, Ints]:
+        """Each report: its number, the row of the record, and what was applied."""
+        column = whole(table["applied"])
+        counts = column.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+        flat = column.flatten()
+        rows = np.repeat(np.arange(len(column)), counts)
+        brokers, broker_epochs, applied = (ints(flat.field(index)) for index in range(3))
+        return self._number(brokers, broker_epochs, epoch[rows]), rows, applied
+
+    def _number(self, brokers: Ints, broker_epochs: Ints, epochs: Ints) -> Ints:
+        """One number for each different triple."""
+        if not len(brokers):
+            return np.zeros(0, np.int64)
+        # By differences: within a slice most of the triples are the same few.
+        first, one = np.unique(brokers, return_inverse=True)
+        second, two = np.unique(broker_epochs, return_inverse=True)
+        third, three = np.unique(epochs, return_inverse=True)
+        packed = (one * len(second) + two) * len(third) + three
+        different, where = np.unique(packed, return_inverse=True)
+        numbers = []
+        for each in different.tolist():
+            rest, last = divmod(each, len(third))
+            broker, middle = divmod(rest, len(second))
+            key = int(first[broker]), int(second[middle]), int(third[last])
+            numbers.append(self._key(key))
+        return np.array(numbers, np.int64)[where]
+
+    def _key(self, key: _Key) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._numbers)
+            if number == len(self._applied):
+                self._applied = np.concatenate([self._applied, np.zeros_like(self._applied)])
+                more = np.full_like(self._reported, MISSING)
+                self._reported = np.concatenate([self._reported, more])
+        return number
+
+    def _counting(self, offset: Ints, known: Ints) -> tuple[Ints, Ints]:
+        """Who is unfenced where a record stands whose LAO is known: span, and row."""
+        near = np.flatnonzero((self._ends > offset[0]) & (self._begins <= offset[-1]))
+        first = np.searchsorted(offset[known], self._begins[near])
+        last = np.searchsorted(offset[known], self._ends[near])
+        owner, place = spread(first, last - first)
+        return near[owner], known[place]
+
+    def _asked(self, spans: Ints, epochs: Ints) -> Ints:
+        brokers = np.array([span.broker_id for span in self._spans], np.int64)
+        broker_epochs = np.array([span.broker_epoch for span in self._spans], np.int64)
+        if not len(brokers):
+            return np.zeros(0, np.int64)
+        return self._number(brokers[spans], broker_epochs[spans], epochs)
+
+    def _remember(self, reports: Ints, applied: Ints, at: Ints, epoch: int) -> None:
+        last = np.ones(len(reports), np.bool_)
+        last[:-1] = reports[1:] != reports[:-1]
+        self._applied[reports[last]] = applied[last]
+        self._reported[reports[last]] = at[last]
+        # Another controller's word counts no more: what is left are the reports of two epochs.
+        if len(self._numbers) > 4 * len(self._spans) + 1024:
+            kept = [key for key in self._numbers if key[2] >= epoch - 1]
+            old = np.array([self._numbers[key] for key in kept], np.int64)
+            size = max(64, len(kept))
+            applied, reported = np.zeros(size, np.int64), np.full(size, MISSING, np.int64)
+            applied[: len(old)], reported[: len(old)] = self._applied[old], self._reported[old]
+            self._numbers = {key: number for number, key in enumerate(kept)}
+            self._applied, self._reported = applied, reported
+
+    def _judge(
+        self, table: pa.Table, row: int, span_number: int, said: tuple[int, int] | None
+    ) -> Finding:
+        span = self._spans[span_number]
+        broker = span.broker_id
+        place = _place(table, row, f"LAO, broker {broker}")
+        found = f"LAO {table['lowest_acknowledged_offset'][row].as_py()}"
+        if said is None:
+            return offence(
+                rules.LAO_WITHOUT_REPORT,
+                place,
+                broker_id=broker,
+                also=span.begins,
+                found=found,
+                expected=f"unknown: broker {broker} has not reported in epoch {place.epoch}",
+            )
+        applied, said_at = said
+        return offence(
+            rules.LAO_ABOVE_APPLIED,
+            place,
+            broker_id=broker,
+            also=None if said_at == place.offset else said_at,
+            found=found,
+            expected=f"{applied} or less: what broker {broker} had applied",
+        )
+
+
+def _place(table: pa.Table, row: int, subject: str) -> Place:
+    offset, epoch, timestamp_ms, principal = (
+        table[name][row].as_py() for name in ("offset", "epoch", "timestamp_ms", "principal")
+    )
+    return Place(offset, epoch, timestamp_ms, principal, subject)

@@ -1,0 +1,396 @@
+"""Steps of partitions: each state that a record led to, beside the one before it.
+
+A record says only what it changes; the rest is carried on from the state before, by the rules of
+:mod:`raftlog.metadata.fold`. What a slice of the log leads to is carried into the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raftlog.metadata.records import RecordType
+from replay.kernels.arrays import (
+    MISSING,
+    NEVER,
+    Bools,
+    Ints,
+    carried,
+    codes,
+    ints,
+    last_of,
+    order_of,
+    previous,
+)
+from replay.kernels.facts import Facts
+from replay.kernels.lists import NOTHING, Lists
+
+PARTITION_TYPES = (RecordType.PARTITION, RecordType.PARTITION_CHANGE)
+COLUMNS = (
+    "offset",
+    "type",
+    "epoch",
+    "timestamp_ms",
+    "batch_last_offset",
+    "principal",
+    "topic_id",
+    "partition_id",
+    "leader",
+    "leader_epoch",
+    "leader_recovery_state",
+    "partition_epoch",
+    "replicas",
+    "adding_replicas",
+    "removing_replicas",
+    "isr",
+    "isr_with_epochs",
+    "proposer_id",
+    "proposer_epoch",
+)
+"""What the kernel needs of the records of PARTITION_TYPES."""
+NO_LEADER = -1
+RECOVERING = 1
+_LISTS = ("replicas", "adding", "removing", "isr")
+_CARRIED = ("leader", "recovery", *_LISTS)
+_STATE = ("key", "begins", "begins_ms", *_CARRIED, "leader_epoch", "partition_epoch")
+STATE_SCHEMA = pa.schema(
+    [
+        ("topic_id", pa.string()),
+        ("partition_id", pa.int32()),
+        ("begins", pa.int64()),
+        ("begins_ms", pa.int64()),
+        ("leader", pa.int32()),
+        ("leader_recovery_state", pa.int32()),
+        ("replicas", pa.list_(pa.int32())),
+        ("adding_replicas", pa.list_(pa.int32())),
+        ("removing_replicas", pa.list_(pa.int32())),
+        ("isr", pa.list_(pa.int32())),
+        ("leader_epoch", pa.int32()),
+        ("partition_epoch", pa.int32()),
+    ]
+)
+"""What a partition's state is remembered as, between one process and another."""
+_NAMES = {"leader_recovery_state": "recovery"} | {f"{name}_replicas": name for name in _LISTS[1:3]}
+
+
+@dataclass
+class Steps:
+    """Rows, by partition and then by offset; each array has one place a row.
+
+    The first row of a partition may be one that is carried on from an earlier slice: ``real`` is
+    false there. Lists are numbers of ``lists``. ``before`` is the place of the row before (-1:
+    none), ``source`` that of the record in ``table`` (-1: none). ``removed``: where the topic goes
+    that the row is of, NEVER if it does not; ``next_begins``: NEVER for the last row.
+    """
+
+    table: pa.Table
+    lists: Lists
+    key: Ints
+    real: Bools
+    first: Bools
+    source: Ints
+    begins: Ints
+    begins_ms: Ints
+    said: dict[str, Ints]
+    leader: Ints
+    recovery: Ints
+    replicas: Ints
+    adding: Ints
+    removing: Ints
+    isr: Ints
+    leader_epoch: Ints
+    partition_epoch: Ints
+    type: Ints
+    last_offset: Ints
+    proposer_id: Ints
+    proposer_epoch: Ints
+    proposed_isr: Ints
+    removed: Ints
+    next_begins: Ints
+
+    @property
+    def ends(self) -> Ints:
+        """Where each row ends, exclusive; NEVER: not up to here."""
+        return np.minimum(self.next_begins, self.removed)
+
+    def before(self, name: str) -> Ints:
+        """What the row before has; MISSING for the first of a partition."""
+        return previous(getattr(self, name), self.first)
+
+    def text(self, name: str, row: int) -> Any:
+        """A column of the record behind a row."""
+        return self.table[name][int(self.source[row])].as_py()
+
+
+class Partitions:
+    """All partitions that records have named so far, and what is known of them."""
+
+    def __init__(self, facts: Facts, before: pa.Table | None = None) -> None:
+        self.lists = Lists()
+        self.topics: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._lives = _Lives(facts)
+        self.state = {name: np.zeros(0, np.int64) for name in _STATE}
+        if before is not None and before.num_rows:
+            self._begin_with(before)
+
+    def _begin_with(self, before: pa.Table) -> None:
+        state: dict[str, Ints] = {"key": self._keys(before)}
+        for name in before.schema.names:
+            own = _NAMES.get(name, name)
+            if own in _LISTS:
+                state[own] = self.lists.numbers(before[name])
+            elif own in _STATE:
+                state[own] = ints(before[name])
+        order = np.argsort(state["key"])
+        self.state = {name: state[name][order] for name in _STATE}
+
+    def _keys(self, table: pa.Table) -> Ints:
+        numbers, ids = codes(table["topic_id"])
+        topics = np.array([self._topic(each) for each in ids], np.int64)[numbers]
+        return (topics << 32) | (ints(table["partition_id"]) & 0xFFFFFFFF)
+
+    def _topic(self, topic_id: str) -> int:
+        number = self._numbers.get(topic_id)
+        if number is None:
+            number = self._numbers[topic_id] = len(self.topics)
+            self.topics.append(topic_id)
+            self._lives.add(number, topic_id)
+        return number
+
+    def topic_of(self, key: int) -> str:
+        """The id of a partition's topic."""
+        return self.topics[key >> 32]
+
+    def name_of(self, key: int, offset: int) -> str | None:
+        """The name of its topic at an offset; None: there is none."""
+        return self._lives.name(self.topics[key >> 32], offset)
+
+    def table(self) -> pa.Table:
+        """What a later process begins with: STATE_SCHEMA."""
+        state = self.state
+        columns = {
+            "topic_id": [self.topic_of(int(key)) for key in state["key"]],
+            "partition_id": state["key"].astype(np.int32),
+        }
+        for name in STATE_SCHEMA.names[2:]:
+            own = _NAMES.get(name, name)
+            values = state[own]
+            columns[name] = (
+                self.lists.table(values)
+                if own in _LISTS
+                else pa.array(values, pa.int64(), mask=values == MISSING)
+            )
+        return pa.table(columns).cast(STATE_SCHEMA)
+
+    def step(self, table: pa.Table) -> Steps:
+        """Go through the records of PARTITION_TYPES of a slice, COLUMNS."""
+        keys = self._keys(table)
+        order = order_of(_packed(keys))
+        steps = self._merge(table, keys[order], order)
+        self._remember(steps)
+        return steps
+
+    def end(self) -> Steps:
+        """What is known of all partitions, as rows of which nothing follows."""
+        nothing = pa.table({name: pa.array([], _types()[name]) for name in COLUMNS})
+        none = np.zeros(0, np.int64)
+        return self._merge(nothing, none, none, self.state)
+
+    def _merge(
+        self, table: pa.Table, keys: Ints, order: Ints, state: dict[str, Ints] | None = None
+    ) -> Steps:
+        """The records in their order behind what is known of their partitions."""
+        begun = np.ones(len(keys), np.bool_)
+        begun[1:] = keys[1:] != keys[:-1]
+        starts = np.flatnonzero(begun)
+        if state is None:
+            at = np.searchsorted(self.state["key"], keys[starts])
+            inside = np.minimum(at, max(len(self.state["key"]) - 1, 0))
+            known = (
+                self.state["key"][inside] == keys[starts]
+                if len(self.state["key"])
+                else np.zeros(len(starts), np.bool_)
+            )
+            state = {name: values[inside[known]] for name, values in self.state.items()}
+            shift = np.cumsum(known)
+            real_at = np.arange(len(keys)) + shift[np.cumsum(begun) - 1] if len(keys) else keys
+            known_at = (starts + shift - 1)[known]
+        else:
+            real_at, known_at = keys, np.arange(len(state["key"]))
+        rows = _Rows(len(keys) + len(known_at), real_at, known_at, order)
+        return self._steps(table, rows, rows.put(keys, state["key"]), state)
+
+    def _steps(self, table: pa.Table, rows: _Rows, key: Ints, state: dict[str, Ints]) -> Steps:
+        def column(name: str, own: str | None = None) -> Ints:
+            return rows.put(ints(table[name])[rows.order], state[own] if own else MISSING)
+
+        first = np.ones(rows.count, np.bool_)
+        first[1:] = key[1:] != key[:-1]
+        begins, type_ = column("offset", "begins"), column("type")
+        said = {name: column(_SAID.get(name, name), name) for name in ("leader", "recovery")}
+        for name in _LISTS:
+            numbers = self.lists.numbers(table[_SAID.get(name, name)])
+            said[name] = rows.put(numbers[rows.order], state[name])
+        now = {name: carried(values, first) for name, values in said.items()}
+        created = (type_ == RecordType.PARTITION) & rows.real
+        leader_epoch, partition_epoch = self._epochs(
+            column("leader_epoch", "leader_epoch"),
+            column("partition_epoch", "partition_epoch"),
+            (said["leader"] != MISSING, now["replicas"]),
+            first,
+            created,
+            created | ~rows.real,
+        )
+        next_begins = np.full(rows.count, NEVER, np.int64)
+        next_begins[:-1] = np.where(first[1:], NEVER, begins[1:])
+        proposed = self.lists.numbers_of_field(table["isr_with_epochs"], 0)
+        return Steps(
+            table=table,
+            lists=self.lists,
+            key=key,
+            real=rows.real,
+            first=first,
+            source=rows.source,
+            begins=begins,
+            begins_ms=column("timestamp_ms", "begins_ms"),
+            said=said,
+            leader_epoch=leader_epoch,
+            partition_epoch=partition_epoch,
+            type=type_,
+            last_offset=column("batch_last_offset"),
+            proposer_id=column("proposer_id"),
+            proposer_epoch=column("proposer_epoch"),
+            proposed_isr=rows.put(proposed[rows.order], NOTHING),
+            removed=self._lives.removed(key >> 32, begins),
+            next_begins=next_begins,
+            **now,
+        )
+
+    def _epochs(
+        self,
+        leader_epoch: Ints,
+        partition_epoch: Ints,
+        grows: tuple[Bools, Ints],
+        first: Bools,
+        created: Bools,
+        begun: Bools,
+    ) -> tuple[Ints, Ints]:
+        """Both epochs of each row: the last that was said, and one for each step since.
+
+        KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a
+        replica goes. Where no columns are for the epochs, a created partition begins at 0.
+        """
+        named, replicas = grows
+        before = previous(replicas, first)
+        changed = np.flatnonzero((before != replicas) & (before != NOTHING))
+        lost = np.zeros(len(first), np.bool_)
+        lost[changed] = self.lists.lacks(before[changed], replicas[changed])
+        grown = np.cumsum(~begun & (named | lost))
+        counted = []
+        for said, steps in ((leader_epoch, grown), (partition_epoch, np.arange(len(first)))):
+            value = np.where(created & (said == MISSING), 0, said)
+            if steps is not grown:
+                value = np.where(begun, value, MISSING)
+            at = last_of(value != MISSING, first)
+            base = value[at]
+            counted.append(np.where(base == MISSING, MISSING, base + steps - steps[at]))
+        return counted[0], counted[1]
+
+    def _remember(self, steps: Steps) -> None:
+        """The last row of each partition is what is known of it from now on."""
+        last = np.ones(len(steps.key), np.bool_)
+        last[:-1] = steps.first[1:]
+        newest = {name: getattr(steps, name)[last] for name in _STATE}
+        at = np.searchsorted(self.state["key"], newest["key"])
+        inside = np.minimum(at, max(len(self.state["key"]) - 1, 0))
+        if len(self.state["key"]):
+            known = self.state["key"][inside] == newest["key"]
+        else:
+            known = np.zeros(len(at), np.bool_)
+        for name in _STATE:
+            values = self.state[name]
+            values[inside[known]] = newest[name][known]
+            self.state[name] = np.insert(values, at[~known], newest[name][~known])
+
+
+_SAID = {
+    "recovery": "leader_recovery_state",
+    "adding": "adding_replicas",
+    "removing": "removing_replicas",
+}
+
+
+def _packed(keys: Ints) -> Ints:
+    """Keys in the same order, in as few bits as they need."""
+    if not len(keys):
+        return keys
+    topics, numbers = keys >> 32, keys & 0xFFFFFFFF
+    return topics * (int(numbers.max()) + 1) + numbers
+
+
+class _Rows:
+    """Where the records of a slice, and what is known, come to stand among each other."""
+
+    def __init__(self, count: int, real_at: Ints, known_at: Ints, order: Ints) -> None:
+        self.count, self.order = count, order
+        self._real_at, self._known_at = real_at, known_at
+        self.real = np.zeros(count, np.bool_)
+        self.real[real_at] = True
+        self.source = np.full(count, -1, np.int64)
+        self.source[real_at] = order
+
+    def put(self, records: Ints, known: Ints | int) -> Ints:
+        """One column of both."""
+        values = np.empty(self.count, np.int64)
+        values[self._real_at] = records
+        values[self._known_at] = known
+        return values
+
+
+class _Lives:
+    """Where the topics go, by their numbers."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._of = facts.lives_of
+        self._begins = np.full(64, NEVER, np.int64)
+        self._ends = np.zeros(64, np.int64)
+        self._several: dict[int, str] = {}
+
+    def add(self, number: int, topic_id: str) -> None:
+        """A topic gets its number."""
+        if number == len(self._begins):
+            self._begins = np.concatenate([self._begins, np.full_like(self._begins, NEVER)])
+            self._ends = np.concatenate([self._ends, np.zeros_like(self._ends)])
+        lives = self._of.get(topic_id, ())
+        if len(lives) == 1:
+            self._begins[number], self._ends[number] = lives[0].begins, lives[0].ends
+        elif lives:
+            self._several[number] = topic_id
+
+    def removed(self, topics: Ints, begins: Ints) -> Ints:
+        """Where the topic of each row goes; NEVER: it stays, or it was not there."""
+        there = (self._begins[topics] <= begins) & (begins < self._ends[topics])
+        removed = np.where(there, self._ends[topics], NEVER)
+        for number, topic_id in self._several.items():
+            rows = np.flatnonzero(topics == number)
+            for life in self._of[topic_id] if len(rows) else ():
+                inside = rows[(begins[rows] >= life.begins) & (begins[rows] < life.ends)]
+                removed[inside] = life.ends
+        return removed
+
+    def name(self, topic_id: str, offset: int) -> str | None:
+        """What a topic was called at an offset."""
+        for life in self._of.get(topic_id, ()):
+            if life.begins <= offset < life.ends:
+                return life.topic_name
+        return None
+
+
+def _types() -> dict[str, pa.DataType]:
+    from raftlog.segments.columns import SCHEMA
+
+    return {name: SCHEMA.field(name).type for name in COLUMNS}

@@ -1,0 +1,200 @@
+"""The audit without Spark: one pass for what few records say, one for each part of the rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.metadata.records import RecordType
+from raftlog.segments.manifest import Segment
+from raftlog.segments.verify import check_segment
+from replay.audit.rules import Rule
+from replay.kernels import audit as kernels
+from replay.kernels.arrays import Ints, codes, ints
+from replay.kernels.entries import begins
+from replay.kernels.facts import RARE, RARE_COLUMNS, Facts
+from replay.kernels.finding import Finding, order
+from replay.kernels.rules import clients, progress, quorum, rights
+from replay.kernels.rules.quorum import Epoch
+from replay.kernels.steps import COLUMNS, PARTITION_TYPES
+from replay.local.pool import Pool
+from replay.local.reading import slices
+from replay.opened import Export
+
+PARTITIONS, CLIENTS, PROGRESS, RIGHTS = "partitions", "clients", "progress", "rights"
+
+
+@dataclass
+class Found:
+    """Findings as they come: how many of each rule, and the first ``limit`` of them."""
+
+    limit: int
+    counts: Counter[str] = field(default_factory=Counter)
+    first: list[Finding] = field(default_factory=list)
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Memory is that of the limit, however many there are."""
+        for finding in findings:
+            self.counts[finding.rule] += 1
+            self.first.append(finding)
+            if len(self.first) > 2 * self.limit + 1000:
+                self._cut()
+        self._cut()
+
+    def merge(self, other: Found) -> None:
+        """Those of another worker."""
+        self.counts += other.counts
+        self.first += other.first
+        self._cut()
+
+    def _cut(self) -> None:
+        self.first = nsmallest(self.limit, self.first, key=order)
+
+
+class Scan(NamedTuple):
+    """What one pass over all records gives."""
+
+    rare: pa.Table
+    types: Counter[int]
+    epochs: list[Epoch]
+
+
+class _Files(NamedTuple):
+    export: Export
+    segments: Sequence[Segment]
+    checked: bool
+
+
+def scan(export: Export, pool: Pool, *, checked: bool = True) -> Scan:
+    """Rare records, counts and epochs; the files are checked against the manifest on the way.
+
+    Raises CorruptExportError and its kinds.
+    """
+    tasks = [_Files(export, [segment], checked) for segment in export.segments]
+    if pool.size == 1:
+        tasks = [_Files(export, export.segments, checked)]
+    tables: list[pa.Table] = []
+    types: Counter[int] = Counter()
+    epochs: list[Epoch] = []
+    for part in pool.map(_scan, tasks):
+        tables.append(part.rare)
+        types += part.types
+        epochs += part.epochs
+    return Scan(pa.concat_tables(tables), types, quorum.together(epochs))
+
+
+def _scan(files: _Files) -> Scan:
+    if files.checked:
+        manifest = files.export.manifest
+        for segment in files.segments:
+            check_segment(files.export.target, segment, manifest.cluster_id, manifest.generation)
+    types: Counter[int] = Counter()
+    epochs: list[Epoch] = []
+    rare = pa.array([int(each) for each in RARE], pa.int32())
+    tables: list[pa.Table] = [_nothing()]
+    for table in slices(files.export, RARE_COLUMNS, segments=files.segments):
+        numbers, counts = np.unique(ints(table["type"]), return_counts=True)
+        types.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+        epochs += quorum.epochs_of(table)
+        few = table.filter(pc.is_in(table["type"], rare))
+        tables.append(few.cast(tables[0].schema))
+    return Scan(pa.concat_tables(tables).combine_chunks(), types, quorum.together(epochs))
+
+
+def _nothing() -> pa.Table:
+    from raftlog.segments.columns import SCHEMA
+
+    return pa.schema([SCHEMA.field(name) for name in RARE_COLUMNS]).empty_table()
+
+
+class _Part(NamedTuple):
+    """A part of the rules, and of what they judge."""
+
+    export: Export
+    facts: Facts
+    rules: tuple[Rule, ...]
+    kind: str
+    bucket: int
+    buckets: int
+    limit: int
+
+
+def judge(
+    export: Export,
+    facts: Facts,
+    epochs: Iterable[Epoch],
+    rules: tuple[Rule, ...],
+    limit: int,
+    pool: Pool,
+) -> Found:
+    """What the rules find."""
+    found = Found(limit)
+    for part in pool.map(_judge, list(_parts(export, facts, rules, limit, pool.size))):
+        found.merge(part)
+    found.add(kernels.fact_rules(facts, epochs, rules))
+    return found
+
+
+def _parts(
+    export: Export, facts: Facts, rules: tuple[Rule, ...], limit: int, buckets: int
+) -> Iterator[_Part]:
+    def part(kind: str, bucket: int = 0, of: int = 1) -> _Part:
+        return _Part(export, facts, rules, kind, bucket, of, limit)
+
+    if kernels.PartitionRules.asked(rules):
+        yield from (part(PARTITIONS, bucket, buckets) for bucket in range(buckets))
+    if kernels.asks(rights, rules) and begins(facts) is not None:
+        yield part(RIGHTS)
+    if kernels.asks(progress, rules):
+        yield part(PROGRESS)
+    if kernels.asks(clients, rules):
+        yield part(CLIENTS)
+
+
+def _judge(part: _Part) -> Found:
+    found = Found(part.limit)
+    kernel, tables = _kernel(part)
+    for table in tables:
+        found.add(kernel.check(table))
+    found.add(kernel.end())
+    return found
+
+
+def _kernel(part: _Part) -> tuple[kernels.Kernel, Iterator[pa.Table]]:
+    export, facts, rules = part.export, part.facts, part.rules
+    if part.kind == PARTITIONS:
+
+        def of_bucket(table: pa.Table) -> pa.Table:
+            return table.filter(pa.array(bucket_of(table, part.buckets) == part.bucket))
+
+        only = of_bucket if part.buckets > 1 else None
+        return kernels.PartitionRules(facts, rules), slices(
+            export, COLUMNS, types=PARTITION_TYPES, only=only
+        )
+    if part.kind == PROGRESS:
+        return kernels.progress_rules(facts, rules), slices(
+            export, progress.COLUMNS, types=(RecordType.PROGRESS,)
+        )
+    if part.kind == RIGHTS:
+        return kernels.right_rules(facts, rules), slices(export, rights.COLUMNS, types=rights.TYPES)
+    return kernels.client_rules(facts, rules), slices(export, clients.COLUMNS, only=_numbered)
+
+
+def _numbered(table: pa.Table) -> pa.Table:
+    return table.filter(pc.not_equal(table["client_id"], 0))
+
+
+def bucket_of(table: pa.Table, buckets: int) -> Ints:
+    """Which bucket each partition's records are in: all of one partition in one, those of a large
+    topic spread.
+    """
+    numbers, ids = codes(table["topic_id"])
+    hashes = np.array([int(each[:8], 16) for each in ids], np.int64)
+    return (hashes[numbers] + ints(table["partition_id"])) % buckets

@@ -1,0 +1,64 @@
+"""Worker processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import TypeVar
+
+from replay.errors import ReplayError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+ALONE_RECORDS = 300_000
+"""Up to so many records this process is done before others would have begun."""
+
+
+def workers() -> int:
+    """As many as this process may use cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Pool:
+    """Runs tasks, in processes of their own if there is much to do."""
+
+    def __init__(self, records: int) -> None:
+        self.size = 1 if records <= ALONE_RECORDS else workers()
+        self._processes = (
+            ProcessPoolExecutor(
+                self.size, mp_context=get_context("spawn"), initializer=_leave_interrupts_to_parent
+            )
+            if self.size > 1
+            else None
+        )
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._processes is not None:
+            self._processes.shutdown(cancel_futures=True)
+
+    def map(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        """The results, in the order of the tasks.
+
+        Raises what a task raises, and ReplayError if a worker ends by itself.
+        """
+        if self._processes is None:
+            yield from map(work, tasks)
+            return
+        try:
+            yield from self._processes.map(work, tasks)
+        except BrokenProcessPool as error:
+            raise ReplayError(
+                "a worker process has ended by itself: most likely there was no memory left"
+            ) from error
+
+
+def _leave_interrupts_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

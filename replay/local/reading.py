@@ -1,0 +1,118 @@
+"""The rows of an export's Parquet files, as slices of Arrow: only the columns that are asked for,
+the checksum of each page verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raftlog.metadata.records import RecordType
+from raftlog.segments.columns import SCHEMA
+from raftlog.segments.files import named_errors
+from raftlog.segments.manifest import Segment
+from raftlog.segments.place import open_place
+from raftlog.segments.reading import corrupt
+from replay.opened import Export
+
+SLICE_ROWS = 131_072
+"""A slice has so many rows, or a few more: what numpy does with them at once fits into a cache."""
+DICTIONARIES = ("topic_id", "principal", "topic_name")
+"""Columns of few different values, which are read as such."""
+_BOUNDS = ("offset", "batch_last_offset", "timestamp_ms")
+Filter = Callable[[pa.Table], pa.Table]
+
+
+def slices(
+    export: Export,
+    columns: Sequence[str],
+    *,
+    types: Collection[RecordType] | None = None,
+    only: Filter | None = None,
+    segments: Sequence[Segment] | None = None,
+) -> Iterator[pa.Table]:
+    """The rows in question in order, whole batches only, some columns of them.
+
+    ``types``: of these types only; ``only``: what else chooses among the rows. ``segments``: of
+    these files only. A slice may be empty.
+    """
+    wanted = dict.fromkeys(columns)
+    bounds = _BOUNDS if _bounded(export) else ()
+    needed = wanted | dict.fromkeys(bounds) | ({"type": None} if types is not None else {})
+    kept: list[pa.Table] = []
+    rows = 0
+    for segment in export.segments if segments is None else segments:
+        for read in _read(export, segment, list(needed)):
+            table = _of_types(_within(export, read), types)
+            table = table if only is None else only(table)
+            kept.append(table.select(list(wanted)))
+            rows += table.num_rows
+            if rows >= SLICE_ROWS:
+                yield pa.concat_tables(kept)
+                kept, rows = [], 0
+    if kept:
+        yield pa.concat_tables(kept)
+
+
+def _of_types(table: pa.Table, types: Collection[RecordType] | None) -> pa.Table:
+    if types is None:
+        return table
+    numbers = pa.array([int(each) for each in types], pa.int32())
+    return table.filter(pc.is_in(table["type"], numbers))
+
+
+def _bounded(export: Export) -> bool:
+    return export.at_offset is not None or export.at_time_ms is not None
+
+
+def _within(export: Export, table: pa.Table) -> pa.Table:
+    """A batch is applied whole or not at all."""
+    if export.at_offset is not None:
+        table = table.filter(pc.less_equal(table["batch_last_offset"], export.at_offset))
+    if export.at_time_ms is not None:
+        table = table.filter(pc.less_equal(table["timestamp_ms"], export.at_time_ms))
+    return table
+
+
+def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.Table]:
+    place = open_place(export.target)
+    with named_errors("read", f"{place}/{segment.file}"), place.open(segment.file) as opened:
+        try:
+            file = pq.ParquetFile(
+                opened,
+                page_checksum_verification=True,
+                pre_buffer=False,
+                read_dictionary=[name for name in DICTIONARIES if name in columns],
+            )
+            there = set(file.schema_arrow.names)
+            for rows in file.iter_batches(
+                SLICE_ROWS, columns=[name for name in columns if name in there], use_threads=False
+            ):
+                yield _complete(rows, columns)
+        except (pa.ArrowException, OSError) as error:
+            why = str(error).lower()
+            if not isinstance(error, pa.ArrowException) and "crc" not in why:
+                raise
+            what = (
+                "the checksum of a page does not match"
+                if "crc" in why or "checksum" in why
+                else "it does not parse"
+            )
+            raise corrupt(segment, f"it can't be read, {what}") from error
+
+
+def _complete(rows: pa.RecordBatch, columns: list[str]) -> pa.Table:
+    """With null in the columns that the file is from before of."""
+    found = {}
+    for name in columns:
+        if name in rows.schema.names:
+            found[name] = rows.column(name)
+        else:
+            kind = SCHEMA.field(name).type
+            if name in DICTIONARIES:
+                kind = pa.dictionary(pa.int32(), kind)
+            found[name] = pa.nulls(rows.num_rows, kind)
+    return pa.table(found)

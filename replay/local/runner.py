@@ -1,0 +1,40 @@
+"""Run one job in this process and its workers, without Spark: checks, job, output, exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from raftlog.errors import RaftlogError
+from raftlog.printable import printable
+from replay.errors import EXIT_INPUT, ReplayError
+from replay.local.pool import Pool
+from replay.opened import open_export
+from replay.request import JobRequest
+from replay.shown import show
+
+LOCAL_JOBS = ("audit",)
+"""Those that need no Spark."""
+
+
+def compute_local(request: JobRequest) -> Any:
+    """The result of a job. Raises RaftlogError."""
+    if request.job not in LOCAL_JOBS:
+        raise ReplayError(f"{request.job} needs Spark: --engine local has {', '.join(LOCAL_JOBS)}")
+    export = open_export(request)
+    job = importlib.import_module(f"replay.jobs.{request.job}")
+    with Pool(export.record_count) as pool:
+        return job.run_local(export, request, pool)
+
+
+def run_local(request: JobRequest) -> int:
+    """Run a job, print its result, return the exit code: 0, 2 (unusable input), 3 (the audit found
+    something).
+    """
+    try:
+        result = compute_local(request)
+    except RaftlogError as error:
+        print(f"raftlog replay: {printable(str(error), keep=chr(10))}", file=sys.stderr)
+        return EXIT_INPUT
+    return show(request, result)

@@ -1,0 +1,97 @@
+"""An export as a question reaches into it: which files may hold records of interest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.segments.manifest import RECORDS, Manifest, Segment, read_manifest
+from raftlog.segments.place import is_uri, open_place
+from replay.errors import ReplayError
+from replay.request import JobRequest, format_time
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export, as far as a question reaches into it.
+
+    ``segments`` are those that may hold records of interest.
+
+    ``target``: an absolute path, or a URI for fsspec.
+    """
+
+    target: str
+    manifest: Manifest
+    segments: tuple[Segment, ...]
+    at_offset: int | None = None
+    at_time_ms: int | None = None
+
+    @property
+    def record_count(self) -> int:
+        """How many records ``segments`` hold: no question is about more."""
+        return sum(segment.records for segment in self.segments)
+
+
+def open_export(request: JobRequest) -> Export:
+    """Read the manifest and choose the files.
+
+    Raises ExportError and its kinds, ReplayError if nothing is there to answer with.
+    """
+    target = request.export
+    if not is_uri(target):
+        target = str(Path(str(open_place(target))).absolute())
+    manifest = read_manifest(target)
+    require_known_level(manifest, target)
+    everything = manifest.of_kind(RECORDS)
+    if not everything:
+        raise ReplayError(
+            f"{target} is an export without records: run the export again once the log has some"
+        )
+    at_offset, at_time_ms = request.at_offset, request.at_time_ms
+    first, end = everything[0], manifest.end_offset
+    if at_offset is not None and not manifest.history_begin <= at_offset < end:
+        raise ReplayError(
+            f"offset {at_offset} is not in {target}: it holds offsets {manifest.history_begin} to"
+            f" {end - 1}"
+        )
+    if at_time_ms is not None and at_time_ms < first.min_timestamp_ms:
+        raise ReplayError(
+            f"{target} holds nothing from {format_time(at_time_ms)} or before: it begins at"
+            f" {format_time(first.min_timestamp_ms)}"
+        )
+    end_ms = everything[-1].max_timestamp_ms
+    if request.since_ms is not None and request.since_ms > end_ms:
+        raise ReplayError(
+            f"{target} holds nothing from {format_time(request.since_ms)} on: it ends at"
+            f" {format_time(end_ms)}"
+        )
+    segments = tuple(
+        segment
+        for segment in everything
+        if (at_offset is None or segment.base_offset <= at_offset)
+        and (at_time_ms is None or segment.min_timestamp_ms <= at_time_ms)
+    )
+    return Export(target, manifest, segments, at_offset, at_time_ms)
+
+
+def require_known_level(manifest: Manifest, target: str) -> None:
+    """Records of a later metadata.version may mean what this build does not know.
+
+    Raises ReplayError.
+    """
+    level = manifest.metadata_version or 0
+    if level > LATEST_METADATA_VERSION:
+        raise ReplayError(
+            f"{target} was exported at metadata.version {level}, and this build knows up to"
+            f" {LATEST_METADATA_VERSION}: use a newer raftlog"
+        )
+
+
+def require_whole_history(export: Export) -> None:
+    """A fold needs every record from the first. Raises ReplayError."""
+    if export.manifest.history_begin > 0 and export.manifest.state_from is None:
+        raise ReplayError(
+            f"{export.target} begins at offset {export.manifest.history_begin}: the state cannot be"
+            " folded without what came before"
+        )

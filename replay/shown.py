@@ -1,0 +1,22 @@
+"""How a job's result is shown, whatever has run the job."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import msgspec
+
+from raftlog.printable import printable_json
+from replay.errors import EXIT_FINDINGS
+from replay.request import JobRequest
+from replay.text import console
+
+
+def show(request: JobRequest, result: Any) -> int:
+    """Print a result; returns the exit code."""
+    if request.json:
+        print(printable_json(msgspec.json.format(msgspec.json.encode(result), indent=2).decode()))
+    else:
+        importlib.import_module(f"replay.jobs.{request.job}").render(result, console())
+    return 0 if getattr(result, "passed", True) else EXIT_FINDINGS
