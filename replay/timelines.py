@@ -75,7 +75,18 @@ BROKER_TYPES = (
     RecordType.UNREGISTER_BROKER,
 )
 """The records that :func:`brokers` looks at."""
-CONTROLLER_COLUMNS = ("epoch", "leader_id", "begins", "ends", "begins_ms", "last_ms", "ends_ms")
+CONTROLLER_COLUMNS = (
+    "epoch",
+    "leader_id",
+    "begins",
+    "ends",
+    "begins_ms",
+    "last_ms",
+    "ends_ms",
+    "last_heard_epoch",
+    "last_heard_age_ms",
+    "last_heard_by_all",
+)
 CONFIG_COLUMNS = (
     "resource_type",
     "resource_name",
@@ -195,8 +206,16 @@ def controllers(records: DataFrame, before: DataFrame | None = None) -> DataFram
     """Controllers: CONTROLLER_COLUMNS; the reign of one ends where the next one's begins.
 
     ``last_ms`` is the timestamp of the last record of the epoch: up to ``ends_ms`` nobody wrote.
+    ``last_heard_…``: of the leaders before, as its first record says.
     """
-    events = _of(records, RecordType.LEADER_CHANGE).select("epoch", "leader_id", *_begin())
+    events = _of(records, RecordType.LEADER_CHANGE).select(
+        "epoch",
+        "leader_id",
+        "last_heard_epoch",
+        "last_heard_age_ms",
+        "last_heard_by_all",
+        *_begin(),
+    )
     last = records.select("epoch", sf.col("timestamp_ms").alias("last_ms"))
     if before is not None:
         last = last.unionByName(before.where(sf.col("ends").isNull()).select("epoch", "last_ms"))

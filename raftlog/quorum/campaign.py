@@ -150,12 +150,12 @@ class Campaign(Role, ABC):
         )
         if sound and response.vote_granted:
             self.granted.add(event.peer_id)
-            self.on_granted(event.peer_id)
+            self.on_granted(event.peer_id, response)
         else:
             self._refused.add(event.peer_id)
         self.count()
 
-    def on_granted(self, peer_id: int) -> None:
+    def on_granted(self, peer_id: int, response: pb.VoteResponse) -> None:
         """A peer said yes."""
 
     def _bound_round(self) -> None:

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from raftlog.deadline import NEVER
 from raftlog.quorum.campaign import Campaign
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
     from raftlog.quorum.node import Node
@@ -22,6 +23,16 @@ class Candidate(Campaign):
     def __init__(self, node: Node, silent_id: int) -> None:
         super().__init__(node, silent_id)
         self._vote_durable = False
+        self.heard = node.heard
+        """Of this node and of those that have voted for it, what was heard last."""
+
+    @override
+    def on_granted(self, peer_id: int, response: pb.VoteResponse) -> None:
+        self.heard = self.heard.and_of(
+            response.last_heard_epoch,
+            response.last_heard_age_ms if response.HasField("last_heard_age_ms") else None,
+            self.node.now,
+        )
 
     @override
     def enter(self) -> None:
@@ -41,6 +52,7 @@ class Candidate(Campaign):
         # Others may have answered while the own vote is still on its way to the disk: shells hold
         # the requests back, but the majority must not depend on that.
         if self._vote_durable:
+            self.node.succession = self.heard
             self.node.become_leader(tuple(sorted(self.granted)))
 
     @override

@@ -34,6 +34,7 @@ from raftlog.quorum.events import (
     Tick,
     VotePersisted,
 )
+from raftlog.quorum.heard import Heard
 from raftlog.quorum.invariants import Invariants
 from raftlog.quorum.node import Node
 from raftlog.storage.api import RecoveredLog
@@ -117,6 +118,11 @@ class QuorumCore:
         return describe(self._node, now)
 
     # --- what the shell may read -----------------------------------------------------------------
+
+    @property
+    def succession(self) -> Heard:
+        """While this node leads: when those that have elected it last heard a leader."""
+        return self._node.succession
 
     @property
     def stepped_at(self) -> float:

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from raftlog.quorum.events import ResponseReceived
 from raftlog.quorum.fetcher import FETCHED, Fetcher, Verdict
+from raftlog.quorum.heard import Heard
 from raftlog.quorum.role import Role
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Follower(Role):
                 self.node.lost.discard(self._leader_id)
                 self.node.end_hurry()
             self._fetch_deadline = self.node.now + self._fetch_timeout_s
+            self.node.heard = Heard(self.epoch, self.node.now)
             self._fetcher.pump()
         elif verdict is Verdict.REFUSED:
             self._fetcher.back_off()

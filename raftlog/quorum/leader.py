@@ -23,6 +23,7 @@ from raftlog.quorum.events import (
     ReplyFetch,
     ResponseReceived,
 )
+from raftlog.quorum.heard import Heard
 from raftlog.quorum.progress import Progress, ReplicaProgress
 from raftlog.quorum.role import Role
 from raftlog.quorum.rounds import Rounds
@@ -87,6 +88,9 @@ class Leader(Role):
 
     @override
     def leave(self) -> None:
+        # No later than a majority has heard it: what it did alone then has no effect.
+        heard_at = self.progress.majority_heard_at(self.node.now)
+        self.node.heard = Heard(self.epoch, heard_at)
         self.node.out.append(LostLeadership(self.epoch, self._lost_reason))
         parked, self._parked = self._parked, {}
         for fetch in parked.values():

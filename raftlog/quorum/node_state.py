@@ -27,6 +27,7 @@ from raftlog.quorum.events import (
     SendFetchSnapshot,
     VotersChanged,
 )
+from raftlog.quorum.heard import NEVER_HEARD
 from raftlog.quorum.log_state import LogState
 from raftlog.quorum.voter_history import VoterHistory
 from raftlog.quorum.voters import VoterSet
@@ -55,6 +56,11 @@ class NodeState:
     """Since the start."""
     campaign_reason = CampaignReason.NONE
     """Of the campaign since the last leader; told to operators alone."""
+
+    heard = NEVER_HEARD
+    """The leader that has last answered this node, or that it was itself."""
+    succession = NEVER_HEARD
+    """While it leads: of those that have elected it, what was heard last."""
 
     def __init__(
         self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float

@@ -12,6 +12,7 @@ from typing_extensions import override
 from raftlog.deadline import NEVER
 from raftlog.quorum.campaign import Campaign
 from raftlog.quorum.node_state import MIN_BACKOFF_S
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
     from raftlog.quorum.node import Node
@@ -55,7 +56,7 @@ class Prospective(Campaign):
         )
 
     @override
-    def on_granted(self, peer_id: int) -> None:
+    def on_granted(self, peer_id: int, response: pb.VoteResponse) -> None:
         self.node.hints.note_supporter(peer_id, self.node.now)
 
     @override

@@ -138,6 +138,9 @@ def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
         leader_endpoint="" if foreign else node.leader_endpoint,
         error_message=str(refusal) if refusal else "",
     )
+    if granted and not request.pre_vote and node.heard.epoch >= 0:
+        response.last_heard_epoch = node.heard.epoch
+        response.last_heard_age_ms = node.heard.age_ms(node.now)
     node.out.append(Reply(reply_to, response))
     if refusal is None:
         _note_asker(node, request, granted=granted)

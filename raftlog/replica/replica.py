@@ -434,6 +434,11 @@ class Replica(PeerListener):
             voters=[voter.node_id for voter in self._voters],
             granting_voters=effect.granting_voters,
         )
+        heard = self.core.succession
+        if heard.epoch >= 0:
+            message.last_heard_epoch = heard.epoch
+            message.last_heard_age_ms = heard.age_ms(self._loop.time())
+            message.last_heard_by_all = heard.by_all
         chunk = batch.encode(
             [record(message).data],
             base_offset=start,

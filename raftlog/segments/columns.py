@@ -20,6 +20,8 @@ message of ``raftlog.wire.records.v1``).
   numbered otherwise than those of configs, and whose principal is not the batch's. Its name is in
   ``resource_name``, its id in ``group_id``.
 * ``client_name``, ``client_principal``: of an OPEN_CLIENT; no principal: anybody's.
+* ``last_heard_epoch``, ``last_heard_age_ms``, ``last_heard_by_all``: of a LEADER_CHANGE, when those
+  that elected it have last heard a leader, as the record says; null: it does not.
 * ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for
   none.
 * ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says
@@ -124,6 +126,9 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("eligible_leader_replicas", _IDS),
     ("last_known_elr", _IDS),
     ("imported_name", pa.string()),
+    ("last_heard_epoch", pa.int32()),
+    ("last_heard_age_ms", pa.int64()),
+    ("last_heard_by_all", pa.bool_()),
 )
 _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _CAUSE_NAMES = {int(each): each.name for each in Cause}
@@ -259,6 +264,17 @@ def _open_client(message: Any) -> Typed:
     return {"client_name": message.name} | owner
 
 
+def _leader_change(message: Any) -> Typed:
+    if not message.HasField("last_heard_age_ms"):
+        return {"leader_id": message.leader_id}
+    return {
+        "leader_id": message.leader_id,
+        "last_heard_epoch": message.last_heard_epoch,
+        "last_heard_age_ms": message.last_heard_age_ms,
+        "last_heard_by_all": message.last_heard_by_all,
+    }
+
+
 _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.REGISTER_BROKER: _register,
     RecordType.UNREGISTER_BROKER: lambda m: {
@@ -272,7 +288,7 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.REMOVE_TOPIC: lambda m: {"topic_id": m.topic_id.hex()},
     RecordType.CONFIG: _config,
     RecordType.FEATURE_LEVEL: lambda m: {"feature_name": m.name, "feature_level": m.feature_level},
-    RecordType.LEADER_CHANGE: lambda m: {"leader_id": m.leader_id},
+    RecordType.LEADER_CHANGE: _leader_change,
     RecordType.PROGRESS: _progress,
     RecordType.NO_OP: lambda _: {},
     RecordType.VOTERS: lambda _: {},

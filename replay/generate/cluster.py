@@ -52,8 +52,8 @@ class Cluster:
 
     # --- controllers -----------------------------------------------------------------------------
 
-    def elect(self, at_ms: int) -> None:
-        """Another controller begins an epoch."""
+    def elect(self, at_ms: int, *, absent_ms: int = 0) -> None:
+        """Another controller begins an epoch, ``absent_ms`` after the one before was last heard."""
         log, voters = self.log, list(range(1, self.profile.controllers + 1))
         others = [voter for voter in voters if voter != self.leader_id] or voters
         self.leader_id = log.rng.choice(others)
@@ -63,6 +63,9 @@ class Cluster:
         change = pb.LeaderChangeRecord(
             leader_id=self.leader_id, voters=voters, granting_voters=granting
         )
+        if log.epoch > 1:
+            change.last_heard_epoch, change.last_heard_by_all = log.epoch - 1, True
+            change.last_heard_age_ms = absent_ms
         log.append([record(change)], at_ms, control=True)
 
     def set_features(self, at_ms: int) -> None:

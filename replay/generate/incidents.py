@@ -85,12 +85,12 @@ class Incidents:
             if self._rng.random() < 0.2
             else self._rng.randrange(15, 60)
         )
-        self._cluster.elect(at_ms + pause_ms)
+        self._cluster.elect(at_ms + pause_ms, absent_ms=pause_ms)
         self._note("controller failover", at_ms, first, at_ms + pause_ms)
 
     def _hand_over(self, at_ms: int) -> None:
         first = self._cluster.log.end_offset
-        self._cluster.elect(at_ms + 5)
+        self._cluster.elect(at_ms + 5, absent_ms=5)
         self._note("controller hand-over", at_ms, first, at_ms + 5)
 
     # --- brokers that go and come back -----------------------------------------------------------

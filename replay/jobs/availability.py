@@ -164,9 +164,15 @@ def _objectives(found: AvailabilityTables, target: float | None) -> list[Objecti
     )
     unplanned = sf.sum(sf.col("out_ms") - sf.col("planned_ms")).alias("unplanned_ms")
     of_brokers_ = found.brokers.agg(sf.sum("life_ms").alias("registered_ms"), unplanned)
-    gaps = sf.coalesce(sf.sum("gap_ms"), sf.lit(0)).alias("gaps_ms")
+    gaps = [
+        sf.coalesce(sf.sum("absent_most_ms"), sf.lit(0)).alias("absent_ms"),
+        # Silence is no absence: of this time nothing is known.
+        sf.coalesce(
+            sf.sum(sf.when(sf.col("absent_most_ms").isNull(), sf.col("silent_ms"))), sf.lit(0)
+        ).alias("unknown_ms"),
+    ]
     # One row each.
-    row = of_partitions_.crossJoin(of_brokers_).crossJoin(found.failovers.agg(gaps)).collect()[0]
+    row = of_partitions_.crossJoin(of_brokers_).crossJoin(found.failovers.agg(*gaps)).collect()[0]
     return [
         _objective("partitions with a leader", row.life_ms, row.leaderless_ms, target),
         _objective("partitions open to acks=all", row.life_ms, row.unwritable_ms, target),
@@ -176,15 +182,29 @@ def _objectives(found: AvailabilityTables, target: float | None) -> list[Objecti
             row.unplanned_ms or 0,
             target,
         ),
-        _objective("a controller, at the least", found.stretch.length_ms, row.gaps_ms, target),
+        _objective(
+            "a controller, at the least",
+            max(0, found.stretch.length_ms - row.unknown_ms),
+            row.absent_ms,
+            target,
+            unknown_ms=row.unknown_ms,
+        ),
     ]
 
 
-def _objective(name: str, total_ms: int, lost_ms: int, target: float | None) -> Objective:
+def _objective(
+    name: str, total_ms: int, lost_ms: int, target: float | None, *, unknown_ms: int = 0
+) -> Objective:
     share = 100.0 if not total_ms else 100 * (1 - lost_ms / total_ms)
     allowed = None if target is None else round(total_ms * (1 - target / 100))
     return Objective(
-        name, total_ms, lost_ms, share, allowed, None if allowed is None else lost_ms <= allowed
+        name,
+        total_ms,
+        lost_ms,
+        share,
+        allowed,
+        None if allowed is None else lost_ms <= allowed,
+        unknown_ms,
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 class Objective(msgspec.Struct, frozen=True):
     """One line of the SLO table: of ``total_ms`` of service time ``lost_ms`` were lost.
 
+    ``unknown_ms``: of this time the log does not say whether it was lost; it is not in the total.
     ``allowed_ms``, ``met``: None without a target.
     """
 
@@ -17,6 +18,7 @@ class Objective(msgspec.Struct, frozen=True):
     available_percent: float
     allowed_ms: int | None
     met: bool | None
+    unknown_ms: int = 0
 
 
 class TopicOutage(msgspec.Struct, frozen=True):
@@ -91,7 +93,8 @@ class Fencing(msgspec.Struct, frozen=True):
 class Failover(msgspec.Struct, frozen=True):
     """One change of the controller.
 
-    ``gap_ms``: at most so long there was none; see :mod:`replay.outages.failovers`.
+    There was none for ``absent_least_ms`` to ``absent_most_ms`` (None: the log does not say), and
+    nobody wrote for ``silent_ms``; see :mod:`replay.outages.failovers`.
     """
 
     epoch: int
@@ -100,7 +103,9 @@ class Failover(msgspec.Struct, frozen=True):
     begins_ms: int
     previous_leader_id: int
     silent_since_ms: int
-    gap_ms: int
+    silent_ms: int
+    absent_least_ms: int
+    absent_most_ms: int | None
     epochs_without_leader: int
     lao_known_ms: int | None
 

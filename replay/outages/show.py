@@ -15,12 +15,20 @@ def _objective_table(result: AvailabilityResult) -> Table:
     goal = (
         () if result.target_percent is None else (f"allowed for {result.target_percent:g} %", "met")
     )
-    table = Table("of the time", "available", "lost", *goal, title="Service levels")
+    unknown = ("unknown",) if any(each.unknown_ms for each in result.objectives) else ()
+    table = Table("of the time", "available", "lost", *unknown, *goal, title="Service levels")
     for each in result.objectives:
         judged = (
             () if each.met is None else (duration(each.allowed_ms), "yes" if each.met else "NO")
         )
-        table.add_row(each.name, percent(each.available_percent), duration(each.lost_ms), *judged)
+        not_known = (duration(each.unknown_ms),) if unknown else ()
+        table.add_row(
+            each.name,
+            percent(each.available_percent),
+            duration(each.lost_ms),
+            *not_known,
+            *judged,
+        )
     return table
 
 
@@ -53,7 +61,8 @@ def _failover_table(result: AvailabilityResult) -> Table:
         Column("at", no_wrap=True),
         "controller",
         "epoch",
-        "gap at most",
+        "absent",
+        "silent",
         "elections without a leader",
         "LAO known after",
         title="Failovers",
@@ -63,11 +72,21 @@ def _failover_table(result: AvailabilityResult) -> Table:
             format_time(each.begins_ms),
             f"{each.previous_leader_id} → {each.leader_id}",
             str(each.epoch),
-            duration(each.gap_ms),
+            _between(each.absent_least_ms, each.absent_most_ms),
+            duration(each.silent_ms),
             str(each.epochs_without_leader),
             duration(each.lao_known_ms),
         )
     return table
+
+
+def _between(least_ms: int, most_ms: int | None) -> str:
+    """For how long there was none."""
+    if most_ms is None:
+        return f"{duration(least_ms)} or more" if least_ms else "unknown"
+    if least_ms == most_ms:
+        return duration(most_ms)
+    return f"{duration(least_ms)} to {duration(most_ms)}" if least_ms else f"≤ {duration(most_ms)}"
 
 
 def _topic_table(result: AvailabilityResult) -> Table:

@@ -60,14 +60,22 @@ def event_columns(
 
 
 def _failovers(controllers: DataFrame) -> DataFrame:
-    """A change of the controller: from the last record of the one to the first of the other."""
+    """A change of the controller, for as long as there was none; where the log does not say, only
+    when the new one began: that nobody wrote proves nothing.
+    """
     before = controllers.where(sf.col("ends").isNotNull()).select(
         sf.col("ends").alias("begins"),
         sf.col("last_ms").alias("since_ms"),
         sf.col("leader_id").alias("old"),
+        sf.col("epoch").alias("old_epoch"),
     )
     pairs = controllers.select(
-        "begins", sf.col("begins_ms").alias("until_ms"), "epoch", "leader_id"
+        "begins",
+        sf.col("begins_ms").alias("until_ms"),
+        "epoch",
+        "leader_id",
+        "last_heard_epoch",
+        "last_heard_age_ms",
     ).join(before, "begins")
     text = sf.concat(
         sf.lit("controller "),
@@ -77,9 +85,13 @@ def _failovers(controllers: DataFrame) -> DataFrame:
         sf.lit(", epoch "),
         _text("epoch"),
     )
-    moved = pairs.withColumn("begins_ms", sf.least("since_ms", "until_ms")).withColumn(
-        "ends_ms", sf.col("until_ms")
+    heard_ms = sf.when(
+        sf.col("last_heard_epoch") >= sf.col("old_epoch"),
+        sf.greatest(sf.col("until_ms") - sf.col("last_heard_age_ms"), "since_ms"),
     )
+    moved = pairs.withColumn(
+        "begins_ms", sf.least(sf.coalesce(heard_ms, "until_ms"), "until_ms")
+    ).withColumn("ends_ms", sf.col("until_ms"))
     return moved.select(*event_columns("failover", WARNING, text))
 
 

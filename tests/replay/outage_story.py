@@ -81,7 +81,7 @@ class OutageStory(LogHistory):
         self.at(37)
         self.alter_isr("a", 0, [1, 2])
         self.at(40)
-        self.elect(2)
+        self.elect(2, heard_ms=2_000)
         self.at(45)
         self.leave_in_order(2)
         self.at(47)

@@ -131,7 +131,7 @@ def availability() -> AvailabilityResult:
         partitions_total=1, partitions=[PartitionOutage("aa", "clicks", 0, half, half, half, 1, half)],
         brokers_total=1, brokers=[BrokerOutage(2, 2 * HOUR_MS, 1, half, 0, half, False)],
         fencings_total=1, fencings=[Fencing(2, 600, 900, at(60), at(90), "session timed out", "SESSION_TIMED_OUT", False, False)],
-        failovers_total=1, failovers=[Failover(2, 2, 400, at(40), 1, at(40) - 3200, 3200, 0, 900)],
+        failovers_total=1, failovers=[Failover(2, 2, 400, at(40), 1, at(40) - 3200, 3200, 0, 3200, 0, 900)],
         period_length_ms=HOUR_MS,
         periods=[PeriodOutage(BEGINS_MS, life // 2, 0, 0), PeriodOutage(at(60), life // 2, half, half)],
     )  # fmt: skip

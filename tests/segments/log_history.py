@@ -122,9 +122,14 @@ class LogHistory:
         self.log_hash = self.log_hashes[self.draft.offset] = extended(self.log_hash, data)
         return base
 
-    def elect(self, leader_id: int) -> None:
+    def elect(self, leader_id: int, heard_ms: int | None = None) -> None:
+        """``heard_ms``: how long before the leader before was last heard; None: not said."""
         self.epoch += 1
-        self.append(pb.LeaderChangeRecord(leader_id=leader_id, voters=[1, 2, 3]), control=True)
+        change = pb.LeaderChangeRecord(leader_id=leader_id, voters=[1, 2, 3])
+        if heard_ms is not None:
+            change.last_heard_epoch, change.last_heard_age_ms = self.epoch - 1, heard_ms
+            change.last_heard_by_all = True
+        self.append(change, control=True)
 
     def register(self, broker_id: int) -> int:
         """A new incarnation, which leaves every ISR of the old one in the same batch.

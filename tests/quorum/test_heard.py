@@ -1,0 +1,58 @@
+"""What those that elect a leader have last heard of one."""
+
+from __future__ import annotations
+
+import pytest
+from quorum_harness import Cluster
+
+from raftlog.quorum.heard import AGE_MAX_MS, NEVER_HEARD, Heard
+
+
+def test_the_latest_word_of_the_latest_epoch_counts() -> None:
+    own = Heard(4, 10.0)
+    assert own.and_of(4, 500, 11.0) == Heard(4, 10.5)
+    assert own.and_of(4, 5_000, 11.0) == own
+    assert own.and_of(5, 5_000, 11.0) == Heard(5, 6.0)
+    assert own.and_of(3, 0, 11.0) == own
+    assert Heard(4, 10.0).age_ms(12.5) == 2_500
+    assert Heard(4, 10.0).age_ms(9.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("epoch", "age_ms"), [(4, None), (-1, 10), (4, -1), (4, AGE_MAX_MS + 1)], ids=str
+)
+def test_who_does_not_tell_may_have_heard_it_later(epoch: int, age_ms: int | None) -> None:
+    assert Heard(4, 10.0).and_of(epoch, age_ms, 11.0) == Heard(4, 10.0, by_all=False)
+    assert not NEVER_HEARD.and_of(4, 10, 11.0).by_all
+
+
+def test_a_new_leader_knows_when_the_old_one_was_heard_by_its_voters() -> None:
+    cluster = Cluster(3)
+    old = cluster.elect()
+    assert not old.up.succession.by_all, "the first one: nobody has heard any"
+    cluster.run(3.0)
+    died_at = cluster.now
+    cluster.crash(old.id, noticed=False)
+    cluster.run_until(lambda: any(one.id != old.id for one in cluster.leaders()), 20.0)
+    (new,) = [one for one in cluster.leaders() if one.id != old.id]
+    heard = new.up.succession
+    assert heard.by_all
+    assert heard.epoch == old_epoch_of(new)
+    # A parked Fetch is answered after half a second at the latest.
+    assert died_at - 0.6 <= heard.at <= died_at
+
+
+def test_a_leader_that_resigns_was_heard_by_itself() -> None:
+    cluster = Cluster(3)
+    old = cluster.elect()
+    cluster.run(1.0)
+    resigned_at = cluster.now
+    cluster.resign()
+    cluster.run_until(lambda: any(one.id != old.id for one in cluster.leaders()), 20.0)
+    (new,) = [one for one in cluster.leaders() if one.id != old.id]
+    heard = new.up.succession
+    assert abs(heard.at - resigned_at) <= 0.6
+
+
+def old_epoch_of(leader: object) -> int:
+    return leader.up.epoch - 1  # type: ignore[attr-defined]
