@@ -53,5 +53,6 @@ COMMANDS = (
     Command("storage", "raftlog.cli.storage:register", ("server",)),
     Command("topics", "raftlog.cli.topics:register"),
     Command("verify", "raftlog.cli.verify:register", ("export",)),
+    Command("watch", "raftlog.cli.watch:register"),
 )
 BY_NAME = {one.name: one for one in COMMANDS}

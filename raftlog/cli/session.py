@@ -67,6 +67,10 @@ class Session:
         self._open.append(client)
         return client
 
+    def broker_addresses(self, bootstrap: str) -> list[str]:
+        """Of the brokers, for a client that is closed by who makes it."""
+        return _listening(brokers(bootstrap))
+
     def log(self, bootstrap: str) -> LogReader:
         """A reader of the running cluster's log."""
         from raftlog.client.log_reader import LogReader

@@ -1,0 +1,182 @@
+"""``raftlog watch``: the changes of the metadata as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.options import BootstrapServer, JsonLines
+
+if TYPE_CHECKING:
+    from raftlog.client.watch import Change, Token, Watch
+
+_START_TIMEOUT_S = 10.0
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the command."""
+    app_.command("watch", epilog=EPILOG)(watch)
+
+
+def watch(
+    selectors: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SELECTOR]...",
+            help=(
+                "topics/orders, configs/topic/orders, partitions/orders/0, brokers/5, a kind"
+                " (topics), or the beginning of paths (topics/ord*). Default: everything but"
+                " book-keeping."
+            ),
+        ),
+    ] = None,
+    since: Annotated[
+        str, typer.Option("--since", metavar="TOKEN", help="Go on behind this token of a watch.")
+    ] = "",
+    initial: Annotated[
+        bool,
+        typer.Option("--initial", "--from-beginning", help="Begin with what there is."),
+    ] = False,
+    tip: Annotated[
+        bool,
+        typer.Option(
+            "--tip", help="Show a change once it is committed, not once every broker can show it."
+        ),
+    ] = False,
+    max_changes: Annotated[
+        int, typer.Option("--max-changes", metavar="N", min=0, help="End after N; 0: never.")
+    ] = 0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="S",
+            min=0.0,
+            help="End when nothing comes for S seconds; 0: never.",
+        ),
+    ] = 0.0,
+    bootstrap_server: BootstrapServer = "",
+    as_json: JsonLines = False,
+) -> None:
+    """Print each change of the metadata, one a line, in order, until interrupted.
+
+    It goes on at another broker when one is lost; no change is missed, and none comes twice. At the
+    end it says how to go on later.
+
+    \b
+    Examples:
+      raftlog watch
+      raftlog watch configs/topic/orders 'topics/ord*' --initial
+      raftlog watch brokers --since 0-3-1742 --json
+    """
+    from raftlog.cli.output import print_error
+    from raftlog.cli.session import Session, run
+    from raftlog.client.watch import CompactedError, Watch
+
+    if since and initial:
+        raise typer.BadParameter("give --since or --initial, not both")
+    begin = _token(since) if since else None
+    reached: list[Token] = []
+
+    async def follow(session: Session) -> None:
+        one = Watch(
+            session.transport,
+            session.broker_addresses(bootstrap_server),
+            selectors or (),
+            rng=random.Random(),
+            since=begin,
+            initial=initial,
+            tip=tip,
+            start_timeout_s=_START_TIMEOUT_S,
+        )
+        try:
+            await _show(one, max_changes, timeout, as_json)
+        finally:
+            if (token := one.token) is not None:
+                reached.append(token)
+            one.close()
+
+    try:
+        run(follow, _START_TIMEOUT_S)
+    except CompactedError as error:
+        why = f"{error.message}. Begin anew with --initial, or --since {error.oldest}"
+        raise FailedError(why, Exit.REFUSED) from error
+    finally:
+        if reached:
+            print_error(f"raftlog: to go on: --since {reached[0]}")
+
+
+def _token(text: str) -> Token:
+    from raftlog.client.watch import Token
+    from raftlog.errors import ApiError
+
+    try:
+        return Token.parse(text)
+    except ApiError as error:
+        raise typer.BadParameter(error.message, param_hint="--since") from error
+
+
+async def _show(watch: Watch, max_changes: int, timeout_s: float, as_json: bool) -> None:
+    count = 0
+    await watch.started()
+    while not max_changes or count < max_changes:
+        try:
+            async with asyncio.timeout(timeout_s or None):
+                change = await anext(watch)
+        except TimeoutError:
+            return
+        _print(change, as_json)
+        count += 1
+
+
+def _print(change: Change, as_json: bool) -> None:
+    from raftlog.cli.output import print_json_line
+    from raftlog.printable import printable
+
+    if as_json:
+        print_json_line(_document(change))
+        sys.stdout.flush()
+        return
+    text = printable(line(change))
+    if sys.stdout.isatty():
+        columns = shutil.get_terminal_size().columns
+        if len(text) > columns:
+            text = f"{text[: columns - 1]}…"
+    typer.echo(text)
+
+
+def line(change: Change) -> str:
+    """A change for people, in one line."""
+    from raftlog.cli.render import time_text
+    from raftlog.metadata.differences import field_changes, raw, words
+
+    fields = field_changes(change.before, change.after)
+    what = words(raw(change.before), raw(change.after), fields, change.kind).replace("\n", "; ")
+    if change.initial:
+        what = what.replace("created: ", "is ", 1)
+    by = f" by {change.principal}" if change.principal else ""
+    return f"{change.offset:>7} {time_text(change.timestamp_ms)[11:19]} {change.path} {what}{by}"
+
+
+def _document(change: Change) -> dict[str, object]:
+    from json import loads
+
+    return {
+        "token": str(change.token),
+        "offset": change.offset,
+        "epoch": change.epoch,
+        "timestamp_ms": change.timestamp_ms,
+        "principal": change.principal or None,
+        "kind": change.kind,
+        "key": change.key,
+        "path": change.path,
+        "initial": change.initial,
+        "before": None if change.before is None else loads(change.before),
+        "after": None if change.after is None else loads(change.after),
+    }
