@@ -43,6 +43,7 @@ COMMANDS = (
     Command("history", "raftlog.cli.history:register"),
     Command("hostnames", "raftlog.cli.hostnames:register"),
     Command("image", "raftlog.cli.image:register"),
+    Command("import", "replay.kafka.cli:register", ("export",)),
     Command("log", "raftlog.cli.log:register"),
     Command("partitions", "raftlog.cli.partitions:register"),
     Command("produce", "raftlog.cli.produce:register"),
