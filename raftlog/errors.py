@@ -197,7 +197,8 @@ class ApiError(RaftlogError):
     """A request was refused, or its outcome is not known.
 
     ``field`` is the offending field, dotted from the request's top ("topics[0].name"), or empty.
-    ``leader_id`` goes with NOT_CONTROLLER: who the active controller is, -1 if unknown.
+    ``leader_id`` and ``leader_endpoint`` go with NOT_CONTROLLER: who the active controller is, -1
+    if unknown, and where it listens.
     ``throttle_time_ms`` goes with THROTTLING_QUOTA_EXCEEDED: when to try again at the earliest.
 
     Made with a code, it is of the class of that code; with ``outcome_unknown`` it is an
@@ -230,6 +231,7 @@ class ApiError(RaftlogError):
         field: str = "",
         outcome_unknown: bool = False,
         leader_id: int = -1,
+        leader_endpoint: str = "",
         throttle_time_ms: int = 0,
     ) -> None:
         super().__init__(message)
@@ -238,6 +240,7 @@ class ApiError(RaftlogError):
         self.field = field
         self.outcome_unknown = outcome_unknown
         self.leader_id = leader_id
+        self.leader_endpoint = leader_endpoint
         self.throttle_time_ms = throttle_time_ms
 
     @property

@@ -121,7 +121,11 @@ class ControllerClient:
 def checked(response: controller_pb2.ControllerResponse) -> controller_pb2.ControllerResponse:
     """The response, unless it holds an error: then that is raised as ApiError."""
     if response.HasField("error"):
-        raise error_from_wire(response.error, leader_id=response.leader_id)
+        raise error_from_wire(
+            response.error,
+            leader_id=response.leader_id,
+            leader_endpoint=response.leader_endpoint,
+        )
     return response
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
@@ -21,10 +22,15 @@ ERROR_METADATA_KEY = "raftlog-error-bin"
 """Trailing metadata of a failed call: the serialised common.Error."""
 LEADER_METADATA_KEY = "raftlog-leader-id"
 """Trailing metadata beside NOT_CONTROLLER: who is, if known."""
+LEADER_ENDPOINT_METADATA_KEY = "raftlog-leader-endpoint"
+"""Trailing metadata beside NOT_CONTROLLER: where it listens, host:port, if known."""
 RICH_STATUS_KEY = "grpc-status-details-bin"
-"""gRPC's rich error model: a google.rpc.Status, here with a google.rpc.RetryInfo."""
+"""gRPC's rich error model: a google.rpc.Status, here with a google.rpc.ErrorInfo and, if there is
+something to wait for, a google.rpc.RetryInfo.
+"""
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 """gRPC's own retries wait so long."""
+_ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
 _S = grpc.StatusCode
@@ -90,20 +96,42 @@ def refusal_metadata(error: ApiError) -> tuple[tuple[str, str | bytes], ...]:
     metadata: list[tuple[str, str | bytes]] = [
         (ERROR_METADATA_KEY, error_to_wire(error).SerializeToString())
     ]
+    details = [_packed(_ERROR_INFO, _error_info(error))]
     if error.leader_id >= 0 and error.code is ErrorCode.NOT_CONTROLLER:
         metadata.append((LEADER_METADATA_KEY, str(error.leader_id)))
+        if error.leader_endpoint:
+            metadata.append((LEADER_ENDPOINT_METADATA_KEY, error.leader_endpoint))
     if error.throttle_time_ms:
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(error.throttle_time_ms)
-        retry = common_pb2.RetryInfo(retry_delay=delay).SerializeToString()
-        status = common_pb2.RichStatus(
-            code=status_of(error).value[0],
-            message=error.message,
-            details=[any_pb2.Any(type_url=_RETRY_INFO, value=retry)],
-        )
-        metadata.append((RICH_STATUS_KEY, status.SerializeToString()))
+        details.append(_packed(_RETRY_INFO, common_pb2.RetryInfo(retry_delay=delay)))
         metadata.append((PUSHBACK_KEY, str(error.throttle_time_ms)))
+    status = common_pb2.RichStatus(
+        code=status_of(error).value[0], message=error.message, details=details
+    )
+    metadata.append((RICH_STATUS_KEY, status.SerializeToString()))
     return tuple(metadata)
+
+
+def _packed(type_url: str, message: Message) -> any_pb2.Any:
+    return any_pb2.Any(type_url=type_url, value=message.SerializeToString())
+
+
+def _error_info(error: ApiError) -> common_pb2.ErrorInfo:
+    """What clients in other languages read of an error without our messages."""
+    told = {
+        "outcome_unknown": str(error.outcome_unknown).lower(),
+        "field": error.field,
+        "leader_id": str(error.leader_id) if error.leader_id >= 0 else "",
+        "leader_endpoint": error.leader_endpoint,
+    }
+    return common_pb2.ErrorInfo(
+        reason=error.code.name,
+        domain="raftlog",
+        metadata=[
+            common_pb2.ErrorInfoEntry(key=key, value=value) for key, value in told.items() if value
+        ],
+    )
 
 
 def status_of(error: ApiError) -> Any:

@@ -130,10 +130,12 @@ def _body_call(
         except Exception as error:
             return await _abort(context, error)
         if response.error.error_code != ErrorCode.NONE:
-            leader_id = (
-                response.leader_id if "leader_id" in response.DESCRIPTOR.fields_by_name else -1
+            leader = (
+                {"leader_id": response.leader_id, "leader_endpoint": response.leader_endpoint}
+                if "leader_id" in response.DESCRIPTOR.fields_by_name
+                else {}
             )
-            return await _abort(context, error_from_wire(response.error, leader_id=leader_id))
+            return await _abort(context, error_from_wire(response.error, **leader))
         return getattr(response, body)
 
     return call

@@ -7,7 +7,7 @@ from raftlog.wire.common.v1 import common_pb2
 
 
 def error_to_wire(error: ApiError) -> common_pb2.Error:
-    """The message of an exception; ``leader_id`` travels in the envelope beside it."""
+    """The message of an exception; the leader travels in the envelope beside it."""
     return common_pb2.Error(
         error_code=int(error.code),
         error_message=error.message,
@@ -17,7 +17,9 @@ def error_to_wire(error: ApiError) -> common_pb2.Error:
     )
 
 
-def error_from_wire(error: common_pb2.Error, *, leader_id: int = -1) -> ApiError:
+def error_from_wire(
+    error: common_pb2.Error, *, leader_id: int = -1, leader_endpoint: str = ""
+) -> ApiError:
     """The exception of a message.
 
     A code that we do not know becomes UNKNOWN_SERVER_ERROR and is named in the text.
@@ -34,5 +36,6 @@ def error_from_wire(error: common_pb2.Error, *, leader_id: int = -1) -> ApiError
         field=error.field,
         outcome_unknown=error.outcome_unknown,
         leader_id=leader_id,
+        leader_endpoint=leader_endpoint,
         throttle_time_ms=error.throttle_time_ms,
     )

@@ -45,10 +45,10 @@ def says_when_to_come_back(error: grpc.aio.AioRpcError) -> common_pb2.Error:
     assert not told.outcome_unknown
     status = common_pb2.RichStatus.FromString(metadata[RICH_STATUS_KEY])
     assert status.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
-    assert status.details[0].type_url == "type.googleapis.com/google.rpc.RetryInfo"
+    _, retry = status.details
+    assert retry.type_url == "type.googleapis.com/google.rpc.RetryInfo"
     assert (
-        common_pb2.RetryInfo.FromString(status.details[0].value).retry_delay.ToMilliseconds()
-        == RETRY_AFTER_MS
+        common_pb2.RetryInfo.FromString(retry.value).retry_delay.ToMilliseconds() == RETRY_AFTER_MS
     )
     assert metadata[PUSHBACK_KEY] == str(RETRY_AFTER_MS)
     return told

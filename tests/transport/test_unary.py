@@ -11,6 +11,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import Conversation
 from raftlog.transport.complaints import Complaint
+from raftlog.transport.statuses import LEADER_ENDPOINT_METADATA_KEY, RICH_STATUS_KEY
 from raftlog.transport.unary import ERROR_METADATA_KEY, LEADER_METADATA_KEY, STATUS, unary_handler
 from raftlog.transport.unary_link import Caller, UnaryLink
 from raftlog.transport.wire_errors import error_from_wire, error_to_wire
@@ -155,7 +156,9 @@ def test_an_error_is_a_status_with_the_whole_error_beside_it(raised: bool) -> No
 def test_not_controller_names_the_leader() -> None:
     async def answer(_: Any, __: Caller) -> controller_pb2.ControllerResponse:
         error = common_pb2.Error(error_code=ErrorCode.NOT_CONTROLLER, error_message="ask node 2")
-        return controller_pb2.ControllerResponse(error=error, leader_id=2)
+        return controller_pb2.ControllerResponse(
+            error=error, leader_id=2, leader_endpoint="10.0.0.2:9093"
+        )
 
     async def test(stub: Any) -> None:
         status, error, metadata = await refused(
@@ -166,6 +169,18 @@ def test_not_controller_names_the_leader() -> None:
             ErrorCode.NOT_CONTROLLER,
         )
         assert metadata[LEADER_METADATA_KEY] == "2"
+        assert metadata[LEADER_ENDPOINT_METADATA_KEY] == "10.0.0.2:9093"
+        rich = common_pb2.RichStatus.FromString(metadata[RICH_STATUS_KEY])
+        assert (rich.code, rich.message) == (status.value[0], "ask node 2")
+        (detail,) = rich.details
+        assert detail.type_url == "type.googleapis.com/google.rpc.ErrorInfo"
+        info = common_pb2.ErrorInfo.FromString(detail.value)
+        assert (info.reason, info.domain) == ("NOT_CONTROLLER", "raftlog")
+        assert {entry.key: entry.value for entry in info.metadata} == {
+            "outcome_unknown": "false",
+            "leader_id": "2",
+            "leader_endpoint": "10.0.0.2:9093",
+        }
 
     controller_test(answer, test)
 

@@ -1,0 +1,111 @@
+"""The contracts in ``proto/``: said in full, usable from other languages, and never changed so that
+an older program or a log on disk is misread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RELEASED = ROOT / "tests" / "released_contracts.binpb.gz"
+"""A FileDescriptorSet. CONTRIBUTING.md says when and how it is made anew."""
+FILES = sorted(
+    path.relative_to(ROOT / "proto").as_posix() for path in ROOT.rglob("proto/**/*.proto")
+)
+BROKER = "raftlog/wire/broker/v1/broker.proto"
+
+
+def buf(root: Path, *arguments: str | Path) -> tuple[int, str]:
+    """Exit code, and what it finds fault with."""
+    command = shutil.which("buf", path=str(Path(sys.executable).parent))
+    assert command is not None, "buf is not installed: scripts/setup brings it"
+    done = subprocess.run(
+        [command, *arguments], cwd=root, capture_output=True, text=True, check=False, timeout=100
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def breaking(root: Path) -> tuple[int, str]:
+    return buf(root, "breaking", "--against", RELEASED)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "proto", tmp_path / "proto")
+    shutil.copy(ROOT / "buf.yaml", tmp_path)
+    return tmp_path
+
+
+def change(root: Path, old: str, new: str) -> None:
+    path = root / "proto" / BROKER
+    text = path.read_text()
+    assert text.count(old) == 1, old
+    path.write_text(text.replace(old, new))
+
+
+def test_every_service_message_field_and_value_says_what_it_is() -> None:
+    assert buf(ROOT, "lint") == (0, "")
+
+
+def test_nothing_is_changed_that_was_released() -> None:
+    """If this fails, an older program would misread a newer one, or a log: add instead."""
+    assert breaking(ROOT) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("  string rack = 4;\n}\n\n// A topic", "}\n\n// A topic", "rack"),
+        ("int32 leader_id = 3;", "string leader_id = 3;", "changed type"),
+        ("int32 leader_id = 3;", "int32 led_by = 3;", "changed name"),
+        ("int32 leader_id = 3;", "int32 leader_id = 33;", "was deleted"),
+        ("  LATEST = 1;", "  LATEST = 7;", "was deleted"),
+    ],
+    ids=["deleted", "reused for another type", "reused under another name", "moved", "enum"],
+)
+def test_a_change_that_breaks_is_seen(copy: Path, old: str, new: str, found: str) -> None:
+    change(copy, old, new)
+    code, said = breaking(copy)
+    assert code != 0
+    assert found in said
+
+
+def test_a_field_may_be_added(copy: Path) -> None:
+    change(copy, "  int32 leader_id = 3;", "  // New.\n  int32 new = 99;\n  int32 leader_id = 3;")
+    assert breaking(copy) == (0, "")
+
+
+def test_a_field_without_a_comment_is_seen(copy: Path) -> None:
+    change(copy, "  int32 leader_id = 3;", "  int32 leader_id = 3;\n  int32 new = 99;")
+    code, said = buf(copy, "lint")
+    assert code != 0
+    assert 'Field "new" should have a non-empty comment' in said
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_says_where_other_languages_put_it(name: str) -> None:
+    module: Any = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    options = module.DESCRIPTOR.GetOptions()
+    package = module.DESCRIPTOR.package
+    part = package.split(".")[2]
+    assert options.go_package == f"raftlog/wire/{part}/v1;{part}v1"
+    assert options.java_package == package
+    assert options.java_multiple_files
+    assert options.csharp_namespace == f"Raftlog.Wire.{part.capitalize()}.V1"
+    assert re.fullmatch(r"[A-Z][a-z]+Proto", options.java_outer_classname)
+
+
+def test_the_released_contracts_are_all_there() -> None:
+    """[An empty set, against which nothing can break.]"""
+    code, said = buf(ROOT, "build", RELEASED, "-o", "-#format=json")
+    assert code == 0
+    for name in FILES:
+        assert f'"{name}"' in said
