@@ -1,68 +1,31 @@
-"""What the rules look at: the records, and the timelines made of them."""
+"""What Spark hands to the rules: the records, spread so that what is judged together is together,
+and what few records say, which every task gets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
-from replay import timelines
-from replay.audit.steps import steps
+from replay.kernels.facts import RARE, RARE_COLUMNS, BrokerSpan, Facts, TopicLife
+from replay.kernels.rules import clients, progress, rights
+from replay.kernels.rules.quorum import Epoch
+from replay.kernels.steps import COLUMNS, PARTITION_TYPES, STATE_SCHEMA
 
-RARE = frozenset(
-    {
-        RecordType.REGISTER_BROKER,
-        RecordType.UNREGISTER_BROKER,
-        RecordType.BROKER_REGISTRATION_CHANGE,
-        RecordType.TOPIC,
-        RecordType.REMOVE_TOPIC,
-        RecordType.FEATURE_LEVEL,
-        RecordType.LEADER_CHANGE,
-        RecordType.RECOVERY,
-        RecordType.OPEN_CLIENT,
-        RecordType.CLOSE_CLIENT,
-        RecordType.HOSTNAME,
-        RecordType.ACCESS_CONTROL_ENTRY,
-        RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
-    }
-)
-"""The types that many rules ask for, and that few records are of."""
-_RARE_COLUMNS = (
-    "offset",
-    "epoch",
-    "timestamp_ms",
-    "principal",
-    "batch_base_offset",
-    "batch_last_offset",
-    "type",
-    "group_id",
-    "broker_id",
-    "broker_epoch",
-    "incarnation_id",
-    "rack",
-    "fenced",
-    "in_controlled_shutdown",
-    "reason",
-    "cause",
-    "topic_id",
-    "topic_name",
-    "feature_name",
-    "feature_level",
-    "leader_id",
-    "acl_resource_type",
-    "resource_name",
-    "pattern_type",
-    "acl_principal",
-    "host",
-    "operation",
-    "permission_type",
-)
+BEFORE = -1
+"""In the place of an offset: the row is a partition's state before the records."""
+_STATE_IN = {"begins": "batch_last_offset", "begins_ms": "timestamp_ms"}
+"""Columns of such a row that stand in columns of records."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +35,9 @@ class History:
     ``records``: as :func:`replay.source.records` gives them, all below ``end_offset``. Findings are
     those at or behind ``since``: below it stands what is there to be remembered (see
     :mod:`replay.audit.memory`), which has been judged before. ``brokers_before``,
-    ``partitions_before`` and ``topics_before``: the intervals that were open before the records,
-    null for a history that is given from its beginning. ``super_users``: the principals that no
-    access control entry holds back, which the log does not name.
+    ``partitions_before`` and ``topics_before``: what was open before the records, null for a
+    history that is given from its beginning. ``super_users``: the principals that no access control
+    entry holds back, which the log does not name.
     """
 
     records: DataFrame
@@ -86,60 +49,124 @@ class History:
     super_users: frozenset[str] = frozenset()
 
     @cached_property
-    def brokers(self) -> DataFrame:
-        """See :func:`replay.timelines.brokers`."""
-        return timelines.brokers(self.of(*timelines.BROKER_TYPES), self.brokers_before)
+    def rare(self) -> DataFrame:
+        """The records of the types RARE, without the columns that they do not fill."""
+        return of_types(self.records, RARE).select(*RARE_COLUMNS)
 
     @cached_property
-    def topics(self) -> DataFrame:
-        """See :func:`replay.timelines.topics`."""
-        return timelines.topics(
-            self.of(RecordType.TOPIC, RecordType.REMOVE_TOPIC), self.topics_before
+    def facts(self) -> Facts:
+        """What they say. One job of Spark, and as many rows in the driver."""
+        return Facts(
+            self.rare.toArrow().sort_by("offset"),
+            self.end_offset,
+            self.since,
+            self.super_users,
+            brokers_before=_rows(self.brokers_before, BrokerSpan),
+            topics_before=_rows(self.topics_before, TopicLife),
         )
 
     @cached_property
-    def steps(self) -> DataFrame:
-        """The timeline of the partitions, each interval beside its neighbours: see
-        :func:`replay.audit.steps.steps`.
+    def counted(self) -> tuple[Counter[int], list[Epoch]]:
+        """How many records there are of each type, and from where to where each epoch goes. One
+        job.
         """
-        return steps(timelines.partitions(self.records, self.partitions_before, lives=self.topics))
+        of_epoch = (
+            sf.min("offset").alias("first"),
+            sf.max("offset").alias("last"),
+            sf.min("timestamp_ms").alias("first_ms"),
+            sf.max("timestamp_ms").alias("last_ms"),
+            sf.count("*").alias("count"),
+        )
+        types: Counter[int] = Counter()
+        epochs = []
+        for row in self.records.groupBy("type", "epoch").agg(*of_epoch).collect():
+            types[row["type"]] += row["count"]
+            epochs.append(
+                Epoch(row["epoch"], row["first"], row["last"], row["first_ms"], row["last_ms"])
+            )
+        return types, epochs
 
     @property
-    def partitions(self) -> DataFrame:
-        """See :func:`replay.timelines.partitions`."""
-        return self.steps.select(*timelines.PARTITION_COLUMNS)
+    def of_partitions(self) -> DataFrame:
+        """The records of partitions, all of one in one task and in order, behind what was before:
+        see BEFORE.
+        """
+        rows = of_types(self.records, PARTITION_TYPES).select(*COLUMNS)
+        if self.partitions_before is not None:
+            rows = rows.unionByName(_as_records(self.partitions_before, rows))
+        return _in_order(rows, "topic_id", "partition_id")
 
-    @cached_property
-    def rare(self) -> DataFrame:
-        """The records of the types RARE, without the columns that they do not fill."""
-        return _of(self.records, RARE).select(*_RARE_COLUMNS)
+    @property
+    def of_clients(self) -> DataFrame:
+        """The last record of each batch that names a client; all of one client in one task."""
+        numbered = (
+            (sf.col("client_id") != 0)
+            & (sf.col("sequence") != 0)
+            & (sf.col("offset") == sf.col("batch_last_offset"))
+        )
+        return _in_order(self.records.where(numbered).select(*clients.COLUMNS), "client_id")
+
+    @property
+    def of_progress(self) -> DataFrame:
+        """The progress records: one task's work."""
+        rows = of_types(self.records, (RecordType.PROGRESS,)).select(*progress.COLUMNS)
+        return rows.repartition(1).sortWithinPartitions("offset")
+
+    @property
+    def of_rights(self) -> DataFrame:
+        """The records of clients' requests; all of a batch in one task."""
+        rows = of_types(self.records, rights.TYPES).where(sf.col("principal") != "")
+        return _in_order(rows.select(*rights.COLUMNS), "batch_base_offset")
 
     @contextmanager
     def kept(self) -> Iterator[History]:
-        """While it lasts, what many rules are made of is computed once and kept by the executors.
-
-        What is small is computed at once: Spark then knows that it is, and brings it to the large
-        tables instead of sorting them.
-        """
-        small = (self.rare, self.brokers, self.topics)
-        kept = (*small, self.steps)
-        for table in small:
-            table.persist(StorageLevel.MEMORY_AND_DISK)
-        # On disk alone: what does not fit into memory would be read back into it, a whole partition
-        # at a time.
-        self.steps.persist(StorageLevel.DISK_ONLY)
+        """While it lasts, the rare records are read once."""
+        self.rare.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            for table in small:
-                table.count()
             yield self
         finally:
-            for table in kept:
-                table.unpersist()
+            self.rare.unpersist()
 
     def of(self, *types: RecordType) -> DataFrame:
         """The records of some types; of RARE ones only the columns that they fill."""
-        return _of(self.rare if RARE.issuperset(types) else self.records, types)
+        return of_types(self.rare if RARE.issuperset(types) else self.records, types)
 
 
-def _of(records: DataFrame, types: Iterable[RecordType]) -> DataFrame:
+def of_types(records: DataFrame, types: Collection[RecordType]) -> DataFrame:
+    """The records of some types."""
     return records.where(sf.col("type").isin(*(int(each) for each in sorted(types))))
+
+
+def _in_order(rows: DataFrame, *keys: str) -> DataFrame:
+    return rows.repartition(*keys).sortWithinPartitions("offset")
+
+
+def _as_records(before: DataFrame, records: DataFrame) -> DataFrame:
+    """What was known of partitions, in the columns of their records."""
+    # What an earlier build remembered has intervals that have ended, too.
+    open_ = before.where(sf.col("ends").isNull()) if "ends" in before.columns else before
+    places = {_STATE_IN.get(name, name): name for name in STATE_SCHEMA.names}
+
+    def column(name: str, kind: object) -> Column:
+        if name == "offset":
+            return sf.lit(BEFORE).cast("long").alias(name)
+        given = sf.col(places[name]) if name in places else sf.lit(None)
+        return given.cast(kind).alias(name)  # type: ignore[arg-type]
+
+    return open_.select(*(column(each.name, each.dataType) for each in records.schema.fields))
+
+
+def state_of(rows: pa.Table) -> pa.Table:
+    """The rows that are BEFORE, as STATE_SCHEMA."""
+    return pa.table({name: rows[_STATE_IN.get(name, name)] for name in STATE_SCHEMA.names}).cast(
+        STATE_SCHEMA
+    )
+
+
+def _rows(frame: DataFrame | None, kind: type[BrokerSpan] | type[TopicLife]) -> list:  # type: ignore[type-arg]
+    """The open ones of what was remembered."""
+    if frame is None:
+        return []
+    kept = [name for name in kind._fields if name not in {"ends", "ends_ms"}]
+    rows: list[Any] = frame.where(sf.col("ends").isNull()).toArrow().to_pylist()
+    return [kind(*(row.get(name) for name in kept)) for row in rows]

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
-from replay.audit.entries import first_level, last_of_entries
+from raftlog.metadata.versions import ACLS, METADATA_VERSION
 from replay.audit.history import History
+from replay.kernels.entries import ENTRIES
 
 _AS_THEY_ARE = (
     RecordType.FEATURE_LEVEL,
@@ -81,3 +82,38 @@ def reports(progress: DataFrame, records: DataFrame) -> DataFrame:
         .agg(sf.max("offset").alias("offset"))
         .select("offset")
     )
+
+
+def first_level(history: History) -> DataFrame:
+    """The offset from which on there could be entries: none, or one."""
+    rows = history.of(RecordType.FEATURE_LEVEL).agg(_first_level().alias("offset"))
+    return rows.where(sf.col("offset").isNotNull())
+
+
+def _first_level() -> Column:
+    known = (sf.col("feature_name") == METADATA_VERSION) & (sf.col("feature_level") >= ACLS)
+    return sf.min(sf.when(known, sf.col("offset")))
+
+
+def last_of_entries(history: History) -> DataFrame:
+    """The offsets of the records that tell which entries there are, and since when there are any:
+    those of every entry that is there, and of the first there was.
+    """
+    of_entry = (
+        history.of(*ENTRIES)
+        .groupBy("group_id")
+        .agg(
+            sf.min("offset").alias("first"),
+            sf.max("offset").alias("last"),
+            sf.max_by("type", "offset").alias("type"),
+        )
+    )
+    # One row an entry: one task's work.
+    earliest = sf.min("first").over(Window.partitionBy(sf.lit(0)))
+    rows = of_entry.withColumn("earliest", earliest)
+    is_there = sf.col("type") == int(RecordType.ACCESS_CONTROL_ENTRY)
+    is_first = sf.col("first") == sf.col("earliest")
+    kept = sf.array(
+        sf.when(is_first, sf.col("first")), sf.when(is_there | is_first, sf.col("last"))
+    )
+    return rows.select(sf.explode(sf.array_distinct(sf.array_compact(kept))).alias("offset"))

@@ -22,7 +22,7 @@ from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from replay.audit.history import History
 
@@ -120,31 +120,19 @@ def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
     """Audit a history that is kept meanwhile by these rules; of what is found the first ``limit``
     are told.
     """
-    from replay.audit.check import beginnings, by_family
+    from replay.audit.check import audit, beginnings
 
-    checked = {
-        row["type"]: row["count"] for row in history.records.groupBy("type").count().collect()
-    }
-    begins = beginnings(history, rules)
     found = kernels.Found(limit)
-    for table in by_family(history, [rule for rule in rules if begins[rule.id] is not None]):
-        rows, counts = _first(table, limit)
-        found.counts += counts
-        found.first += [Finding(**row.asDict()) for row in rows]
-        found.add(())
-    return told(rules, checked, begins, found)
-
-
-def _first(found: DataFrame, limit: int) -> tuple[list[Row], Counter[str]]:
-    """The first rows, and how many there are of each rule.
-
-    Few are counted as they come; more are counted by Spark.
-    """
-    rows = found.orderBy(*_ORDER).limit(limit + 1).collect()
-    if len(rows) <= limit:
-        return rows, Counter(row["rule"] for row in rows)
-    counts = found.groupBy("rule").count().collect()
-    return rows[:limit], Counter({row["rule"]: row["count"] for row in counts})
+    table = audit(history, rules).persist()
+    try:
+        rows = table.orderBy(*_ORDER).limit(limit + 1).collect()
+        found.add(Finding(**row.asDict()) for row in rows)
+        if len(rows) > limit:
+            counts = table.groupBy("rule").count().collect()
+            found.counts = Counter({row["rule"]: row["count"] for row in counts})
+    finally:
+        table.unpersist()
+    return told(rules, history.counted[0], beginnings(history, rules), found)
 
 
 def render(result: AuditResult, console: Console) -> None:

@@ -25,8 +25,9 @@ from replay.report.summary import verdict
 from replay.report.timeline import make_timeline
 from replay.report.words import number, period
 from replay.request import JobRequest
+from replay.rows import keeper
 from replay.source import records
-from replay.timelines_of import BrokerTimelines
+from replay.timelines_of import timelines_of
 
 Result = TypeVar("Result", bound=Struct)
 _WHOLE = {"periods", "objectives", "types", "forecasts"}
@@ -45,9 +46,9 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
     charted = structs.replace(request, limit=max(request.limit, MAX_PERIODS))
     whole = audit.history_of(rows, export, request)
     with whole.kept() as history:
-        audited = audit.judge(history, choose(request.rules), request.limit)
-        # What the audit made of the log serves all others.
-        lives = BrokerTimelines(history.brokers, history.partitions)
+        audited = audit.judge(history, choose(request.rules, export.manifest.origin), request.limit)
+    with ExitStack() as lived:
+        lives = timelines_of(rows, keeper(lived))
         with ExitStack() as keep:
             lag = lao.tables(rows, lives.brokers, stall_ms=request.stall_ms, keep=keep)
             waited = lao.summarize(lag, request)

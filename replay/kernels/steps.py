@@ -169,9 +169,12 @@ class Partitions:
         """The name of its topic at an offset; None: there is none."""
         return self._lives.name(self.topics[key >> 32], offset)
 
-    def table(self) -> pa.Table:
-        """What a later process begins with: STATE_SCHEMA."""
+    def table(self, *, there: bool = False) -> pa.Table:
+        """What a later process begins with: STATE_SCHEMA. ``there``: only what is there still."""
         state = self.state
+        if there:
+            stays = self._lives.removed(state["key"] >> 32, state["begins"]) == NEVER
+            state = {name: values[stays] for name, values in state.items()}
         columns = {
             "topic_id": [self.topic_of(int(key)) for key in state["key"]],
             "partition_id": state["key"].astype(np.int32),

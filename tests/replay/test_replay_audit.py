@@ -20,14 +20,14 @@ from unentitled import write_without_rights
 from controller.rules.elections import MAX_REMOVALS
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.audit import departed, quorum
-from replay.audit.check import FAMILIES
+from replay.audit.check import audit
 from replay.audit.history import History
-from replay.audit.intervals import slice_length
 from replay.audit.profiles import choose
 from replay.audit.rules import CONTROLLER_EPOCH_WENT_BACK, CRITICAL, ERROR, RULES
 from replay.errors import ReplayError
 from replay.jobs.audit import AuditResult
+from replay.kernels.audit import FAMILIES
+from replay.kernels.rules import departed, quorum
 from replay.local import pool, reading
 from replay.local.runner import compute_local
 from replay.opened import open_export
@@ -325,8 +325,8 @@ def lao(log: AuditedLog) -> Found:
     above = log.say(log.end_offset - 1, applied=everybody)
     level = log.end_offset - 1
     log.say(level)
-    # In another slice of the log than what it is below.
-    log.append(*[pb.NoOpRecord()] * 2 * slice_length(0))
+    # Far behind what it is below.
+    log.append(*[pb.NoOpRecord()] * 2048)
     far_back = log.say(level - 1)
     log.say(log.end_offset - 1)
     return [
@@ -676,7 +676,7 @@ def test_an_epoch_that_goes_back_is_found(spark: SparkSession, tmp_path: Path) -
     forged = rows.withColumn(
         "epoch", sf.when(sf.col("offset") == 50, 1).otherwise(sf.col("epoch")).cast("int")
     )
-    found = quorum.check(History(forged, log.end_offset)).collect()
+    found = audit(History(forged, log.end_offset), quorum.RULES).collect()
     assert [(row.rule, row.offsets, row.subject) for row in found] == [
         (CONTROLLER_EPOCH_WENT_BACK.id, [50, 8], "controller epoch 1")
     ]

@@ -36,12 +36,13 @@ from raftlog.segments.columns import SCHEMA
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RECORDS
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.audit import rights
+from replay.audit.check import audit as audit_of
 from replay.audit.history import History
 from replay.audit.memory import remember
-from replay.audit.needs import NEEDS
 from replay.audit.rules import WRITE_WITHOUT_RIGHT
 from replay.jobs import audit as job
+from replay.kernels.needs import NEEDS
+from replay.kernels.rules import rights
 from replay.local.runner import compute_local
 from replay.request import JobRequest
 from replay.streaming import audit
@@ -204,10 +205,12 @@ def test_an_export_of_before_the_columns_is_read(spark: SparkSession, tmp_path: 
     pq.write_table(table, tmp_path / "old.parquet")
     rows = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(str(tmp_path / "old.parquet"))
     history = History(rows, old.end_offset)
-    assert rights.check(history).collect() == []
+    assert audit_of(history, rights.RULES).collect() == []
     assert remember(history).count() > 0
     raised = rows.withColumn("feature_level", sf.col("feature_level") + 1)
-    found = rights.check(History(raised, old.end_offset, super_users=frozenset({"User:x"})))
+    found = audit_of(
+        History(raised, old.end_offset, super_users=frozenset({"User:x"})), rights.RULES
+    )
     assert [row.subject for row in found.collect()] == ["topic a"]
 
 

@@ -13,9 +13,10 @@ from pyspark.sql import functions as sf
 from test_replay_audit import OFFENCES, headless, lao
 
 from raftlog.segments.export import export
-from replay.audit import quorum
+from replay.audit.check import audit as audit_of
 from replay.audit.history import History
 from replay.audit.memory import remember
+from replay.kernels.rules import quorum
 from replay.opened import open_export
 from replay.request import JobRequest
 from replay.source import records
@@ -67,9 +68,5 @@ def test_an_epoch_may_begin_where_a_piece_does(spark: SparkSession, tmp_path: Pa
     rows = rows_of(spark, log, tmp_path / "export")
     known = remember(History(rows.where(sf.col("offset") < offset), offset))
     piece = known.unionByName(rows.where(sf.col("offset") >= offset))
-    found = (
-        quorum.check(History(piece, log.end_offset, since=offset))
-        .where(sf.col("offset") >= offset)
-        .collect()
-    )
+    found = audit_of(History(piece, log.end_offset, since=offset), quorum.RULES).collect()
     assert [(row.rule, row.offset) for row in found] == [("EPOCH_WITHOUT_CONTROLLER", offset)]
