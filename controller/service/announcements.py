@@ -60,7 +60,9 @@ class Announcements:
         if advanced_bytes is not None:
             self._node.committed.replace(leadership.log.committed, leadership.log.log_hash)
             self._snapshots.applied(advanced_bytes)
-        self._telling.committed(self._node.committed_end, self._node.now())
+        now = self._node.now()
+        self._telling.committed(self._node.committed_end, now)
+        leadership.decider.state.sketches.committed(self._node.committed_end, now)
         self.observers.lao_is_held = False
         self.observers.release()
         self._visibility_moved(leadership)
@@ -97,6 +99,8 @@ class Announcements:
             self.observers.lao_is_held = hold_s > 0
             self._soon(hold_s, self._release_observers)
         leadership.visibility_seen = seen
+        if leadership.decider is not None:
+            leadership.decider.state.sketches.moved(*seen, self._node.now())
         leadership.parking.visibility(*seen)
 
     def _release_observers(self) -> None:
