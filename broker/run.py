@@ -238,7 +238,12 @@ async def _live(
     store = open_partition_store(config.directory, asyncio.get_running_loop())
     authentication = authentication_of(config.settings)
     http: HttpServer | None = None
-    own = NodeSelf(config, settings.broker_id, lambda: http.address if http else "")
+    own = NodeSelf(
+        config,
+        settings.broker_id,
+        http=lambda: http.address if http else "",
+        metrics=lambda: http.metrics() if http else b"",
+    )
     service = BrokerService(
         settings,
         transport,

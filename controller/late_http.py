@@ -85,6 +85,10 @@ class LateHttp:
         else:
             self._server = server
 
+    def metrics(self) -> bytes:
+        """As Prometheus reads them; empty until HTTP is served."""
+        return b"" if self._server is None else self._server.metrics()
+
     async def stop(self) -> None:
         """Stop serving, or waiting to, and close the socket."""
         if self._serving is not None and not self._serving.done():

@@ -98,7 +98,12 @@ async def run_controller(config: NodeConfig) -> int:
     authentication = authentication_of(config.settings)
     http: LateHttp | None = None
     audit = contextlib.ExitStack()
-    own = NodeSelf(config, config.node_id, lambda: "" if http is None else http.address)
+    own = NodeSelf(
+        config,
+        config.node_id,
+        http=lambda: http.address if http else "",
+        metrics=lambda: http.metrics() if http else b"",
+    )
     try:
         service = _service_of(config, bootstrap, store, transport, own.journal, failed)
         # The log, then the ports, then the quorum: nobody may reach a node whose log is damaged,

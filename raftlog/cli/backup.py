@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from raftlog.client.backup import BackupSummary
 
 
+INSPECT = "inspect"
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("backup", epilog=EPILOG)(backup_)
@@ -27,8 +30,14 @@ def register(app: typer.Typer) -> None:
 def backup_(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="Where the backup is to be; it must not be there yet."),
+        typer.Argument(
+            metavar="FILE|inspect", help="Where the backup is to be; it must not be there yet."
+        ),
     ],
+    inspected: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="`inspect FILE`: what is in a backup."),
+    ] = None,
     controller: BackupController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
@@ -42,7 +51,13 @@ def backup_(
     \b
     Examples:
       raftlog backup --controller 127.0.0.1:9093 metadata-2024-05-01.checkpoint
+      raftlog backup inspect metadata-2024-05-01.checkpoint
     """
+    if inspected is not None:
+        if str(file) != INSPECT:
+            raise typer.BadParameter(f"{inspected}: one file is wanted, or `inspect FILE`")
+        _inspect(inspected, as_json=as_json)
+        return
     from raftlog.cli.session import run
     from raftlog.client.backup import backup
 
@@ -72,6 +87,56 @@ def backup_(
             f" cluster {header.cluster_id}; state hash {summary.state_hash:032x}, {summary.bytes}"
             " bytes, verified"
         )
+
+
+def _inspect(file: Path, *, as_json: bool) -> None:
+    """Verify a backup and say what is in it. Raises ConfigError, CorruptLogError."""
+    from raftlog.cli.output import print_table
+    from raftlog.cli.render import time_text
+    from raftlog.client.backup import inspect
+
+    found = inspect(file)
+    header, image = found.header, found.image
+    counts = {
+        "brokers": len(image.brokers),
+        "topics": len(image.topics),
+        "partitions": len(image.partitions),
+        "configs": sum(len(values) for _, values in image.configs.items()),
+        "acls": len(image.acls),
+        "clients": len(image.clients),
+    }
+    features = {name: image.features[name] for name in sorted(image.features)}
+    if as_json:
+        print_json(
+            {
+                "file": str(file),
+                "cluster_id": header.cluster_id,
+                "generation": header.generation,
+                "end_offset": header.end_offset,
+                "epoch": header.epoch,
+                "timestamp_ms": header.last_timestamp_ms,
+                "metadata_version": header.metadata_version,
+                "state_hash": f"{image.state_hash:032x}",
+                "bytes": found.bytes,
+                "voters": [f"{one.node_id}@{one.endpoint}" for one in header.voters],
+                "features": features,
+                "counts": counts,
+            }
+        )
+        return
+    rows = [
+        ("cluster id", header.cluster_id),
+        ("taken at", time_text(header.last_timestamp_ms)),
+        ("offset", header.end_offset - 1),
+        ("epoch", header.epoch),
+        ("generation", header.generation),
+        ("voters", ", ".join(f"{one.node_id}@{one.endpoint}" for one in header.voters) or None),
+        ("features", ", ".join(f"{name}={level}" for name, level in features.items())),
+        *counts.items(),
+        ("state hash", f"{image.state_hash:032x}"),
+    ]
+    print_table(("", ""), rows)
+    print_line(f"{file}: {found.bytes} bytes, whole and verified")
 
 
 @contextmanager

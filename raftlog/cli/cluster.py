@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,16 +47,20 @@ def describe(
     body = broker_pb2.DescribeClusterRequest(include_fenced_brokers=include_fenced_brokers)
     response = read(body, mode, bootstrap_server, timeout)
     cluster = response.describe_cluster
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "broker_id": one.broker_id,
             "endpoint": f"{one.host}:{one.port}",
             "rack": one.rack or None,
             "broker_epoch": one.broker_epoch,
+            "version": None,
             "is_fenced": one.is_fenced,
         }
         for one in cluster.brokers
     ]
+    versions = _versions([row["endpoint"] for row in rows if not row["is_fenced"]], timeout)
+    for row in rows:
+        row["version"] = versions.get(row["endpoint"])
     if as_json:
         print_json(
             {
@@ -67,11 +71,20 @@ def describe(
             }
         )
         return
-    columns = ("BROKER", "ENDPOINT", "RACK", "EPOCH", "FENCED")
+    columns = ("BROKER", "ENDPOINT", "RACK", "EPOCH", "VERSION", "FENCED")
     cells = [[*list(row.values())[:-1], "yes" if row["is_fenced"] else "no"] for row in rows]
-    print_table(columns, cells, right=("BROKER", "EPOCH"), least=("EPOCH", "RACK"))
+    print_table(columns, cells, right=("BROKER", "EPOCH"), least=("EPOCH", "RACK", "VERSION"))
     controller = known(cluster.controller_id)
     print_line(
         f"cluster {cluster.cluster_id}, controller {'-' if controller is None else controller}"
     )
     print_line(f"at offset {response.token.offset}")
+
+
+def _versions(endpoints: list[str], timeout_s: float) -> dict[str, str]:
+    import asyncio
+
+    from raftlog.cli.client_security import security_of_environment
+    from raftlog.cli.node_queries import versions_of
+
+    return asyncio.run(versions_of(endpoints, timeout_s, security_of_environment()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import BootstrapController, Json, controllers
+from raftlog.cli.options import BootstrapController, BundleFile, Json, controllers
 
 if TYPE_CHECKING:
     from raftlog.doctor.diagnosis import Verdict
@@ -70,6 +70,7 @@ def doctor(
             ),
         ),
     ] = None,
+    bundle: BundleFile = None,
     as_json: Json = False,
 ) -> None:
     """Say what is wrong with the cluster, what follows from it, and what to do.
@@ -82,8 +83,16 @@ def doctor(
     Examples:
       raftlog doctor --bootstrap-controller 127.0.0.1:9093
       raftlog doctor --watch
+      raftlog doctor --bundle raftlog-debug.tar.gz
       raftlog doctor --wait healthy --timeout 120 && restart-the-next-node
     """
+    if bundle is not None:
+        from raftlog.cli.bundle import Bundle
+        from raftlog.doctor.diagnosis import diagnose, verdict
+
+        seen = Bundle(bundle).seen()
+        findings = diagnose(seen)
+        raise typer.Exit(shown((seen, findings, verdict(findings)), as_json=as_json))
     addresses = controllers(bootstrap_controller)
     looking = _Looking(addresses, timeout or LOOK_S, as_json=as_json)
     if wait is not None:
@@ -143,14 +152,19 @@ class _Looking:
         return seen, findings, verdict(findings)
 
     def _show(self, looked: Looked) -> Exit:
-        from raftlog.cli.doctor_screen import document, screen
-        from raftlog.cli.output import print_json
+        return shown(looked, as_json=self._as_json)
 
-        _, findings, verdict = looked
-        if self._as_json:
-            print_json(document(*looked))
-        else:
-            typer.echo(screen(*looked))
-        if any(one.code == "NOBODY_ANSWERS" for one in findings):
-            return Exit.UNREACHABLE
-        return Exit.OK if verdict == "healthy" else Exit.FOUND
+
+def shown(looked: Looked, *, as_json: bool) -> Exit:
+    """Show what was found; the exit code that says so."""
+    from raftlog.cli.doctor_screen import document, screen
+    from raftlog.cli.output import print_json
+
+    _, findings, verdict = looked
+    if as_json:
+        print_json(document(*looked))
+    else:
+        typer.echo(screen(*looked))
+    if any(one.code == "NOBODY_ANSWERS" for one in findings):
+        return Exit.UNREACHABLE
+    return Exit.OK if verdict == "healthy" else Exit.FOUND

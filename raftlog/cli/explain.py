@@ -13,6 +13,7 @@ from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
     BootstrapController,
     BootstrapServer,
+    BundleFile,
     Json,
     Timeout,
     controllers,
@@ -47,6 +48,7 @@ def explain(
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Show what is normal, too: starts, snapshots, …")
     ] = False,
+    bundle: BundleFile = None,
     bootstrap_controller: BootstrapController = "",
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -69,13 +71,25 @@ def explain(
     from raftlog.cli.output import print_json
     from raftlog.incident.story import tell
 
-    first_ms, last_ms = period_ms(since, begin, end, HOUR_MS)
     now: tuple[list[Finding], str] | None = None
-    if directories:
+    if bundle is not None:
+        from raftlog.cli.bundle import Bundle
+        from raftlog.doctor.diagnosis import diagnose, verdict
+
+        found = Bundle(bundle)
+        first_ms, last_ms = found.about.from_ms, found.about.to_ms
+        if since or begin or end:
+            first_ms, last_ms = period_ms(since, begin, end, HOUR_MS, now=last_ms)
+        seen = found.told(first_ms, last_ms)
+        findings = diagnose(found.seen())
+        now = findings, verdict(findings).value
+    elif directories:
+        first_ms, last_ms = period_ms(since, begin, end, HOUR_MS)
         from raftlog.cli.explain_evidence import of_directories
 
         seen = of_directories(directories, first_ms, last_ms)
     else:
+        first_ms, last_ms = period_ms(since, begin, end, HOUR_MS)
         addresses = controllers(bootstrap_controller)
         seen, now = _asked(addresses, bootstrap_server, timeout, first_ms, last_ms)
     story = tell(seen)

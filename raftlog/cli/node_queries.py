@@ -17,6 +17,7 @@ from raftlog.wire.node.v1 import node_pb2 as pb
 
 _SERVICE = "/raftlog.wire.node.v1.Node/"
 _DESCRIBE_BROKERS = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
+VERSION_TIMEOUT_S = 1.0
 PAGES_MAX = 20
 """Of a thousand events: more than a node keeps."""
 
@@ -103,6 +104,22 @@ async def ask_all(
             )
         )
     )
+
+
+async def versions_of(
+    addresses: Sequence[str], timeout_s: float, security: ClientSecurity
+) -> dict[str, str]:
+    """The build of each node that says it, by address; a build before this one does not."""
+    nodes = [NodeAt("", -1, address) for address in addresses]
+    request, response = pb.DescribeNodeRequest(), pb.DescribeNodeResponse
+    found = await ask_all(
+        nodes, "DescribeNode", request, response, min(timeout_s, VERSION_TIMEOUT_S), security
+    )
+    return {
+        one.endpoint: called.response.version
+        for one, called in zip(nodes, found, strict=True)
+        if called.response is not None and called.response.version
+    }
 
 
 async def events_of_all(

@@ -32,10 +32,16 @@ def _now_ms() -> int:
 class NodeSelf:
     """Of one process, once it has its directory for itself.
 
-    ``http``: where it serves HTTP, empty: nowhere, or not yet.
+    ``http``: where it serves HTTP, empty: nowhere, or not yet; ``metrics``: what it shows there.
     """
 
-    def __init__(self, config: NodeConfig, node_id: int, http: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        node_id: int,
+        http: Callable[[], str],
+        metrics: Callable[[], bytes],
+    ) -> None:
         self.journal = NodeJournal(config.directory, node_id, config.role, wall_clock_ms=_now_ms)
         self._version = ""
         self._telling: asyncio.Task[None] | None = None
@@ -49,6 +55,8 @@ class NodeSelf:
             started_at_ms=_now_ms(),
             config={key: _plain(value) for key, value in config.items()},
             http=http,
+            metrics=metrics,
+            directory=config.directory,
         )
         self._rpc = NodeRpc(facts, self.journal.recent, level, _now_ms)
 

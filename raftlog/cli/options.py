@@ -32,6 +32,10 @@ def _addresses(whom: str, *names: str) -> Any:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
+BundleFile = Annotated[
+    Path | None,
+    typer.Option("--bundle", metavar="FILE", help="Read what `raftlog debug bundle` has written."),
+]
 JsonLines = Annotated[bool, typer.Option("--json", help="One JSON document a line.")]
 Timeout = Annotated[
     float,

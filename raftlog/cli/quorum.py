@@ -32,6 +32,7 @@ COLUMNS = (
     "HIGH WATERMARK",
     "LAG",
     "AGE MS",
+    "VERSION",
 )
 
 
@@ -77,16 +78,13 @@ def describe(
       raftlog quorum describe --replication
       raftlog quorum describe --json --timeout 2
     """
-    from raftlog.cli.client_security import security_of_environment
-    from raftlog.cli.quorum_queries import ask_quorum
-
     addresses = controllers(bootstrap_controller)
-    quorum = asyncio.run(ask_quorum(addresses, timeout, security_of_environment()))
+    quorum, versions = asyncio.run(_ask(addresses, timeout))
     if not quorum.descriptions:
         reasons = "; ".join(f"{answer.address}: {answer.failure}" for answer in quorum.answers)
         raise FailedError(f"no node of the quorum answers ({reasons})", Exit.UNREACHABLE)
     if as_json:
-        print_json(_document(quorum))
+        print_json(_document(quorum, versions))
     elif status or replication:
         leader = quorum.leader
         show_quorum(
@@ -95,12 +93,24 @@ def describe(
             replication=replication,
         )
     else:
-        _show(quorum)
+        _show(quorum, versions)
     if quorum.leader is None:
         raise typer.Exit(Exit.FOUND)
 
 
-def _rows(quorum: Quorum) -> list[dict[str, Any]]:
+async def _ask(addresses: list[str], timeout_s: float) -> tuple[Quorum, dict[str, str]]:
+    """What the nodes say of the quorum, and the builds of those that answer, by address."""
+    from raftlog.cli.client_security import security_of_environment
+    from raftlog.cli.node_queries import versions_of
+    from raftlog.cli.quorum_queries import ask_quorum
+
+    security = security_of_environment()
+    quorum = await ask_quorum(addresses, timeout_s, security)
+    there = [one.address for one in quorum.answers if one.description is not None]
+    return quorum, await versions_of(there, timeout_s, security)
+
+
+def _rows(quorum: Quorum, versions: dict[str, str]) -> list[dict[str, Any]]:
     """One row a node, by id; those that do not answer with what the others know of them."""
     leader = quorum.leader
     ids = {voter.endpoint: voter.replica_id for one in quorum.descriptions for voter in one.voters}
@@ -111,6 +121,7 @@ def _rows(quorum: Quorum) -> list[dict[str, Any]]:
     )
     rows = [
         _row(answer, ids, leader.log_end_offset if leader else None, ages)
+        | {"version": versions.get(answer.address)}
         for answer in quorum.answers
     ]
     return sorted(rows, key=lambda row: (row["node_id"] is None, row["node_id"], row["endpoint"]))
@@ -144,7 +155,7 @@ def _row(
     }
 
 
-def _document(quorum: Quorum) -> dict[str, Any]:
+def _document(quorum: Quorum, versions: dict[str, str]) -> dict[str, Any]:
     leader = quorum.leader
     first = quorum.descriptions[0]
     return {
@@ -155,16 +166,16 @@ def _document(quorum: Quorum) -> dict[str, Any]:
         "high_watermark": known(leader.high_watermark) if leader else None,
         "lowest_acknowledged_offset": known(leader.lowest_acknowledged_offset) if leader else None,
         "lao_unknown_reason": (leader.lao_unknown_reason or None) if leader else "nobody leads",
-        "nodes": _rows(quorum),
+        "nodes": _rows(quorum, versions),
         **members_document(leader or first),
     }
 
 
-def _show(quorum: Quorum) -> None:
-    rows, nodes = [], _rows(quorum)
+def _show(quorum: Quorum, versions: dict[str, str]) -> None:
+    rows, nodes = [], _rows(quorum, versions)
     for row in nodes:
         if row["role"] is None:
-            rows.append((row["node_id"], row["endpoint"], "unreachable", *[None] * 8))
+            rows.append((row["node_id"], row["endpoint"], "unreachable", *[None] * 9))
             continue
         fields = (
             "node_id",
@@ -182,13 +193,23 @@ def _show(quorum: Quorum) -> None:
                 row["high_watermark"],
                 row["lag"],
                 row["last_fetch_age_ms"],
+                row["version"],
             )
         )
     print_table(
         COLUMNS,
         rows,
         right=("EPOCH", "LEADER", "VOTE", "LOG END", "DURABLE", "HIGH WATERMARK", "LAG", "AGE MS"),
-        least=("VOTE", "DURABLE", "AGE MS", "HIGH WATERMARK", "LEADER", "LOG END", "EPOCH"),
+        least=(
+            "VOTE",
+            "DURABLE",
+            "VERSION",
+            "AGE MS",
+            "HIGH WATERMARK",
+            "LEADER",
+            "LOG END",
+            "EPOCH",
+        ),
     )
     for row in nodes:
         if row["role"] is None:

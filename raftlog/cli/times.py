@@ -71,9 +71,14 @@ def parse_when_ms(text: str, now: int) -> int:
     return round(found.timestamp() * 1000)
 
 
-def period_ms(since: str, begin: str, end: str, default_ms: int) -> tuple[int, int]:
-    """What --since, --from and --to say, as (from, to). Raises BadParameter."""
-    now = now_ms()
+def period_ms(
+    since: str, begin: str, end: str, default_ms: int, *, now: int | None = None
+) -> tuple[int, int]:
+    """What --since, --from and --to say, as (from, to); ``now``: what they count from.
+
+    Raises BadParameter.
+    """
+    now = now_ms() if now is None else now
     if since and begin:
         raise typer.BadParameter("give either --since or --from, not both")
     until = parse_when_ms(end, now) if end else now

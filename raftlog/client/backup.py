@@ -42,6 +42,25 @@ class BackupSummary:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class InspectedBackup:
+    """A backup that is whole: its checksums, and its state against its hash, were verified."""
+
+    header: SnapshotHeader
+    image: Image
+    bytes: int
+
+
+def inspect(file: Path) -> InspectedBackup:
+    """Read a backup and verify all of it. Raises ConfigError, CorruptLogError."""
+    try:
+        with file.open("rb") as source:
+            header, image = load(iter(lambda: source.read(_READ_BYTES), b""))
+        return InspectedBackup(header, image, file.stat().st_size)
+    except OSError as error:
+        raise ConfigError(f"can't read {file}: {error.strerror}") from error
+
+
 async def committed_state(
     reader: LogReader, progress: Progress | None = None
 ) -> tuple[LogInfo, Image]:

@@ -189,7 +189,7 @@ def _http_listener(settings: Settings) -> str | None:
         if serves_https(settings):
             if not all(key_of_listener(settings, HTTPS, field) for field in TLS_FILES):
                 return f"https needs all three: {_keys()}"
-        elif not one.is_loopback and not settings.security_plaintext_allow:
+        elif one.host and not one.is_loopback and not settings.security_plaintext_allow:
             return (
                 f"{one.address} is no loopback address, and plain HTTP shows everybody who reaches"
                 f" it what the node does: write https://{one.address}, or security.plaintext.allow"

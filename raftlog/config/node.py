@@ -149,7 +149,7 @@ def node_config(settings: Settings, base: Path) -> NodeConfig:
         directory=base / directory,
         listeners=listeners,
         peers=_peers(settings, base, listeners),
-        http_listener=settings.http_listener[0] if settings.http_listener else None,
+        http_listener=_http_listener(settings),
         http_tls=tls_files(settings, base, HTTPS) if serves_https(settings) else None,
         controller=_controller(settings, listeners) if role == "controller" else None,
         broker=_broker(settings, listeners[0]) if role == "broker" else None,
@@ -192,3 +192,11 @@ def _broker(settings: Settings, listener: NodeListener) -> BrokerConfig:
         or tuple(voter.endpoint for voter in settings.controller_quorum_voters),
         advertised=listener.advertised,
     )
+
+
+def _http_listener(settings: Settings) -> Endpoint | None:
+    """On loopback, where no host is named: what it shows is for this machine."""
+    if not settings.http_listener:
+        return None
+    one = settings.http_listener[0]
+    return one if one.host else replace(one, host="127.0.0.1")

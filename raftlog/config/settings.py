@@ -141,10 +141,10 @@ class Settings:
     )
     http_listener: Endpoints = _key(
         (),
-        "The address that serves /metrics, /livez and /readyz, host:port; empty: none. Port 0 takes"
-        " a free port. https://host:port: with TLS, by tls.certificate.file and so on (or"
-        " listener.name.https.tls.certificate.file); then all but /livez and /readyz asks for a"
-        " client certificate.",
+        "The address that serves /metrics, /livez and /readyz, host:port; empty: none. :port is"
+        " on 127.0.0.1 alone. Port 0 takes a free port. https://host:port: with TLS, by"
+        " tls.certificate.file and so on (or listener.name.https.tls.certificate.file); then all"
+        " but /livez and /readyz asks for a client certificate.",
     )
 
     # --- the quorum ------------------------------------------------------------------------------

@@ -16,16 +16,14 @@ TOGETHER_MS = 5_000
 def processes(seen: Evidence) -> Iterator[Line]:
     """Starts and ends. A crash is told where the next life begins: nobody writes down a kill."""
     for node in seen.nodes:
-        last_ms = -1
         for event in node.events:
             if seen.from_ms <= event.at_ms <= seen.to_ms:
-                line = _process(event, node.name, last_ms)
+                line = _process(event, node.name)
                 if line is not None:
                     yield line
-            last_ms = event.at_ms
 
 
-def _process(event: NodeEvent, name: str, last_ms: int) -> Line | None:
+def _process(event: NodeEvent, name: str) -> Line | None:
     at = event.at_ms
     if event.kind == Kind.STOPPED:
         clean = event.details.get("clean") is True
@@ -41,8 +39,7 @@ def _process(event: NodeEvent, name: str, last_ms: int) -> Line | None:
         return None
     after = event.text("after")
     if after == "crash":
-        since = f", {took(at - last_ms)} after its last event" if last_ms > 0 else ""
-        text = f"{name} started again{since}: its process had been killed, or had crashed"
+        text = f"{name} started again: its process had been killed, or had crashed"
         return Line(at, "CRASHED", Weight.TROUBLE, name, text, at)
     first = " for the first time" if after == "format" else " again"
     return Line(at, "STARTED", Weight.NOTE, name, f"{name} started{first}", at)

@@ -217,5 +217,6 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     # --- of operators, to any node
     node.DescribeNodeRequest: {"cluster_id": CLUSTER_ID},
     node.DescribeNodeEventsRequest: {"cluster_id": CLUSTER_ID},
+    node.DiagnoseNodeRequest: {"cluster_id": CLUSTER_ID},
     node.AlterLogLevelRequest: {"cluster_id": CLUSTER_ID, "level": name(32)},
 }

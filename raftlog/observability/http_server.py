@@ -90,6 +90,10 @@ class HttpServer:
         self._rendering = asyncio.Lock()
         self.address = ""
 
+    def metrics(self) -> bytes:
+        """As Prometheus reads them."""
+        return generate_latest(self._registry.registry)
+
     async def start(self) -> None:
         """Listen and serve. Raises ConfigError if the address cannot be bound."""
         bound = self._bound or bind_http(self._host, self._port)
@@ -158,7 +162,7 @@ class HttpServer:
         # leaves half of the loop to everybody else.
         async with self._rendering:
             begun = perf_counter()
-            body = generate_latest(self._registry.registry)
+            body = self.metrics()
             await asyncio.sleep(min(perf_counter() - begun, SCRAPE_PAUSE_MAX_S))
         return Response(body, media_type=CONTENT_TYPE_LATEST)
 

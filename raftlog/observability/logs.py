@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import deque
 from collections.abc import MutableMapping
 from typing import Any, TextIO
 
@@ -16,12 +17,36 @@ from raftlog.printable import printable
 
 _LONG = frozenset({"exception", "stack"})
 """Fields of several lines."""
+TAIL_LINES, TAIL_LINE_MAX_CHARS = 1_000, 4_000
 _SHARED: tuple[Any, ...] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.processors.StackInfoRenderer(),
 )
+
+
+class LogTail(logging.Handler):
+    """Keeps the newest lines, JSON, for who asks the node for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one line."""
+        try:
+            self._lines.append(self.format(record)[:TAIL_LINE_MAX_CHARS])
+        except Exception:
+            self.handleError(record)
+
+    def newest(self, count: int) -> list[str]:
+        """At most so many lines, oldest first."""
+        return list(self._lines)[-count:] if count > 0 else []
+
+
+TAIL = LogTail()
+"""Of this process."""
 
 
 def setup_logging(
@@ -48,7 +73,17 @@ def setup_logging(
             ],
         )
     )
-    logging.basicConfig(handlers=[handler], level=number, force=True)
+    TAIL.addFilter(_is_news)
+    TAIL.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_SHARED,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(console=False, out=out),
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler, TAIL], level=number, force=True)
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**bound)
     structlog.configure(

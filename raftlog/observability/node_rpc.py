@@ -4,9 +4,13 @@ level. Each is answered here, without a leader and without another node.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import platform
 import re
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,10 +20,13 @@ from raftlog.journal.event import NodeEvent, as_text
 from raftlog.journal.journal import RecentEvents
 from raftlog.limits.checking import check as check_limits
 from raftlog.observability.log_level import LogLevel
+from raftlog.observability.logs import TAIL, TAIL_LINES
+from raftlog.storage.sync_probe import probe_sync_us
 from raftlog.transport.unary import unary_handler
 from raftlog.transport.unary_link import Caller
 from raftlog.wire.node.v1 import node_pb2 as pb
 
+LOG_LINES = 500
 EVENTS_MAX = 1_000
 """Of one answer."""
 _SECRET = re.compile(r"password|secret|credential|token$", re.IGNORECASE)
@@ -38,6 +45,8 @@ class NodeFacts(NamedTuple):
     started_at_ms: int
     config: dict[str, Any]
     http: Callable[[], str]
+    metrics: Callable[[], bytes]
+    directory: Path
 
 
 class NodeRpc:
@@ -52,6 +61,7 @@ class NodeRpc:
     ) -> None:
         self._facts, self._events, self._level = facts, events, level
         self._clock = wall_clock_ms
+        self._probing = False
 
     def handler(self, may_call: MayCall) -> Any:
         """For ``Transport.listen(extra_handlers=...)`` of one listener."""
@@ -60,7 +70,8 @@ class NodeRpc:
             async def call(request: Any, caller: Caller) -> Any:
                 may_call(name, request, caller)
                 self._check(request)
-                return answer(request)
+                response = answer(request)
+                return await response if asyncio.iscoroutine(response) else response
 
             return call
 
@@ -71,6 +82,7 @@ class NodeRpc:
                 for name, answer in (
                     ("DescribeNode", self.describe),
                     ("DescribeNodeEvents", self.events),
+                    ("DiagnoseNode", self.diagnose),
                     ("AlterLogLevel", self.alter_log_level),
                 )
             },
@@ -112,6 +124,34 @@ class NodeRpc:
             more=more,
             now_ms=self._clock(),
         )
+
+    async def diagnose(self, request: pb.DiagnoseNodeRequest) -> pb.DiagnoseNodeResponse:
+        """Metrics, the newest log lines, and the disk. Raises ApiError."""
+        if request.log_lines < 0:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "it can't be negative", field="log_lines")
+        response = pb.DiagnoseNodeResponse(
+            node_id=self._facts.node_id,
+            role=self._facts.role,
+            metrics=self._facts.metrics().decode(),
+            log_lines=TAIL.newest(min(request.log_lines or LOG_LINES, TAIL_LINES)),
+        )
+        directory = self._facts.directory
+        if not request.probe_disk:
+            response.probe_failure = "it was not asked for"
+        elif self._probing:
+            response.probe_failure = "the disk is being measured for somebody else"
+        else:
+            self._probing = True
+            try:
+                took, failure = await asyncio.to_thread(probe_sync_us, directory)
+            finally:
+                self._probing = False
+            response.sync_us[:] = took
+            response.probe_failure = failure
+        with contextlib.suppress(OSError):
+            usage = shutil.disk_usage(directory)
+            response.free_bytes, response.total_bytes = usage.free, usage.total
+        return response
 
     def alter_log_level(self, request: pb.AlterLogLevelRequest) -> pb.AlterLogLevelResponse:
         """Another level for a while. Raises ApiError."""

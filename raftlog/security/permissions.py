@@ -195,10 +195,11 @@ LOG: Mapping[str, Row] = {
     "DescribeQuorum": _DESCRIBE_CLUSTER,
     "DescribeNode": _DESCRIBE_CLUSTER,
     "DescribeNodeEvents": _DESCRIBE_CLUSTER,
+    "DiagnoseNode": _ALTER_CLUSTER,
     "AlterLogLevel": _ALTER_CLUSTER,
 }
 """Method -> what it needs of one that claims no node id; with one it is OfNode."""
-OF_ANY_NODE = frozenset({"DescribeNode", "DescribeNodeEvents", "AlterLogLevel"})
+OF_ANY_NODE = frozenset({"DescribeNode", "DescribeNodeEvents", "DiagnoseNode", "AlterLogLevel"})
 """Those of LOG that brokers serve, too, and that are about the node that is asked."""
 
 

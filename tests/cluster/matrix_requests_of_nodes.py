@@ -88,5 +88,6 @@ LOG_REQUESTS: Mapping[str, Callable[[Ask], Any]] = {
     "DescribeQuorum": lambda ask: quorum.DescribeQuorumRequest(),
     "DescribeNode": lambda ask: node.DescribeNodeRequest(),
     "DescribeNodeEvents": lambda ask: node.DescribeNodeEventsRequest(),
+    "DiagnoseNode": lambda ask: node.DiagnoseNodeRequest(),
     "AlterLogLevel": lambda ask: node.AlterLogLevelRequest(),
 }
