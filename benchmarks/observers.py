@@ -3,9 +3,10 @@
 
     python -m benchmarks.observers CLUSTER_ID CONTROLLERS FIRST_ID COUNT
 
-Prints ``ready`` when all are unfenced; ends at a line on stdin, printing JSON: for each broker a
-list of [time, applied, told], times from the machine's monotonic clock, which all its processes
-share.
+Prints ``ready`` when all are unfenced; ends at a line on stdin, printing JSON: ``moves``, for each
+broker a list of [time, applied, told], times from the machine's monotonic clock, which all its
+processes share; and ``messages`` received and sent on all metadata streams between SIGUSR1 and
+SIGUSR2.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import asyncio
 import json
 import logging
 import random
+import signal
 import sys
 import time
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 import uvloop
@@ -28,7 +31,59 @@ from broker.service.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.metadata.entities import Process
 from raftlog.runtime import tune_memory
+from raftlog.transport.api import Conversation, Link
+from raftlog.transport.grpc_dialer import GrpcDialer
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
+
+
+class Counter:
+    """Messages received and sent, while it counts."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.received = self.sent = 0
+
+    def begin(self) -> None:
+        """From now on."""
+        self.on = True
+
+    def end(self) -> None:
+        """Up to now."""
+        self.on = False
+
+
+class CountingTransport(GrpcServerTransport):
+    """Counts the messages of metadata streams."""
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def dial(self, address: str, conversation: Conversation, handler: Any) -> GrpcDialer:
+        """As the transport, with a handler that counts in between."""
+        if conversation is Conversation.OBSERVER:
+            handler = _CountingHandler(handler, self._counter)
+        return super().dial(address, conversation, handler)
+
+
+class _CountingHandler:
+    def __init__(self, handler: Any, counter: Counter) -> None:
+        self._handler, self._counter = handler, counter
+        self.closed = handler.closed
+
+    def opened(self, link: Any) -> None:
+        send = link.send
+
+        def counted(message: Any) -> None:
+            self._counter.sent += self._counter.on
+            send(message)
+
+        link.send = counted
+        self._handler.opened(link)
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        self._counter.received += self._counter.on * len(messages)
+        self._handler.received(link, messages)
 
 
 class Notebook:
@@ -58,7 +113,11 @@ class Notebook:
 
 async def main(cluster_id: str, controllers: tuple[str, ...], first_id: int, count: int) -> None:
     """Run them."""
-    transport = GrpcServerTransport()
+    counter = Counter()
+    transport = CountingTransport(counter)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, counter.begin)
+    loop.add_signal_handler(signal.SIGUSR2, counter.end)
     observers: list[BrokerService] = []
     notebooks: list[Notebook] = []
     for broker_id in range(first_id, first_id + count):
@@ -86,8 +145,12 @@ async def main(cluster_id: str, controllers: tuple[str, ...], first_id: int, cou
     while not all(observer.report.describe().state == 2 for observer in observers):
         await asyncio.sleep(0.02)
     print("ready", flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-    print(json.dumps([notebook.moves for notebook in notebooks]), flush=True)
+    await loop.run_in_executor(None, sys.stdin.readline)
+    noted = {
+        "moves": [notebook.moves for notebook in notebooks],
+        "messages": [counter.received, counter.sent],
+    }
+    print(json.dumps(noted), flush=True)
     for observer in observers:
         await observer.close()
     await transport.close()

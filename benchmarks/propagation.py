@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf, nan
 from typing import Any
 
 from benchmarks.load import Load, Writes
 from benchmarks.nodes import Quorum
-from benchmarks.stats import latency_ms
+from benchmarks.stats import latency_ms, thread_cpu_s
 from raftlog.client.controller_client import ControllerClient
 from raftlog.transport.grpc_transport import GrpcTransport
 
 FIRST_BROKER = 100
 REST_S = 1.0
+FAN_OUTS = (0, 10, 30, 100, 300)
 
 
 class Observers:
     """Child processes with brokers in them.
 
-    ``moves`` after ``stop``: for each broker (times, applied, told).
+    After ``stop``: ``moves``, for each broker (times, applied, told), and ``messages``, how many of
+    its metadata stream all of them together have received and sent since ``count_messages``.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Observers:
             )
             first += share
         self.moves: list[tuple[list[float], list[int], list[int]]] = []
+        self.messages = [0, 0]
 
     @property
     def pids(self) -> list[int]:
@@ -65,22 +71,41 @@ class Observers:
             if process.stdout.readline().strip() != "ready":
                 raise RuntimeError("an observer process has ended")
 
+    def count_messages(self) -> None:
+        """From now on."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGUSR1)
+
+    def hold_messages(self) -> None:
+        """Only up to now."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGUSR2)
+
     def stop(self) -> None:
         """Take what they noted."""
         for process in self.processes:
             out, _ = process.communicate("stop\n", timeout=60)
-            for moves in json.loads(out):
+            noted = json.loads(out)
+            received, sent = noted["messages"]
+            self.messages = [self.messages[0] + received, self.messages[1] + sent]
+            for moves in noted["moves"]:
                 self.moves.append(
                     ([m[0] for m in moves], [m[1] for m in moves], [m[2] for m in moves])
                 )
 
     def all_applied(self, offset: int) -> float:
         """When the last broker had applied an offset."""
-        return max(times[bisect_left(applied, offset)] for times, applied, _ in self.moves)
+        return max((_when(times, applied, offset) for times, applied, _ in self.moves), default=nan)
 
     def all_told(self, offset: int) -> float:
         """When the last broker had been told that all have."""
-        return max(times[bisect_left(told, offset)] for times, _, told in self.moves)
+        return max((_when(times, told, offset) for times, _, told in self.moves), default=nan)
+
+
+def _when(times: list[float], offsets: list[int], offset: int) -> float:
+    """When an offset was reached; infinite: not by the end."""
+    index = bisect_left(offsets, offset)
+    return times[index] if index < len(times) else inf
 
 
 @contextmanager
@@ -97,9 +122,17 @@ def observed(quorum: Quorum, count: int) -> Iterator[Observers]:
 
 
 async def paced(
-    bootstrap: list[str], *, period_s: float, count: int
+    bootstrap: list[str],
+    *,
+    period_s: float,
+    count: int,
+    at_begin: Callable[[], None] = lambda: None,
+    at_end: Callable[[], None] = lambda: None,
 ) -> list[tuple[float, float, int]]:
-    """Writes on a fixed schedule: (sent, answered, offset)."""
+    """Writes on a fixed schedule: (sent, answered, offset).
+
+    ``at_begin`` and ``at_end`` are called around all but the first tenth of them.
+    """
     transport = GrpcTransport()
     client = ControllerClient(transport, bootstrap, rng=random.Random(1))
     writes = Writes(Load(1))
@@ -113,7 +146,12 @@ async def paced(
         done.append((sent, time.monotonic(), response.write.token.offset))
 
     begun = time.monotonic() + 0.5
+    loop = asyncio.get_running_loop()
+    # Between two writes.
+    loop.call_later(0.5 + (count // 10 - 0.1) * period_s, at_begin)
     await asyncio.gather(*(one(begun + i * period_s) for i in range(count)))
+    await asyncio.sleep(0.9 * period_s)
+    at_end()
     await asyncio.sleep(REST_S)
     client.close()
     await transport.close()
@@ -127,10 +165,30 @@ def propagation(
     import uvloop
 
     with observed(quorum, observers) as watching:
-        leader = quorum.endpoints[quorum.leader() - 1]
-        done = uvloop.run(paced([leader], period_s=period_s, count=int(seconds / period_s)))
+        leader = quorum.leader()
+        pid = quorum.pids[leader - 1]
+        used_s = dict.fromkeys((pid, *watching.pids), 0.0)
+
+        def begin() -> None:
+            watching.count_messages()
+            used_s.update((one, -thread_cpu_s(one)) for one in used_s)
+
+        def end() -> None:
+            used_s.update((one, used_s[one] + thread_cpu_s(one)) for one in used_s)
+            watching.hold_messages()
+
+        count = int(seconds / period_s)
+        writing = paced(
+            [quorum.endpoints[leader - 1]],
+            period_s=period_s,
+            count=count,
+            at_begin=begin,
+            at_end=end,
+        )
+        done = uvloop.run(writing)
         watching.stop()
     done = done[len(done) // 10 :]  # the first tenth warms everybody up
+    each = max(1, observers) * len(done)
     return {
         "observers": observers,
         "writes": len(done),
@@ -139,4 +197,22 @@ def propagation(
             [watching.all_applied(o) - sent for sent, _, o in done]
         ),
         "all_told_from_send_ms": latency_ms([watching.all_told(o) - sent for sent, _, o in done]),
+        "messages_per_observer_and_write": {
+            "down": round(watching.messages[0] / each, 2),
+            "up": round(watching.messages[1] / each, 2),
+        },
+        "leader_cpu_us_per_write": round(used_s[pid] / len(done) * 1e6),
+        "broker_cpu_us_per_write": round(sum(used_s[one] for one in watching.pids) / each * 1e6, 1),
     }
+
+
+def fan_out(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
+    """What an observer and write costs the leader, by the number of observers: its CPU beyond what
+    a write without any takes.
+    """
+    rows = [propagation(quorum, n, period_s=0.01, seconds=seconds) for n in FAN_OUTS]
+    alone = rows[0]["leader_cpu_us_per_write"]
+    for row in rows[1:]:
+        beyond = row["leader_cpu_us_per_write"] - alone
+        row["leader_cpu_us_per_observer_and_write"] = round(beyond / row["observers"], 1)
+    return rows

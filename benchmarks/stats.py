@@ -35,6 +35,12 @@ def cpu_s(pids: Sequence[int]) -> float:
     return total / TICKS_PER_S
 
 
+def thread_cpu_s(pid: int) -> float:
+    """CPU seconds of a process's threads that live, exact to the nanosecond."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
 def busy_s() -> float:
     """CPU seconds that all of the machine has used so far, by whomever."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]

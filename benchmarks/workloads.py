@@ -69,6 +69,10 @@ WORKLOADS = {
     "w3": Workload("1,000 writes in flight, ten connections", _load("w3")),
     "w4": Workload("requests of 100 writes, 8 in flight", _load("w4")),
     "w5": Workload("one write each 10 ms, until the last of N brokers has it", _w5),
+    "w5c": Workload(
+        "what 10, 30, 100 and 300 brokers cost the leader, one write each 10 ms",
+        lambda quorum, seconds, _: propagation.fan_out(quorum, seconds),
+    ),
     "w6": Workload("kill -9 and SIGSTOP of the leader under a retrying writer", _w6),
     "w7": Workload(
         "100,000 partitions: memory, disk, restarts", lambda quorum, *_: [scale(quorum)]
