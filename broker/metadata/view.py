@@ -16,12 +16,14 @@ Why: docs/decisions/010-lao-survives-failover.md
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from broker.replication.changes import ChangeCollector
 from raftlog import batch
+from raftlog.config_writes import codec
+from raftlog.config_writes.messages import Change
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.fold import ImageBuilder
@@ -49,6 +51,14 @@ class _Between(NamedTuple):
 
     image: Image
     bytes: int
+
+
+class _Batch(NamedTuple):
+    """One of a chunk, taken apart: ``configs`` if it sets config values and does nothing else."""
+
+    header: batch.BatchHeader
+    configs: Sequence[Change] | None
+    records: list[Record]
 
 
 _image_offset = attrgetter("image.offset")
@@ -200,11 +210,11 @@ class View:
         self.controller_epoch = controller_epoch
         self.high_watermark = max(self.high_watermark, high_watermark)
         if lowest_acknowledged_offset >= max(self._received_lao, 0):
-            self._received_lao, self._received_lao_epoch = (
-                lowest_acknowledged_offset,
-                controller_epoch,
-            )
-            self._adopt()
+            received = (lowest_acknowledged_offset, controller_epoch)
+            # Often it comes again, with records: ``apply`` has adopted it.
+            if received != (self._received_lao, self._received_lao_epoch):
+                self._received_lao, self._received_lao_epoch = received
+                self._adopt()
         self._moved()
         return True
 
@@ -215,11 +225,20 @@ class View:
         nothing has changed. Raises UnknownRecordError and FoldError if it cannot be folded: then
         the view must not be used any more.
         """
-        batches = self._decode(chunk, high_watermark)
-        for header, records in batches:
-            self._builder.apply_decoded(header, records)
-            self.changes.note(records)
-            self._note_membership(header.epoch)
+        for header, configs, records in self._decode(chunk, high_watermark):
+            if configs is None:
+                self._builder.apply_decoded(header, records)
+                self.changes.note(records)
+                self._note_membership(header.epoch)
+            else:
+                # The plain case: nobody's membership.
+                self._builder.apply_configs(
+                    configs,
+                    base_offset=header.base_offset,
+                    epoch=header.epoch,
+                    timestamp_ms=header.timestamp_ms,
+                )
+                self.changes.note_configs(configs)
         if self._chunks:
             kept = _Between(self._tip, _IMAGE_BYTES + _IMAGE_FACTOR * len(self._chunks[-1].data))
             self._between.append(kept)
@@ -260,9 +279,7 @@ class View:
         if self._on_moved is not None:
             self._on_moved()
 
-    def _decode(
-        self, chunk: bytes, high_watermark: int
-    ) -> list[tuple[batch.BatchHeader, list[Record]]]:
+    def _decode(self, chunk: bytes, high_watermark: int) -> list[_Batch]:
         """All of a chunk, checked before any of it is folded."""
         following = self._tip.offset + 1
         headers = list(batch.headers(chunk, verify=True, expect_offset=following))
@@ -274,8 +291,12 @@ class View:
                 " not committed"
             )
             raise CorruptLogError(message, offset=following)
+        if len(headers) == 1 and not headers[0].client_id:
+            configs = codec.decoded(chunk, headers[0])
+            if configs is not None:
+                return [_Batch(headers[0], configs, [])]
         framed = [(header, batch.records(chunk, header)) for header in headers]
-        return [(header, [decoded(data) for data in found]) for header, found in framed]
+        return [_Batch(header, None, [decoded(data) for data in found]) for header, found in framed]
 
     def _note_membership(self, epoch: int) -> None:
         """After each batch: fenced and unfenced again within one chunk must not look like
@@ -308,10 +329,13 @@ class View:
         """
         if offset <= self._oldest.offset:
             return
+        if offset >= self._tip.offset:
+            # All that is kept is passed: what a broker that keeps up is told.
+            self._oldest = self._tip
+            self._chunks, self._between, self._bytes = [], [], 0
+            return
         passed = bisect_right(self._between, offset, key=_image_offset)
         base = self._between[passed - 1].image if passed else self._oldest
-        if self._tip.offset <= offset:
-            base = self._tip
         builder = ImageBuilder(base)
         for chunk in self._chunks[bisect_right(self._chunks, base.offset, key=_last_offset) :]:
             if builder.offset >= offset:

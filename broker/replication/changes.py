@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.partition.events import Changes
+from raftlog.config_writes.messages import Change
 from raftlog.metadata.image import ConfigKey
 from raftlog.metadata.records import Record, RecordType
 from raftlog.storage.partition_api import PartitionKey
@@ -52,6 +53,12 @@ class ChangeCollector:
                 self._topics[message.topic_id] = None
         if len(self._partitions) > KEPT_MAX:
             self.everything()
+
+    def note_configs(self, changes: Iterable[Change]) -> None:
+        """The records of a batch that sets config values and does nothing else."""
+        if not self._all:
+            for resource_type, resource_name, _, _ in changes:
+                self._configs[resource_type, resource_name] = None
 
     def everything(self) -> None:
         """The image was replaced: anything may differ."""
