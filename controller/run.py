@@ -179,6 +179,7 @@ def _service_of(
         wall_clock_ms=lambda: time.time_ns() // 1_000_000,
         on_failure=failed,
         stopwatch=time.perf_counter,
+        cpu_clock=time.thread_time,
         request_figures=RequestFigures(time.perf_counter),
         journal=journal,
     )

@@ -136,7 +136,7 @@ class MetadataFollower:
         """Take replies. A reply of an older link, or one to no fetch, changes nothing."""
         for reply in messages:
             if link is self._link and self._fetching and not self._closed:
-                self._fetching = False
+                self._fetching = reply.fetch_stands
                 self._take(reply)
 
     def _connect(self) -> None:
@@ -203,6 +203,7 @@ class MetadataFollower:
             max_bytes=settings.fetch_max_bytes,
             max_wait_ms=settings.fetch_max_wait_ms,
             generation=view.generation,
+            takes_lao_alone=True,
         )
         self._answer_by = (
             self._loop.time() + (settings.fetch_max_wait_ms + settings.answer_margin_ms) / 1000
@@ -256,7 +257,7 @@ class MetadataFollower:
         self._patience_s = PATIENCE_MIN_S
         if reply.HasField("snapshot_id"):
             self._begin_snapshot(SnapshotId(reply.snapshot_id.end_offset, reply.snapshot_id.epoch))
-        else:
+        elif not reply.fetch_stands:
             # Fetch before serving readers: writers elsewhere wait for what this fetch acknowledges.
             self._fetch()
         self._events.moved()

@@ -19,7 +19,8 @@ class Announcements:
     """The news of one node while it is the active controller.
 
     ``soon``: call back in a later turn of the event loop; ``wake``: run a turn soon;
-    ``stopwatch``: a clock in seconds that advances within a turn.
+    ``stopwatch``: a clock in seconds that advances within a turn; ``cpu_clock``: seconds of the CPU
+    that the loop's thread has used.
     """
 
     def __init__(
@@ -30,12 +31,14 @@ class Announcements:
         soon: Callable[[float, Callable[[], None]], None],
         wake: Callable[[], None],
         stopwatch: Callable[[], float],
+        cpu_clock: Callable[[], float],
     ) -> None:
         self._node, self._intake, self._snapshots = node, intake, snapshots
         self._soon, self._wake = soon, wake
-        self.observers = Observers(node, self.report, soon, stopwatch)
+        self.observers = Observers(node, self.report, self._must_report, soon, stopwatch, cpu_clock)
         self._commit_due = False
         self._observers_due = False
+        self._reports_due = False
         self._telling = Telling()
 
     def committed(self, leadership: Leadership) -> None:
@@ -60,9 +63,7 @@ class Announcements:
         if advanced_bytes is not None:
             self._node.committed.replace(leadership.log.committed, leadership.log.log_hash)
             self._snapshots.applied(advanced_bytes)
-        now = self._node.now()
-        self._telling.committed(self._node.committed_end, now)
-        leadership.decider.state.sketches.committed(self._node.committed_end, now)
+        self._telling.committed(self._node.committed_end, self._node.now())
         self.observers.lao_is_held = False
         self.observers.release()
         self._visibility_moved(leadership)
@@ -82,6 +83,17 @@ class Announcements:
             fetch.told_lowest_acknowledged_offset,
             self._node.now(),
         )
+        if not self._reports_due:
+            # After the other reports of this turn of the event loop: what they mean is looked at
+            # once, and each observer gets one answer for all of them.
+            self._reports_due = True
+            self._soon(0, self._after_reports)
+
+    def _after_reports(self) -> None:
+        self._reports_due = False
+        leadership = self._node.leadership
+        if leadership is None or leadership.decider is None:
+            return
         self._visibility_moved(leadership)
         if leadership.decider.due.is_urgent():
             self._wake()
@@ -91,17 +103,34 @@ class Announcements:
         seen = (lao.lao, lao.min_known_lao)
         if seen == leadership.visibility_seen:
             return
-        if seen[0] != leadership.visibility_seen[0] and not self._observers_due:
-            # After the other reports of this turn of the event loop: each observer gets one answer
-            # for all of them.
-            self._observers_due = True
-            hold_s = self._telling.hold_s(lao.lao, self._node.now())
-            self.observers.lao_is_held = hold_s > 0
-            self._soon(hold_s, self._release_observers)
+        tell = seen[0] != leadership.visibility_seen[0] and not self._observers_due
         leadership.visibility_seen = seen
-        if leadership.decider is not None:
-            leadership.decider.state.sketches.moved(*seen, self._node.now())
         leadership.parking.visibility(*seen)
+        if tell:
+            hold_s = self._telling.hold_s(seen[0], self._node.now())
+            if hold_s > 0:
+                self._observers_due = self.observers.lao_is_held = True
+                self._soon(hold_s, self._release_observers)
+            else:
+                self.observers.release()
+
+    def ask_reports(self) -> None:
+        """Have brokers report the LAO that they were told, if somebody waits for that."""
+        leadership = self._node.leadership
+        if leadership is not None and leadership.parking.waits_for_known_lao:
+            self.observers.ask_reports()
+
+    def _must_report(self, broker_id: int) -> bool:
+        """Whether somebody waits for what this broker was told: a writer, or the broker itself,
+        which is to be unfenced.
+        """
+        leadership = self._node.leadership
+        if leadership is None or leadership.decider is None:
+            return True
+        return (
+            leadership.parking.waits_for_known_lao
+            or broker_id in leadership.decider.state.wants_unfence
+        )
 
     def _release_observers(self) -> None:
         self._observers_due = False

@@ -5,18 +5,27 @@ know (records, a higher high watermark, another LAO); else it is parked and rele
 commit, by LAO moving, or by its deadline. What is due at one moment goes into one reply, and
 observers that are equally far get the same bytes.
 
-What a turn of the loop spends on all of them together has a bound, in bytes and in time; who is not
-served waits for the next turn. Registered brokers are served before strangers, and strangers'
-connections take turns. [1,200 streams of strangers ask for the whole log of 10 MB, and each is
-answered at once: 10 GB are read and copied, no follower is heard, and the leadership is lost.]
+LAO alone answers no fetch, if its sender says that it takes that: it is told, the fetch goes on
+waiting, and the observer's next fetch reports it. That saves a message in four of what a lone write
+costs. It answers the fetch where somebody waits for that report.
+
+Registered brokers are answered in bursts (``bursts.py``): the more there are, and the more is
+written, the more goes into one answer.
+
+What a turn of the loop spends on all of them together has a bound, in answers, bytes and time; who
+is not served waits for the next turn. Registered brokers are served before strangers, and
+strangers' connections take turns. [1,200 streams of strangers ask for the whole log of 10 MB, and
+each is answered at once: 10 GB are read and copied, no follower is heard, and the leadership is
+lost.]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from controller.service.bursts import Bursts
 from raftlog.errors import ApiError, ErrorCode, FatalError, InvariantError
 from raftlog.fair_queue import FairQueue
 from raftlog.resource_limits import (
@@ -35,6 +44,10 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 MAX_WAIT_MS = 5_000
 ANSWER_BYTES = 256
 """What an answer without records counts for: many small ones are work, too."""
+TURN_ANSWERS = 32
+"""To registered brokers, in a turn of the loop: sending one takes longer than deciding what, and is
+in no stopwatch here. In between, the loop hears followers and clients.
+"""
 
 
 class LogSource(Protocol):
@@ -89,6 +102,16 @@ class LogSource(Protocol):
         """Whether there is such a registration."""
 
 
+class _Known(NamedTuple):
+    """What there is to tell, for all who are looked at in one go."""
+
+    end: int
+    """The high watermark, exclusive; -1 unknown."""
+    lao: int
+    epoch: int
+    log_start_offset: int
+
+
 @dataclass(slots=True, eq=False)
 class MetadataStream:
     """One observer's link: its parked fetch, and what it was told last."""
@@ -111,14 +134,18 @@ class Observers:
         self,
         source: LogSource,
         report: Callable[[pb.MetadataFetchRequest], None],
+        must_report: Callable[[int], bool],
         soon: Callable[[float, Callable[[], None]], object],
         stopwatch: Callable[[], float],
+        cpu_clock: Callable[[], float],
     ) -> None:
-        """``report`` hears how far an observer is that is a broker; ``soon`` calls back in another
-        turn of the loop, after so many seconds; ``stopwatch``: seconds that go on within a turn.
+        """``report`` hears how far an observer is that is a broker; ``must_report``: whether a LAO
+        told to this broker is to be reported at once; ``soon`` calls back in another
+        turn of the loop, after so many seconds; ``stopwatch``: seconds that go on within a turn;
+        ``cpu_clock``: of the CPU, used by the loop's thread.
         """
         self._source = source
-        self._report = report
+        self._report, self._must_report = report, must_report
         self._soon = soon
         self._stopwatch = stopwatch
         # Insertion-ordered, so that replies leave in the same order in every run of a simulation.
@@ -144,8 +171,11 @@ class Observers:
         """
         self._spent_bytes, self._spent_s = 0, 0.0
         self._turn_begun = False
+        self._bursts = Bursts(soon, cpu_clock, lambda: bool(self._due), self._serve)
         self.lao_is_held = False
         """Another LAO alone is no news: it goes with what comes next."""
+        self.unreported = False
+        """Somebody may have been told a LAO beside a fetch since reports were last asked for."""
 
     def accept(self, link: Link) -> Observers:
         """A new observer. The links' handler is this object."""
@@ -172,7 +202,7 @@ class Observers:
 
         Who held that id before is a stranger again.
         """
-        if not stream.stranger or not self._source.is_broker(fetch.replica_id, fetch.broker_epoch):
+        if not self._source.is_broker(fetch.replica_id, fetch.broker_epoch):
             return
         stream.stranger = False
         self._strangers.give_back(stream.link.peer)
@@ -195,13 +225,27 @@ class Observers:
             self._send_error(stream, error)
             return
         if fetch.replica_id >= 0:
-            self._identify(stream, fetch)
+            if stream.stranger:
+                self._identify(stream, fetch)
             self._report(fetch)
         stream.fetch = fetch
         wait_ms = min(max(fetch.max_wait_ms, 0), MAX_WAIT_MS)
         stream.deadline = self._source.now() + wait_ms / 1000
-        self._line_up(stream)
-        self._serve()
+        # Nearly every fetch acknowledges the newest records, and waits.
+        if stream.stranger or wait_ms == 0 or self._is_news(stream, fetch):
+            self._line_up(stream)
+            self._serve()
+
+    def _is_news(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> bool:
+        """Whether there may be something to say at once: ``_answer`` looks closely."""
+        source = self._source
+        end = source.committed_end
+        return (
+            end > fetch.fetch_offset
+            or end > fetch.high_watermark
+            or source.controller_epoch != stream.sent_epoch
+            or source.lowest_acknowledged_offset != stream.sent_lao
+        )
 
     def _refusal(self, fetch: pb.MetadataFetchRequest) -> ApiError | None:
         source = self._source
@@ -235,8 +279,17 @@ class Observers:
         self._news = True
         self._serve()
 
+    def ask_reports(self) -> None:
+        """Answer every parked fetch: some may have been told a LAO that nobody has reported."""
+        self.unreported = False
+        for stream in self._streams.values():
+            if stream.fetch is not None:
+                stream.deadline = 0.0
+        self.release()
+
     def refuse_all(self) -> None:
-        """Leadership is lost: every parked fetch is answered with that."""
+        """Leadership is lost: every parked fetch is answered with that, and nobody waits for it."""
+        self._bursts.pausing = False
         self.release()
 
     # --- turns -----------------------------------------------------------------------------------
@@ -256,9 +309,10 @@ class Observers:
         """Whom to look at: brokers first, then strangers, a connection after the other; None:
         nobody.
         """
-        for stream in self._due:
-            del self._due[stream]
-            return stream
+        if not self._bursts.pausing:
+            for stream in self._due:
+                del self._due[stream]
+                return stream
         if not self._lines[self._front] and self._news:
             self._news = False
             self._front = 1 - self._front
@@ -270,7 +324,9 @@ class Observers:
     @property
     def _more(self) -> bool:
         return bool(
-            self._due or self._lines[self._front] or (self._news and self._lines[1 - self._front])
+            (self._due and not self._bursts.pausing)
+            or self._lines[self._front]
+            or (self._news and self._lines[1 - self._front])
         )
 
     def _serve(self) -> None:
@@ -281,32 +337,45 @@ class Observers:
             return
         source, now = self._source, self._source.now()
         shared: dict[Any, pb.MetadataFetchResponse] = {}
+        error = source.not_controller()
+        known = _Known(
+            source.committed_end,
+            source.lowest_acknowledged_offset,
+            source.controller_epoch,
+            source.log_start_offset,
+        )
         begun = self._stopwatch()
         spent_s, left_bytes = self._spent_s, OBSERVERS_TURN_MAX_BYTES - self._spent_bytes
-        looked = 0
-        while spent_s < TURN_MAX_S and left_bytes > 0:
+        looked = to_brokers = 0
+        while spent_s < TURN_MAX_S and left_bytes > 0 and to_brokers < TURN_ANSWERS:
             stream = self._next()
             if stream is None:
                 break
             looked += 1
             if stream.fetch is not None:
-                error = source.not_controller()
                 if error is not None:
                     self._send_error(stream, error)
-                    left_bytes -= ANSWER_BYTES
+                    sent_bytes = ANSWER_BYTES
                 else:
-                    left_bytes -= self._answer(stream, shared, due=stream.deadline <= now)
-                if stream.fetch is not None and stream.stranger:
+                    due = stream.deadline <= now
+                    sent_bytes = self._answer(stream, stream.fetch, known, shared, due=due)
+                left_bytes -= sent_bytes
+                if not stream.stranger:
+                    to_brokers += sent_bytes > 0
+                elif stream.fetch is not None:
                     self._push(stream, 1 - self._front)
             spent_s = self._spent_s + self._stopwatch() - begun
         if looked:
             self._spent_s, self._spent_bytes = spent_s, OBSERVERS_TURN_MAX_BYTES - left_bytes
+        if to_brokers:
+            self._bursts.begin()
         if (looked or self._more) and not self._turn_begun:
             self._turn_begun = True
             # A full turn is followed by as long a pause: gRPC hands over one new call in a turn of
             # the loop, and those who call now would be met behind as many full turns as there are
             # calls before theirs.
-            self._soon(spent_s if self._more else 0.0, self._begin_turn)
+            full = spent_s >= TURN_MAX_S or left_bytes <= 0
+            self._soon(spent_s if full and self._more else 0.0, self._begin_turn)
 
     def _begin_turn(self) -> None:
         """Another turn of the loop."""
@@ -316,59 +385,80 @@ class Observers:
             self._serve()
 
     def _answer(
-        self, stream: MetadataStream, shared: dict[Any, pb.MetadataFetchResponse], *, due: bool
+        self,
+        stream: MetadataStream,
+        fetch: pb.MetadataFetchRequest,
+        known: _Known,
+        shared: dict[Any, pb.MetadataFetchResponse],
+        *,
+        due: bool,
     ) -> int:
         """Answer a fetch, if there is what to answer; for how many bytes that counts."""
-        fetch, source = stream.fetch, self._source
-        assert fetch is not None
-        end, lao, epoch = (
-            source.committed_end,
-            source.lowest_acknowledged_offset,
-            source.controller_epoch,
-        )
-        if fetch.fetch_offset < source.log_start_offset:
+        end, lao, epoch, log_start_offset = known
+        offset = fetch.fetch_offset
+        if offset < log_start_offset:
             self._send_to_snapshot(stream)
             return ANSWER_BYTES
-        has_data = end > fetch.fetch_offset
-        news = (
-            end > fetch.high_watermark
-            or epoch != stream.sent_epoch
-            or (lao != stream.sent_lao and not self.lao_is_held)
-        )
+        has_data, other_epoch = end > offset, epoch != stream.sent_epoch
         # A high watermark or a LAO that is unknown is no news to wake anybody for.
-        if not (has_data or due or (news and (end >= 0 or epoch != stream.sent_epoch))):
+        answers = has_data or due or other_epoch or end > max(fetch.high_watermark, -1)
+        news = lao != stream.sent_lao and not self.lao_is_held and end >= 0
+        if not (answers or news):
             return 0
-        key = (
-            fetch.fetch_offset if has_data else -1,
-            min(fetch.max_bytes, OBSERVER_ANSWER_MAX_BYTES),
-        )
+        stands = not answers and fetch.takes_lao_alone and not self._must_report(fetch.replica_id)
+        key = (offset if has_data else -1, fetch.max_bytes, stands)
         response = shared.get(key)
         if response is None:
+            made = self._response(stream, fetch, known, has_data=has_data, stands=stands)
+            if made is None:
+                return ANSWER_BYTES
+            response = shared[key] = made
+        stream.sent_lao, stream.sent_epoch = lao, epoch
+        if stands:
+            self.unreported = True
+        else:
+            stream.fetch = None
+        self._send(stream, response)
+        return ANSWER_BYTES + len(response.records)
+
+    def _response(
+        self,
+        stream: MetadataStream,
+        fetch: pb.MetadataFetchRequest,
+        known: _Known,
+        *,
+        has_data: bool,
+        stands: bool,
+    ) -> pb.MetadataFetchResponse | None:
+        """An answer for all who are equally far; None: there is none, and all is said."""
+        source = self._source
+        records = b""
+        if has_data:
+            max_bytes = min(fetch.max_bytes, OBSERVER_ANSWER_MAX_BYTES)
             try:
-                records = source.read(fetch.fetch_offset, end, key[1]) if has_data else b""
+                records = source.read(fetch.fetch_offset, known.end, max_bytes)
             except ValueError as error:
                 self._send_error(
                     stream,
                     ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error), field="fetch_offset"),
                 )
-                return ANSWER_BYTES
+                return None
             except FatalError:
                 # The replica has failed and said so: this node answers nobody any more.
                 self._give_up()
-                return ANSWER_BYTES
-            response = shared[key] = pb.MetadataFetchResponse(
-                leader_id=source.leader_id,
-                controller_epoch=epoch,
-                generation=source.generation,
-                high_watermark=end,
-                lowest_acknowledged_offset=lao,
-                log_start_offset=source.log_start_offset,
-                records=records,
-                cluster_id=source.cluster_id,
-            )
-        stream.fetch, stream.sent_lao, stream.sent_epoch = None, lao, epoch
-        self._send(stream, response)
-        return ANSWER_BYTES + len(response.records)
+                return None
+        lao = known.lao
+        return pb.MetadataFetchResponse(
+            leader_id=source.leader_id,
+            controller_epoch=known.epoch,
+            generation=source.generation,
+            high_watermark=known.end,
+            lowest_acknowledged_offset=lao,
+            log_start_offset=known.log_start_offset,
+            records=records,
+            cluster_id=source.cluster_id,
+            fetch_stands=stands,
+        )
 
     def _give_up(self) -> None:
         for stream in self._streams.values():

@@ -221,6 +221,15 @@ class Parking:
                     self._finish(parked)
         self._release_duplicates()
 
+    @property
+    def waits_for_known_lao(self) -> bool:
+        """Whether a reply is covered by LAO, and waits for every member to know that."""
+        visible, duplicates = self._visible, self._duplicates[VISIBLE]
+        lao = self._lowest_acknowledged_offset
+        return bool(
+            (visible and visible[0].offset <= lao) or (duplicates and duplicates[0][0] <= lao)
+        )
+
     def _release_duplicates(self) -> None:
         # Their offsets come in any order.
         if not self._duplicates_waiting:

@@ -81,12 +81,14 @@ class ControllerService:
         wall_clock_ms: Callable[[], int],
         on_failure: Callable[[FatalError], None],
         stopwatch: Callable[[], float] | None = None,
+        cpu_clock: Callable[[], float] | None = None,
         tracer: StepTracer[quorum_events.Event, quorum_events.Effect] | None = None,
         request_figures: RequestFigures | None = None,
         journal: Journal = NO_JOURNAL,
     ) -> None:
         """``stopwatch``: a clock in seconds that advances within a turn of the event loop; the
-        clock of the loop need not. ``tracer``: of every step of the quorum's state machine.
+        clock of the loop need not. ``cpu_clock``: seconds of the CPU that the loop's thread has
+        used; None: it takes no time. ``tracer``: of every step of the quorum's state machine.
         ``request_figures``: where answers are counted; None: in some of its own.
         ``journal``: told of what operators may ask about later.
         """
@@ -119,10 +121,15 @@ class ControllerService:
             self._loop.time,
         )
         self._life = NodeLife(self.node, self.snapshots, store, journal)
-        self._wire_requests(transport, stopwatch or self._loop.time)
+        self._wire_requests(transport, stopwatch or self._loop.time, cpu_clock or (lambda: 0.0))
         self._wire_upkeep(store, transport, rng, journal)
 
-    def _wire_requests(self, transport: Transport, stopwatch: Callable[[], float]) -> None:
+    def _wire_requests(
+        self,
+        transport: Transport,
+        stopwatch: Callable[[], float],
+        cpu_clock: Callable[[], float],
+    ) -> None:
         """What a request passes through."""
         node, settings = self.node, self.settings
         self._answers = answers = Answers(node, self.request_figures)
@@ -135,7 +142,7 @@ class ControllerService:
             node, intake, answers, self.hand_over, self._farewell, transport, self.wake
         )
         self._announcements = Announcements(
-            node, intake, self.snapshots, self._soon, self.wake, stopwatch
+            node, intake, self.snapshots, self._soon, self.wake, stopwatch, cpu_clock
         )
         self.turns = Turns(
             node, self.replica, intake, answers, self.hand_over, self.wake, stopwatch
@@ -382,6 +389,8 @@ class ControllerService:
             return
         if not self.hand_over.under_way and not self._farewell.begun:
             self.turns.decide_all(leadership, leadership.decider)
+            if self._announcements.observers.unreported:
+                self._announcements.ask_reports()
 
     def _soon(self, pause_s: float, callback: Callable[[], None]) -> None:
         """Call ``callback`` in a later turn of the event loop, unless this node has stopped by

@@ -192,6 +192,26 @@ def test_the_next_fetch_says_what_is_applied_and_told_and_leaves_at_once() -> No
     staged(test)
 
 
+def test_lao_told_beside_the_fetch_is_taken_and_the_fetch_stands() -> None:
+    async def test(stage: Stage) -> None:
+        assert stage.link.sent[0].takes_lao_alone
+        stage.log.leader()
+        stage.log.config("1")
+        stage.reply()
+        assert len(stage.link.sent) == 2
+        stage.reply(lowest_acknowledged_offset=1, fetch_stands=True)
+        assert (stage.view.known_lao, len(stage.moved)) == (1, 2)
+        assert len(stage.link.sent) == 2, "no other fetch: one is outstanding"
+        stage.follower.resume()
+        assert len(stage.link.sent) == 2
+        stage.log.config("2")
+        stage.reply(lowest_acknowledged_offset=1)
+        assert stage.view.applied == 2, "the answer to that fetch"
+        assert stage.link.sent[2].told_lowest_acknowledged_offset == 1
+
+    staged(test)
+
+
 def test_an_answer_nobody_asked_for_changes_nothing() -> None:
     async def test(stage: Stage) -> None:
         stage.log.leader()

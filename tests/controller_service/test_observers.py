@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.service.observers import Observers
+from controller.service.observers import TURN_ANSWERS, Observers
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.identity import ANONYMOUS
 from raftlog.resource_limits import OBSERVER_ANSWER_MAX_BYTES, OBSERVERS_TURN_MAX_BYTES, TURN_MAX_MS
@@ -54,6 +54,7 @@ class FakeSource:
     reports: list[int] = field(default_factory=list)
     reads: int = 0
     registered: frozenset[int] = frozenset()
+    to_report: frozenset[int] = frozenset()
 
     def now(self) -> float:
         return self.time
@@ -94,7 +95,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []
-        self.time_s = 0.0
+        self.time_s = self.cpu_s = 0.0
         self.pauses_s: list[float] = []
 
     def soon(self, pause_s: float, callback: Callable[[], None]) -> None:
@@ -110,7 +111,14 @@ class Turns:
 
 def observers_of(source: FakeSource, turns: Turns | None = None) -> Observers:
     turns = turns or Turns()
-    return Observers(source, source.report, turns.soon, lambda: turns.time_s)
+    return Observers(
+        source,
+        source.report,
+        lambda broker_id: broker_id in source.to_report,
+        turns.soon,
+        lambda: turns.time_s,
+        lambda: turns.cpu_s,
+    )
 
 
 World = tuple[FakeSource, Observers, FakeLink]
@@ -154,6 +162,51 @@ def test_nothing_new_is_parked_until_a_commit_or_lao(world: World) -> None:
     source.lowest_acknowledged_offset = 11
     observers.release()
     assert (link.sent[-1].records, link.sent[-1].lowest_acknowledged_offset) == (b"", 11)
+
+
+def test_lao_alone_is_told_beside_a_fetch_that_takes_it_so(world: World) -> None:
+    source, observers, link = world
+    observers.received(link, [fetch(10, takes_lao_alone=True)])
+    for lao in (7, 8):
+        source.lowest_acknowledged_offset = lao
+        observers.release()
+        told = link.sent[-1]
+        assert (told.fetch_stands, told.lowest_acknowledged_offset, told.records) == (
+            True,
+            lao,
+            b"",
+        )
+    assert observers.unreported
+    source.committed_end = 12
+    observers.release()
+    answer = link.sent[-1]
+    assert (answer.fetch_stands, answer.records) == (False, b"10..12"), "the same fetch"
+    assert len(link.sent) == 3
+    observers.release()
+    assert len(link.sent) == 3, "answered once"
+
+
+def test_it_answers_the_fetch_where_somebody_waits_for_the_report(world: World) -> None:
+    source, observers, link = world
+    source.to_report = frozenset({7})
+    observers.received(link, [fetch(10, takes_lao_alone=True)])
+    source.lowest_acknowledged_offset = 7
+    observers.release()
+    assert not link.sent[-1].fetch_stands
+    source.lowest_acknowledged_offset = 8
+    observers.release()
+    assert len(link.sent) == 1, "nothing is parked"
+    assert not observers.unreported
+
+
+def test_it_is_asked_for_where_somebody_comes_to_wait_for_it(world: World) -> None:
+    source, observers, link = world
+    observers.received(link, [fetch(10, takes_lao_alone=True)])
+    source.lowest_acknowledged_offset = 7
+    observers.release()
+    observers.ask_reports()
+    assert [one.fetch_stands for one in link.sent] == [True, False]
+    assert not observers.unreported
 
 
 def test_a_parked_fetch_ends_with_its_wait(world: World) -> None:
@@ -408,6 +461,104 @@ def test_brokers_are_served_before_strangers() -> None:
     turns.take()
     assert len(broker.sent) == 2
     assert sum(len(link.sent) for link in links) < 60
+
+
+class SlowLink(FakeLink):
+    """To a broker; what it sends takes the CPU so long, in the next turn of the loop."""
+
+    def __init__(self, turns: Turns, cost_s: float) -> None:
+        super().__init__()
+        self.turns, self.cost_s = turns, cost_s
+
+    def send(self, message: Any) -> None:
+        super().send(message)
+        self.turns.due.append(self.write)
+
+    def write(self) -> None:
+        self.turns.cpu_s += self.cost_s
+
+
+def parked_brokers(
+    source: FakeSource, observers: Observers, turns: Turns, count: int, cost_s: float
+) -> list[SlowLink]:
+    source.registered = frozenset(range(count))
+    links = [SlowLink(turns, cost_s) for _ in range(count)]
+    for broker_id, link in enumerate(links):
+        observers.accept(link)
+        for _ in range(2):
+            observers.received(link, [fetch(10, replica_id=broker_id, broker_epoch=3)])
+            turns.take(3)
+        link.sent.clear()
+    turns.take(3)
+    turns.pauses_s.clear()
+    return links
+
+
+def test_many_brokers_are_answered_in_several_turns_of_the_loop() -> None:
+    source, turns = FakeSource(), Turns()
+    observers = observers_of(source, turns)
+    links = parked_brokers(source, observers, turns, 3 * TURN_ANSWERS, 0.0)
+    source.committed_end = 11
+    observers.release()
+    answered = [sum(len(link.sent) for link in links)]
+    while answered[-1] < len(links):
+        turns.take()
+        answered.append(sum(len(link.sent) for link in links))
+    assert answered == [TURN_ANSWERS, 2 * TURN_ANSWERS, 3 * TURN_ANSWERS]
+    assert set(turns.pauses_s) == {0.0}
+
+
+def test_a_burst_is_followed_by_as_long_a_pause_and_what_comes_in_it_goes_together() -> None:
+    source, turns = FakeSource(), Turns()
+    observers = observers_of(source, turns)
+    links = parked_brokers(source, observers, turns, 40, 0.0001)
+    source.committed_end = 11
+    observers.release()
+    while max(turns.pauses_s) == 0:
+        turns.take()
+    assert all(len(link.sent) == 1 for link in links), "the burst is not cut"
+    assert turns.pauses_s[-1] == pytest.approx(40 * 0.0001)
+    # Two more commits and a late fetch, in the pause: nobody is answered before it is over.
+    due, turns.due = turns.due, []
+    for end in (12, 13):
+        source.committed_end = end
+        observers.release()
+    for broker_id, link in enumerate(links):
+        observers.received(link, [fetch(11, replica_id=broker_id, broker_epoch=3)])
+    assert all(len(link.sent) == 1 for link in links)
+    turns.due = due
+    turns.take(4)
+    assert [link.sent[-1].records for link in links] == [b"11..13"] * 40
+
+
+def test_a_few_brokers_need_no_pause() -> None:
+    source, turns = FakeSource(), Turns()
+    observers = observers_of(source, turns)
+    links = parked_brokers(source, observers, turns, 3, 0.0001)
+    for end in (11, 12):
+        source.committed_end = end
+        observers.release()
+        turns.take(3)
+        for broker_id, link in enumerate(links):
+            assert link.sent[-1].high_watermark == end
+            observers.received(
+                link, [fetch(end, high_watermark=end, replica_id=broker_id, broker_epoch=3)]
+            )
+    assert set(turns.pauses_s) == {0.0}
+
+
+def test_that_the_leadership_is_lost_is_said_in_a_pause_too() -> None:
+    source, turns = FakeSource(), Turns()
+    observers = observers_of(source, turns)
+    links = parked_brokers(source, observers, turns, 20, 0.001)
+    source.committed_end = 11
+    observers.release()
+    while max(turns.pauses_s) == 0:
+        turns.take()
+    observers.received(links[0], [fetch(11, replica_id=0, broker_epoch=3)])
+    source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=2)
+    observers.refuse_all()
+    assert links[0].sent[-1].error.error_code == ErrorCode.NOT_CONTROLLER
 
 
 def test_a_stranger_is_served_beside_very_many_streams_of_another_connection() -> None:

@@ -36,6 +36,23 @@ def test_a_write_leaves_when_the_high_watermark_passes_it() -> None:
     assert len(parks) == 0
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_what_brokers_were_told_matters_to_a_visible_reply_that_lao_covers(again: bool) -> None:
+    parks, sent = parking()
+    parks.committed(5)
+    parks.visibility(3, 2)
+    park = parks.park_duplicate if again else parks.park
+    park(parked(4, acks=ACKNOWLEDGED))
+    park(parked(4, acks=VISIBLE))
+    waits = []
+    parks.committed(6)
+    for lao, min_known_lao in ((3, 2), (4, 2), (4, 4)):
+        parks.visibility(lao, min_known_lao)
+        waits.append(parks.waits_for_known_lao)
+    assert waits == [False, True, False], "acknowledged, and not visible yet"
+    assert len(sent) == 2
+
+
 def test_a_read_needs_its_round_and_the_commit_of_what_it_saw() -> None:
     parks, sent = parking()
     read = parked(7, round_=3)
