@@ -15,7 +15,8 @@ from pyspark.sql import Column, DataFrame
 from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import Image
-from replay.fold import apply_row, by_group
+from replay.fold import by_group
+from replay.kernels.folding import apply_row
 from replay.workers import set_aside_what_is_loaded
 
 _COLUMNS = (

@@ -18,13 +18,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 
-from raftlog.metadata.clients import fold_identity
 from raftlog.metadata.entities import HASH_MASK
-from raftlog.metadata.fold import ImageBuilder, apply
-from raftlog.metadata.image import FoldError, Image
-from raftlog.metadata.records import parse_body
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import content_hash
 from replay.entities import count_entities, entities, to_json
+from replay.kernels.folding import IDENTITY, Unaccounted, apply_row
 from replay.workers import set_aside_what_is_loaded
 
 FOLD_COLUMNS = (
@@ -40,10 +39,6 @@ FOLD_COLUMNS = (
     "all_below_done",
 )
 """What a fold needs of a row; the last three are the batch's, for ``apply_row``."""
-IDENTITY = 1 << 30
-"""In the place of a record's type: the row is a batch's header, which changes the client that it
-names. Sorts behind all records.
-"""
 _FOLDED = pa.schema(
     [
         ("kind", pa.string()),
@@ -118,34 +113,6 @@ def _identities(records: DataFrame, columns: tuple[str, ...]) -> DataFrame:
     return records.where(of_batch).select(*named)
 
 
-def apply_row(
-    draft: ImageBuilder,
-    group_id: str,
-    offset: int,
-    epoch: int,
-    type_: int,
-    version: int,
-    body: bytes,
-    timestamp_ms: int,
-    sequence: int,
-    all_below_done: int,
-) -> None:
-    """Fold one row into its group; the last three are its batch's. Raises FoldError.
-
-    The draft's offset is that of the group's last record: rows come sorted, so a record that does
-    not follow it is there twice.
-    """
-    draft.timestamp_ms = timestamp_ms
-    if type_ == IDENTITY:
-        draft.offset = offset
-        fold_identity(draft, int(group_id), sequence, all_below_done, offset, epoch)
-        return
-    if offset <= draft.offset:
-        raise FoldError(f"the record at offset {offset} is in the export twice")
-    draft.offset = offset
-    apply(draft, type_, parse_body(type_, version, body), offset, epoch)
-
-
 def fold(
     records: DataFrame,
     *,
@@ -180,19 +147,6 @@ def add_up(rows: list[Row]) -> Totals:
     return Totals(state_hash & HASH_MASK, dict(sorted(counts.items())))
 
 
-class _Unaccounted(ImageBuilder):
-    """A draft whose state hash is of no interest before its end: then the entities that are left
-    are hashed, and not every change.
-    """
-
-    __slots__ = ()
-
-    def replace(
-        self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
-    ) -> None:
-        """Nothing."""
-
-
 class _GroupFold:
     """Folds the groups that come by, one after the other; collects rows to hand over."""
 
@@ -207,7 +161,7 @@ class _GroupFold:
     def start(self) -> ImageBuilder:
         """A draft for the next group."""
         self.finish()
-        self._draft = _Unaccounted(self._nothing)
+        self._draft = Unaccounted(self._nothing)
         return self._draft
 
     def finish(self) -> None:
@@ -249,7 +203,7 @@ def _folder(*, with_entities: bool) -> Folder:
         set_aside_what_is_loaded()
         groups = _GroupFold(with_entities=with_entities)
         current = ("", "")
-        draft: ImageBuilder = _Unaccounted(Image())
+        draft: ImageBuilder = Unaccounted(Image())
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in FOLD_COLUMNS)
             for kind, id_, *row in zip(*columns, strict=True):

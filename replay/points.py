@@ -20,7 +20,8 @@ from pyspark.sql import functions as sf
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from replay.fold import FOLD_COLUMNS, apply_row, by_group
+from replay.fold import FOLD_COLUMNS, by_group
+from replay.kernels.folding import apply_row
 from replay.workers import set_aside_what_is_loaded
 
 _COLUMNS = ("batch_last_offset", *FOLD_COLUMNS)

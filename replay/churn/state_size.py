@@ -17,7 +17,8 @@ from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import BATCH_BYTES
-from replay.fold import FOLD_COLUMNS, apply_row, by_group
+from replay.fold import FOLD_COLUMNS, by_group
+from replay.kernels.folding import apply_row
 from replay.workers import set_aside_what_is_loaded
 
 _TIMESTAMP = FOLD_COLUMNS.index("timestamp_ms") - 2

@@ -19,10 +19,13 @@ from rich.table import Table
 
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
+from replay.asked import ask
 from replay.changes import changes
 from replay.errors import ReplayError
 from replay.fold import touched_groups
 from replay.jobs.state import Point, find_point
+from replay.local import fold as local
+from replay.local.pool import Pool
 from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
 from replay.selection import select
@@ -113,10 +116,48 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> DiffResult:
     return DiffResult(begin, end, shown, counts, left_out)
 
 
-def _begin(rows: DataFrame, request: JobRequest, end: Point) -> Point | None:
-    """The last whole batch at or before the first point; None: there is none, as nothing was asked
-    for or nothing was there yet.
-    """
+def run_local(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
+    """The same without Spark."""
+    require_whole_history(export)
+    end = Point(*local.end_of(export))
+    _require_order(request, end)
+    begin = None
+    if request.from_offset is not None or request.from_time_ms is not None:
+        at = local.ends_at(export, until_offset=request.from_offset, until_ms=request.from_time_ms)
+        begin = None if at is None else Point(*at)
+    asked = None if request.key is None else ask(*request.key)
+    nets = local.differing(export, pool, asked, begin.offset if begin is not None else -1)
+    counts: dict[str, dict[str, int]] = {}
+    left_out: dict[str, int] = {}
+    shown: list[Difference] = []
+    for net in nets:
+        if asked is None and net.kind in SAMPLES:
+            left_out[net.kind] = left_out.get(net.kind, 0) + 1
+            continue
+        of_kind = counts.setdefault(net.kind, {})
+        of_kind[net.change] = of_kind.get(net.change, 0) + 1
+        if len(shown) < request.limit:
+            shown.append(_difference(net))
+    return DiffResult(begin, end, shown, counts, left_out)
+
+
+def _difference(net: local.Net) -> Difference:
+    return Difference(
+        kind=net.kind,
+        key=net.key,
+        change=net.change,
+        fields=field_changes(net.before, net.after),
+        before=raw(net.before),
+        after=raw(net.after),
+        changes=net.changes,
+        last_offset=net.last.offset,
+        last_timestamp_ms=net.last.timestamp_ms,
+        last_principal=net.last.principal,
+    )
+
+
+def _require_order(request: JobRequest, end: Point) -> None:
+    """Raises ReplayError for a beginning that is none, or behind the end."""
     if request.from_offset is not None:
         if request.from_offset < 0:
             raise ReplayError(f"there is no offset {request.from_offset}: a log begins at offset 0")
@@ -124,13 +165,23 @@ def _begin(rows: DataFrame, request: JobRequest, end: Point) -> Point | None:
             raise ReplayError(
                 f"offset {request.from_offset} lies behind the end of the diff, offset {end.offset}"
             )
+    elif request.from_time_ms is not None and (
+        request.from_time_ms > end.timestamp_ms and request.at_time_ms is not None
+    ):
+        raise ReplayError(
+            f"{format_time(request.from_time_ms)} lies behind the end of the diff,"
+            f" {format_time(end.timestamp_ms)}"
+        )
+
+
+def _begin(rows: DataFrame, request: JobRequest, end: Point) -> Point | None:
+    """The last whole batch at or before the first point; None: there is none, as nothing was asked
+    for or nothing was there yet.
+    """
+    _require_order(request, end)
+    if request.from_offset is not None:
         before: Column = sf.col("batch_last_offset") <= request.from_offset
     elif request.from_time_ms is not None:
-        if request.from_time_ms > end.timestamp_ms and request.at_time_ms is not None:
-            raise ReplayError(
-                f"{format_time(request.from_time_ms)} lies behind the end of the diff,"
-                f" {format_time(end.timestamp_ms)}"
-            )
         before = sf.col("timestamp_ms") <= request.from_time_ms
     else:
         return None

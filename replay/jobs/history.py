@@ -13,7 +13,10 @@ from rich.table import Column, Table
 
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
+from replay.asked import ask
 from replay.changes import changes
+from replay.local import fold as local
+from replay.local.pool import Pool
 from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
 from replay.selection import select
@@ -79,6 +82,25 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> HistoryResu
         for row in first[: request.limit]
     ]
     return HistoryResult(kind, key, shown, total)
+
+
+def run_local(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
+    """The same without Spark."""
+    require_whole_history(export)
+    kind, key = request.key or ("", "")
+    found = local.history(export, pool, ask(kind, key), request.limit)
+    shown = [
+        Change(
+            **one._asdict()
+            | {
+                "before": raw(one.before),
+                "after": raw(one.after),
+                "fields": field_changes(one.before, one.after),
+            }
+        )
+        for one in found.first
+    ]
+    return HistoryResult(kind, key, shown, found.total)
 
 
 def render(result: HistoryResult, console: Console) -> None:

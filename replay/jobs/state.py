@@ -17,8 +17,11 @@ from raftlog.metadata.acl_words import in_words
 from raftlog.metadata.differences import brief
 from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
+from replay.asked import ask
 from replay.errors import ReplayError
 from replay.fold import fold, totals
+from replay.local import fold as local
+from replay.local.pool import Pool
 from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
 from replay.selection import select
@@ -92,6 +95,18 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> StateResult
     finally:
         folded.unpersist()
     return StateResult(point, format_hash(total.state_hash), total.entities, _shown(first))
+
+
+def run_local(export: Export, request: JobRequest, pool: Pool) -> StateResult:
+    """The same without Spark."""
+    require_whole_history(export)
+    asked = None if request.key is None else ask(*request.key)
+    point = Point(*local.end_of(export))
+    folded = local.fold(export, pool, asked=asked, limit=request.limit)
+    rows = [EntityRow(kind, key, msgspec.Raw(value.encode())) for kind, key, value in folded.first]
+    if request.key is not None:
+        return StateResult(point, "", folded.counts, rows, request.key)
+    return StateResult(point, format_hash(folded.state_hash), folded.counts, rows)
 
 
 def _some(

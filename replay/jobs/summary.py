@@ -15,6 +15,8 @@ from raftlog.metadata.entities import format_hash
 from replay.fold import fold, totals
 from replay.jobs import audit
 from replay.jobs.state import Point, find_point
+from replay.local import fold as local
+from replay.local.pool import Pool
 from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
 from replay.source import records
@@ -53,6 +55,23 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> SummaryResu
         entities=total.entities,
         state_hash=format_hash(total.state_hash),
         audit=audit.run(spark, export, request),
+    )
+
+
+def run_local(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
+    """The same without Spark."""
+    require_whole_history(export)
+    point = Point(*local.end_of(export))
+    folded = local.fold(export, pool)
+    return SummaryResult(
+        cluster_id=export.manifest.cluster_id,
+        generation=export.manifest.generation,
+        first_offset=export.manifest.history_begin,
+        point=point,
+        first_epoch=export.segments[0].first_epoch,
+        entities=folded.counts,
+        state_hash=format_hash(folded.state_hash),
+        audit=audit.run_local(export, request, pool),
     )
 
 

@@ -90,11 +90,23 @@ def scan(export: Export, pool: Pool, *, checked: bool = True) -> Scan:
     return Scan(pa.concat_tables(tables), types, quorum.together(epochs))
 
 
+def check_files(export: Export, pool: Pool) -> None:
+    """Check owner, size and hash of the files in question. Raises CorruptExportError and its
+    kinds.
+    """
+    for _ in pool.map(_check, [_Files(export, [each], True) for each in export.segments]):
+        pass
+
+
+def _check(files: _Files) -> None:
+    manifest = files.export.manifest
+    for segment in files.segments:
+        check_segment(files.export.target, segment, manifest.cluster_id, manifest.generation)
+
+
 def _scan(files: _Files) -> Scan:
     if files.checked:
-        manifest = files.export.manifest
-        for segment in files.segments:
-            check_segment(files.export.target, segment, manifest.cluster_id, manifest.generation)
+        _check(files)
     types: Counter[int] = Counter()
     epochs: list[Epoch] = []
     rare = pa.array([int(each) for each in RARE], pa.int32())

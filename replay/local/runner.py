@@ -9,13 +9,16 @@ from typing import Any
 from raftlog.errors import RaftlogError
 from raftlog.printable import printable
 from replay.errors import EXIT_INPUT, ReplayError
+from replay.local.audit import check_files
 from replay.local.pool import Pool
 from replay.opened import open_export
 from replay.request import JobRequest
 from replay.shown import show
 
-LOCAL_JOBS = ("audit",)
+LOCAL_JOBS = ("audit", "summary", "state", "diff", "history")
 """Those that need no Spark."""
+_CHECK_BY_THEMSELVES = ("audit", "summary")
+"""Those that check the files while they read them."""
 
 
 def compute_local(request: JobRequest) -> Any:
@@ -25,6 +28,8 @@ def compute_local(request: JobRequest) -> Any:
     export = open_export(request)
     job = importlib.import_module(f"replay.jobs.{request.job}")
     with Pool(export.record_count) as pool:
+        if request.job not in _CHECK_BY_THEMSELVES:
+            check_files(export, pool)
         return job.run_local(export, request, pool)
 
 

@@ -1,0 +1,181 @@
+"""The fold of a part of the groups, in order: the code of :mod:`raftlog.metadata` on one draft.
+
+A record changes one entity group, and groups know nothing of each other, so any part of them folds
+by itself. The state hash of a part is its share of the whole image's, and shares add up modulo
+2**128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.metadata.clients import fold_identity
+from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.image import FoldError
+from raftlog.metadata.records import parse_body
+from replay.kernels.arrays import Bools, codes, ints
+
+IDENTITY = 1 << 30
+"""In the place of a record's type: the row is a batch's header, which changes the client that it
+names. Sorts behind all records.
+"""
+COLUMNS = (
+    "group_kind",
+    "group_id",
+    "offset",
+    "epoch",
+    "type",
+    "version",
+    "body",
+    "timestamp_ms",
+    "sequence",
+    "all_below_done",
+    "client_id",
+    "batch_last_offset",
+)
+"""What a fold in order needs of a record."""
+AUTHOR_COLUMNS = ("principal", "type_name")
+CLIENT = "client"
+
+
+def apply_row(
+    draft: ImageBuilder,
+    group_id: str,
+    offset: int,
+    epoch: int,
+    type_: int,
+    version: int,
+    body: bytes,
+    timestamp_ms: int,
+    sequence: int,
+    all_below_done: int,
+) -> None:
+    """Fold one row into its group; the last three are its batch's. Raises FoldError.
+
+    The draft's offset is that of the group's last record: rows come sorted, so a record that does
+    not follow it is there twice.
+    """
+    draft.timestamp_ms = timestamp_ms
+    if type_ == IDENTITY:
+        draft.offset = offset
+        fold_identity(draft, int(group_id), sequence, all_below_done, offset, epoch)
+        return
+    if offset <= draft.offset:
+        raise FoldError(f"the record at offset {offset} is in the export twice")
+    draft.offset = offset
+    apply(draft, type_, parse_body(type_, version, body), offset, epoch)
+
+
+class Unaccounted(ImageBuilder):
+    """A draft whose state hash is of no interest before its end: then the entities that are left
+    are hashed, and not every change.
+    """
+
+    __slots__ = ()
+
+    def replace(
+        self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
+    ) -> None:
+        """Nothing."""
+
+
+class Groups(NamedTuple):
+    """Some of the groups. ``kinds``: of these kinds; None: of all.
+
+    ``wanted``: these ones (kind and id); None: all. ``bucket`` of ``buckets``: those in it.
+    ``types``: kind -> of that kind's records only these types.
+    """
+
+    kinds: frozenset[str] | None = None
+    wanted: frozenset[tuple[str, str]] | None = None
+    bucket: int = 0
+    buckets: int = 1
+    types: dict[str, frozenset[int]] | None = None
+
+    def has(self, kind: str, id_: str) -> bool:
+        """Whether a group is one of them."""
+        return (
+            (self.buckets == 1 or crc32(id_.encode()) % self.buckets == self.bucket)
+            and (self.kinds is None or kind in self.kinds)
+            and (self.wanted is None or (kind, id_) in self.wanted)
+        )
+
+
+class Row(NamedTuple):
+    """A record, or a batch's header, that changes a group."""
+
+    kind: str
+    id: str
+    record: tuple[Any, ...]
+    author: tuple[Any, ...]
+
+    def fold(self, draft: ImageBuilder) -> None:
+        """Into a draft."""
+        apply_row(draft, self.id, *self.record)
+
+
+def rows(table: pa.Table, groups: Groups, *, authors: bool = False) -> Iterator[Row]:
+    """The rows of a slice that change these groups, in order.
+
+    A batch that names a client changes that client's group by its header, whatever its records
+    change: one more row, IDENTITY.
+    """
+    of_group = _mask(table, groups)
+    client, sequence = ints(table["client_id"]), ints(table["sequence"])
+    numbered = (client != 0) & (sequence != 0)
+    numbered &= ints(table["offset"]) == ints(table["batch_last_offset"])
+    chosen = np.flatnonzero(of_group | numbered)
+    part = table.take(pa.array(chosen))
+    names = COLUMNS + (AUTHOR_COLUMNS if authors else ())
+    columns = [part[name].to_pylist() for name in names]
+    marks = zip(of_group[chosen].tolist(), numbered[chosen].tolist(), strict=True)
+    for (folds, names_client), row in zip(marks, zip(*columns, strict=True), strict=True):
+        kind, id_, offset, epoch, type_, version, body, *batch, client_id, _ = row[: len(COLUMNS)]
+        author = (client_id, *row[len(COLUMNS) :])
+        if folds and (
+            groups.types is None or kind not in groups.types or type_ in groups.types[kind]
+        ):
+            yield Row(kind, id_, (offset, epoch, type_, version, body, *batch), author)
+        if names_client and groups.has(CLIENT, id_ := str(client_id)):
+            yield Row(CLIENT, id_, (offset, epoch, IDENTITY, version, b"", *batch), author)
+
+
+def _mask(table: pa.Table, groups: Groups) -> Bools:
+    """Which records change one of the groups."""
+    kinds, kind_names = codes(table["group_kind"])
+    ids, id_names = codes(table["group_id"])
+    there = kinds >= 0
+    if groups.kinds is None and groups.wanted is None and groups.buckets == 1:
+        return there
+    pairs = np.where(there, kinds * len(id_names) + ids, -1)
+    different, where = np.unique(pairs, return_inverse=True)
+    count = max(len(id_names), 1)
+    has = np.array(
+        [
+            pair >= 0 and groups.has(kind_names[pair // count], id_names[pair % count])
+            for pair in different.tolist()
+        ],
+        np.bool_,
+    )
+    return has[where] if len(has) else there
+
+
+def touched(table: pa.Table, groups: Groups) -> set[tuple[str, str]]:
+    """The groups, of these, that the rows of a slice change."""
+    part = table.filter(pa.array(_mask(table, groups))).select(["group_kind", "group_id"])
+    pairs = part.group_by(["group_kind", "group_id"]).aggregate([])
+    found = set(zip(pairs["group_kind"].to_pylist(), pairs["group_id"].to_pylist(), strict=True))
+    numbered = pc.and_(pc.not_equal(table["client_id"], 0), pc.not_equal(table["sequence"], 0))
+    ids = map(str, pc.unique(table.filter(numbered)["client_id"]).to_pylist())
+    return found | {(CLIENT, id_) for id_ in ids if groups.has(CLIENT, id_)}
+
+
+Entity = Callable[[str, str], bool]
+"""Whether an entity, kind and key, is one of those asked for."""
+Kinds = Collection[str]

@@ -1,0 +1,127 @@
+"""Without Spark each job says what it says with Spark, wherever slices are cut and however many
+workers there are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_history import LogHistory
+from spark_runs import Replay
+
+from raftlog.metadata.entities import format_hash
+from raftlog.segments.export import export
+from replay.errors import ReplayError
+from replay.jobs import diff, history, state, summary
+from replay.local import pool, reading
+from replay.local.pool import Pool
+from replay.local.runner import compute_local
+from replay.opened import open_export
+from replay.request import JobRequest
+
+LEVEL = 7
+JOBS = {"state": state, "diff": diff, "history": history, "summary": summary}
+WHOLE: list[tuple[str, dict[str, Any]]] = [
+    ("state", {}),
+    ("diff", {"from_offset": 150}),
+    ("history", {"key": ("topic", "")}),
+    ("summary", {}),
+]
+QUESTIONS: list[tuple[str, dict[str, Any]]] = [
+    *WHOLE,
+    ("state", {"at_offset": 120, "limit": 3}),
+    ("state", {"key": ("config", "")}),
+    ("state", {"key": ("topic", "t0")}),
+    ("state", {"key": ("broker", "2")}),
+    ("diff", {}),
+    ("diff", {"from_offset": 40, "at_offset": 300, "key": ("partition", "")}),
+    ("history", {"key": ("broker", "1"), "limit": 4}),
+    ("history", {"key": ("client", "")}),
+    ("history", {"key": ("applied", "1")}),
+    ("history", {"key": ("acl", "")}),
+]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LogHistory]:
+    log = LogHistory(11, metadata_version=LEVEL).run(400)
+    directory = tmp_path_factory.mktemp("local")
+    export(log, directory)
+    return directory, log
+
+
+def in_buckets(request: JobRequest, buckets: int) -> Any:
+    """In this process, as so many workers would share it."""
+    with Pool(0) as one:
+        one.size = buckets
+        return JOBS[request.job].run_local(open_export(request), request, one)
+
+
+@pytest.mark.parametrize(("job", "asked"), WHOLE)
+def test_it_says_what_spark_says(
+    replay: Replay,
+    exported: tuple[Path, LogHistory],
+    monkeypatch: pytest.MonkeyPatch,
+    job: str,
+    asked: dict[str, Any],
+) -> None:
+    directory, _ = exported
+    request = JobRequest(job=job, export=str(directory), **asked)
+    expected = replay(job, directory, **asked)
+    assert compute_local(request) == expected
+    monkeypatch.setattr(reading, "SLICE_ROWS", 17)
+    assert in_buckets(request, 3) == expected
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("job", "asked"), QUESTIONS)
+def test_it_says_of_parts_what_spark_says(
+    replay: Replay, exported: tuple[Path, LogHistory], job: str, asked: dict[str, Any]
+) -> None:
+    directory, _ = exported
+    request = JobRequest(job=job, export=str(directory), **asked)
+    assert in_buckets(request, 2) == replay(job, directory, **asked)
+
+
+@pytest.mark.parametrize("buckets", [1, 4])
+def test_the_state_is_that_of_the_nodes_at_each_batch(
+    exported: tuple[Path, LogHistory], buckets: int
+) -> None:
+    directory, log = exported
+    for offset in sorted(log.hashes)[:: len(log.hashes) // 7]:
+        request = JobRequest(job="state", export=str(directory), at_offset=offset)
+        found = in_buckets(request, buckets)
+        assert (found.point.offset, found.state_hash) == (offset, format_hash(log.hashes[offset]))
+
+
+def test_worker_processes_share_the_fold(
+    exported: tuple[Path, LogHistory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, log = exported
+    monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
+    monkeypatch.setattr(pool, "workers", lambda: 2)
+    found = compute_local(JobRequest(job="state", export=str(directory)))
+    assert found.state_hash == format_hash(log.hashes[log.end_offset - 1])
+
+
+def test_a_damaged_page_is_no_answer(exported: tuple[Path, LogHistory], tmp_path: Path) -> None:
+    _, log = exported
+    export(log, tmp_path)
+    (file,) = (tmp_path / "records").glob("*.parquet")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+    for job in ("audit", "state"):
+        with pytest.raises(Exception, match=f"{file.name}.* is corrupt: its SHA-256 is"):
+            compute_local(JobRequest(job=job, export=str(tmp_path)))
+    # The pages have checksums of their own.
+    request = JobRequest(job="state", export=str(tmp_path))
+    with pytest.raises(Exception, match=f"{file.name}.* is corrupt: it can't be read"):
+        in_buckets(request, 1)
+
+
+def test_what_needs_spark_says_so(exported: tuple[Path, LogHistory]) -> None:
+    with pytest.raises(ReplayError, match="sql needs Spark: --engine local has audit, "):
+        compute_local(JobRequest(job="sql", export=str(exported[0])))
