@@ -26,6 +26,27 @@ _PARQUET_FILE = re.compile(r"(\d{20}-\d{20}\.parquet)")
 _PLAIN_LINE = re.compile(r"^(?!\s|at |Traceback|Driver stacktrace)(.+)$", re.MULTILINE)
 
 
+_NO_MEMORY = re.compile(r"OutOfMemoryError|Java heap space|GC overhead limit")
+_MISSING = re.compile(r"FileNotFoundException|PATH_NOT_FOUND|does not exist|No such file")
+_FAILED = re.compile(r"Input/output error|Remote I/O error|Stale file handle|Permission denied")
+"""What the operating system says: nothing of it is about what a file holds."""
+
+
+def _of_file(text: str, segment: Segment) -> str:
+    """Why a file could not be read: it may be damaged, and it may be something else."""
+    where = segment.describe()
+    if _MISSING.search(text):
+        return f"{where} is missing: it was removed, or merged into another; run the job again"
+    if failed := _FAILED.search(text):
+        return f"{where} can't be read: {failed[0]}. Look at the disk, or at who may read it"
+    why = (
+        "the checksum of a page does not match"
+        if "CRC" in text or "checksum" in text
+        else "it does not parse"
+    )
+    return f"{where} is corrupt: Spark can't read it, {why}"
+
+
 def explain(text: str, segments: Iterable[Segment]) -> str:
     """One paragraph from the text of a Spark error: our own error if there is one, else the file it
     was reading, else its head.
@@ -33,14 +54,13 @@ def explain(text: str, segments: Iterable[Segment]) -> str:
     ours = _PYTHON_ERROR.findall(text)
     if ours:
         return str(ours[-1][1])
+    if _NO_MEMORY.search(text):
+        return (
+            "Spark has run out of memory: give it more, for example --conf spark.driver.memory=8g"
+        )
     for name in _PARQUET_FILE.findall(text):
         for segment in segments:
             if PurePosixPath(segment.file).name == name:
-                why = (
-                    "the checksum of a page does not match"
-                    if "CRC" in text or "checksum" in text
-                    else "it does not parse"
-                )
-                return f"{segment.describe()} is corrupt: Spark can't read it, {why}"
+                return _of_file(text, segment)
     head = _PLAIN_LINE.search(text)
     return f"Spark failed: {head[1] if head else text[:300]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +13,12 @@ from raftlog.cli.output import print_json, print_table
 from raftlog.cli.render import time_text
 from raftlog.errors import ConfigError
 from raftlog.metadata.describe import image_to_dict
+from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+
+if TYPE_CHECKING:
+    from raftlog.segments.manifest import StateHash
 
 app = typer.Typer(help="All metadata at one offset.", epilog=EPILOG, no_args_is_help=True)
 
@@ -73,6 +77,9 @@ def show(
     """
     with open_log(directory, export, bootstrap_controller, timeout) as source:
         image = fold(source, at)
+        # Of the others, running nodes have gone on since, and snapshots take long to check.
+        recorded = source.said() if export is not None else []
+    said_by = _compared(image, recorded)
     if at is not None and image.offset != at:
         typer.echo(
             f"offset {at} is within a batch; this is the image at offset {image.offset}, before it",
@@ -84,7 +91,21 @@ def show(
     elif as_json:
         print_json(document)
     else:
-        _show(image)
+        _show(image, said_by)
+
+
+def _compared(image: Image, recorded: list[StateHash]) -> str:
+    """Who had this state at this offset. Raises FailedError if somebody had another."""
+    said = [one for one in recorded if one.offset == image.offset]
+    for one in said:
+        if one.state_hash != format_hash(image.state_hash):
+            raise FailedError(
+                f"at offset {image.offset} the fold gives the state hash"
+                f" {format_hash(image.state_hash)}, and {one.describe()} had {one.state_hash}: the"
+                " node's memory, this log, or the fold of this build is not right",
+                Exit.FOUND,
+            )
+    return ", ".join(sorted(one.describe() for one in said))
 
 
 def fold(source: LogSource, at: int | None) -> Image:
@@ -145,7 +166,7 @@ def find(document: dict[str, Any], path: str) -> Any:
     return matches[0]
 
 
-def _show(image: Image) -> None:
+def _show(image: Image, said_by: str) -> None:
     fenced = sum(broker.fenced for broker in image.brokers.values())
     leader = image.leader
     rows = [
@@ -153,6 +174,7 @@ def _show(image: Image) -> None:
         ("epoch", image.epoch),
         ("time", time_text(image.timestamp_ms)),
         ("state hash", f"{image.state_hash:032x}"),
+        *([("recorded by", said_by)] if said_by else []),
         ("controller", f"{leader.leader_id} in epoch {leader.epoch}" if leader else None),
         ("brokers", f"{len(image.brokers)} ({fenced} fenced)"),
         ("topics", len(image.topics)),

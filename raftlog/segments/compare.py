@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from raftlog import batch
 from raftlog.segments.columns import SCHEMA, RowBuffer
-from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.errors import CorruptExportError, ExportError
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import Place
 from raftlog.segments.reading import read_segment
@@ -144,7 +144,15 @@ class _ParquetRows:
                     ):
                         table = pa.table(rows)
                         yield segment, table if inside else self._within(table)
+                except MemoryError:
+                    raise
                 except (pa.ArrowException, OSError) as error:
+                    # Arrow's own errors have no number; those of the operating system say nothing
+                    # of what the file holds.
+                    if isinstance(error, OSError) and error.errno is not None:
+                        raise ExportError(
+                            f"{segment.describe()} can't be read: {error.strerror}"
+                        ) from error
                     raise corrupt(
                         segment, segment.base_offset, f"it cannot be read: {error}"
                     ) from error

@@ -4,9 +4,11 @@ temporary names.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raftlog import batch
@@ -166,8 +168,12 @@ class OpenPair:
         )
 
     def abandon(self) -> None:
-        """Close and remove both files."""
-        self._raw.abandon()
-        self._parquet.close()
-        self._raw_temp.unlink(missing_ok=True)
-        self._records_temp.unlink(missing_ok=True)
+        """Close and remove both files. Never an error: on a full disk closing fails, too, and what
+        is left is the next writer's to remove.
+        """
+        for close in (self._raw.abandon, self._parquet.close):
+            with suppress(OSError, pa.ArrowException):
+                close()
+        for temp in (self._raw_temp, self._records_temp):
+            with suppress(OSError):
+                temp.unlink(missing_ok=True)

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import msgspec
 
-from raftlog.errors import RaftlogError
+from raftlog.errors import CorruptLogError, RaftlogError
 from raftlog.segments.compare import check_forms
-from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.errors import CorruptExportError, ExportMismatchError
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import Place
 from raftlog.segments.verify import check_segment
@@ -75,7 +75,8 @@ def check_range(
             [Fault(max(0, error.base_offset), raw.last_offset, check, error.file, str(error))]
         )
     except RaftlogError as error:
-        return Checked([Fault(raw.base_offset, raw.last_offset, "CHAIN", raw.file, str(error))])
+        check = "CHAIN" if isinstance(error, ExportMismatchError | CorruptLogError) else "FILE"
+        return Checked([Fault(raw.base_offset, raw.last_offset, check, raw.file, str(error))])
     return Checked([], facts.batches, facts.records, facts.ends)
 
 

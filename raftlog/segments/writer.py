@@ -321,10 +321,12 @@ class ExportWriter:
     def close(self) -> None:
         """Drop what was not published and let the next writer in. May be called twice."""
         self._broken = True
-        if self._open is not None:
-            self._open.abandon()
-            self._open = None
-        self._place.end()
+        pair, self._open = self._open, None
+        try:
+            if pair is not None:
+                pair.abandon()
+        finally:
+            self._place.end()
 
     def __enter__(self) -> ExportWriter:
         return self

@@ -10,6 +10,7 @@ import pytest
 from command_lines import Raftlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.cli.local import LocalCluster
@@ -125,9 +126,7 @@ def test_a_public_key_is_enough(raftlog: Raftlog, cluster: LocalCluster, tmp_pat
     unsigned = tmp_path / "unsigned"
     shutil.copytree(exported, unsigned)
     manifest = read_manifest(unsigned)
-    (unsigned / MANIFEST_NAME).write_bytes(encode(manifest.__class__(
-        **{name: getattr(manifest, name) for name in manifest.__struct_fields__}
-        | {"signature": None})))  # fmt: skip
+    (unsigned / MANIFEST_NAME).write_bytes(encode(replace(manifest, signature=None)))
     ran = raftlog("verify", unsigned, "--public-key", public)
     assert ran.code == 3
     assert "SIGNATURE: the manifest is not signed" in ran.out
@@ -151,3 +150,20 @@ def test_a_key_that_cannot_sign(
     ran = raftlog("export", tmp_path / "e", "--sign", key, "--directory", tmp_path)
     assert ran.code == 2
     assert message in ran.err
+
+
+def test_an_image_is_held_against_what_nodes_have_said(
+    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    exported = tmp_path / "exported"
+    assert raftlog("export", exported, *at).code == 0
+    manifest = read_manifest(exported)
+    ran = raftlog("image", "show", "--export", exported)
+    assert ran.code == 0
+    assert "node 1" in ran.out
+    wrong = tuple(replace(one, state_hash="0" * 32) for one in manifest.state_hashes)
+    (exported / MANIFEST_NAME).write_bytes(encode(replace(manifest, state_hashes=wrong)))
+    ran = raftlog("image", "show", "--export", exported)
+    assert ran.code == 3
+    assert f"node 1 had {'0' * 32}" in ran.err

@@ -186,3 +186,25 @@ def test_figures_of_a_time_after_the_end_are_refused(exported: Path) -> None:
 def test_one_is_not_called_many() -> None:
     assert [counted(count, "time") for count in (0, 1, 2)] == ["0 times", "1 time", "2 times"]
     assert [counted(count, "batch", "batches") for count in (1, 2)] == ["1 batch", "2 batches"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("java.io.FileNotFoundException: File {} does not exist", "is missing"),
+        ("java.io.IOException: Input/output error reading {}", "can't be read: Input/output error"),
+        ("org.apache.parquet: CRC mismatch in {}", "the checksum of a page does not match"),
+        ("org.apache.parquet: expected magic number at tail of {}", "it does not parse"),
+        ("java.lang.OutOfMemoryError: Java heap space in {}", "Spark has run out of memory"),
+    ],
+)
+def test_what_kept_a_file_from_being_read_is_told_apart(text: str, said: str) -> None:
+    name = "00000000000000000000-00000000000000000009.parquet"
+    segment = Segment(
+        kind=RECORDS, file=f"records/{name}", base_offset=0, last_offset=9, first_epoch=1,
+        last_epoch=1, min_timestamp_ms=0, max_timestamp_ms=0, batches=1, records=10, bytes=1,
+        sha256="",
+    )  # fmt: skip
+    found = explain(text.format(name), [segment])
+    assert said in found
+    assert ("corrupt" in found) is ("parquet:" in text)
