@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from raftlog.cli import completion
+from raftlog.cli.config_hints import did_you_mean, without_effect
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
@@ -16,7 +17,7 @@ from raftlog.cli.options import (
     Json,
     Timeout,
 )
-from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.cli.output import print_error, print_json, print_line, print_table
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
 from raftlog.cli.writes import (
     Acks,
@@ -148,9 +149,15 @@ def alter(
         resources=[resource], validate_only=validate_only
     )
     response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
+    names = [one.name for one in changes]
     error = first_error(response.incremental_alter_configs.results)
     if error is not None:
+        if hint := did_you_mean(kind.wire, names):
+            print_error(hint)
         raise error
+    set_now = [one.name for one in changes if one.config_operation != controller_pb2.DELETE]
+    if note := without_effect(kind.wire, set_now):
+        print_error(note)
     if as_json:
         print_json({"resource_type": kind.value, "resource_name": name, "write": written(response)})
     else:
@@ -206,8 +213,11 @@ def describe(
     # Every key there is has a value, if only its default.
     unknown = sorted(set(keys or ()) - {key for key, _, _ in rows})
     if unknown:
+        hint = did_you_mean(kind.wire, unknown)
         raise FailedError(
-            f"INVALID_CONFIG: there is no {kind.value} config {', '.join(unknown)}", Exit.REFUSED
+            f"INVALID_CONFIG: there is no {kind.value} config {', '.join(unknown)}"
+            f"{f'; {hint}' if hint else ''}",
+            Exit.REFUSED,
         )
 
 

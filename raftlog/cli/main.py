@@ -22,6 +22,7 @@ from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.interrupts import INTERRUPTED
 from raftlog.cli.quiet_logs import set_up_quiet_logs
 from raftlog.cli.reporting import reported
+from raftlog.cli.spellings import respelled
 from raftlog.cli.version import version_text
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     An operator's error is a message and a code, never a stack trace.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = respelled(list(sys.argv[1:] if arguments is None else arguments))
     words = words_to_complete()
     # What a command cannot do it says itself; a node sets up logs of its own.
     set_up_quiet_logs(given[:1])

@@ -48,6 +48,27 @@ def config_keys(resource_type: int) -> Mapping[str, ConfigKey] | None:
     return _KEYS.get(resource_type)
 
 
+_ACTED_ON: Mapping[int, frozenset[str]] = MappingProxyType(
+    {
+        ResourceType.TOPIC: frozenset(
+            {"max.message.bytes", "min.insync.replicas", "unclean.leader.election.enable"}
+        ),
+        ResourceType.BROKER: frozenset(
+            {"message.max.bytes", "min.insync.replicas", "unclean.leader.election.enable"}
+        ),
+    }
+)
+
+
+def is_acted_on(resource_type: int, name: str) -> bool:
+    """Whether anything in this build goes by the key, and not only keeps and shows it.
+
+    Configs of clients and groups are kept for those who read them.
+    """
+    acted_on = _ACTED_ON.get(resource_type)
+    return acted_on is None or name in acted_on
+
+
 def find(resource_type: int, name: str) -> ConfigKey | None:
     """One key, None if there is none of that name."""
     return _KEYS.get(resource_type, _NO_KEYS).get(name)

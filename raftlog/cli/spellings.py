@@ -1,0 +1,35 @@
+"""One spelling finds both: ``config`` and ``configs``, ``broker`` and ``brokers``, ``topic`` and
+``topics``. The words of commands, before anything is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+_PLURALS: Mapping[str, str] = {
+    "acl": "acls",
+    "cursor": "cursors",
+    "feature": "features",
+    "hostname": "hostnames",
+    "partition": "partitions",
+    "topic": "topics",
+}
+_BY_SECOND: Mapping[tuple[str, str], str] = {
+    ("broker", "list"): "brokers",
+    ("broker", "unregister"): "brokers",
+    ("brokers", "run"): "broker",
+    ("config", "alter"): "configs",
+    ("config", "describe"): "configs",
+    ("configs", "check"): "config",
+    ("configs", "keys"): "config",
+}
+"""Where both words are commands, the second word says which is meant."""
+
+
+def respelled(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with the first one as its command is called."""
+    if not arguments:
+        return []
+    first, *rest = arguments
+    second = rest[0] if rest else ""
+    return [_BY_SECOND.get((first, second), _PLURALS.get(first, first)), *rest]
