@@ -207,6 +207,8 @@ class DueWork:
             message.log_hash_begin_offset = log.log_hash.begin_offset
             message.log_hash_end_offset = log.log_hash.end_offset
             message.log_hash = log.log_hash.digest
+        if versions.supports_visibility_sketches(log.pending.features):
+            self._state.sketches.into(message)
         return Write([record(message)], effects=(ProgressRecorded(message),))
 
     def _observe_proposed(self) -> None:

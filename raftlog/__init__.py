@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raftlog import errors
     from raftlog.client.partition_queue import RecordMetadata
+    from raftlog.client.watch import CompactedError
     from raftlog.library.async_client import AsyncClient
+    from raftlog.library.changes import Change
     from raftlog.library.client import Client, connect
     from raftlog.library.enums import (
         AclOperation,
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 
 _FROM = {
     "raftlog.library.async_client": ("AsyncClient",),
+    "raftlog.client.watch": ("CompactedError",),
+    "raftlog.library.changes": ("Change",),
     "raftlog.library.client": ("Client", "connect"),
     "raftlog.library.enums": (
         "AclOperation",
@@ -99,9 +103,11 @@ __all__ = [
     "Broker",
     "BrokerState",
     "BrokerStatus",
+    "Change",
     "Client",
     "ClientOptions",
     "Cluster",
+    "CompactedError",
     "ConfigEntry",
     "ConfigSource",
     "Feature",

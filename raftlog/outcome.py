@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-_TOKEN = re.compile(r"(\d{1,19})\.(\d{1,10})\.(-?\d{1,19})")
+_TOKEN = re.compile(r"(\d{1,18})-(\d{1,9})-(-1|\d{1,18})(?:-(\d{1,9}))?", re.ASCII)
 
 
 class Acks(StrEnum):
@@ -30,17 +30,20 @@ class Token:
     generation: int
     epoch: int
     offset: int
+    part: int = 0
+    """Of a watch: so many of the changes at this offset; 0: all of them."""
 
     def __str__(self) -> str:
-        return f"{self.generation}.{self.epoch}.{self.offset}"
+        tail = f"-{self.part}" if self.part else ""
+        return f"{self.generation}-{self.epoch}-{self.offset}{tail}"
 
     @classmethod
     def parse(cls, text: str) -> Token:
         """The token of its text. Raises ValueError."""
         found = _TOKEN.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text[:80]!r} is no token: it looks like 0.3.1042")
-        return cls(*map(int, found.groups()))
+            raise ValueError(f"{text[:80]!r} is no token: it looks like 0-3-1042")
+        return cls(*(int(number) for number in found.groups(default="0")))
 
 
 @dataclass(frozen=True, slots=True)

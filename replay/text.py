@@ -55,3 +55,10 @@ def console(width: int | None = None) -> Console:
     markup, and "topic:a:key" no emoji.
     """
     return SafeConsole(width=width, markup=False, emoji=False)
+
+
+def micros(microseconds: int) -> str:
+    """A short duration: below a second in milliseconds, three digits."""
+    if microseconds >= 1_000_000:
+        return duration(round(microseconds / 1000))
+    return f"{microseconds / 1000:.3g} ms"

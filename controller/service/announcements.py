@@ -63,7 +63,9 @@ class Announcements:
         if advanced_bytes is not None:
             self._node.committed.replace(leadership.log.committed, leadership.log.log_hash)
             self._snapshots.applied(advanced_bytes)
-        self._telling.committed(self._node.committed_end, self._node.now())
+        now = self._node.now()
+        self._telling.committed(self._node.committed_end, now)
+        leadership.decider.state.sketches.committed(self._node.committed_end, now)
         self.observers.lao_is_held = False
         self.observers.release()
         self._visibility_moved(leadership)
@@ -105,6 +107,8 @@ class Announcements:
             return
         tell = seen[0] != leadership.visibility_seen[0] and not self._observers_due
         leadership.visibility_seen = seen
+        if leadership.decider is not None:
+            leadership.decider.state.sketches.moved(*seen, self._node.now())
         leadership.parking.visibility(*seen)
         if tell:
             hold_s = self._telling.hold_s(seen[0], self._node.now())

@@ -17,6 +17,7 @@ from controller.state.lag_watch import LagWatch
 from controller.state.sessions import SessionTracker
 from controller.visibility.progress import ProgressPolicy
 from controller.visibility.read_leases import ReadLeases
+from controller.visibility.sketches import VisibilitySketches
 from controller.visibility.stall import LaoStall
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker
@@ -61,6 +62,7 @@ class ControllerState:
     progress: ProgressPolicy = field(init=False)
     epoch_floor: EpochFloor = field(init=False)
     lao_stall: LaoStall = field(init=False, default_factory=LaoStall)
+    sketches: VisibilitySketches = field(init=False, default_factory=VisibilitySketches)
     id_waits: IdWaits = field(init=False, default_factory=IdWaits)
     isr_removals: IsrRemovals = field(init=False, default_factory=IsrRemovals)
     wants_unfence: set[int] = field(init=False, default_factory=set)

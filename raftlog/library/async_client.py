@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 from raftlog.client.partition_queue import RecordMetadata
 from raftlog.errors import RaftlogError
 from raftlog.library.acls import AsyncAcls
+from raftlog.library.changes import AsyncChanges, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
 from raftlog.library.core import Core
@@ -89,6 +90,28 @@ class AsyncClient:
         for so long; None: they never do. There are no consumer groups: who reads keeps its offsets.
         """
         return await AsyncRecords.begin(self._opened(), topic, partition, offset, idle_timeout_s)
+
+    def watch(
+        self,
+        *selectors: str,
+        since: Since | None = None,
+        initial: bool = False,
+        tip: bool = False,
+        idle_timeout_s: float | None = None,
+    ) -> AsyncChanges:
+        """The changes of the metadata, in order and each once, whatever broker tells them.
+
+        A selector is a path or the beginning of paths: "configs/topic/orders", "topics/ord*",
+        "brokers/"; none: everything but what changes by itself. ``since``: go on behind this token.
+        ``initial``: begin with what there is. ``tip``: changes as soon as a broker has applied
+        them, and not only when every broker can show them. ``idle_timeout_s``: they end when none
+        has come for so long.
+
+        With ``async with`` it has begun before the first line inside.
+        """
+        return AsyncChanges(
+            self._opened(), selectors, since, idle_timeout_s, initial=initial, tip=tip
+        )
 
     async def see(self, token: Token) -> None:
         """Let the reads from now on show this position or a later one: another client's write."""

@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 from raftlog.library.acls import AsyncAcls
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.blocking import Blocking, blocking
+from raftlog.library.changes import AsyncChanges, Change, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
 from raftlog.library.loop_thread import LoopThread
@@ -105,6 +106,37 @@ class Records(Blocking[AsyncRecords]):
         self.close()
 
 
+class Changes(Blocking[AsyncChanges]):
+    """What :meth:`Client.watch` gives: ``for`` and ``with``."""
+
+    close = blocking(AsyncChanges.close)
+
+    @property
+    def token(self) -> Token | None:
+        """Where a watch would go on behind what was read so far; None: not known yet."""
+        return self._twin.token
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Change:
+        change = self._thread.call(self._twin.next_change)
+        if change is None:
+            raise StopIteration
+        return change
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
 class Client(Blocking[AsyncClient]):
     """A client of one cluster, for one or several threads.
 
@@ -152,6 +184,26 @@ class Client(Blocking[AsyncClient]):
             )
         )
         return Records(self._thread, begun)
+
+    def watch(
+        self,
+        *selectors: str,
+        since: Since | None = None,
+        initial: bool = False,
+        tip: bool = False,
+        idle_timeout_s: float | None = None,
+    ) -> Changes:
+        """The changes of the metadata: see :meth:`AsyncClient.watch`. It has begun when this
+        returns.
+        """
+
+        async def begin() -> AsyncChanges:
+            changes = self._twin.watch(
+                *selectors, since=since, initial=initial, tip=tip, idle_timeout_s=idle_timeout_s
+            )
+            return await changes.__aenter__()
+
+        return Changes(self._thread, self._thread.call(begin))
 
     def __enter__(self) -> Self:
         return self

@@ -47,6 +47,7 @@ cause.
 ACLS = 7
 """The level from which on access control entries may be written."""
 _VOTER_LISTENERS = 7
+_SKETCHES = 8
 LOG_HASH = 8
 """The level from which on nodes say the hash of the log's bytes, and the log itself does."""
 _HEARTBEAT_LEVELS = 3
@@ -150,3 +151,8 @@ def supports_voter_listeners(features: Features) -> bool:
 def supports_log_hash(features: Features) -> bool:
     """Whether progress records and snapshots may name the hash of the log's bytes."""
     return metadata_version(features) >= LOG_HASH
+
+
+def supports_visibility_sketches(features: Features) -> bool:
+    """Whether progress records may say how long records took until all brokers had them."""
+    return metadata_version(features) >= _SKETCHES

@@ -22,6 +22,9 @@ message of ``raftlog.wire.records.v1``).
 * ``client_name``, ``client_principal``: of an OPEN_CLIENT; no principal: anybody's.
 * ``last_heard_epoch``, ``last_heard_age_ms``, ``last_heard_by_all``: of a LEADER_CHANGE, when those
   that elected it have last heard a leader, as the record says; null: it does not.
+* ``acknowledged_sketch``, ``told_sketch``: of a PROGRESS record, how long records took from commit
+  until all brokers had applied them, and until all knew (raftlog/metadata/sketch.py); null: not
+  said.
 * ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for
   none.
 * ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says
@@ -59,6 +62,20 @@ _APPLIED = pa.list_(
             ]
         ),
     )
+)
+
+_SKETCH = pa.struct(
+    [
+        ("count", pa.int64()),
+        ("sum_us", pa.int64()),
+        ("max_us", pa.int64()),
+        (
+            "buckets",
+            pa.list_(
+                pa.field("element", pa.struct([("bucket", pa.int32()), ("count", pa.int64())]))
+            ),
+        ),
+    ]
 )
 
 _BATCH_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
@@ -129,6 +146,8 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("last_heard_epoch", pa.int32()),
     ("last_heard_age_ms", pa.int64()),
     ("last_heard_by_all", pa.bool_()),
+    ("acknowledged_sketch", _SKETCH),
+    ("told_sketch", _SKETCH),
 )
 _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _CAUSE_NAMES = {int(each): each.name for each in Cause}
@@ -227,7 +246,12 @@ def _config(message: Any) -> Typed:
 
 
 def _progress(message: Any) -> Typed:
-    return {
+    sketches = {
+        f"{name}_sketch": _sketch(getattr(message, name))
+        for name in ("acknowledged", "told")
+        if message.HasField(name)
+    }
+    return sketches | {
         "lowest_acknowledged_offset": message.lowest_acknowledged_offset,
         "high_watermark": message.high_watermark,
         "applied": tuple(
@@ -262,6 +286,15 @@ def _entry(message: Any) -> Typed:
 def _open_client(message: Any) -> Typed:
     owner = {"client_principal": message.principal} if message.principal else {}
     return {"client_name": message.name} | owner
+
+
+def _sketch(message: Any) -> Typed:
+    return {
+        "count": message.count,
+        "sum_us": message.sum_us,
+        "max_us": message.max_us,
+        "buckets": list(zip(message.buckets, message.bucket_counts, strict=False)),
+    }
 
 
 def _leader_change(message: Any) -> Typed:

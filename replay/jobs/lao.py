@@ -17,10 +17,12 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from raftlog.metadata.records import RecordType
 from replay import timelines
 from replay.lag import holders
 from replay.lag.absence import returns
-from replay.lag.model import BrokerLag, Hour, LaoPoint, LaoResult, LaoStall
+from replay.lag.measured import measured
+from replay.lag.model import BrokerLag, Hour, LaoPoint, LaoResult, LaoStall, Measured
 from replay.lag.samples import POINT_COLUMNS, hourly, samples, timeline, wait_figures, waits
 from replay.lag.show import render
 from replay.lag.words import lags, words
@@ -58,6 +60,8 @@ class LaoTables(NamedTuple):
     words: DataFrame
     stalls: DataFrame
     hold_ups: DataFrame
+    acknowledged: Measured | None
+    told: Measured | None
 
 
 def tables(
@@ -98,9 +102,20 @@ def tables(
     laid = holders.blamed(
         stalled, sampled, stood, departures(served), returns(served, order), order
     )
+    recorded = rows.where(sf.col("type") == int(RecordType.PROGRESS))
     if since_ms is not None:
+        recorded = recorded.where(sf.col("timestamp_ms") >= since_ms)
         stood = stood.where(sf.col("ends_ms").isNull() | (sf.col("ends_ms") >= since_ms))
-    return LaoTables(end.ms, points, waited, stood, stalled, kept(holders.hold_ups(laid)))
+    return LaoTables(
+        end.ms,
+        points,
+        waited,
+        stood,
+        stalled,
+        kept(holders.hold_ups(laid)),
+        measured(recorded, "acknowledged_sketch"),
+        measured(recorded, "told_sketch"),
+    )
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> LaoResult:
@@ -151,6 +166,8 @@ def summarize(found: LaoTables, request: JobRequest) -> LaoResult:
         hours=[Hour(**row.asDict()) for row in reversed(last_hours)],
         **lag.asDict(),
         timeline=[LaoPoint(**row.asDict()) for row in reversed(last)],
+        acknowledged=found.acknowledged,
+        told=found.told,
     )
 
 

@@ -80,6 +80,20 @@ class Hour(msgspec.Struct, frozen=True):
     waiting: int
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """What controllers have measured of so many records, from their commit on.
+
+    Percentiles are up to 19 % too high, the others exact.
+    """
+
+    records: int
+    mean_us: int
+    p50_us: int
+    p90_us: int
+    p99_us: int
+    max_us: int
+
+
 class LaoResult(msgspec.Struct, frozen=True):
     """``records`` are those that LAO is waited for; ``waiting`` of them were not visible everywhere
     by the end.
@@ -87,7 +101,9 @@ class LaoResult(msgspec.Struct, frozen=True):
     ``hold_ups``: the longest first, of ``hold_ups_total``; ``held_ms``: how long LAO was held back
     in all. ``brokers``: those that did so the longest first. ``hours`` and ``timeline``: the last
     ones, oldest first, of ``hours_total`` and ``samples``; ``unknown``: samples in which LAO was
-    unknown. ``end_ms``: of the last record.
+    unknown. ``end_ms``: of the last record. ``acknowledged``, ``told``: what controllers have
+    measured until all brokers had applied a record, and until all knew; None: below
+    metadata.version 8.
     """
 
     end_ms: int
@@ -112,3 +128,5 @@ class LaoResult(msgspec.Struct, frozen=True):
     max_lag_offsets: int | None
     max_lag_ms: int | None
     timeline: list[LaoPoint]
+    acknowledged: Measured | None = None
+    told: Measured | None = None

@@ -25,7 +25,7 @@ from replay.report.plots import to_json
 from replay.report.summary import tiles, verdict
 from replay.report.timeline_figure import states_shown, timeline_figure
 from replay.request import DEFAULT_OUTPUT
-from replay.text import duration, percent, size
+from replay.text import duration, micros, percent, size
 
 _STATE_WORDS = {
     "serving": "unfenced: serves, and counts for LAO",
@@ -92,6 +92,7 @@ def render_page(result: ReportResult) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "percent": percent, "size": size}
+    environment.filters["micros"] = micros
     environment.filters |= {name: getattr(words, name) for name in ("moment", "clock", "number")}
     environment.globals |= {
         "period": words.period,

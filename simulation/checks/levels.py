@@ -14,7 +14,13 @@ from __future__ import annotations
 from typing import Any
 
 from raftlog.metadata.records import Record, RecordType
-from raftlog.metadata.versions import ACLS, CAUSES, LATEST_METADATA_VERSION, METADATA_VERSION
+from raftlog.metadata.versions import (
+    ACLS,
+    CAUSES,
+    LATEST_METADATA_VERSION,
+    LOG_HASH,
+    METADATA_VERSION,
+)
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -62,6 +68,8 @@ class Levels(Checker):
             kind, message = record.type, record.message
             if kind == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
                 self._moved(message.feature_level, offset)
+            elif kind == RecordType.PROGRESS:
+                self._progress(message, offset)
             elif kind == RecordType.REGISTER_BROKER:
                 self._registered(message, offset)
                 self._caused.discard(message.broker_id)
@@ -77,6 +85,14 @@ class Levels(Checker):
                         " of metadata.version"
                     )
                 self._note(kind, message, offset)
+
+    def _progress(self, message: Any, offset: int) -> None:
+        more = message.log_hash or message.HasField("acknowledged") or message.HasField("told")
+        if more and self._level < LOG_HASH:
+            raise CheckFailedError(
+                f"a progress record with a log hash or a sketch is committed at {offset}, at level"
+                f" {self._level} of metadata.version"
+            )
 
     def _explained(self, there: set[Any], key: Any, message: Any, offset: int) -> None:
         """A record that may say a cause."""

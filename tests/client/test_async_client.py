@@ -12,6 +12,7 @@ from scripted_broker import Scripted
 
 import raftlog
 from raftlog import errors
+from raftlog.client import watch
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Transport
 from raftlog.wire.broker.v1 import broker_pb2 as pb
@@ -205,7 +206,7 @@ def test_a_client_reads_what_it_has_written_or_was_told_of() -> None:
             await client.topics.list()
             assert broker.reads[-1].read.at_least.offset == written.offset
             assert broker.reads[-1].read.mode == pb.LATEST
-            await client.see(raftlog.Token.parse("0.1.99"))
+            await client.see(raftlog.Token.parse("0-1-99"))
             await client.topics.describe("t", read="strict")
             assert broker.reads[-1].read.at_least.offset == 99
             assert broker.reads[-1].read.mode == pb.STRICT
@@ -276,12 +277,16 @@ def test_an_option_that_there_is_not_is_named() -> None:
         raftlog.AsyncClient("a:1", api_key="x")  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("text", ["", "1.2", "a.b.c", "1.2.3.4", "1" * 30 + ".2.3"])
+@pytest.mark.parametrize("text", ["", "1-2", "a-b-c", "1-2-3-4-5", "1" * 30 + "-2-3", "1.2.3"])
 def test_a_token_is_checked_where_it_comes_in(text: str) -> None:
     with pytest.raises(ValueError, match="is no token"):
         raftlog.Token.parse(text)
 
 
 def test_a_token_survives_its_text() -> None:
-    token = raftlog.Token(2, 30, -1)
-    assert raftlog.Token.parse(str(token)) == token
+    for token in raftlog.Token(2, 30, -1), raftlog.Token(0, 1, 7), raftlog.Token(0, 1, 7, 2):
+        assert raftlog.Token.parse(str(token)) == token
+
+
+def test_a_token_has_the_text_that_a_watch_has_for_it() -> None:
+    assert str(watch.Token(0, 3, 1042, 1)) == str(raftlog.Token(0, 3, 1042, 1)) == "0-3-1042-1"

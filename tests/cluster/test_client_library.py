@@ -129,3 +129,30 @@ def test_records_end_where_they_are_told_to(cluster: LocalCluster) -> None:
             client.consume("numbers", partition=2)
         with pytest.raises(ValueError, match="'earliest' or 'latest'"):
             client.consume("numbers", offset=-1)
+
+
+def test_a_watch_shows_each_change_once_and_goes_on_by_token(cluster: LocalCluster) -> None:
+    with raftlog.Client(cluster.brokers[0].endpoint, principal="User:me") as client:
+        with client.watch("topics/watched", "configs/topic/watched", idle_timeout_s=2) as changes:
+            client.topics.create("watched", configs={"retention.ms": 1})
+            written = client.configs.alter("topic", "watched", set={"retention.ms": 2})
+            seen = list(changes)
+        assert [(one.kind, one.before is None) for one in seen] == [
+            ("topic", True),
+            ("config", True),
+            ("config", False),
+        ]
+        assert seen[-1].offset == written.offset
+        assert seen[-1].principal == "User:me"
+        with client.watch(
+            "configs/topic/watched", since=seen[1].token, idle_timeout_s=2
+        ) as changes:
+            assert list(changes) == seen[2:]
+        with client.watch("topics/watched", initial=True) as changes:
+            first = next(changes)
+            assert first.initial
+            assert first.key == "watched"
+        with pytest.raises(raftlog.errors.InvalidRequestError):
+            client.watch("nothing/of/this", idle_timeout_s=1)
+        with pytest.raises(ValueError, match="exclude each other"):
+            client.watch(initial=True, since="0-1-1")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from log_history import LogHistory
+from rich.console import Console
 from spark_runs import Replay
 
+from raftlog.metadata.sketch import bucket_of
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import lao
@@ -355,3 +358,32 @@ def test_without_a_broker_there_is_no_lao(
     assert [up.held_ms for up in ups[1:]] == [4_000, 10_000, 3_000, 6_000]
     lao.render(result, console(200))
     assert "no broker was in service" in capsys.readouterr().out
+
+
+def test_what_controllers_have_measured_is_put_together(replay: Replay, tmp_path: Path) -> None:
+    log = LogHistory(7, metadata_version=8)
+    for took_us, count in ((4_000, 90), (7_000, 9), (2_000_000, 1)):
+        sketch = pb.DurationSketch(
+            count=count,
+            sum_us=took_us * count,
+            max_us=took_us,
+            buckets=[bucket_of(took_us)],
+            bucket_counts=[count],
+        )
+        log.append(
+            pb.ProgressRecord(
+                lowest_acknowledged_offset=-1, high_watermark=log.end_offset, acknowledged=sketch
+            )
+        )
+    export(log, tmp_path)
+    result = replay("lao", tmp_path)
+    found = result.acknowledged
+    assert (found.records, found.mean_us, found.max_us) == (100, 24_230, 2_000_000)
+    assert 4_000 <= found.p50_us <= 4_000 * 1.19
+    assert 7_000 <= found.p99_us <= 7_000 * 1.19
+    assert result.told is None
+    console = Console(file=(out := StringIO()), width=200)
+    lao.render(result, console)
+    assert (
+        "As the controllers measured 100 records, from commit to applied by all" in out.getvalue()
+    )

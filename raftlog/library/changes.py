@@ -1,0 +1,130 @@
+"""Changes of the metadata as they come: ``client.watch``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from raftlog.client import watch
+from raftlog.library.core import Core
+from raftlog.outcome import Token
+
+Since = Token | watch.Token | str
+"""A token, or its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entity that one record has changed.
+
+    ``before`` and ``after`` are None where it was not there, or is not there any more. ``initial``:
+    it was there when the watch began.
+    """
+
+    kind: str
+    """topic, partition, config, broker, feature, acl …"""
+    key: str
+    path: str
+    """What selects just this entity: "configs/topic/orders/retention.ms"."""
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+    offset: int
+    timestamp_ms: int
+    principal: str
+    initial: bool
+    token: Token
+    """A watch since this one goes on behind the change."""
+
+
+class AsyncChanges:
+    """What :meth:`AsyncClient.watch` gives: ``async for`` and ``async with``."""
+
+    def __init__(
+        self,
+        core: Core,
+        selectors: tuple[str, ...],
+        since: Since | None,
+        idle_timeout_s: float | None,
+        *,
+        initial: bool,
+        tip: bool,
+    ) -> None:
+        if initial and since is not None:
+            raise ValueError("initial and since exclude each other")
+        options = core.options
+        self._idle_timeout_s = idle_timeout_s
+        self._watch = watch.Watch(
+            core.transport,
+            options.bootstrap,
+            selectors,
+            rng=core.rng,
+            since=None if since is None else watch.Token.parse(str(since)),
+            initial=initial,
+            tip=tip,
+            cluster_id=options.cluster_id,
+            start_timeout_s=options.timeout_s,
+        )
+
+    @property
+    def token(self) -> Token | None:
+        """Where a watch would go on behind what was read so far; None: not known yet."""
+        token = self._watch.token
+        return None if token is None else Token(*token)
+
+    async def started(self) -> None:
+        """Wait until a broker has said where the watch begins. Raises ApiError."""
+        await self._watch.started()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        """Raises CompactedError, whose ``oldest`` says with what to begin anew."""
+        try:
+            async with asyncio.timeout(self._idle_timeout_s):
+                return _change(await anext(self._watch))
+        except TimeoutError:
+            raise StopAsyncIteration from None
+
+    async def next_change(self) -> Change | None:
+        """The next change; None: they have ended."""
+        return await anext(self, None)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.started()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the watch. Idempotent."""
+        self._watch.close()
+
+
+def _change(change: watch.Change) -> Change:
+    return Change(
+        change.kind,
+        change.key,
+        change.path,
+        None if change.before is None else json.loads(change.before),
+        None if change.after is None else json.loads(change.after),
+        change.offset,
+        change.timestamp_ms,
+        change.principal,
+        change.initial,
+        Token(*change.token),
+    )
