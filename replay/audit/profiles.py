@@ -28,8 +28,6 @@ _NEED_WRITERS = (
     rules.CLOSED_CLIENT_WROTE,
     rules.WRITE_WITHOUT_RIGHT,
 )
-_HOLD_WITHOUT_KIP_966 = (rules.ISR_EMPTY, rules.UNDECLARED_UNCLEAN_ELECTION)
-"""Eligible leader replicas remain when an ISR is empty, and one of them may lead."""
 
 NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
     "kafka": frozenset(
@@ -38,7 +36,6 @@ NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
             *_NEED_PROGRESS,
             *_NEED_HOSTNAMES,
             *_NEED_WRITERS,
-            *_HOLD_WITHOUT_KIP_966,
         }
     )
 }

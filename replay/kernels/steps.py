@@ -49,11 +49,12 @@ COLUMNS = (
     "isr_with_epochs",
     "proposer_id",
     "proposer_epoch",
+    "eligible_leader_replicas",
 )
 """What the kernel needs of the records of PARTITION_TYPES."""
 NO_LEADER = -1
 RECOVERING = 1
-_LISTS = ("replicas", "adding", "removing", "isr")
+_LISTS = ("replicas", "adding", "removing", "isr", "eligible")
 _CARRIED = ("leader", "recovery", *_LISTS)
 _STATE = ("key", "begins", "begins_ms", *_CARRIED, "leader_epoch", "partition_epoch")
 STATE_SCHEMA = pa.schema(
@@ -68,12 +69,20 @@ STATE_SCHEMA = pa.schema(
         ("adding_replicas", pa.list_(pa.int32())),
         ("removing_replicas", pa.list_(pa.int32())),
         ("isr", pa.list_(pa.int32())),
+        ("eligible_leader_replicas", pa.list_(pa.int32())),
         ("leader_epoch", pa.int32()),
         ("partition_epoch", pa.int32()),
     ]
 )
 """What a partition's state is remembered as, between one process and another."""
-_NAMES = {"leader_recovery_state": "recovery"} | {f"{name}_replicas": name for name in _LISTS[1:3]}
+_SAID = {
+    "recovery": "leader_recovery_state",
+    "adding": "adding_replicas",
+    "removing": "removing_replicas",
+    "eligible": "eligible_leader_replicas",
+}
+"""The columns of what has a shorter name here."""
+_NAMES = {column: name for name, column in _SAID.items()}
 
 
 @dataclass
@@ -83,7 +92,8 @@ class Steps:
     The first row of a partition may be one that is carried on from an earlier slice: ``real`` is
     false there. Lists are numbers of ``lists``. ``before`` is the place of the row before (-1:
     none), ``source`` that of the record in ``table`` (-1: none). ``removed``: where the topic goes
-    that the row is of, NEVER if it does not; ``next_begins``: NEVER for the last row.
+    that the row is of, NEVER if it does not; ``next_begins``: NEVER for the last row. ``eligible``:
+    to lead, although not in the ISR (KIP-966): only an imported log has them.
     """
 
     table: pa.Table
@@ -101,6 +111,7 @@ class Steps:
     adding: Ints
     removing: Ints
     isr: Ints
+    eligible: Ints
     leader_epoch: Ints
     partition_epoch: Ints
     type: Ints
@@ -318,13 +329,6 @@ class Partitions:
             values = self.state[name]
             values[inside[known]] = newest[name][known]
             self.state[name] = np.insert(values, at[~known], newest[name][~known])
-
-
-_SAID = {
-    "recovery": "leader_recovery_state",
-    "adding": "adding_replicas",
-    "removing": "removing_replicas",
-}
 
 
 def _packed(keys: Ints) -> Ints:

@@ -12,7 +12,7 @@ from replay.audit import rules
 from replay.kernels.arrays import MISSING, Bools
 from replay.kernels.finding import Finding, offence
 from replay.kernels.judged import Judged
-from replay.kernels.lists import ids
+from replay.kernels.lists import NOTHING, ids
 from replay.kernels.rules import reassignments
 
 RULES = (
@@ -51,7 +51,8 @@ def _stated(judged: Judged) -> Iterator[Finding]:
             found=f"ISR {lists.text(isr[row])}",
             expected=f"a part of {lists.text(steps.replicas[row])}",
         )
-    for row in _rows(judged, isr == lists.empty):
+    eligible = (steps.eligible != NOTHING) & (steps.eligible != lists.empty)
+    for row in _rows(judged, (isr == lists.empty) & ~eligible):
         yield offence(
             rules.ISR_EMPTY, judged.place(row), found="ISR []", expected="at least its last member"
         )
@@ -68,7 +69,8 @@ def _stated(judged: Judged) -> Iterator[Finding]:
 
 def _unproposed(judged: Judged) -> Iterator[Finding]:
     steps, lists = judged.steps, judged.lists
-    for row in _rows(judged, judged.changed & judged.unproposed & ~judged.unclean):
+    was_eligible = lists.contain(steps.before("eligible"), steps.leader)
+    for row in _rows(judged, judged.changed & judged.unproposed & ~judged.unclean & ~was_eligible):
         members, leader = judged.unproposed_list(row), int(steps.leader[row])
         isr, before = lists.text(steps.isr[row]), lists.text(judged.isr_before[row])
         if leader in members:

@@ -1,0 +1,91 @@
+"""The audit of a Kafka cluster's log: which rules judge it, and eligible leader replicas (KIP-966)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import kafka_writer as kafka
+from test_kafka_import import HERE, import_all, log_of
+
+from replay.audit import rules
+from replay.audit.profiles import choose
+
+
+def audit(export: Path) -> Any:
+    command = [str(Path(sys.executable).with_name("raftlog")), "replay", "audit", str(export)]
+    done = subprocess.run(
+        [*command, "--engine", "local", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert done.returncode in {0, 3}, done.stderr
+    return json.loads(done.stdout)
+
+
+def found_in(tmp_path: Path, *changes: dict[str, Any]) -> list[tuple[str, int]]:
+    """(rule, offset) of what is found in a topic's partition 0 behind these changes of it."""
+    registrations = [
+        kafka.metadata(
+            "RegisterBrokerRecord", broker_id=id_, broker_epoch=offset, incarnation_id=kafka.UUID,
+            end_points=[], features=[], rack=None, fenced=True,
+        )
+        for offset, id_ in enumerate((1, 2), 1)
+    ]  # fmt: skip
+    unfenced = [
+        kafka.metadata("BrokerRegistrationChangeRecord", broker_id=id_, broker_epoch=id_, fenced=-1)
+        for id_ in (1, 2)
+    ]
+    said = [
+        kafka.metadata(
+            "PartitionChangeRecord", **{"partition_id": 0, "topic_id": kafka.UUID} | change
+        )
+        for change in changes
+    ]
+    log = log_of(
+        kafka.leader_change(100), *registrations, *unfenced, kafka.topic(), kafka.partition(), *said
+    )
+    import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    return [(one["rule"], one["offset"]) for one in audit(tmp_path / "exported")["findings"]]
+
+
+def test_a_real_history_breaks_no_rule(tmp_path: Path) -> None:
+    with tarfile.open(HERE / "kafka-4.4.0.tar.gz") as archive:
+        archive.extractall(tmp_path / "kafka", filter="data")
+    import_all(tmp_path / "exported", tmp_path / "kafka")
+    result = audit(tmp_path / "exported")
+    assert (result["checked"], result["total"], len(result["rules"])) == (379, 0, len(KAFKAS))
+    judged = {rule["id"]: rule["checked"] for rule in result["rules"]}
+    assert judged["ISR_EMPTY"] == 115
+
+
+KAFKAS = choose((), "kafka")
+
+
+def test_rules_that_need_what_kafka_does_not_say_are_off_unless_they_are_asked_for() -> None:
+    assert rules.PROPOSER_NOT_LEADER in choose(())
+    assert rules.PROPOSER_NOT_LEADER not in KAFKAS
+    assert choose(["proposer-not-leader"], "kafka") == (rules.PROPOSER_NOT_LEADER,)
+    assert {rules.ISR_EMPTY, rules.UNDECLARED_UNCLEAN_ELECTION} <= set(KAFKAS)
+
+
+def test_an_isr_may_be_empty_while_somebody_is_eligible(tmp_path: Path) -> None:
+    shrunk = {"isr": [], "leader": -1, "eligible_leader_replicas": [2]}
+    led_again = {"isr": [2], "leader": 2, "eligible_leader_replicas": []}
+    assert found_in(tmp_path, shrunk, led_again) == []
+
+
+def test_nobody_in_the_isr_and_nobody_eligible_is_found(tmp_path: Path) -> None:
+    assert found_in(tmp_path, {"isr": [], "leader": -1}) == [("ISR_EMPTY", 7)]
+
+
+def test_a_leader_from_neither_is_found(tmp_path: Path) -> None:
+    shrunk = {"isr": [], "leader": -1, "eligible_leader_replicas": [1]}
+    unclean = {"isr": [2], "leader": 2, "eligible_leader_replicas": []}
+    assert found_in(tmp_path, shrunk, unclean) == [("UNDECLARED_UNCLEAN_ELECTION", 8)]
