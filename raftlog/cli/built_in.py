@@ -29,6 +29,7 @@ COMMANDS = (
     Command("broker", "broker.cli:register", ("server",)),
     Command("brokers", "raftlog.cli.brokers:register"),
     Command("certs", "raftlog.cli.certs:register", ("certs",)),
+    Command("check", "raftlog.cli.check:register"),
     Command("cluster", "raftlog.cli.cluster:register"),
     Command("config", "raftlog.cli.config:register", ("server",)),
     Command("configs", "raftlog.cli.configs:register"),

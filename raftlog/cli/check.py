@@ -1,0 +1,228 @@
+"""``raftlog check``: whether the cluster does what it should."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    Json,
+    Timeout,
+    controllers,
+)
+
+if TYPE_CHECKING:
+    from raftlog.cli.session import Session
+
+app = typer.Typer(
+    help="Whether the cluster does what it should.", epilog=EPILOG, no_args_is_help=True
+)
+RESOURCE = "raftlog-check-perf"
+CLIENT_METRICS = 16
+RATE_SHARE = 0.9
+SLOWEST_MAX_S, P99_MAX_S = 1.0, 0.25
+"""A write that takes longer is one that somebody notices."""
+
+
+class Load(StrEnum):
+    """How much."""
+
+    SMALL = "s"
+    MEDIUM = "m"
+    LARGE = "l"
+
+
+RATES = {Load.SMALL: (5, 50), Load.MEDIUM: (20, 300), Load.LARGE: (50, 1_000)}
+"""Of each load: writers, and writes a second in all."""
+
+
+@dataclass
+class Measured:
+    """What the writers met."""
+
+    took_s: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    lasted_s: float = 0.0
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="check")
+
+
+@app.callback()
+def _group() -> None:
+    """Whether the cluster does what it should."""
+
+
+@app.command(epilog=EPILOG)
+def perf(
+    load: Annotated[
+        Load, typer.Option("--load", help="s: 50 writes a second, m: 300, l: 1000.")
+    ] = Load.SMALL,
+    seconds: Annotated[
+        int, typer.Option("--seconds", metavar="S", min=1, max=60, help="For how long.")
+    ] = 10,
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Write to the running cluster at a bounded rate, and judge what that took.
+
+    The writes are configs of the client-metrics resources raftlog-check-perf-N, which are removed
+    afterwards; the records stay in the log until a snapshot replaces it. Exit code 3: it failed.
+
+    \b
+    Examples:
+      raftlog check perf
+      raftlog check perf --load m --seconds 30 --json
+    """
+    from raftlog.cli.output import print_json, print_line
+    from raftlog.cli.session import run
+
+    addresses = controllers(bootstrap_controller)
+    writers, rate = RATES[load]
+
+    async def work(session: Session) -> Measured:
+        return await _measure(session, bootstrap_controller, timeout, writers, rate, seconds)
+
+    measured = run(work, timeout)
+    sync_ms = asyncio.run(_majority_sync_ms(addresses, timeout))
+    document = report(measured, rate, seconds, writers, sync_ms)
+    if as_json:
+        print_json(document)
+    else:
+        for line in lines(document):
+            print_line(line)
+    if document["failed"]:
+        raise typer.Exit(Exit.FOUND)
+
+
+async def _measure(
+    session: Session, bootstrap: str, timeout_s: float, writers: int, rate: int, seconds: int
+) -> Measured:
+    from raftlog.errors import ApiError
+
+    client = session.controllers(bootstrap)
+    measured = Measured()
+    begun = time.perf_counter()
+
+    async def write(number: int) -> None:
+        pause_s = writers / rate
+        due = begun + pause_s * number / writers
+        for count in range(max(1, round(seconds * rate / writers))):
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            due += pause_s
+            at = time.perf_counter()
+            if at - begun > seconds + timeout_s:
+                return
+            try:
+                await client.call(_setting(number, str(count)), timeout_s=timeout_s)
+            except ApiError as error:
+                measured.errors.append(str(error))
+            else:
+                measured.took_s.append(time.perf_counter() - at)
+
+    await asyncio.gather(*(write(number) for number in range(writers)))
+    measured.lasted_s = time.perf_counter() - begun
+    try:
+        for number in range(writers):
+            await client.call(_setting(number, None), timeout_s=timeout_s)
+    except ApiError as error:
+        measured.errors.append(f"what was written is not all removed: {error}")
+    return measured
+
+
+def _setting(number: int, value: str | None) -> Any:
+    from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+    operation = pb.DELETE if value is None else pb.SET
+    config = pb.AlterableConfig(name="match", config_operation=operation, value=value or "")
+    resource = pb.AlterConfigsResource(
+        resource_type=CLIENT_METRICS, resource_name=f"{RESOURCE}-{number}", configs=[config]
+    )
+    return pb.IncrementalAlterConfigsRequest(resources=[resource])
+
+
+async def _majority_sync_ms(addresses: list[str], timeout_s: float) -> float | None:
+    """What a sync takes at the slowest disk of the fastest majority: no commit can be faster.
+
+    None: the nodes do not say.
+    """
+    from raftlog.cli.client_security import security_of_environment
+    from raftlog.cli.node_queries import ask_all, find_nodes
+    from raftlog.wire.node.v1 import node_pb2 as pb
+
+    security = security_of_environment()
+    nodes = await find_nodes(addresses, min(timeout_s, 2.0), security)
+    voters = [one for one in nodes if one.role == "controller"]
+    request = pb.DiagnoseNodeRequest(log_lines=1, probe_disk=True)
+    called = await ask_all(
+        voters, "DiagnoseNode", request, pb.DiagnoseNodeResponse, timeout_s, security
+    )
+    syncs = sorted(
+        median(one.response.sync_us) / 1000
+        for one in called
+        if one.response is not None and one.response.sync_us
+    )
+    needed = len(voters) // 2 + 1
+    return syncs[needed - 1] if len(syncs) >= needed else None
+
+
+def report(
+    measured: Measured, rate: int, seconds: int, writers: int, sync_ms: float | None
+) -> dict[str, Any]:
+    """What was measured, and ``failed``: each limit that was not kept, in words."""
+    took = sorted(measured.took_s)
+    achieved = len(took) / measured.lasted_s if measured.lasted_s else 0.0
+    p99 = took[min(len(took) - 1, int(len(took) * 0.99))] if took else 0.0
+    failed = []
+    if measured.errors:
+        failed.append(f"{len(measured.errors)} errors, the first: {measured.errors[0]}")
+    if achieved < RATE_SHARE * rate:
+        failed.append(f"{achieved:.0f} writes a second are less than {RATE_SHARE:.0%} of {rate}")
+    if p99 > P99_MAX_S:
+        failed.append(f"p99 is above {P99_MAX_S * 1000:.0f} ms")
+    if took and took[-1] > SLOWEST_MAX_S:
+        failed.append(f"the slowest write took more than {SLOWEST_MAX_S:g} s")
+    return {
+        "writers": writers,
+        "target_rate": rate,
+        "seconds": seconds,
+        "writes": len(took),
+        "rate": round(achieved, 1),
+        "p50_ms": round(median(took) * 1000, 2) if took else None,
+        "p99_ms": round(p99 * 1000, 2) if took else None,
+        "slowest_ms": round(took[-1] * 1000, 2) if took else None,
+        "majority_sync_ms": None if sync_ms is None else round(sync_ms, 2),
+        "failed": failed,
+    }
+
+
+def lines(document: dict[str, Any]) -> list[str]:
+    """For people."""
+    said = [
+        f"{document['writes']} writes by {document['writers']} writers:"
+        f" {document['rate']} a second of {document['target_rate']}"
+    ]
+    if document["writes"]:
+        said.append(
+            f"committed after {document['p50_ms']} ms (p50), {document['p99_ms']} ms (p99),"
+            f" {document['slowest_ms']} ms at most"
+        )
+    sync_ms = document["majority_sync_ms"]
+    if sync_ms:
+        times = f", p50 is {document['p50_ms'] / sync_ms:.1f} of it" if document["p50_ms"] else ""
+        said.append(f"a small sync takes {sync_ms} ms on a majority of the disks{times}")
+    said += [f"FAIL: {one}" for one in document["failed"]] or ["PASS"]
+    said.append(f"written to {RESOURCE}-N of client-metrics, and removed again")
+    return said
