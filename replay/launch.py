@@ -14,6 +14,8 @@ from raftlog.cli.interrupts import INTERRUPTED, TERMINATED, TerminationError, ra
 from raftlog.plural import counted
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.java import spark_environment
+from replay.opened import open_export
+from replay.quicker import hint
 from replay.request import LOCAL, REQUEST, JobRequest
 from replay.streaming.done import Done, read_done
 
@@ -48,7 +50,11 @@ def submit(request: JobRequest, conf: list[str]) -> int:
         environ = dict(os.environ) | spark_environment(os.environ)
         # The job writes into a pipe, and can't see how wide the terminal is.
         environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
-        return _run(command(environ, request, conf), environ, _pass_on if follows else _hand_over)
+        code = _run(command(environ, request, conf), environ, _pass_on if follows else _hand_over)
+        # For people: a program gets what it asks for.
+        if code in {0, EXIT_FINDINGS} and not conf and sys.stderr.isatty():
+            _say_what_is_quicker(request)
+        return code
     except (ReplayError, OSError) as error:
         print(f"{_OUR_ERROR}{error}", file=sys.stderr)
         return EXIT_INPUT
@@ -73,6 +79,14 @@ def _run_without_spark(request: JobRequest, conf: list[str]) -> int:
     except KeyboardInterrupt as error:
         print(f"{_OUR_ERROR}interrupted, nothing was answered", file=sys.stderr)
         return TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
+
+
+def _say_what_is_quicker(request: JobRequest) -> None:
+    """The costs are those of one machine."""
+    records = open_export(request).record_count
+    said = hint(request.job, request.engine, records, os.cpu_count() or 1)
+    if said:
+        print(f"{_OUR_ERROR}{said}", file=sys.stderr)
 
 
 def _done(request: JobRequest) -> Done | None:

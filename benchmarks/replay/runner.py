@@ -22,6 +22,7 @@ from replay.generate.profile import SKEWS
 
 SIDES = {
     "Spark": "benchmarks.replay.spark_side",
+    "local": "benchmarks.replay.local_side",
     "pyarrow": "benchmarks.replay.arrow_side",
     "DuckDB": "benchmarks.replay.duckdb_side",
 }

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 
 from benchmarks.replay.watch import Side
 
-PEERS = ("pyarrow", "DuckDB")
+PEERS = ("local", "pyarrow", "DuckDB")
 _APART = ("start of Spark", "first job")
 """What a session costs once, whatever the number of records."""
 

@@ -20,6 +20,8 @@ Words = npt.NDArray[np.uint64]
 NOTHING = MISSING
 """The number of no list (null)."""
 _ITEM_BYTES = 4
+_SMALL_IDS = 4096
+"""Brokers with smaller ids are looked up in a table."""
 
 
 class Lists:
@@ -29,6 +31,7 @@ class Lists:
         self.members: list[tuple[int, ...]] = []
         self._numbers: dict[bytes, int] = {}
         self._bits: dict[int, int] = {}
+        self._small = np.full(_SMALL_IDS, -1, np.int64)
         self.brokers: list[int] = []
         """Broker of each bit."""
         self._size = np.zeros(64, np.int64)
@@ -104,12 +107,19 @@ class Lists:
         if bit is None:
             bit = self._bits[broker] = len(self.brokers)
             self.brokers.append(broker)
+            if 0 <= broker < _SMALL_IDS:
+                self._small[broker] = bit
             if bit // 64 == len(self._words):
                 self._words = np.concatenate([self._words, np.zeros_like(self._words[:1])])
         return bit
 
     def bits(self, brokers: Ints) -> Ints:
         """The bits of many brokers."""
+        if len(brokers) and brokers.min() >= 0 and brokers.max() < _SMALL_IDS:
+            bits = self._small[brokers]
+            for broker in np.unique(brokers[bits < 0]).tolist():
+                self.bit(broker)
+            return self._small[brokers]
         different, where = np.unique(brokers, return_inverse=True)
         return np.array([self.bit(int(each)) for each in different], np.int64)[where]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.audit import rules
-from replay.kernels.arrays import NEVER, Ints
+from replay.kernels.arrays import NEVER, Ints, order_of
 from replay.kernels.facts import BrokerSpan, Facts
 from replay.kernels.finding import Finding, offence
 from replay.kernels.judged import Judged, partition_place
@@ -81,20 +81,35 @@ class Departed:
 
     def _stays(self, steps: Steps, *, last: bool) -> tuple[Ints, Ints, Ints, Ints]:
         """Partition, bit of the broker, from when on, and to when (exclusive)."""
-        places, bits, at, kinds = self._changes(steps, last=last)
-        keys = np.concatenate([steps.key[places], self._open[0]])
-        bits = np.concatenate([bits, self._open[1]])
-        at = np.concatenate([at, self._open[2]])
-        kinds = np.concatenate([kinds, np.full(len(self._open[0]), _START)])
-        order = np.lexsort((kinds, at, bits, keys))
-        keys, bits, at, kinds = keys[order], bits[order], at[order], kinds[order]
-        follows = np.zeros(len(keys), np.bool_)
-        follows[:-1] = (keys[1:] == keys[:-1]) & (bits[1:] == bits[:-1])
+        rows, bits, at, kinds = self._changes(steps, last=last)
+        # Stays in partitions that no record of the slice is about go on as they are.
+        there = steps.key[steps.first]
+        place = np.searchsorted(there, self._open[0])
+        about = np.zeros(len(place), np.bool_)
+        inside = place < len(there)
+        about[inside] = there[place[inside]] == self._open[0][inside]
+        waiting = tuple(values[~about] for values in self._open)
+        bits = np.concatenate([self._open[1][about], bits])
+        since = np.concatenate([self._open[2][about], at])
+        kinds = np.concatenate([np.full(len(bits) - len(kinds), _START), kinds])
+        partition = np.concatenate([place[about], (np.cumsum(steps.first) - 1)[rows]])
+        # What was open before stands before what the slice says, whenever that was.
+        told = np.maximum(at - (int(steps.begins.min()) if len(rows) else 0), 0) + 1
+        moment = np.concatenate([np.zeros(len(bits) - len(told), np.int64), told])
+        stay = partition * len(self._partitions.lists.brokers) + bits
+        order = _in_order(stay, 2 * moment + kinds)
+        stay, bits, since, kinds = stay[order], bits[order], since[order], kinds[order]
+        keys = there[partition[order]]
+        follows = np.zeros(len(stay), np.bool_)
+        follows[:-1] = stay[1:] == stay[:-1]
         begun = np.flatnonzero(kinds == _START)
-        ended = begun[follows[begun]]
-        still = begun[~follows[begun]]
-        self._open = keys[still], bits[still], at[still]
-        return keys[ended], bits[ended], at[ended], at[ended + 1]
+        ended, still = begun[follows[begun]], begun[~follows[begun]]
+        self._open = (
+            np.concatenate([waiting[0], keys[still]]),
+            np.concatenate([waiting[1], bits[still]]),
+            np.concatenate([waiting[2], since[still]]),
+        )
+        return keys[ended], bits[ended], since[ended], since[ended + 1]
 
     def _changes(self, steps: Steps, *, last: bool) -> tuple[Ints, Ints, Ints, Ints]:
         """Who came, and who went: row, bit, offset, and which of both."""
@@ -154,6 +169,16 @@ class Departed:
                 found=f"broker {broker}, {look.now}, in the ISR",
                 expected="out of it, or its last member and no leader",
             )
+
+
+def _in_order(stays: Ints, moments: Ints) -> Ints:
+    """By stay, and then by moment."""
+    if not len(stays):
+        return np.zeros(0, np.int64)
+    span = int(moments.max()) + 1
+    if int(stays.max()) < (1 << 62) // span:
+        return order_of(stays * span + moments)
+    return np.lexsort((moments, stays))
 
 
 def _members(isr: Ints, leader: Ints, lists: Lists) -> Ints:

@@ -1,0 +1,36 @@
+"""Worker processes without Spark: ``python -m benchmarks.replay.local_side EXPORT [STEP …]``."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from benchmarks.replay.steps import Step, perform
+from replay.local.runner import LOCAL_JOBS, compute_local
+from replay.request import JobRequest
+
+MEASURED_JOBS = tuple(name for name in LOCAL_JOBS if name in {"audit", "lao", "report"})
+"""Those that ask for nothing but the export, and that Spark's side measures too."""
+
+
+def job(name: str, directory: str) -> str | None:
+    """Run it; None if all is well with it."""
+    found = compute_local(JobRequest(job=name, export=directory))
+    return None if found.passed else f"{name} found something: {str(found)[:2000]}"
+
+
+def fold(directory: str) -> str:
+    """The state hash at the end."""
+    found: str = compute_local(JobRequest(job="state", export=directory, limit=1)).state_hash
+    return found
+
+
+def main(directory: str, wanted: list[str]) -> None:
+    """Only the steps ``wanted``, if any is named."""
+    steps: dict[str, Step] = {"fold": lambda: fold(directory)}
+    steps |= {f"job: {name}": partial(job, name, directory) for name in MEASURED_JOBS}
+    perform({name: step for name, step in steps.items() if not wanted or name in wanted})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
