@@ -152,6 +152,7 @@ class Decider:
 
         ``kind``: its body's name, if it is known already.
         """
+        self.due.touched += 1
         state, cluster_id = self.state, request.cluster_id
         if not kind:
             kind = request.WhichOneof("body") or ""
@@ -218,7 +219,7 @@ class Decider:
             except ApiError:
                 return 0
             self._checked_principal = client.principal
-        return plain_writes(state.log.pending, state.settings, writes, begin)
+        return plain_writes(state.log.pending_but_configs, state.settings, writes, begin)
 
     def _authorized(
         self,
@@ -292,6 +293,7 @@ class Decider:
         Nothing happens, and False is returned, for another epoch than the registered one, and for a
         broker that took its leave.
         """
+        self.due.touched += 1
         if self._registration(broker_id, broker_epoch) is None:
             return False
         self.state.sessions.touch(broker_id, broker_epoch, now)
@@ -303,6 +305,7 @@ class Decider:
         """The shell was paused: heartbeats that were sent meanwhile still wait in sockets. Nothing
         ends before they are read.
         """
+        self.due.touched += 1
         self.state.sessions.extend_all(gap_s, now)
         self.state.absent_ids.extend_all(gap_s)
 
@@ -310,6 +313,7 @@ class Decider:
         """There is evidence that the process of a registration has ended: see
         :mod:`controller.state.gone`.
         """
+        self.due.touched += 1
         if self._registration(broker_id, broker_epoch) is not None and not heartbeats_off(
             self.state
         ):
@@ -332,6 +336,7 @@ class Decider:
         do not: the broker serves nothing, and stays leader]. It is a sign of life all the same: an
         id whose broker fetches is not given away.
         """
+        self.due.touched += 1
         if heartbeats_off(self.state):
             self.heard(broker_id, broker_epoch, now)
             self._count_as_active(broker_id, broker_epoch)
@@ -360,6 +365,7 @@ class Decider:
 
     def proposed(self, decision: Decision, now: float) -> None:
         """A decision's records, if it has any, are in the pending image: its effects take force."""
+        self.due.touched += 1
         if isinstance(decision, _WITH_EFFECTS):
             for effect in decision.effects:
                 apply(self.state, effect, now)

@@ -37,6 +37,11 @@ class DueWork:
         self._membership = membership
         self._look_at_all = now = state.began_at
         self._unparked = state.log.lao.unparked
+        self.touched = 0
+        """Counts what may have made something due: all but config writes."""
+        self._quiet_as: tuple[int, ...] = ()
+        self._quiet_until = -math.inf
+        self._not_urgent_as: tuple[int, ...] = ()
         self._expiry = ClientExpiry(state.settings, now)
         self._balance = LeaderBalance(state.settings, now)
         self._hostnames = HostnameCollector(now)
@@ -48,12 +53,18 @@ class DueWork:
         fenced.
         """
         state = self._state
-        return (
+        known = (self.touched, state.log.changes, state.log.lao.unparked)
+        if known == self._not_urgent_as:
+            return False
+        if (
             self._needs_bootstrap()
             or state.epoch_floor.is_due(state.log.pending)
             or bool(state.isr_removals)
             or (self._wants_a_look() and self._next_admitted() is not None)
-        )
+        ):
+            return True
+        self._not_urgent_as = known
+        return False
 
     def _wants_a_look(self) -> bool:
         """Whether a broker that waits to be unfenced, or LAO, has said something new."""
@@ -64,14 +75,22 @@ class DueWork:
         """Whether ``next`` would find nothing to do.
 
         Each turn asks this, also one of a single write: to ask everybody who might have something
-        to do costs more than to decide that write.
+        to do costs more than to decide that write. Config writes make nothing due, so what was
+        quiet before them stays so until its time comes.
         """
-        state = self._state
-        return (
-            now < self.next_deadline()
-            and not self._wants_a_look()
-            and len(state.log.pending.clients) <= state.settings.max_clients
-        )
+        state, log = self._state, self._state.log
+        known = (self.touched, log.changes, log.lao.unparked, log.lao.lao)
+        if now < self._quiet_until and known == self._quiet_as:
+            return True
+        until = self.next_deadline()
+        if (
+            now >= until
+            or self._wants_a_look()
+            or len(log.pending.clients) > state.settings.max_clients
+        ):
+            return False
+        self._quiet_as, self._quiet_until = known, until
+        return True
 
     def next(self, now: float, *, fencing_only: bool = False) -> Write | None:
         """The next thing to do by itself, always with records; None: nothing now.

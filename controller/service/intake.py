@@ -155,9 +155,9 @@ class Intake:
 
     def take(self) -> Waiting | None:
         """The next heartbeat, or the next of the others; None if there is none."""
-        while (
-            waiting := (self._heartbeats if self._heartbeats.length else self._queue).pop()
-        ) is not None:
+        while self._heartbeats.length or self._queue.length:
+            waiting = (self._heartbeats if self._heartbeats.length else self._queue).pop()
+            assert waiting is not None
             if waiting.done:
                 self._dead[waiting.heartbeat] -= 1
                 continue

@@ -272,6 +272,8 @@ class Observers:
         """Answer every parked fetch that something new is known for, and those whose wait is
         over.
         """
+        if not self._streams:
+            return
         now = self._source.now()
         for stream in self._brokers.values():
             if stream.fetch is not None and (not expired_only or stream.deadline <= now):

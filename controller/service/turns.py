@@ -107,6 +107,7 @@ class Turns:
         # One uncommitted chunk at a time: requests that arrive meanwhile make the next one larger.
         # Only when a whole chunk of requests waits is it decided while earlier chunks are
         # uncommitted.
+        leadership.log.fold()
         allowed = (
             1 if self._intake.waiting_bytes < TURN_MAX_REQUEST_BYTES else MAX_UNCOMMITTED_CHUNKS
         )
@@ -121,6 +122,9 @@ class Turns:
         self._decide_waiting(turn, leadership, decider, now, timestamp_ms, begun)
         self._decide_due(leadership, decider, now, timestamp_ms)
         leadership.propose(self._replica, idle=self._is_idle(now, turn.count))
+        if leadership.log.owes_fold():
+            # In the next turn: then it is on its way to the followers, who are to begin first.
+            self._wake()
         for parked in turn.appended:
             self._answers.send(parked)
         if turn.reads:

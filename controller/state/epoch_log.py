@@ -18,7 +18,7 @@ from controller.state.chunk import Chunk, ChunkBuilder
 from controller.visibility.lao import LaoTracker
 from controller.visibility.lao_view import LaoView
 from raftlog import batch
-from raftlog.config_writes.messages import ConfigWrites
+from raftlog.config_writes.messages import Change, ConfigWrites
 from raftlog.metadata.entities import Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image, ImageView
@@ -68,6 +68,10 @@ class LogView(Protocol):
         """The offset of the next record."""
 
     @property
+    def changes(self) -> int:
+        """Counts the batches of anything but config writes alone that came to the log."""
+
+    @property
     def committed(self) -> Image:
         """The newest image that is known to be committed: what may be shown."""
 
@@ -78,6 +82,10 @@ class LogView(Protocol):
     @property
     def pending(self) -> PendingImage:
         """The whole local log and everything added: decisions validate against it."""
+
+    @property
+    def pending_but_configs(self) -> ImageView:
+        """As ``pending``, but that the last config writes may be missing."""
 
     @property
     def lao(self) -> LaoView:
@@ -104,32 +112,44 @@ class EpochLog:
         self.log_hash = log_hash
         """Of the log up to ``committed``."""
         self._pending = ImageBuilder(committed)
-        self.pending: PendingImage = self._pending
-        """The whole local log and everything added: decisions validate against it."""
+        self.pending_but_configs: ImageView = self._pending
+        """As ``pending``, but that the last config writes may be missing: none of them changes what
+        another one is decided by.
+        """
+        self._unfolded: list[tuple[list[Change], int, int]] = []
+        """Config writes that were added since, in order: base offset, timestamp."""
+        self.end_offset = committed.offset + 1
+        """The offset of the next record."""
         self._lao = LaoTracker(epoch, epoch_start_offset)
         self._lao.seed(committed)
         self.lao: LaoView = self._lao
         """What every member has applied."""
         self.report: LaoReport = self._lao.report
         """Takes how far a broker is."""
+        self.changes = 0
+        """Counts the batches of anything but config writes alone that came to the log."""
         self._chunk = ChunkBuilder(epoch)
         self._proposed: deque[tuple[int, Image, bytes]] = deque()
         """The end of each chunk, the image there, and the chunk: the image becomes the committed
         one without being folded again. The first is the inherited tail, whose bytes are not kept.
         """
+        self._unfolded_chunk: Chunk | None = None
+        """The last one that was cut, if it is not in ``_proposed`` yet."""
         self._inherited_bytes = 0
         self._inherited_hash = log_hash
         """Of the log up to the end of the inherited tail."""
 
     @property
-    def end_offset(self) -> int:
-        """The offset of the next record."""
-        return self._pending.offset + 1
+    def pending(self) -> PendingImage:
+        """The whole local log and everything added: decisions validate against it."""
+        if self._unfolded:
+            self.fold()
+        return self._pending
 
     @property
     def uncommitted_chunks(self) -> int:
         """How many proposed chunks are not committed yet; the inherited tail counts as one."""
-        return len(self._proposed)
+        return len(self._proposed) + (self._unfolded_chunk is not None)
 
     # --- claim -----------------------------------------------------------------------------------
 
@@ -137,6 +157,7 @@ class EpochLog:
         """Fold the next part of the log that the leader found. Raises FoldError,
         UnknownRecordError.
         """
+        self.changes += 1
         pending = self._pending
         self._inherited_bytes += len(chunk)
         self._inherited_hash = extended(self._inherited_hash, chunk)
@@ -144,10 +165,11 @@ class EpochLog:
             bodies = list(batch.bodies(chunk, header))
             pending.apply_bodies(header, bodies)
             self._lao.inherited(bodies, header.base_offset)
+        self.end_offset = pending.offset + 1
 
     def claimed(self) -> None:
         """The whole log is inherited, this epoch's first record included."""
-        self._keep_image(b"")
+        self._keep_image(self.end_offset, b"")
 
     # --- active ----------------------------------------------------------------------------------
 
@@ -155,8 +177,9 @@ class EpochLog:
         self, records: list[Record], client: common_pb2.ClientIdentity | None, timestamp_ms: int
     ) -> None:
         """Take what was decided: the next decision sees it. Raises FoldError."""
-        pending = self._pending
-        base_offset = pending.offset + 1
+        self.changes += 1
+        self.fold()
+        pending, base_offset = self._pending, self.end_offset
         if client is None:
             client = _NOBODY
         sequence = client.sequence
@@ -174,16 +197,20 @@ class EpochLog:
             pending.apply_batch(
                 records, base_offset=base_offset, epoch=self.epoch, timestamp_ms=timestamp_ms
             )
+        self.end_offset = base_offset + len(records)
         self._chunk.add(records, base_offset, client, timestamp_ms)
         self._lao.proposed(records, base_offset)
 
     def add_configs(self, writes: ConfigWrites, timestamp_ms: int) -> int:
-        """As ``add``, of a group of config writes: the offset of their first record."""
-        pending, changes = self._pending, writes.changes
-        base_offset = pending.offset + 1
-        pending.apply_configs(
-            changes, base_offset=base_offset, epoch=self.epoch, timestamp_ms=timestamp_ms
-        )
+        """As ``add``, of a group of config writes: the offset of their first record.
+
+        They are folded when somebody asks, or by ``fold``: their bytes can be on their way before.
+        """
+        if self._unfolded_chunk is not None:
+            self.fold()
+        changes, base_offset = writes.changes, self.end_offset
+        self._unfolded.append((changes, base_offset, timestamp_ms))
+        self.end_offset = base_offset + len(changes)
         self._chunk.add_configs(writes, base_offset, timestamp_ms)
         self._lao.passed(len(changes), base_offset)
         return base_offset
@@ -193,9 +220,29 @@ class EpochLog:
         nothing was added.
         """
         chunk = self._chunk.cut()
-        if chunk is not None:
-            self._keep_image(chunk.data)
+        if chunk is None:
+            return None
+        if self._unfolded:
+            self._unfolded_chunk = chunk
+        else:
+            self._keep_image(self.end_offset, chunk.data)
         return chunk
+
+    def owes_fold(self) -> bool:
+        """Whether something was proposed that is not folded yet."""
+        return self._unfolded_chunk is not None
+
+    def fold(self) -> None:
+        """Fold what was only added so far, once what was proposed is on its way."""
+        pending, unfolded = self._pending, self._unfolded
+        for changes, base_offset, timestamp_ms in unfolded:
+            pending.apply_configs(
+                changes, base_offset=base_offset, epoch=self.epoch, timestamp_ms=timestamp_ms
+            )
+        unfolded.clear()
+        chunk, self._unfolded_chunk = self._unfolded_chunk, None
+        if chunk is not None:
+            self._keep_image(pending.offset + 1, chunk.data)
 
     def commit(self, high_watermark: int) -> int | None:
         """Everything below ``high_watermark`` is committed.
@@ -203,6 +250,8 @@ class EpochLog:
         How many bytes of the log lie between the committed image before and the new one; None: it
         is still the same.
         """
+        if self._unfolded_chunk is not None:
+            self.fold()
         proposed, total_bytes = self._proposed, None
         while proposed and proposed[0][0] <= high_watermark:
             _, self.committed, data = proposed.popleft()
@@ -220,8 +269,9 @@ class EpochLog:
     def over(self) -> None:
         """Drop the pending image, and every image that is not committed."""
         self._proposed.clear()
+        self._unfolded.clear()
+        self._unfolded_chunk = None
         self._pending.abandon()
 
-    def _keep_image(self, data: bytes) -> None:
-        image = self._pending.snapshot()
-        self._proposed.append((image.offset + 1, image, data))
+    def _keep_image(self, end_offset: int, data: bytes) -> None:
+        self._proposed.append((end_offset, self._pending.snapshot(), data))

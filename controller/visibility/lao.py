@@ -118,6 +118,8 @@ class LaoTracker(LaoView):
             return
         self._high_watermark = high_watermark
         registrations = self._registrations
+        if not registrations.by_id_and_epoch:
+            return
         registrations.end_memberships(high_watermark)
         for broker, applied, known_lao in registrations.unpark(high_watermark):
             self.unparked += 1

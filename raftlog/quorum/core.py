@@ -38,6 +38,12 @@ from raftlog.quorum.heard import Heard
 from raftlog.quorum.invariants import Invariants
 from raftlog.quorum.node import Node
 from raftlog.storage.api import RecoveredLog
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+_HANDLED: dict[type, Callable[[Node, Any, Any], None]] = {
+    pb.FetchRequest: requests.handle_fetch,
+}
+"""As ``requests.handle`` does: these are on the way of every write."""
 
 
 class QuorumCore:
@@ -96,7 +102,11 @@ class QuorumCore:
             self.validate()
         elif not node.halted:
             self._invariants.check_constant()
-        return node.finish_step()
+        if node.leader_unsaved or node.halted:
+            return node.finish_step()
+        # As that does: three steps follow from each write.
+        out, node.out = node.out, []
+        return out
 
     def next_deadline(self) -> float:
         """When to step Tick, at the latest; math.inf if never.
@@ -219,7 +229,8 @@ class QuorumCore:
         self._node.role.on_tick()
 
     def _request_received(self, event: RequestReceived) -> None:
-        requests.handle(self._node, event.request, event.reply_to)
+        handle = _HANDLED.get(type(event.request), requests.handle)
+        handle(self._node, event.request, event.reply_to)
 
     def _response_received(self, event: ResponseReceived) -> None:
         self._node.role.on_response(event)

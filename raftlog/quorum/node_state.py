@@ -124,7 +124,7 @@ class NodeState:
         """The peer whose return ends the hurry; -1 if none does."""
         self.now = now
         self.out: list[Effect] = []
-        self.halted = self._leader_unsaved = False
+        self.halted = self.leader_unsaved = False
         self._rng = rng
         self._announced = (-1, -1)
         self._correlation_id = 0
@@ -149,7 +149,7 @@ class NodeState:
             self.leader_confirmed = False
             self.hints.clear()
         self.vote, self.epoch = vote, vote.epoch
-        self._leader_unsaved = False
+        self.leader_unsaved = False
         self.out.append(PersistVote(vote))
 
     def _drop_superseded_vote(self) -> None:
@@ -177,7 +177,7 @@ class NodeState:
         if leader_id != self.vote.leader_id:
             self.leader_confirmed = leader_id == self.config.node_id
             self.vote = replace(self.vote, leader_id=leader_id)
-            self._leader_unsaved = True
+            self.leader_unsaved = True
 
     def announce_leader(self) -> None:
         """Tell the shell if (leader, epoch) is news."""
@@ -189,8 +189,8 @@ class NodeState:
 
     def finish_step(self) -> list[Effect]:
         """Hand over the effects of the step. Nothing follows a Fatal."""
-        if self._leader_unsaved:
-            self._leader_unsaved = False
+        if self.leader_unsaved:
+            self.leader_unsaved = False
             self.out.append(PersistVote(self.vote))
         out, self.out = self.out, []
         if self.halted:

@@ -49,7 +49,14 @@ class PeerAcceptor:
                 else:
                     link.unknown_kind(f"{field or 'no body'} as a request of the quorum")
             else:
-                self._request(message, ReplyTo(link, message.correlation_id))
+                # As ``_request``: this is on the way of every write.
+                reply_to = ReplyTo(link, message.correlation_id)
+                try:
+                    check_limits(message)
+                except ApiError:
+                    self._request(message, reply_to)
+                else:
+                    self._on_request(message, reply_to)
 
     def _request(self, request: Any, reply_to: ReplyTo) -> None:
         """What is beyond its limits never reaches the core."""

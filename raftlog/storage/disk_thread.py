@@ -21,8 +21,11 @@ SLOW_CALL_S = 0.020
 """A call on the loop that took longer must not be repeated there: heartbeats and elections would
 wait for the disk.
 """
-SLOW_PENALTY_S = 10.0
-"""So long after a slow call, wherever it ran, nothing runs on the loop."""
+SLOW_PENALTY_S, SLOW_PENALTY_MAX_S = 0.5, 10.0
+"""So long after a slow call, wherever it ran, nothing runs on the loop; twice as long after each
+further one that comes within twice that time. [A busy machine takes the CPU away from one call in a
+thousand: in the thread each of the others would cost two more wake-ups.]
+"""
 
 
 class DiskThread:
@@ -44,6 +47,7 @@ class DiskThread:
         self.last_s = 0.0
         """What the job took of which ``done`` is told."""
         self._inline_from_s = float("-inf")
+        self._penalty_s = 0.0
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -91,7 +95,10 @@ class DiskThread:
     def _note(self, elapsed_s: float) -> None:
         self.last_s = elapsed_s
         if elapsed_s > SLOW_CALL_S:
-            self._inline_from_s = self._clock() + SLOW_PENALTY_S
+            now_s, penalty_s = self._clock(), SLOW_PENALTY_S
+            if now_s < self._inline_from_s + self._penalty_s:
+                penalty_s = min(2 * self._penalty_s, SLOW_PENALTY_MAX_S)
+            self._penalty_s, self._inline_from_s = penalty_s, now_s + penalty_s
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:

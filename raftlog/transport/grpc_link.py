@@ -28,6 +28,10 @@ import grpc.aio  # isort: skip
 
 FEW_BYTES = 1024
 """A message of no more is parsed whole, before it is known how many items it has."""
+UNBUDGETED_BYTES = 1024
+"""A link that has no more unsent is not counted in what all links together may keep: a short
+message is on its way before it would be.
+"""
 _CONNECT_PREAMBLE = re.compile(
     r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?(Failed to connect to"
     r" remote host: (connect: )?)?"
@@ -74,6 +78,8 @@ class GrpcLink(BaseLink):
         self._pending: list[bytes] = []
         self._unsent_bytes = 0
         """Of what is pending, and of what is being written."""
+        self._budgeted_bytes = 0
+        """What of it the budget of all links knows."""
         self._wake: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self.refusal: ApiError | None = None
@@ -98,10 +104,13 @@ class GrpcLink(BaseLink):
             )
             raise self._closed_error()
         pending.append(data)
-        self._unsent_bytes += length
-        self._budget.add(self, length)
-        if self._reason is not None:
-            raise self._closed_error()
+        unsent_bytes = self._unsent_bytes = self._unsent_bytes + length
+        if unsent_bytes > UNBUDGETED_BYTES:
+            more_bytes = unsent_bytes - self._budgeted_bytes
+            self._budgeted_bytes = unsent_bytes
+            self._budget.add(self, more_bytes)
+            if self._reason is not None:
+                raise self._closed_error()
         wake = self._wake
         if wake is not None:
             self._wake = None
@@ -134,9 +143,9 @@ class GrpcLink(BaseLink):
             await asyncio.wait(halves)
 
     def _shut(self) -> None:
-        self._pending = []
-        unsent_bytes, self._unsent_bytes = self._unsent_bytes, 0
-        self._budget.sent(self, unsent_bytes, all_sent=True)
+        self._pending, self._unsent_bytes = [], 0
+        budgeted_bytes, self._budgeted_bytes = self._budgeted_bytes, 0
+        self._budget.sent(self, budgeted_bytes, all_sent=True)
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -152,10 +161,19 @@ class GrpcLink(BaseLink):
                 if len(data) > self._receive_max_bytes:
                     detail = f"a message of {len(data)} bytes; {self._receive_max_bytes} are taken"
                     raise self._bounds.throttled(Complaint.TOO_LARGE, self.peer, detail)
-                if self._turns is None:
+                turns = self._turns
+                if turns is None:
                     self.deliver(self._incoming.decode(data, self._max_items))
-                else:
-                    await self._work(data)
+                    continue
+                if len(data) <= FEW_BYTES and not turns.busy:
+                    # A fetch, a heartbeat, a write: there is nothing to cut.
+                    begun = turns.now()
+                    few = self._incoming.decode(data, self._max_items)
+                    if len(few) <= self._slice_items:
+                        self.deliver(few)
+                        turns.used(turns.now() - begun)
+                        continue
+                await self._work(data)
         except (grpc.RpcError, grpc.aio.BaseError) as error:
             self.close(failure_text(error))
         except MalformedMessageError as error:
@@ -175,14 +193,6 @@ class GrpcLink(BaseLink):
         if turns.busy:
             await self._turn(len(data))
         begun, part_begin = turns.now(), 0
-        if (
-            len(data) <= FEW_BYTES
-            and len(few := self._incoming.decode(data, self._max_items)) <= size
-        ):
-            # A fetch, a heartbeat, a write: there is nothing to cut.
-            self.deliver(few)
-            turns.used(turns.now() - begun)
-            return
         ends = self._incoming.cut(data, self._max_items)
         for part_end in ends:
             part = data if len(ends) == 1 else data[part_begin:part_end]
@@ -250,7 +260,8 @@ class GrpcLink(BaseLink):
                 # As ``_sent``: this is on the way of every message.
                 if self._reason is None:
                     self._unsent_bytes -= left_bytes
-                    self._budget.sent(self, left_bytes, all_sent=not self._unsent_bytes)
+                    if self._budgeted_bytes:
+                        self._settle()
         # InvalidStateError is how grpc.aio says that the call ended under a write.
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             self.close(failure_text(error))
@@ -259,7 +270,16 @@ class GrpcLink(BaseLink):
         """So many bytes of what was sent have left."""
         if self._reason is None:
             self._unsent_bytes -= count
-            self._budget.sent(self, count, all_sent=not self._unsent_bytes)
+            if self._budgeted_bytes:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Something has left: the budget knows of no more than what is unsent."""
+        before, self._budgeted_bytes = (
+            self._budgeted_bytes,
+            min(self._budgeted_bytes, self._unsent_bytes),
+        )
+        self._budget.sent(self, before - self._budgeted_bytes, all_sent=not self._unsent_bytes)
 
 
 def failure_text(error: Exception) -> str:

@@ -10,6 +10,7 @@ from controller.state.state import ControllerState
 from controller.visibility.lao import LaoTracker
 from controller.visibility.lao_view import LaoView
 from raftlog import batch
+from raftlog.config_writes.messages import Change, ConfigWrites
 from raftlog.metadata import flat_map
 from raftlog.metadata.flat_map import FlatMap
 from raftlog.metadata.fold import ImageBuilder
@@ -17,6 +18,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import EMPTY, extended
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.voters_log import voters_in
+from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.common.v1.common_pb2 import ClientIdentity
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -146,6 +148,42 @@ def test_what_was_not_committed_is_gone_when_the_epoch_is_over() -> None:
     assert after._table is image.configs._table
 
 
+def test_config_writes_are_folded_behind_their_proposal_and_before_anybody_looks() -> None:
+    def writes(name: str) -> ConfigWrites:
+        changes: list[Change] = [(16, name, "match", "v")]
+        return ConfigWrites([1], changes, [1], 0, common_pb2.ACKS_COMMITTED, "", "", "", 9)
+
+    log = EpochLog(3, 0, Image(configs=flat_map.empty()), EMPTY)
+    assert log.add_configs(writes("a"), 50) == 0
+    assert log.add_configs(writes("b"), 50) == 1
+    first = log.cut()
+    assert log.owes_fold()
+    assert (log.uncommitted_chunks, log.end_offset) == (1, 2)
+    assert not len(log.pending_but_configs.configs)
+    # What comes next is behind it, and its image ends where the chunk does.
+    assert log.add_configs(writes("c"), 51) == 2
+    assert not log.owes_fold()
+    assert set(log.pending.snapshot().configs) == {(16, "a"), (16, "b"), (16, "c")}
+    log.add([config("d")], None, 51)
+    second = log.cut()
+    assert not log.owes_fold()
+    assert first is not None
+    assert second is not None
+    assert log.commit(2) == len(first.data)
+    assert set(log.committed.configs) == {(16, "a"), (16, "b")}
+    assert log.committed.offset == 1
+    log.add_configs(writes("e"), 52)
+    third = log.cut()
+    assert third is not None
+    assert log.commit(5) == len(second.data) + len(third.data), (
+        "folded for the commit at the latest"
+    )
+    again = ImageBuilder(Image())
+    again.apply_chunk(first.data + second.data + third.data)
+    assert log.committed.state_hash == again.snapshot().state_hash
+    assert log.log_hash == extended(EMPTY, first.data + second.data + third.data)
+
+
 def test_decisions_can_ask_the_log_and_lao_and_change_neither() -> None:
     """The type checker holds them to these types."""
     assert get_type_hints(ControllerState)["log"] is LogView
@@ -153,7 +191,18 @@ def test_decisions_can_ask_the_log_and_lao_and_change_neither() -> None:
     asked, all_ = public(LaoView), public(LaoTracker)
     assert all_ - asked == {"seed", "inherited", "proposed", "passed", "committed", "report"}
     assert public(EpochLog) - public(LogView) == {
-        *("inherit", "claimed", "add", "add_configs", "cut", "commit", "uncommitted_chunks", "over")
+        *(
+            "inherit",
+            "claimed",
+            "add",
+            "add_configs",
+            "cut",
+            "commit",
+            "uncommitted_chunks",
+            "over",
+            "fold",
+            "owes_fold",
+        )
     }
 
 

@@ -8,7 +8,12 @@ from functools import partial
 import pytest
 
 from raftlog.errors import FatalError, StorageError
-from raftlog.storage.disk_thread import SLOW_CALL_S, SLOW_PENALTY_S, DiskThread
+from raftlog.storage.disk_thread import (
+    SLOW_CALL_S,
+    SLOW_PENALTY_MAX_S,
+    SLOW_PENALTY_S,
+    DiskThread,
+)
 
 
 class Clock:
@@ -59,10 +64,30 @@ async def test_a_slow_disk_keeps_off_the_loop_for_a_while(disk: Disk, first_inli
     assert await disk.run(takes_s=SLOW_CALL_S * 2) is True
     disk.clock.now_s += SLOW_PENALTY_S * 0.9
     assert await disk.run(takes_s=SLOW_CALL_S * 2) is False
-    disk.clock.now_s += SLOW_PENALTY_S * 0.9
-    assert await disk.run() is False, "still slow in the thread: the wait begins anew"
-    disk.clock.now_s += SLOW_PENALTY_S
+    disk.clock.now_s += SLOW_PENALTY_S * 1.9
+    assert await disk.run() is False, (
+        "still slow in the thread: the wait begins anew, twice as long"
+    )
+    disk.clock.now_s += SLOW_PENALTY_S * 0.2
     assert await disk.run() is True
+
+
+async def test_a_disk_that_stays_slow_keeps_off_the_loop_for_longer(disk: Disk) -> None:
+    waits = []
+    for _ in range(8):
+        assert await disk.run(takes_s=SLOW_CALL_S * 2) is True
+        waited_s = 0.0
+        while not await disk.run():
+            disk.clock.now_s += SLOW_PENALTY_S / 10
+            waited_s += SLOW_PENALTY_S / 10
+        waits.append(round(waited_s, 1))
+    assert waits[:4] == sorted(waits[:4])
+    assert waits[0] == pytest.approx(SLOW_PENALTY_S, abs=0.1)
+    assert waits[-1] == pytest.approx(SLOW_PENALTY_MAX_S, abs=SLOW_PENALTY_S)
+    disk.clock.now_s += 2 * SLOW_PENALTY_MAX_S
+    assert await disk.run(takes_s=SLOW_CALL_S * 2) is True
+    disk.clock.now_s += SLOW_PENALTY_S * 1.1
+    assert await disk.run() is True, "it was fast for long: one slow call is one again"
 
 
 async def test_nothing_overtakes_what_waits(disk: Disk) -> None:
