@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -30,8 +29,9 @@ class Change:
     key: str
     path: str
     """What selects just this entity: "configs/topic/orders/retention.ms"."""
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any] | None
+    before: Any
+    """As the JSON of the entity says: of a config its value, of others their fields."""
+    after: Any
     offset: int
     timestamp_ms: int
     principal: str

@@ -39,9 +39,9 @@ def python_of(document: str, cluster: LocalCluster) -> str:
     return "\n".join(blocks).replace("127.0.0.1:9092", one).replace("127.0.0.1:9192", two)
 
 
-def run(text: str) -> str:
+def run(text: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", text],
+        [sys.executable, "-W", "error", "-c", text, *arguments],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -63,6 +63,14 @@ def test_the_programs_of_the_documents_run(cluster: LocalCluster) -> None:
     assert "TOPIC_ALREADY_EXISTS: topic 'a' exists (field topics[0].name)" in said
     assert any(line.endswith("b'greeting' b'hello'") for line in said)
     assert said[-1] == "b'hello'"
+
+
+@pytest.mark.parametrize("name", ["ensure_topics.py", "watch_configs.py"])
+def test_an_example_runs(name: str, cluster: LocalCluster) -> None:
+    """All of them: test_examples.py, at night."""
+    example = (ROOT / "examples" / name).read_text()
+    brokers = ",".join(node.endpoint for node in cluster.brokers)
+    assert run(example, brokers).splitlines()[-1].startswith(("ensured.audit: created", "go on"))
 
 
 def test_calls_that_ask_controllers(cluster: LocalCluster) -> None:
@@ -133,9 +141,9 @@ def test_records_end_where_they_are_told_to(cluster: LocalCluster) -> None:
 
 def test_a_watch_shows_each_change_once_and_goes_on_by_token(cluster: LocalCluster) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint, principal="User:me") as client:
-        with client.watch("topics/watched", "configs/topic/watched", idle_timeout_s=2) as changes:
-            client.topics.create("watched", configs={"retention.ms": 1})
-            written = client.configs.alter("topic", "watched", set={"retention.ms": 2})
+        with client.watch("topics/seen", "configs/topic/seen", idle_timeout_s=2) as changes:
+            client.topics.create("seen", configs={"retention.ms": 1})
+            written = client.configs.alter("topic", "seen", set={"retention.ms": 2})
             seen = list(changes)
         assert [(one.kind, one.before is None) for one in seen] == [
             ("topic", True),
@@ -144,14 +152,12 @@ def test_a_watch_shows_each_change_once_and_goes_on_by_token(cluster: LocalClust
         ]
         assert seen[-1].offset == written.offset
         assert seen[-1].principal == "User:me"
-        with client.watch(
-            "configs/topic/watched", since=seen[1].token, idle_timeout_s=2
-        ) as changes:
+        with client.watch("configs/topic/seen", since=seen[1].token, idle_timeout_s=2) as changes:
             assert list(changes) == seen[2:]
-        with client.watch("topics/watched", initial=True) as changes:
+        with client.watch("topics/seen", initial=True) as changes:
             first = next(changes)
             assert first.initial
-            assert first.key == "watched"
+            assert first.key == "seen"
         with pytest.raises(raftlog.errors.InvalidRequestError):
             client.watch("nothing/of/this", idle_timeout_s=1)
         with pytest.raises(ValueError, match="exclude each other"):

@@ -1,0 +1,27 @@
+"""Tell a refusal from an unknown outcome, and see each error of a write with several items."""
+
+import sys
+
+import raftlog
+from raftlog import errors
+
+with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "") as client:
+    client.topics.create("taken")
+    try:
+        client.topics.create("taken")
+    except errors.TopicAlreadyExistsError as error:
+        print(f"refused: {error}")
+    try:
+        client.topics.create_all(
+            [raftlog.NewTopic("taken"), raftlog.NewTopic("free"), raftlog.NewTopic("no/name")]
+        )
+    except errors.ItemsRefusedError as error:
+        for one in error.errors:
+            print(f"refused: {one.field}: {type(one).__name__}")
+        print(f"the others stand at offset {error.write.offset if error.write else None}")
+    try:
+        client.configs.alter("topic", "taken", set={"retention.ms": "soon"})
+    except errors.UnknownOutcomeError as error:
+        print(f"read before you write again: {error}")
+    except errors.ApiError as error:
+        print(f"refused, {'later perhaps' if error.retriable else 'for good'}: {error.message}")

@@ -1,0 +1,127 @@
+"""Every program of ``examples/``, against one cluster of three controllers and three brokers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S
+
+from raftlog.cli.local import LocalCluster
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+BUF = Path(sys.executable).parent / "buf"
+INSTALL_S = 600.0
+"""Downloads and compilers."""
+SAY = {
+    "allow_reading.py": r"ALLOW READ on alice\.\*\ntaken back",
+    "cache_of_topics.py": r"topics: cached-2\n",
+    "concurrent_writes.py": r"100 writes at 100 offsets\n",
+    "ensure_topics.py": r"ensured\.orders: created\nensured\.audit: created\n",
+    "errors_and_outcomes.py": r"refused, for good: the value of retention\.ms",
+    "first_topic.py": r"visible on every broker at offset \d+\npartition 0: leader \d+",
+    "produce_and_consume.py": r"0 b'key \d' b'hello \d'",
+    "read_your_writes.py": r"written at 0-1-\d+\nread: handed-over\n",
+    "watch_configs.py": r"\d+ User:me configs/topic/watched/retention\.ms None -> 1000\n",
+    "who_holds_back.py": r"visible everywhere up to offset \d+\n",
+}
+"""What each prints, among other things."""
+
+
+def test_each_example_is_run_and_listed() -> None:
+    programs = {path.name for path in EXAMPLES.glob("*.py")}
+    assert programs == SAY.keys()
+    assert len(programs) == 10
+    listed = re.findall(r"^\* \[(\w+\.py)\]\(\1\):", (EXAMPLES / "README.md").read_text(), re.M)
+    assert sorted(listed) == sorted(programs)
+
+
+def test_the_page_shows_what_the_programs_are() -> None:
+    page = (ROOT / "docs" / "clients_other_languages.md").read_text()
+    for language, program in (("go", "go/main.go"), ("js", "node/main.js")):
+        shown = re.findall(rf"^```{language}\n(.*?)^```", page, re.M | re.S)
+        assert shown
+        for block in shown:
+            assert block in (EXAMPLES / program).read_text()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = LocalCluster(tmp_path_factory.mktemp("examples") / "c", controllers=3, brokers=3)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.start_brokers()
+        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+def output(command: list[str | Path], directory: Path, timeout_s: float = PATIENCE_S) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=timeout_s, cwd=directory
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def brokers(cluster: LocalCluster) -> str:
+    return ",".join(node.endpoint for node in cluster.brokers)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SAY)
+def test_an_example_says_what_it_should(name: str, cluster: LocalCluster) -> None:
+    said = output([sys.executable, "-W", "error", EXAMPLES / name, brokers(cluster)], EXAMPLES)
+    assert re.search(SAY[name], said), said
+
+
+def of_other_language(said: str, name: str, cluster: LocalCluster) -> None:
+    """Created, read, refused, watched; and two of three controllers name the one that leads."""
+    lines = said.splitlines()
+    assert re.fullmatch(rf"created: {name} at offset \d+", lines[0])
+    assert lines[1] == f"read: {name} has 3 partitions"
+    assert lines[2] == f"refused: topic '{name}' exists (field topics[0].name)"
+    assert lines[3] == f'changed: configs/topic/{name}/retention.ms to "1000"'
+    assert len(lines) == 6
+    controllers = {node.endpoint for node in cluster.controllers}
+    leaders = {next(one for one in controllers if one in line) for line in lines[4:]}
+    assert len(leaders) == 1
+    assert all("NOT_CONTROLLER" in line for line in lines[4:])
+
+
+def needs(program: str, example: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"NOT TESTED: {program} is not installed, so examples/{example} was not run")
+
+
+@pytest.mark.nightly
+def test_a_program_in_go(cluster: LocalCluster, tmp_path: Path) -> None:
+    needs("go", "go")
+    module = tmp_path / "go"
+    shutil.copytree(EXAMPLES / "go", module, ignore=shutil.ignore_patterns("gen"))
+    output([BUF, "generate", ROOT / "proto"], module, INSTALL_S)
+    output(["go", "build", "-o", "topics", "."], module, INSTALL_S)
+    controllers = [node.endpoint for node in cluster.controllers]
+    said = output([module / "topics", cluster.brokers[0].endpoint, *controllers], module)
+    of_other_language(said, "from-go", cluster)
+
+
+@pytest.mark.nightly
+def test_a_program_in_node(cluster: LocalCluster, tmp_path: Path) -> None:
+    needs("npm", "node")
+    package = tmp_path / "node"
+    shutil.copytree(EXAMPLES / "node", package, ignore=shutil.ignore_patterns("node_modules"))
+    output(["npm", "ci", "--no-audit", "--no-fund"], package, INSTALL_S)
+    controllers = [node.endpoint for node in cluster.controllers]
+    said = output(
+        ["node", "main.js", cluster.brokers[0].endpoint, ROOT / "proto", *controllers], package
+    )
+    of_other_language(said, "from-node", cluster)
