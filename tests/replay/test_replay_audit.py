@@ -642,7 +642,9 @@ def test_a_rule_finds_what_breaks_it_and_nothing_else(
         assert each.expected
 
 
-@pytest.mark.parametrize("slice_rows", [reading.SLICE_ROWS, 29])
+@pytest.mark.parametrize(
+    "slice_rows", [reading.SLICE_ROWS, 29, pytest.param(1, marks=pytest.mark.nightly)]
+)
 def test_without_spark_the_same_is_found(
     broken: tuple[Found, AuditResult],
     broken_export: tuple[Path, Found],
