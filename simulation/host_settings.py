@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from broker.partition.settings import PartitionSettings
-from broker.settings import BrokerSettings
+from broker.settings import BrokerSettings, WatchSettings
 from controller.settings import ControllerSettings
 from raftlog.metadata import versions
 from raftlog.quorum.config import QuorumConfig, Voter
@@ -84,6 +84,10 @@ def settings_of_broker(
     if config.snapshot_part_bytes:
         follower = replace(settings.follower, fetch_snapshot_max_bytes=config.snapshot_part_bytes)
         settings = replace(settings, follower=follower)
+    if config.watchers:
+        # So little that it does not always suffice.
+        watch = WatchSettings(watch_history_max_bytes=40_000, watch_max_unsent_bytes=2_000)
+        settings = replace(settings, watch=watch)
     if config.data_per_s:
         partitions = PartitionSettings(
             broker_id, CLUSTER_ID, replica_lag_time_max_ms=config.replica_lag_ms

@@ -31,6 +31,7 @@ async def recover(world: World) -> None:
         lambda: _are_at(world, mark), bound, f"everyone is caught up with offset {mark}"
     )
     await last_reads.read_everywhere(world, written, bound)
+    await world.workload.watchers.reach(written, bound)
     if world.config.data_per_s and world.members:
         await data_recovery.recover(world, bound)
     # A transfer that was asked for before the healing may come to its end only now.

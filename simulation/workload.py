@@ -29,6 +29,7 @@ from simulation.forger import Forger
 from simulation.isr_queries import IsrQueries
 from simulation.partition_leaders import PartitionLeaders
 from simulation.warden import Warden
+from simulation.watchers import Watchers
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -69,6 +70,7 @@ class Workload:
         self.data = DataWorkload(self, world)
         self._isr_askers = IsrQueries(world)
         self._exporters = Exporters(world)
+        self.watchers = Watchers(world)
         self._of_rights = (Callers(self, world), Warden(self, world), Forger(world))
 
     def hosts(self) -> list[str]:
@@ -84,6 +86,7 @@ class Workload:
             *self.data.hosts(),
             *self._isr_askers.hosts(),
             *self._exporters.hosts(),
+            *self.watchers.hosts(),
             *(host for each in self._of_rights for host in each.hosts()),
         ]
 
@@ -99,6 +102,7 @@ class Workload:
         self.data.begin()
         self._isr_askers.begin()
         self._exporters.begin()
+        self.watchers.begin()
         for each in self._of_rights:
             each.begin()
 
@@ -109,6 +113,7 @@ class Workload:
         self.data.stop()
         self._isr_askers.stop()
         self._exporters.stop()
+        self.watchers.stop()
         for each in self._of_rights:
             each.stop()
         for task in self._tasks:

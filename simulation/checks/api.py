@@ -18,6 +18,7 @@ from broker.partition.events import Event as DataEvent
 from broker.service.service import BrokerService
 from controller.service.service import ControllerService
 from raftlog.client.data_records import ConsumedRecord
+from raftlog.client.watch import Change, Token
 from raftlog.errors import ApiError
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import Effect, Event
@@ -241,6 +242,15 @@ class Checker:
 
     def consumer_out_of_range(self, client: str) -> None:
         """A consumer that reads on was told that its position is out of range."""
+
+    def watch_begun(self, host: str, since: Token | None) -> None:
+        """A client begins a watch: behind a token, or with the present."""
+
+    def watch_told(self, host: str, change: Change) -> None:
+        """A client's watch gives it a change."""
+
+    def watch_ended(self, host: str, token: Token) -> None:
+        """A client ends its watch, and will go on behind the token."""
 
     def client_invoked(self, operation: Operation) -> None:
         """A client begins an operation."""

@@ -36,6 +36,7 @@ from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
 from simulation.checks.turns import Turns
 from simulation.checks.visibility import Visibility
+from simulation.checks.watches import Watches
 
 
 def all_checkers() -> list[Checker]:
@@ -75,6 +76,7 @@ def all_checkers() -> list[Checker]:
         DataServing(ledger, logs),
         DataClients(data),
         Linearizability(ledger),
+        Watches(ledger),
         Rights(ledger, acls),
         Shown(ledger, acls),
     ]

@@ -37,6 +37,9 @@ BROKERS = SwarmConfig(
 )  # fmt: skip
 """Brokers that come, go and lag, under controllers that do."""
 
+WATCHES = replace(BROKERS, watchers=4, reads_per_s=0.0)
+"""Watchers that go from broker to broker."""
+
 DEPOSED = SwarmConfig(
     brokers=2, clients=0, direct_clients=4, writes_per_s=40.0, topics_share=0.9, shared_keys=2, numbered_share=0.0,
     safety_s=20.0, election_timeout_ms=100, fetch_timeout_ms=2000, timeout_s=1.0,

@@ -18,6 +18,7 @@ from simulation.mutants import (
     in_recovery,
     in_security,
     in_snapshots,
+    in_watches,
 )
 from simulation.mutants.mutant import Mutant
 
@@ -39,6 +40,7 @@ MUTANTS: dict[str, Mutant] = {
         in_messages,
         in_operations,
         in_security,
+        in_watches,
     )
     for mutant in module.MUTANTS
 }

@@ -158,6 +158,8 @@ class SwarmConfig:
     """A broker that has not applied what was committed so long ago is fenced; 0: as by default."""
     exports_per_s: float = 0.0
     """Turns of two exports that keep cursors; 0: there are none."""
+    watchers: int = 0
+    """Clients that watch the metadata."""
     adopt_after_ms: int = 0
     """A broker id whose broker has been absent for so long is missing, and given to a newcomer; 0:
     as by default.
@@ -251,7 +253,16 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
                 session_timeout_ms=1500,
                 replica_lag_ms=500,
             )
-    return _draw_authorizer(seed, config)
+    return _draw_watchers(seed, _draw_authorizer(seed, config))
+
+
+def _draw_watchers(seed: int, config: SwarmConfig) -> SwarmConfig:
+    """For clusters with brokers. Their rights are another matter, and a log that was recovered by
+    hand is another log.
+    """
+    rng = random.Random(f"{seed} swarm, watchers")
+    count = rng.choice((0, 0, 2, 4))
+    return config if config.authorizer or config.recovery else replace(config, watchers=count)
 
 
 def _draw_authorizer(seed: int, config: SwarmConfig) -> SwarmConfig:

@@ -1,0 +1,171 @@
+"""Watches: every change of the committed log that was selected, in order, once, and with the values
+that the fold of the log gives it; none before it may be shown (I29).
+
+* What a watcher is told next is the next change that it has selected: behind its token, or behind
+  the image of its initial list, or behind where it was told that it begins.
+* A token that it was given says that nothing is missing up to there.
+* An initial list is what the committed image at its offset holds.
+* What is shown at LAO is not above any LAO that was ever announced; at the tip it is committed.
+
+Would catch: a watcher that joins those who are told at the head and not where it stands, a change
+that is told twice when a watch goes on, one that is lost as a slow reader falls behind, a token
+that runs ahead of what was told, a watch at LAO that shows the tip.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from typing_extensions import override
+
+from broker.watch.listing import listing
+from raftlog.client.watch import Change, Token
+from raftlog.metadata.changes import ChangeRecorder
+from raftlog.metadata.entity_words import to_json
+from raftlog.metadata.image import Image
+from raftlog.metadata.ordered_changes import WHOLE, Position, ordered_changes
+from raftlog.metadata.records import Record
+from raftlog.metadata.selectors import parse_selectors, path_of
+from raftlog.wire.broker.v1 import broker_pb2
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+from simulation.watchers import PREFIX, wanted_by
+
+Said = tuple[str, str | None, str | None]
+"""Path, before, after."""
+
+
+class _True(NamedTuple):
+    """A change as the committed log has it."""
+
+    position: Position
+    said: Said
+
+
+class _Stream:
+    """What one watcher has been told."""
+
+    def __init__(self) -> None:
+        self.position: Position | None = None
+        """Up to here nothing is missing; None: it is still to be told where it begins."""
+        self.next = 0
+        """Of the true changes: the first that may come."""
+        self.listed: dict[str, str | None] = {}
+
+
+class Watches(Checker):
+    """I29."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._golden = ledger.golden
+        self._draft = ChangeRecorder(Image())
+        self._changes: list[_True] = []
+        self._streams: dict[str, _Stream] = {}
+        self._lao = -1
+        self.told = 0
+        """Changes that watchers were told."""
+        self.resumed = 0
+        """Watches that went on behind a token."""
+        self.listed = 0
+        """Entities of initial lists."""
+        ledger.golden.listeners.append(self._committed)
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        for one in ordered_changes(self._draft, logged.data):
+            value = one.after if one.after is not None else one.before
+            before, after = (
+                None if each is None else to_json(each) for each in (one.before, one.after)
+            )
+            said = (path_of(one.kind, one.key, value), before, after)
+            self._changes.append(_True(one.position, said))
+
+    @override
+    def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
+        self._lao = max(self._lao, lao)
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: object) -> None:
+        if not isinstance(message, broker_pb2.WatchResponse) or not peer.startswith(PREFIX):
+            return
+        shown = max([message.token.offset, *(one.offset for one in message.changes)])
+        limit = self._golden.end - 1 if wanted_by(peer).tip else self._lao
+        if shown > limit:
+            raise CheckFailedError(
+                f"I29: {host.name} shows {peer} changes up to offset {shown}, and"
+                f" {'committed' if wanted_by(peer).tip else 'LAO'} is {limit}"
+            )
+
+    @override
+    def watch_begun(self, host: str, since: Token | None) -> None:
+        stream = self._streams[host] = _Stream()
+        if since is not None:
+            self.resumed += 1
+            self._move(stream, Position(since.offset, since.part or WHOLE))
+
+    @override
+    def watch_told(self, host: str, change: Change) -> None:
+        stream = self._streams[host]
+        if change.initial:
+            self.listed += 1
+            stream.listed[change.path] = change.after
+            self._move(stream, Position(change.offset))
+            return
+        self.told += 1
+        if stream.listed:
+            self._check_list(host, stream)
+        if stream.position is None:
+            # It began with what came, so this is the first that it has selected since then.
+            self._move(stream, Position(change.offset - 1))
+        found = self._following(host, stream)
+        said = (change.path, change.before, change.after)
+        position = Position(change.offset, change.token.part or WHOLE)
+        if found is None or (found.position, found.said) != (position, said):
+            raise CheckFailedError(
+                f"I29: {host} is told {said} at {tuple(position)}; what it has selected behind"
+                f" {stream.position} goes on with {found}"
+            )
+        stream.position = position
+
+    @override
+    def watch_ended(self, host: str, token: Token) -> None:
+        stream = self._streams[host]
+        if stream.listed:
+            self._check_list(host, stream)
+        if stream.position is None:
+            return
+        found = self._following(host, stream)
+        position = Position(token.offset, token.part or WHOLE)
+        if found is not None and found.position <= position:
+            raise CheckFailedError(
+                f"I29: {host} has come to {tuple(position)} and was not told {found}"
+            )
+
+    def _move(self, stream: _Stream, position: Position) -> None:
+        stream.position = position
+        while stream.next < len(self._changes) and self._changes[stream.next].position <= position:
+            stream.next += 1
+
+    def _following(self, host: str, stream: _Stream) -> _True | None:
+        """The next true change that a watcher has selected."""
+        selection = parse_selectors(wanted_by(host).selectors)
+        assert stream.position is not None
+        self._move(stream, stream.position)
+        for index in range(stream.next, len(self._changes)):
+            if selection.matches(self._changes[index].said[0]):
+                stream.next = index
+                return self._changes[index]
+        return None
+
+    def _check_list(self, host: str, stream: _Stream) -> None:
+        assert stream.position is not None, "a list is complete with its token"
+        image = self._golden.images[stream.position.offset]
+        selection = parse_selectors(wanted_by(host).selectors)
+        there = {
+            one.path: to_json(one.value) for one in listing(image, selection) if one is not None
+        }
+        if there != stream.listed:
+            raise CheckFailedError(
+                f"I29: {host} is shown {stream.listed} at {image.offset}, where there is {there}"
+            )
+        stream.listed = {}

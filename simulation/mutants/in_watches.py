@@ -1,0 +1,54 @@
+"""Mutants of watches: what is told, to whom, and from where on."""
+
+from __future__ import annotations
+
+from simulation.mutants.configs import WATCHES
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+_RESUMED = "watchers that go on behind their tokens, at other brokers"
+
+MUTANTS = (
+    Mutant(
+        "watch-shows-the-tip",
+        "a watch at LAO shows what is applied on the broker that is asked",
+        (
+            Edit(
+                "broker.service.watches:Watches._image_of",
+                "self._view.tip if mode == pb.LATEST else self._view.repeatable",
+                "self._view.tip",
+            ),
+        ),
+        WATCHES,
+        "brokers that lag",
+        known=1,
+    ),
+    Mutant(
+        "watch-resumes-one-early",
+        "a watch that goes on is told the change of its token again",
+        (
+            Edit(
+                "broker.watch.history:History.after",
+                "if kept.change.position > position:",
+                "if kept.change.position >= position:",
+            ),
+        ),
+        WATCHES,
+        _RESUMED,
+        known=4,
+    ),
+    Mutant(
+        "watch-of-compacted",
+        "a watch goes on from a token whose changes are not kept any more",
+        (
+            Edit(
+                "broker.watch.hub:WatchHub._step",
+                "known < Position(start)",
+                "known < Position(-1)",
+            ),
+        ),
+        WATCHES,
+        "brokers that begin with a snapshot, or keep little",
+        known=1,
+    ),
+)

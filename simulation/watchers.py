@@ -1,0 +1,156 @@
+"""Clients that watch the metadata, each with a selection and a level of its own.
+
+Now and then one ends, as a program does, and goes on behind its last token. What they are told
+``checks/watches.py`` judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raftlog.client.watch import CompactedError, Token, Watch
+from raftlog.errors import ApiError, ErrorCode
+from simulation.checks.api import CheckFailedError
+
+if TYPE_CHECKING:
+    from simulation.checks.api import Operation
+    from simulation.world import World
+
+PREFIX = "watcher"
+PROGRESS_MS = 400
+LIFE_S = 1.5
+"""Of a watch, on average."""
+INITIAL_SHARE = 0.2
+"""Of the watches that begin anew with what there is."""
+
+
+class Wanted(NamedTuple):
+    """What a watcher asks for."""
+
+    selectors: tuple[str, ...]
+    tip: bool
+
+
+WANTED = (
+    Wanted((), False),
+    Wanted(("configs",), True),
+    Wanted(("brokers", "topics", "leader"), False),
+    Wanted(("partitions", "configs/topic/", "progress", "clients", "client_results"), True),
+)
+"""By the number of the watcher, over and over."""
+
+
+def wanted_by(host: str) -> Wanted:
+    """What the watcher on a host asks for."""
+    return WANTED[int(host.removeprefix(PREFIX)) % len(WANTED)]
+
+
+class Watchers:
+    """All of them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._all = [Watcher(world, host) for host in self.hosts()]
+
+    def hosts(self) -> list[str]:
+        """Names of their hosts."""
+        count = self._world.config.watchers if self._world.members else 0
+        return [f"{PREFIX}{number}" for number in range(count)]
+
+    def begin(self) -> None:
+        """Let them begin."""
+        for watcher in self._all:
+            self._tasks.append(self._world.spawn(watcher.live(), watcher.host, watcher.host))
+
+    def stop(self) -> None:
+        """No more."""
+        for task in self._tasks:
+            task.cancel()
+        for watcher in self._all:
+            watcher.close()
+
+    async def reach(self, written: Operation, within_s: float) -> None:
+        """Once the faults are over: until each has been told of everything up to a write.
+
+        Raises CheckFailedError.
+        """
+        if not self._world.healed.brokers():
+            return
+        self.begin()
+        for watcher in self._all:
+            await self._world.until(
+                lambda watcher=watcher: watcher.offset >= written.offset,  # type: ignore[misc]
+                within_s,
+                f"{watcher.host} is told what changed up to offset {written.offset}",
+            )
+        self.stop()
+
+
+class Watcher:
+    """One host."""
+
+    def __init__(self, world: World, host: str) -> None:
+        self._world, self.host = world, host
+        self._wanted = wanted_by(host)
+        self._transport = world.network.transport_for(host)
+        self._rng = world.rng(host)
+        self._watch: Watch | None = None
+        self._token: Token | None = None
+
+    @property
+    def offset(self) -> int:
+        """How far it has been told."""
+        token = self._watch.token if self._watch is not None else None
+        return -1 if token is None else token.offset
+
+    def close(self) -> None:
+        """End what is under way."""
+        if self._watch is not None:
+            self._watch.close()
+
+    async def live(self) -> None:
+        """Watch for ever, one watch after the other."""
+        while True:
+            initial = self._token is None or self._rng.random() < INITIAL_SHARE
+            since = None if initial else self._token
+            self._watch = watch = Watch(
+                self._transport,
+                [member.endpoint for member in self._world.members],
+                self._wanted.selectors,
+                rng=self._world.rng(f"{self.host} {self._world.now()}"),
+                since=since,
+                initial=initial and self._rng.random() < 0.5,
+                tip=self._wanted.tip,
+                start_timeout_s=1e9,
+                progress_ms=PROGRESS_MS,
+            )
+            self._world.watch.tell("watch_begun", self.host, since)
+            try:
+                async with asyncio.timeout(self._rng.expovariate(1 / LIFE_S)):
+                    await self._read(watch)
+            except TimeoutError:
+                pass
+            except CompactedError:
+                self._count("compacted")
+                self._token = None
+                continue
+            except ApiError as error:
+                if error.code is not ErrorCode.INCONSISTENT_GENERATION:
+                    raise CheckFailedError(f"{self.host} was answered {error}") from error
+                self._token = None
+                continue
+            finally:
+                watch.close()
+            self._token = watch.token
+            if self._token is not None:
+                self._world.watch.tell("watch_ended", self.host, self._token)
+
+    async def _read(self, watch: Watch) -> None:
+        async for change in watch:
+            self._world.watch.tell("watch_told", self.host, change)
+
+    def _count(self, outcome: str) -> None:
+        counts = self._world.outcome.operations
+        counts[f"watch {outcome}"] = counts.get(f"watch {outcome}", 0) + 1
