@@ -7,43 +7,22 @@ Now and then one ends, as a program does, and goes on behind its last token. Wha
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from raftlog.client.watch import CompactedError, Token, Watch
 from raftlog.errors import ApiError, ErrorCode
 from simulation.checks.api import CheckFailedError
+from simulation.swarm.wanted import PREFIX, wanted_by
 
 if TYPE_CHECKING:
     from simulation.checks.api import Operation
     from simulation.world import World
 
-PREFIX = "watcher"
 PROGRESS_MS = 400
 LIFE_S = 1.5
 """Of a watch, on average."""
 INITIAL_SHARE = 0.2
 """Of the watches that begin anew with what there is."""
-
-
-class Wanted(NamedTuple):
-    """What a watcher asks for."""
-
-    selectors: tuple[str, ...]
-    tip: bool
-
-
-WANTED = (
-    Wanted((), False),
-    Wanted(("configs",), True),
-    Wanted(("brokers", "topics", "leader"), False),
-    Wanted(("partitions", "configs/topic/", "progress", "clients", "client_results"), True),
-)
-"""By the number of the watcher, over and over."""
-
-
-def wanted_by(host: str) -> Wanted:
-    """What the watcher on a host asks for."""
-    return WANTED[int(host.removeprefix(PREFIX)) % len(WANTED)]
 
 
 class Watchers:

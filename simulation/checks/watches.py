@@ -30,7 +30,7 @@ from raftlog.wire.broker.v1 import broker_pb2
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-from simulation.watchers import PREFIX, wanted_by
+from simulation.swarm.wanted import PREFIX, wanted_by
 
 Said = tuple[str, str | None, str | None]
 """Path, before, after."""
