@@ -203,6 +203,7 @@ def test_a_write_says_where_it_is(raftlog: Raftlog, at: tuple[str, str]) -> None
         "resource_name": "",
         "name": "log.retention.ms",
         "value": "1001",
+        "topic_id": "",
     }
     shown = raftlog("image", "show", *at, "--at", offset, "--entity", "configs/broker/").json
     assert shown["values"]["log.retention.ms"] == "1001"
