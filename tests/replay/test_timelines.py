@@ -163,7 +163,14 @@ class Folded:
             )
         elif type_ == RecordType.LEADER_CHANGE:
             self._end("controller", offset, header)
-            facts = {"epoch": header.epoch, "leader_id": message.leader_id}
+            heard = message.HasField("last_heard_age_ms")
+            facts = {
+                "epoch": header.epoch,
+                "leader_id": message.leader_id,
+                "last_heard_epoch": message.last_heard_epoch if heard else None,
+                "last_heard_age_ms": message.last_heard_age_ms if heard else None,
+                "last_heard_by_all": message.last_heard_by_all if heard else None,
+            }
             self._begin("controller", self.controllers, begin | facts)
         self._open["controller"]["last_ms"] = header.timestamp_ms
 

@@ -37,7 +37,13 @@ OF_A_NODE = [row for row in requests_of(ME) if row[0] in OF_CLIENTS] + [
 
 
 def test_what_is_between_nodes_does_not_exist_there() -> None:
-    assert set(for_clients(EVERYTHING)) == {C.CONTROLLER, C.OBSERVER, C.SNAPSHOT, C.BROKER}
+    assert set(for_clients(EVERYTHING)) == {
+        C.CONTROLLER,
+        C.OBSERVER,
+        C.SNAPSHOT,
+        C.BROKER,
+        C.WATCH,
+    }
     assert {
         "register_broker",
         "broker_heartbeat",
