@@ -56,8 +56,11 @@ def page() -> str:
 
 
 def _row(family: Metric) -> tuple[str, str, str, str]:
-    name = f"{family.name}_total" if family.type == "counter" else family.name
-    labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
+    name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+    names = getattr(family, "_labelnames", ())
+    if family.type == "info":
+        names = sorted(family.samples[0].labels)
+    labels = ", ".join(f"`{label}`" for label in names)
     return f"`{name}`", family.type, labels, cell(family.documentation)
 
 
