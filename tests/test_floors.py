@@ -32,7 +32,7 @@ FLOORS: dict[str, str] = {
     "quorum": "raftlog.quorum",
     "adapters": (
         "raftlog.storage raftlog.recovery raftlog.transport raftlog.observability raftlog.config"
-        " raftlog.segments raftlog.security raftlog.journal"
+        " raftlog.segments raftlog.security raftlog.journal raftlog.monitoring"
     ),
     "replica and client": "raftlog.replica raftlog.client raftlog.doctor raftlog.incident",
     "decisions": (

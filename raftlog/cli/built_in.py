@@ -48,6 +48,7 @@ COMMANDS = (
     Command("import", "replay.kafka.cli:register", ("export",)),
     Command("log", "raftlog.cli.log:register"),
     Command("loglevel", "raftlog.cli.loglevel:register"),
+    Command("monitoring", "raftlog.cli.monitoring:register"),
     Command("partitions", "raftlog.cli.partitions:register"),
     Command("produce", "raftlog.cli.produce:register"),
     Command("quorum", "raftlog.cli.quorum:register"),

@@ -41,7 +41,7 @@ A histogram has `_bucket`, `_sum` and `_count`. Only the active controller serve
 heartbeats and partitions: `raftlog_lowest_acknowledged_offset…`, `raftlog_broker_…`, the counts of
 offline, imbalanced, reassigning and recovering partitions. Only the leader of the quorum serves
 `raftlog_replica_lag_records`.
-[Operations](../operations.md) says which metrics deserve an alert.
+[Monitoring](../monitoring.md) says which metrics deserve an alert.
 """  # noqa: E501
 
 

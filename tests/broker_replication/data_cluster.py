@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.partition.settings import PartitionSettings
+from broker.replication.settings import ReplicationSettings
 from controller.settings import ControllerSettings
 from raftlog.client.consumer import EARLIEST, Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
@@ -34,14 +35,19 @@ SESSION_MS = 3000
 class DataCluster:
     """Controllers 1 to 3, brokers from 101 on."""
 
-    def __init__(self, brokers: int = 3, seed: int = 1, **partitions: Any) -> None:
+    def __init__(
+        self, brokers: int = 3, seed: int = 1, *, reserve_bytes: int = 0, **partitions: Any
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.rng = random.Random(seed)
         self.network = SimNetwork(self._split())
         self.failures: list[BaseException] = []
         watch = Watch([], self.failures.append)
         voters = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
-        settings = ControllerSettings(broker_session_timeout_ms=SESSION_MS)
+        settings = ControllerSettings(
+            broker_session_timeout_ms=SESSION_MS, free_space_reserve_bytes=reserve_bytes
+        )
+        replication = ReplicationSettings(free_space_reserve_bytes=reserve_bytes)
         self.controllers = [
             ControllerHost(
                 self.network,
@@ -64,6 +70,7 @@ class DataCluster:
                         tuple(voter.endpoint for voter in voters),
                         session_timeout_ms=SESSION_MS,
                     ),
+                    replication=replication,
                     partitions=PartitionSettings(
                         broker_id, CLUSTER_ID, **{"replica_lag_time_max_ms": 2000, **partitions}
                     ),

@@ -1,0 +1,9 @@
+"""Alerts for Prometheus, dashboards for Grafana, as files: ``raftlog monitoring`` prints them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+RULES = _HERE / "rules.yml"
+DASHBOARDS = _HERE / "dashboards"

@@ -1,0 +1,81 @@
+"""The dashboards: each query names what nodes have, and each panel has a place and a unit."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from expressions import faults_of, metrics
+from typer.testing import CliRunner
+
+from raftlog.cli.monitoring import app
+from raftlog.monitoring import DASHBOARDS, RULES
+
+FILES = sorted(DASHBOARDS.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_query_names_what_nodes_have(path: Path) -> None:
+    board = json.loads(path.read_text(encoding="utf-8"))
+    assert board["uid"] == path.stem
+    queries = [one["expr"] for panel in board["panels"] for one in panel["targets"]]
+    assert len(queries) >= 10
+    for query in queries:
+        assert faults_of(query) == [], query
+        assert 'cluster_id="$cluster"' in query, "one cluster of several"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_legend_uses_labels_that_the_query_leaves(path: Path) -> None:
+    board = json.loads(path.read_text(encoding="utf-8"))
+    for panel in board["panels"]:
+        for one in panel["targets"]:
+            used = set(re.findall(r"\{\{(\w+)\}\}", one["legendFormat"]))
+            named = set(re.findall(r"[\w:]+", one["expr"]))
+            has = {label for name in named & metrics().keys() for label in metrics()[name]}
+            assert used <= has, panel["title"]
+            if found := re.match(r"(?:sum|max) by \(([^)]*)\)", one["expr"]):
+                assert used <= set(found[1].split(", ")), panel["title"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_panels_have_titles_and_do_not_overlap(path: Path) -> None:
+    board = json.loads(path.read_text(encoding="utf-8"))
+    panels = board["panels"]
+    assert len({panel["title"] for panel in panels}) == len(panels)
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+    assert not [pair for pair in combinations(panels, 2) if _overlap(*pair)]
+
+
+def _overlap(one: Any, other: Any) -> bool:
+    a, b = one["gridPos"], other["gridPos"]
+    return bool(
+        a["x"] < b["x"] + b["w"]
+        and b["x"] < a["x"] + a["w"]
+        and a["y"] < b["y"] + b["h"]
+        and b["y"] < a["y"] + a["h"]
+    )
+
+
+def test_the_command_prints_and_writes_them(tmp_path: Path) -> None:
+    runner = CliRunner()
+    listed = runner.invoke(app, ["dashboards"]).stdout.split()
+    assert listed == [path.stem for path in FILES]
+    printed = runner.invoke(app, ["dashboards", listed[0]]).stdout
+    assert json.loads(printed) == json.loads(FILES[0].read_text(encoding="utf-8"))
+    assert runner.invoke(app, ["dashboards", "--output", str(tmp_path / "new")]).exit_code == 0
+    written = sorted((tmp_path / "new").iterdir())
+    assert [path.read_bytes() for path in written] == [path.read_bytes() for path in FILES]
+    assert runner.invoke(app, ["dashboards", "no-such"]).exit_code != 0
+
+
+def test_the_command_prints_the_rules_with_links_to_where_people_read() -> None:
+    runner = CliRunner()
+    assert runner.invoke(app, ["rules"]).stdout == RULES.read_text(encoding="utf-8")
+    linked = runner.invoke(app, ["rules", "--docs", "https://docs.example.org/"]).stdout
+    assert "runbook_url: https://docs.example.org/monitoring.md#raftlognoleader" in linked
