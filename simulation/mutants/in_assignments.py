@@ -36,6 +36,7 @@ MUTANTS = (
             ),
         ),
         MOVING,
+        known=1,
     ),
     Mutant(
         "cancel-forgets-removing",

@@ -69,7 +69,7 @@ MUTANTS = (
         ),
         BROKERS,
         "leaders that are cut off",
-        known=13,
+        known=4,
         seeds=200,
     ),
     Mutant(

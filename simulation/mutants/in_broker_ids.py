@@ -70,7 +70,7 @@ MUTANTS = (
         ),
         ADOPTED,
         "newcomers, while brokers are away",
-        known=2,
+        known=3,
     ),
     Mutant(
         "hostname-ignored",

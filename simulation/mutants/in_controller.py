@@ -46,6 +46,7 @@ MUTANTS = (
         ),
         ANSWERED,
         "slow disks",
+        known=1,
     ),
     Mutant(
         "answer-without-round",

@@ -87,7 +87,7 @@ MUTANTS = (
         ),
         DATA_LATE,
         LATE,
-        known=4,
+        known=8,
     ),
     Mutant(
         "data-leader-counts-unflushed",
@@ -157,7 +157,7 @@ MUTANTS = (
         DATA_DISKS,
         "brokers that come back with empty disks, leaders that change",
         seeds=200,
-        known=81,
+        known=94,
     ),
     Mutant(
         "data-truncation-skipped",

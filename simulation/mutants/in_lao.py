@@ -48,6 +48,7 @@ MUTANTS = (
         ),
         BROKERS,
         "failovers",
+        known=18,
     ),
     Mutant(
         "lao-known-too-early",
@@ -79,7 +80,7 @@ MUTANTS = (
         ),
         replace(SLOW, faults={"resign": 1.0, "isolate": 2.0, "clog": 1.0}),
         "failovers",
-        known=48,
+        known=0,
     ),
     Mutant(
         "lao-fences-when-proposed",
@@ -140,7 +141,7 @@ MUTANTS = (
         ),
         "brokers that lag while they are fenced",
         seeds=100,
-        known=48,
+        known=4,
     ),
     Mutant(
         "joins-below-epoch-start",
@@ -180,7 +181,7 @@ MUTANTS = (
         ),
         UNFENCING,
         "failovers while brokers come",
-        known=3,
+        known=6,
     ),
     Mutant(
         "lao-of-nobody",

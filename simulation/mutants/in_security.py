@@ -173,7 +173,7 @@ MUTANTS = (
         ),
         replace(RIGHTS, data_per_s=5.0),
         "fetches that wait",
-        known=3,
+        known=1,
     ),
     Mutant(
         "removed-entry-counts",

@@ -64,12 +64,14 @@ MUTANTS = (
             Edit(
                 "controller.service.catch_up:CatchUp._load_slice",
                 "node.committed.replace(image, load.log_hash())",
-                "node.committed._builder.offset, node.committed._builder.epoch = image.offset,"
-                " image.epoch",
+                "node.committed.replace(type(image)(**{name: getattr(image if name in ('offset',"
+                " 'epoch') else node.committed.image, name) for name in image.__struct_fields__}),"
+                " load.log_hash())",
             ),
         ),
         SNAPSHOTS,
         LEFT_BEHIND,
+        known=0,
     ),
     Mutant(
         "snapshot-without-clients",
