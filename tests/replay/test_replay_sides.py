@@ -99,7 +99,7 @@ def test_a_side_that_fails_or_finds_something_does_not_take_the_table_with_it() 
     side = tables.plain(Side(measured, failed="job: report"))
     result = {
         "records": 10, "skew": "none", "made": {"seconds": 1.0, "bytes": {"raw": 1, "records": 1}},
-        "sides": {"Spark": side, "pyarrow": tables.plain(Side()), "DuckDB": tables.plain(Side())},
+        "sides": {"Spark": side} | {peer: tables.plain(Side()) for peer in tables.PEERS},
     }  # fmt: skip
     console = Console(width=150, file=StringIO())
     tables.show({}, [result], console)
