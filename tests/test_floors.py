@@ -33,6 +33,7 @@ FLOORS: dict[str, str] = {
     "adapters": (
         "raftlog.storage raftlog.recovery raftlog.transport raftlog.observability raftlog.config"
         " raftlog.segments raftlog.security raftlog.journal raftlog.monitoring"
+        " raftlog.deploy"
     ),
     "replica and client": "raftlog.replica raftlog.client raftlog.doctor raftlog.incident",
     "decisions": (

@@ -46,6 +46,7 @@ def test_the_wheel_has_the_code_and_says_that_it_is_typed(wheel: zipfile.ZipFile
     assert "raftlog/wire/controller/v1/controller_pb2_grpc.py" in names
     assert "raftlog/wire/controller/v1/controller_pb2.pyi" in names
     assert "replay/report/templates/report.html.j2" in names
+    assert "raftlog/deploy/raftlog-controller@.service" in names
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
 

@@ -56,6 +56,7 @@ COMMANDS = (
     Command("simulate", "simulation.cli:register", ("simulation",)),
     Command("status", "raftlog.cli.doctor:register_status"),
     Command("storage", "raftlog.cli.storage:register", ("server",)),
+    Command("systemd", "raftlog.cli.systemd:register"),
     Command("topics", "raftlog.cli.topics:register"),
     Command("verify", "raftlog.cli.verify:register", ("export",)),
     Command("watch", "raftlog.cli.watch:register"),
