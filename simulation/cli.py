@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit
@@ -22,6 +21,8 @@ def register(app: typer.Typer) -> None:
 
 def silence() -> None:
     """Nodes of a simulated world say nothing: thousands of them would."""
+    import structlog
+
     quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=quiet, logger_factory=structlog.ReturnLoggerFactory())
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)

@@ -8,8 +8,11 @@ all.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from raftlog.cli.spellings import respelled
 
 ASKED = "_RAFTLOG_COMPLETE"
 ANSWER_S = 0.15
@@ -34,6 +37,18 @@ def words_to_complete() -> list[str] | None:
     return words if not words or line[-1:].isspace() else words[:-1]
 
 
+def respell_line() -> None:
+    """Let Typer find ``raftlog topic`` under the command's own name, ``topics``."""
+    words = words_to_complete()
+    if not words:
+        return
+    name = respelled(words)[0]
+    for variable in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS"):
+        if variable in os.environ:
+            line = os.environ[variable]
+            os.environ[variable] = re.sub(r"^(\s*\S+\s+)\S+", rf"\g<1>{name}", line)
+
+
 def topics(incomplete: str) -> list[str]:
     """Names of topics, as a broker shows them."""
     return _beginning(incomplete, _topic_names)
@@ -47,6 +62,13 @@ def broker_ids(incomplete: str) -> list[str]:
 def config_names(incomplete: str) -> list[str]:
     """Names of what `raftlog configs alter KIND` is about."""
     find = {"topic": _topic_names, "broker": _broker_ids}.get(_config_kind())
+    return [] if find is None else _beginning(incomplete, find)
+
+
+def history_keys(incomplete: str) -> list[str]:
+    """What `raftlog history KIND` is about."""
+    kind = next(iter((words_to_complete() or [])[1:]), "")
+    find = {"topic": _topic_names, "broker": _broker_ids}.get(kind)
     return [] if find is None else _beginning(incomplete, find)
 
 

@@ -48,6 +48,7 @@ SOURCES = {
     8: "group",
 }
 """Kafka's ConfigSource, for people."""
+DEFAULT = 5
 
 
 class ResourceKind(StrEnum):
@@ -127,9 +128,9 @@ def alter(
 
     \b
     Examples:
-      raftlog configs alter topic orders --set retention.ms=3600000 --delete cleanup.policy
-      raftlog configs alter topic orders --append cleanup.policy=compact
-      raftlog configs alter broker "" --set log.retention.ms=86400000
+      raftlog configs alter topic orders --set max.message.bytes=2000000
+      raftlog configs alter topic orders --delete min.insync.replicas --acks visible
+      raftlog configs alter broker "" --set min.insync.replicas=2
     """
     changes = [_set(text) for text in set_ or []]
     changes += [_set(text, "--append", controller_pb2.APPEND) for text in append or []]
@@ -175,7 +176,12 @@ def describe(
     name: Name,
     keys: Annotated[
         list[str] | None,
-        typer.Option("--key", metavar="KEY", help="Only this key; may be repeated."),
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="Only this key; may be repeated.",
+            autocompletion=completion.config_keys,
+        ),
     ] = None,
     mode: ReadModeOption = ReadMode.REPEATABLE,
     bootstrap_server: BootstrapServer = "",
@@ -187,7 +193,7 @@ def describe(
     \b
     Examples:
       raftlog configs describe topic orders --bootstrap-server 127.0.0.1:9092
-      raftlog configs describe broker 4 --key log.retention.ms --json
+      raftlog configs describe broker 4 --key message.max.bytes --json
     """
     resource = broker_pb2.DescribeConfigsResource(
         resource_type=kind.wire, resource_name=name, configuration_keys=keys or []
@@ -210,6 +216,9 @@ def describe(
     else:
         print_table(("KEY", "VALUE", "SOURCE"), rows)
         print_line(f"at offset {response.token.offset}")
+    meant = [one.name for one in result.configs if keys or one.config_source != DEFAULT]
+    if note := without_effect(kind.wire, meant):
+        print_error(note)
     # Every key there is has a value, if only its default.
     unknown = sorted(set(keys or ()) - {key for key, _, _ in rows})
     if unknown:

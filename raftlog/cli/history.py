@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.log_sources import DataDirectory, ExportDirectory
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, JsonLines, Timeout
@@ -41,7 +42,9 @@ def history(
     key: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY]", help="Of the kind: orders, orders-0, 4, topic orders. Default: all."
+            metavar="[KEY]",
+            help="Of the kind: orders, orders-0, 4, topic orders. Default: all.",
+            autocompletion=completion.history_keys,
         ),
     ] = None,
     since: Since = "",

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from raftlog.cli import built_in, extras
-from raftlog.cli.completion import words_to_complete
+from raftlog.cli.completion import respell_line, words_to_complete
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.interrupts import INTERRUPTED
 from raftlog.cli.quiet_logs import set_up_quiet_logs
@@ -81,6 +81,8 @@ def build_for(arguments: Sequence[str]) -> typer.Typer:
     name = arguments[0] if arguments else ""
     if name in built_in.BY_NAME:
         return build([built_in.BY_NAME[name]])
+    if name[:1] in ("", "-"):
+        return build()
     if named := [one for one in _installed() if one.name == name]:
         app = build(named)
         # A package may give an entry point another name than its command.
@@ -169,9 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     An operator's error is a message and a code, never a stack trace.
     """
     given = respelled(list(sys.argv[1:] if arguments is None else arguments))
+    respell_line()
     words = words_to_complete()
     # What a command cannot do it says itself; a node sets up logs of its own.
-    set_up_quiet_logs(given[:1])
+    set_up_quiet_logs(given[:1] if words is None else ())
     try:
         with reported():
             if words == []:

@@ -17,11 +17,12 @@ class _Formatter(logging.Formatter):
 
 
 def set_up_quiet_logs(command: Sequence[str]) -> None:
-    """Commands of clients log with the standard library alone; those that run parts of a node are
-    given structlog, which these need.
+    """Commands of clients log with the standard library alone, and so does what is no command:
+    ``--help``. Those that run parts of a node are given structlog, which these need.
     """
+    is_command = bool(command) and not command[0].startswith("-")
     known = [built_in.BY_NAME[name] for name in command if name in built_in.BY_NAME]
-    if not known or any(one.extras for one in known):
+    if (is_command and not known) or any(one.extras for one in known):
         from raftlog.observability.logs import setup_logging
 
         setup_logging("error", "console")

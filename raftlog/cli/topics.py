@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli import completion
+from raftlog.cli.config_hints import did_you_mean, without_effect
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
@@ -16,7 +17,7 @@ from raftlog.cli.options import (
     Json,
     Timeout,
 )
-from raftlog.cli.output import known, print_json, print_line, print_table
+from raftlog.cli.output import known, print_error, print_json, print_line, print_table
 from raftlog.cli.partition_names import assignments
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
 from raftlog.cli.writes import (
@@ -30,6 +31,7 @@ from raftlog.cli.writes import (
     written,
 )
 from raftlog.errors import ConfigError, ErrorCode
+from raftlog.metadata.config_keys import ResourceType
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -86,7 +88,10 @@ def create(
     configs: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic-config", metavar="KEY=VALUE", help="A config of the topic; may be repeated."
+            "--topic-config",
+            "--config",
+            metavar="KEY=VALUE",
+            help="A config of the topic; may be repeated.",
         ),
     ] = None,
     validate_only: ValidateOnly = False,
@@ -101,7 +106,7 @@ def create(
     \b
     Examples:
       raftlog topics create orders --partitions 6 --replication-factor 3 --acks visible
-      raftlog topics create logs --topic-config retention.ms=3600000
+      raftlog topics create logs --topic-config max.message.bytes=2000000
       raftlog topics create placed --replica-assignment 1:2:3,2:3:1
     """
     entries = [
@@ -127,6 +132,10 @@ def create(
     )
     response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
     results = response.create_topics.topics
+    keys = [one.name for one in entries]
+    hint = did_you_mean if first_error(results) is not None else without_effect
+    if said := hint(ResourceType.TOPIC, keys):
+        print_error(said)
     _finish(
         response,
         results,

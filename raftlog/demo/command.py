@@ -1,37 +1,13 @@
-"""``raftlog demo``: play, then clean up, whatever happens."""
+"""``raftlog demo``. What it plays is imported when it runs: ``raftlog --help`` needs none of it."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import shutil
-import signal
-import tempfile
-import time
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from raftlog.cli.exits import EPILOG, Exit
-from raftlog.cli.interrupts import INTERRUPTED, TERMINATED, TerminationError, raise_at_sigterm
-from raftlog.cli.local import LocalCluster
-from raftlog.demo.acts import Demo
-from raftlog.demo.secure import Authority
-from raftlog.demo.world import DemoError
-from raftlog.safe_console import SafeConsole
-
-SETTINGS = {
-    # Shorter than in real life, so that one need not wait long to see a dead broker fenced.
-    "broker.session.timeout.ms": 3000,
-    "broker.heartbeat.interval.ms": 500,
-    "broker.fencing.timeout.ms": 4000,
-}
+from raftlog.cli.exits import EPILOG
 
 
 def register(app: typer.Typer) -> None:
@@ -57,71 +33,6 @@ def demo(
 
     Everything is stopped at the end, and on Ctrl-C.
     """
-    # The demo speaks for itself; what its clients log about nodes it kills on purpose would only
-    # confuse.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    console = SafeConsole()
-    begun = time.monotonic()
-    # Temporary directories may be in memory; a log belongs on a disk.
-    chosen = (
-        directory
-        if directory is not None
-        else Path(tempfile.mkdtemp(prefix="raftlog-demo-", dir=_disk()))
-    )
-    if directory is not None and directory.exists() and any(directory.iterdir()):
-        raise typer.BadParameter(f"{directory} is not empty", param_hint="--dir")
-    authority = Authority(chosen / "pki") if secure else None
-    cluster = LocalCluster(
-        chosen,
-        controllers=3,
-        brokers=3,
-        settings=SETTINGS,
-        settings_of=None if authority is None else authority.settings,
-    )
-    play = Demo(cluster, console, authority)
-    code: int = Exit.OK
-    signal.signal(signal.SIGTERM, raise_at_sigterm)
-    try:
-        asyncio.run(play.run())
-    except KeyboardInterrupt as error:
-        console.print("\ninterrupted")
-        code = TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
-    except DemoError as error:
-        console.print(
-            f"\n[bold red]a promise was broken:[/bold red] {escape(str(error))}", highlight=False
-        )
-        keep, code = True, Exit.REFUSED
-    finally:
-        # Nothing may stop the stopping.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        _clean_up(cluster, console, keep=keep)
-        if directory is None:
-            with contextlib.suppress(OSError):  # Something else is in it.
-                chosen.parent.rmdir()
-    if code == Exit.OK:
-        _summarize(play, console, time.monotonic() - begun, keep=keep)
-    raise typer.Exit(code)
+    from raftlog.demo.running import run_demo
 
-
-def _summarize(play: Demo, console: Console, took_s: float, *, keep: bool) -> None:
-    table = Table(title="What was shown", show_header=False, title_justify="left")
-    for row in play.summary:
-        table.add_row(*row)
-    console.print()
-    console.print(table)
-    console.print(f"{took_s:.0f} s in all; no process is left" + ("" if keep else ", and no data"))
-
-
-def _disk() -> Path:
-    home = Path.cwd() / ".raftlog"
-    home.mkdir(exist_ok=True)
-    return home
-
-
-def _clean_up(cluster: LocalCluster, console: Console, *, keep: bool) -> None:
-    cluster.stop_all(timeout_s=5.0)
-    if keep:
-        console.print(f"data, logs and export are in {cluster.directory}", highlight=False)
-    else:
-        shutil.rmtree(cluster.directory, ignore_errors=True)
+    run_demo(keep=keep, directory=directory, secure=secure)

@@ -67,6 +67,12 @@ def test_the_version_needs_neither_typer_nor_grpc() -> None:
     assert not packages & {"typer", "grpc", "structlog", "rich"}
 
 
+def test_the_list_of_all_commands_needs_no_structlog() -> None:
+    out, packages = run("--help")
+    assert "topics" in out
+    assert not packages & {"structlog", "numpy", "pyarrow"}
+
+
 def test_help_of_a_client_command_needs_no_grpc_and_no_log() -> None:
     out, packages = run("topics", "--help")
     assert "create" in out
@@ -102,9 +108,10 @@ def test_the_first_word_is_completed_without_loading_a_command() -> None:
 
 
 def test_a_subcommand_is_completed_by_its_command_alone() -> None:
-    names, packages = completed("raftlog topics de")
-    assert names == ["delete", "describe"]
-    assert not packages & {"numpy", "pyarrow", "grpc"}
+    for words in ("raftlog topics de", "raftlog topic de"):
+        names, packages = completed(words)
+        assert names == ["delete", "describe"]
+        assert not packages & {"numpy", "pyarrow", "grpc", "structlog", "rich"}
 
 
 def test_keys_are_completed_by_kind() -> None:
@@ -112,6 +119,23 @@ def test_keys_are_completed_by_kind() -> None:
     assert names == ["retention.bytes", "retention.ms"]
     names, _ = completed("raftlog configs alter topic orders --set retention.m")
     assert names == ["retention.ms="]
+    for words in ("configs describe topic orders", "config describe topic orders"):
+        names, _ = completed(f"raftlog {words} --key retention.m")
+        assert names == ["retention.ms"]
+
+
+def test_the_keys_of_a_history_are_those_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "_topic_names", lambda: ["orders", "other"])
+    monkeypatch.setattr(completion, "_broker_ids", lambda: ["4"])
+    monkeypatch.setenv(completion.ASKED, "complete_bash")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    for kind, typed, expected in [
+        ("topic", "or", ["orders"]),
+        ("broker", "", ["4"]),
+        ("acl", "", []),
+    ]:
+        monkeypatch.setenv("COMP_WORDS", f"raftlog history {kind} {typed}")
+        assert completion.history_keys(typed) == expected
 
 
 @pytest.mark.parametrize("variables", [{}, {"RAFTLOG_BOOTSTRAP_SERVER": "127.0.0.1:1"}])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from command_lines import Raftlog
 
@@ -9,7 +12,9 @@ from raftlog.cli.config_hints import did_you_mean, without_effect
 from raftlog.cli.local import LocalCluster
 from raftlog.cli.spellings import respelled
 
+ROOT = Path(__file__).resolve().parents[2]
 TOPIC, BROKER, CLIENTS = 2, 4, 16
+KEY = re.compile(r'"([a-z.]+)"')
 
 
 @pytest.mark.parametrize(
@@ -58,6 +63,29 @@ def test_what_the_commands_say(raftlog: Raftlog, cluster: LocalCluster) -> None:
     idle = raftlog("configs", "alter", "topic", "hinted", "--set", "retention.ms=1", *at)
     assert idle.code == 0
     assert "does not act on it" in idle.err
+    create = ("topics", "create", "hinted-2", "--config")
+    wrong = raftlog(*create, "retention.m=1", *at)
+    assert wrong.code == 1
+    assert "did you mean retention.ms?" in wrong.err
+    idle = raftlog(*create, "retention.ms=1", *at)
+    assert idle.code == 0
+    assert "retention.ms is kept and shown, but this build does not act on it" in idle.err
+    through = ("--bootstrap-server", cluster.bootstrap_servers, "--read", "latest")
+    shown = raftlog("configs", "describe", "topic", "hinted", *through)
+    # Only what was set: the defaults of keys that do nothing are nobody's mistake.
+    assert shown.err == "note: retention.ms is kept and shown, but this build does not act on it\n"
+    shown = raftlog("configs", "describe", "topic", "hinted", "--key", "max.message.bytes", *at)
+    assert not shown.err
     shown = raftlog("config", "describe", "topic", "hinted", "--key", "retention.m", *at)
     assert shown.code == 1
     assert "did you mean retention.ms?" in shown.err
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
+def test_no_example_sets_a_key_that_does_nothing(name: str) -> None:
+    text = (ROOT / name).read_text()
+    used = set(re.findall(r"--(?:set|topic-config|config|key) ([a-z.]+)", text))
+    used |= {key for given in re.findall(r"set={([^}]*)}", text) for key in KEY.findall(given)}
+    assert used
+    for kind in (TOPIC, BROKER):
+        assert not without_effect(kind, sorted(used))
