@@ -150,7 +150,9 @@ def _as_records(before: DataFrame, records: DataFrame) -> DataFrame:
     def column(name: str, kind: object) -> Column:
         if name == "offset":
             return sf.lit(BEFORE).cast("long").alias(name)
-        given = sf.col(places[name]) if name in places else sf.lit(None)
+        known = places.get(name)
+        # What an earlier build remembered may have fewer columns.
+        given = sf.col(known) if known in before.columns else sf.lit(None)
         return given.cast(kind).alias(name)  # type: ignore[arg-type]
 
     return open_.select(*(column(each.name, each.dataType) for each in records.schema.fields))

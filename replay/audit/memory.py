@@ -34,8 +34,8 @@ def remember(history: History) -> DataFrame:
 
     * the last level of each feature, and the last mapping of each hostname;
     * the access control entries that are there, and since when there are any;
-    * of the progress records the one with the highest LAO, and for each broker the last of the
-      newest epoch that names it;
+    * of the progress records the one with the highest LAO, and of the newest epoch the one with the
+      highest high watermark, and for each broker the last that names it;
     * every election, and the first record of each epoch: if it is of another type than these, as a
       NO_OP, since the timelines know it.
     """
@@ -48,6 +48,7 @@ def remember(history: History) -> DataFrame:
         last_of_entries(history),
         first_level(history),
         highest(progress),
+        highest_mark(progress),
         reports(progress, history.records),
     )
     offsets = reduce(DataFrame.union, kept).distinct()
@@ -68,6 +69,13 @@ def highest(progress: DataFrame) -> DataFrame:
     top = progress.where(sf.col("lowest_acknowledged_offset") >= 0).agg(
         sf.max(standing).alias("top")
     )
+    return top.where(sf.col("top").isNotNull()).select("top.offset")
+
+
+def highest_mark(progress: DataFrame) -> DataFrame:
+    """The newest of those that say the highest high watermark of the newest epoch: none, or one."""
+    standing = sf.struct("epoch", "high_watermark", "offset")
+    top = progress.agg(sf.max(standing).alias("top"))
     return top.where(sf.col("top").isNotNull()).select("top.offset")
 
 

@@ -18,9 +18,12 @@ _NEED_A_PROPOSER = (
 _NEED_PROGRESS = (
     rules.LAO_NOT_BELOW_HIGH_WATERMARK,
     rules.HIGH_WATERMARK_BEYOND_LOG,
+    rules.HIGH_WATERMARK_WENT_BACK,
     rules.LAO_WENT_BACK,
     rules.LAO_ABOVE_APPLIED,
     rules.LAO_WITHOUT_REPORT,
+    rules.APPLIED_BEYOND_LOG,
+    rules.APPLIED_WENT_BACK,
 )
 _NEED_HOSTNAMES = (rules.HOSTNAME_OF_TWO_IDS, rules.HOSTNAME_NOT_OF_REGISTRATION)
 _NEED_WRITERS = (
@@ -28,6 +31,8 @@ _NEED_WRITERS = (
     rules.CLOSED_CLIENT_WROTE,
     rules.WRITE_WITHOUT_RIGHT,
 )
+_NEED_ALL_OF_THE_LOG = (rules.REPLICA_NOT_REGISTERED,)
+"""One that begins with a checkpoint creates partitions whose brokers have gone since."""
 
 NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
     "kafka": frozenset(
@@ -36,6 +41,7 @@ NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
             *_NEED_PROGRESS,
             *_NEED_HOSTNAMES,
             *_NEED_WRITERS,
+            *_NEED_ALL_OF_THE_LOG,
         }
     )
 }

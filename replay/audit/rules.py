@@ -101,6 +101,18 @@ ISR_NOT_IN_REPLICAS = Rule(
     "an ISR has a member that is no replica, or names one twice",
     _PARTITIONS,
 )
+DUPLICATE_REPLICA = Rule(
+    "DUPLICATE_REPLICA",
+    ERROR,
+    "a partition has no replica, or names one twice",
+    _PARTITIONS,
+)
+REPLICA_NOT_REGISTERED = Rule(
+    "REPLICA_NOT_REGISTERED",
+    ERROR,
+    "a broker became a replica while it was not registered",
+    _PARTITIONS,
+)
 ISR_EMPTY = Rule(
     "ISR_EMPTY",
     CRITICAL,
@@ -175,6 +187,12 @@ HIGH_WATERMARK_BEYOND_LOG = Rule(
     "the high watermark was above the end of the log",
     (RecordType.PROGRESS,),
 )
+HIGH_WATERMARK_WENT_BACK = Rule(
+    "HIGH_WATERMARK_WENT_BACK",
+    CRITICAL,
+    "the high watermark was lower than it had been before in its controller epoch",
+    (RecordType.PROGRESS,),
+)
 LAO_WENT_BACK = Rule(
     "LAO_WENT_BACK", CRITICAL, "LAO was lower than it had been before", (RecordType.PROGRESS,)
 )
@@ -188,6 +206,18 @@ LAO_WITHOUT_REPORT = Rule(
     "LAO_WITHOUT_REPORT",
     CRITICAL,
     "LAO was known before an unfenced broker had reported in that epoch",
+    (RecordType.PROGRESS,),
+)
+APPLIED_BEYOND_LOG = Rule(
+    "APPLIED_BEYOND_LOG",
+    CRITICAL,
+    "a broker had applied more than the log holds",
+    (RecordType.PROGRESS,),
+)
+APPLIED_WENT_BACK = Rule(
+    "APPLIED_WENT_BACK",
+    CRITICAL,
+    "what a broker had applied was less than it had been before, under one registration",
     (RecordType.PROGRESS,),
 )
 HOSTNAME_OF_TWO_IDS = Rule(

@@ -72,10 +72,15 @@ def no_epoch(log: AuditedLog) -> Found:
 
 @offence
 def not_registered(log: AuditedLog) -> Found:
-    log.topic("nobody", [1, 2, 9], isr=[1, 2])
+    named = log.topic("nobody", [1, 2, 9], isr=[1, 2])
     proposed = log.propose("nobody", [1, 2, 9])
     created = log.topic("empty", [1, 9])
-    return [("BROKER_NOT_REGISTERED", proposed, 9), ("BROKER_NOT_REGISTERED", created, 9)]
+    return [
+        ("REPLICA_NOT_REGISTERED", named, 9),
+        ("BROKER_NOT_REGISTERED", proposed, 9),
+        ("BROKER_NOT_REGISTERED", created, 9),
+        ("REPLICA_NOT_REGISTERED", created, 9),
+    ]
 
 
 @offence
@@ -125,6 +130,30 @@ def no_replica(log: AuditedLog) -> Found:
         # Fewer replicas than before, and one that stays is not in the ISR.
         ("REASSIGNMENT_INCOMPLETE", reassigned, 3)
     ]
+
+
+@offence
+def strange_replicas(log: AuditedLog) -> Found:
+    twice = log.topic("strange", [1, 2, 2], isr=[1, 2])
+    again = log.change("strange", replicas=[1, 2, 1])
+    log.change("strange", **begun([1, 2, 3], adding=[3]))
+    # What it keeps is no news; what it adds was never registered.
+    added = log.change("strange", **begun([1, 2, 3, 8], adding=[3, 8]))
+    return [
+        ("DUPLICATE_REPLICA", twice, None),
+        ("DUPLICATE_REPLICA", again, None),
+        ("REPLICA_NOT_REGISTERED", added, 8),
+    ]
+
+
+@offence
+def no_replicas(log: AuditedLog) -> Found:
+    log.topic("nowhere", [1])
+    created = pb.PartitionRecord(
+        topic_id=log.topics["nowhere"], partition_id=1, replicas=[], isr=[], leader=-1
+    )
+    offset = log.append(created)
+    return [("DUPLICATE_REPLICA", offset, None), ("ISR_EMPTY", offset, None)]
 
 
 @offence
@@ -318,7 +347,7 @@ def lao(log: AuditedLog) -> Found:
     log.say(log.end_offset - 1)
     level = log.end_offset - 1
     at = log.say(level, high_watermark=level)
-    back = log.say(level - 2)
+    back = log.say(level - 2, applied={})
     beyond = log.say(level, high_watermark=log.end_offset + 1)
     everybody = dict.fromkeys((1, 2, 4, 5), log.end_offset - 1)
     # Broker 3 has applied ``level``, as it said before.
@@ -327,7 +356,7 @@ def lao(log: AuditedLog) -> Found:
     log.say(level)
     # Far behind what it is below.
     log.append(*[pb.NoOpRecord()] * 2048)
-    far_back = log.say(level - 1)
+    far_back = log.say(level - 1, applied={})
     log.say(log.end_offset - 1)
     return [
         ("LAO_NOT_BELOW_HIGH_WATERMARK", at, None),
@@ -335,6 +364,44 @@ def lao(log: AuditedLog) -> Found:
         ("LAO_WENT_BACK", far_back, None),
         ("HIGH_WATERMARK_BEYOND_LOG", beyond, None),
         ("LAO_ABOVE_APPLIED", above, 3),
+    ]
+
+
+@offence
+def high_watermark(log: AuditedLog) -> Found:
+    level = log.end_offset - 1
+    log.say(level)
+    log.say(level, applied={})
+    back = log.say(level, high_watermark=level + 1, applied={})
+    log.append(*[pb.NoOpRecord()] * 64)
+    log.say(log.end_offset - 1)
+    far_back = log.say(level, high_watermark=level + 2, applied={})
+    log.say(log.end_offset - 1)
+    return [
+        ("HIGH_WATERMARK_WENT_BACK", back, None),
+        ("HIGH_WATERMARK_WENT_BACK", far_back, None),
+        ("LAO_WENT_BACK", far_back, None),
+    ]
+
+
+@offence
+def applied(log: AuditedLog) -> Found:
+    """Beyond the log, and so back again in the record behind; and back of what was said long
+    before.
+    """
+    level = log.end_offset - 1
+    log.say(level)
+    beyond = log.say(level, applied={2: log.end_offset})
+    honest = log.say(level, applied={2: log.end_offset - 2})
+    log.append(*[pb.NoOpRecord()] * 64)
+    back = log.say(level, applied={4: level - 1})
+    # LAO is what 4 had reported before.
+    log.say(log.end_offset - 1)
+    return [
+        ("APPLIED_BEYOND_LOG", beyond, 2),
+        ("APPLIED_WENT_BACK", honest, 2),
+        ("APPLIED_WENT_BACK", back, 4),
+        ("LAO_ABOVE_APPLIED", back, 4),
     ]
 
 
@@ -452,6 +519,8 @@ def _lives(log: AuditedLog) -> None:
     # Out of the ISR first: no record leaves one with somebody who is not registered.
     gone = pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=log.epoch_of(2))
     log.append(*log._removals(2), gone)
+    # A replica that is not registered any more stays one: where others are added, too.
+    log.change("a", **begun([1, 2, 3, 4], adding=[4]))
     log.register(2)
     log.set_fenced(2, fenced=False)
     log.append(log.standing(2, in_controlled_shutdown=True), *log._removals(2))
@@ -565,7 +634,14 @@ def _lao(log: AuditedLog) -> None:
     log.say(ahead, applied=dict.fromkeys((1, 2, 3, 4), ahead))
     log.set_fenced(5, fenced=False)
     log.elect(2)
-    log.say(-1, applied={1: ahead})
+    # Another controller may know less, and be told less, at first.
+    log.say(-1, applied={1: ahead - 1}, high_watermark=ahead - 1)
+    log.say(log.end_offset - 1)
+    # What a broker had applied counts for its registration alone.
+    log.set_fenced(5, fenced=True)
+    log.register(5)
+    log.say(log.reached, applied={5: 3})
+    log.set_fenced(5, fenced=False)
     log.say(log.end_offset - 1)
 
 

@@ -13,10 +13,12 @@ from pyspark.sql import functions as sf
 from test_replay_audit import OFFENCES, headless, lao
 
 from raftlog.segments.export import export
+from replay.audit.check import STATE_DDL
 from replay.audit.check import audit as audit_of
 from replay.audit.history import History
 from replay.audit.memory import remember
 from replay.kernels.rules import quorum
+from replay.kernels.steps import STATE_SCHEMA
 from replay.opened import open_export
 from replay.request import JobRequest
 from replay.source import records
@@ -42,6 +44,10 @@ def in_pieces(rows: DataFrame, bounds: list[int], directory: Path) -> Found:
         if found is None
         else sorted((row.rule, row.offset, row.broker_id or -1) for row in found.collect())
     )
+
+
+def test_what_spark_remembers_of_partitions_are_the_kernels_columns() -> None:
+    assert [column.split()[0] for column in STATE_DDL.split(", ")] == STATE_SCHEMA.names
 
 
 @pytest.mark.nightly

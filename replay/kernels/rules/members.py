@@ -1,5 +1,5 @@
-"""Rules about brokers in partitions, each at one moment: who is admitted to an ISR, who proposes
-it, who is made its leader.
+"""Rules about brokers in partitions, each at one moment: who becomes a replica, who is admitted to
+an ISR, who proposes it, who is made its leader.
 
 KIP-903: a replica enters an ISR only under the broker epoch that is registered. What a leader
 proposed is judged by what stood in the log below the record; what the controller did by itself, by
@@ -19,12 +19,14 @@ from replay.kernels.arrays import Bools, Ints, ints, whole
 from replay.kernels.facts import BrokerSpan, Facts
 from replay.kernels.finding import Finding, offence
 from replay.kernels.judged import Judged
+from replay.kernels.lists import pairs_of
 from replay.kernels.steps import NO_LEADER
 
 RULES = (
     rules.STALE_BROKER_EPOCH,
     rules.UNKNOWN_BROKER_EPOCH,
     rules.BROKER_NOT_REGISTERED,
+    rules.REPLICA_NOT_REGISTERED,
     rules.INELIGIBLE_ISR_MEMBER,
     rules.STALE_PROPOSER_EPOCH,
     rules.INELIGIBLE_LEADER,
@@ -59,6 +61,7 @@ class Members:
         if not judged.steps.real.any():
             return
         yield from self._members(judged)
+        yield from self._replicas(judged)
         yield from self._proposers(judged)
         yield from self._entered(judged)
         yield from self._leaders(judged)
@@ -118,6 +121,22 @@ class Members:
                     )
             else:
                 yield self._found(judged, asked, index, rules.INELIGIBLE_ISR_MEMBER, _ACTIVE)
+
+    def _replicas(self, judged: Judged) -> Iterator[Finding]:
+        """Who became a replica: a broker that goes later stays one."""
+        steps, lists = judged.steps, judged.lists
+        before = steps.before("replicas")
+        moved = np.flatnonzero(steps.real & (steps.replicas != before))
+        for word in range(lists.word_count):
+            came = lists.word(steps.replicas[moved], word) & ~lists.word(before[moved], word)
+            places, bits = pairs_of(came, word)
+            rows = moved[places]
+            brokers = np.array(lists.brokers, np.int64)[bits] if len(bits) else bits
+            asked = self._ask(judged, rows, brokers, steps.begins[rows])
+            for index in np.flatnonzero(~asked.there).tolist():
+                yield self._found(
+                    judged, asked, index, rules.REPLICA_NOT_REGISTERED, "a registered broker"
+                )
 
     def _proposers(self, judged: Judged) -> Iterator[Finding]:
         steps = judged.steps

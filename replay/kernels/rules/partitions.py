@@ -17,6 +17,7 @@ from replay.kernels.rules import reassignments
 
 RULES = (
     rules.ISR_NOT_IN_REPLICAS,
+    rules.DUPLICATE_REPLICA,
     rules.ISR_EMPTY,
     rules.LEADER_OUTSIDE_ISR,
     rules.ISR_GREW_UNPROPOSED,
@@ -50,6 +51,15 @@ def _stated(judged: Judged) -> Iterator[Finding]:
             judged.place(row),
             found=f"ISR {lists.text(isr[row])}",
             expected=f"a part of {lists.text(steps.replicas[row])}",
+        )
+    moved = steps.replicas != steps.before("replicas")
+    wrong = (steps.replicas == lists.empty) | lists.names_one_twice(steps.replicas)
+    for row in _rows(judged, moved & wrong):
+        yield offence(
+            rules.DUPLICATE_REPLICA,
+            judged.place(row),
+            found=f"replicas {lists.text(steps.replicas[row])}",
+            expected="at least one, and each once",
         )
     eligible = (steps.eligible != NOTHING) & (steps.eligible != lists.empty)
     for row in _rows(judged, (isr == lists.empty) & ~eligible):

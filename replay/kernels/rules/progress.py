@@ -1,5 +1,6 @@
 """Rules about LowestAcknowledgedOffset, as progress records say it: below the high watermark, never
-back, and applied by all who count.
+back, and applied by all who count. And about what it is made of: the high watermark and the applied
+offsets, which stay within the log and never go back while one controller counts them.
 
 A progress record names the brokers whose applied offset has changed since the one before it in its
 controller epoch. So what each broker had applied when a record was written is its last word in that
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -19,13 +21,15 @@ from replay.audit import rules
 from replay.kernels.arrays import MISSING, Ints, ints, spread, whole
 from replay.kernels.facts import Facts
 from replay.kernels.finding import Finding, Place, offence
+from replay.kernels.rules import levels
+from replay.kernels.rules.levels import place_of
 
 RULES = (
-    rules.LAO_NOT_BELOW_HIGH_WATERMARK,
-    rules.HIGH_WATERMARK_BEYOND_LOG,
-    rules.LAO_WENT_BACK,
+    *levels.RULES,
     rules.LAO_ABOVE_APPLIED,
     rules.LAO_WITHOUT_REPORT,
+    rules.APPLIED_BEYOND_LOG,
+    rules.APPLIED_WENT_BACK,
 )
 COLUMNS = (
     "offset",
@@ -48,8 +52,7 @@ class Progress:
         self._spans = sorted(spans, key=lambda span: span.begins)
         self._begins = np.array([span.begins for span in self._spans], np.int64)
         self._ends = np.array([span.ends for span in self._spans], np.int64)
-        self._highest = (MISSING, MISSING)
-        """The highest LAO so far, and the newest record that said it."""
+        self._levels = levels.Levels()
         self._numbers: dict[_Key, int] = {}
         """(broker, broker epoch, controller epoch): what a report is remembered by."""
         self._applied = np.zeros(64, np.int64)
@@ -62,44 +65,14 @@ class Progress:
         offset, lao, mark = (
             ints(table[name]) for name in ("offset", "lowest_acknowledged_offset", "high_watermark")
         )
-        yield from self._single(table, offset, lao, mark)
+        yield from self._levels.check(table, offset, lao, mark)
         yield from self._acknowledged(table, offset, lao)
-
-    def _single(self, table: pa.Table, offset: Ints, lao: Ints, mark: Ints) -> Iterator[Finding]:
-        for row in np.flatnonzero((lao >= 0) & (lao >= mark)).tolist():
-            yield offence(
-                rules.LAO_NOT_BELOW_HIGH_WATERMARK,
-                _place(table, row, "LAO"),
-                found=f"LAO {lao[row]}",
-                expected=f"less than {mark[row]}",
-            )
-        for row in np.flatnonzero(mark > offset).tolist():
-            yield offence(
-                rules.HIGH_WATERMARK_BEYOND_LOG,
-                _place(table, row, "LAO"),
-                found=f"high watermark {mark[row]}",
-                expected=f"{offset[row]}, the end of the log, or less",
-            )
-        known = np.flatnonzero(lao >= 0)
-        levels = np.concatenate([[self._highest[0]], lao[known]])
-        highest = np.maximum.accumulate(levels)
-        # The newest of those that say the highest.
-        at = np.maximum.accumulate(np.where(levels == highest, np.arange(len(levels)), 0))
-        said_at = np.concatenate([[self._highest[1]], offset[known]])[at]
-        for index in np.flatnonzero(levels[1:] < highest[:-1]).tolist():
-            yield offence(
-                rules.LAO_WENT_BACK,
-                _place(table, int(known[index]), "LAO"),
-                also=int(said_at[index]),
-                found=f"LAO {levels[index + 1]}",
-                expected=f"{highest[index]} or more",
-            )
-        self._highest = int(highest[-1]), int(said_at[-1])
 
     def _acknowledged(self, table: pa.Table, offset: Ints, lao: Ints) -> Iterator[Finding]:
         """Each known LAO beside the last report of each unfenced broker."""
         epoch = ints(table["epoch"])
         reports, report_rows, applied = self._reports(table, epoch)
+        yield from self._applying(table, offset, (reports, report_rows, applied))
         known = np.flatnonzero(lao >= 0)
         spans, rows = self._counting(offset, known)
         asked = self._asked(spans, epoch[rows])
@@ -123,6 +96,37 @@ class Progress:
                 None if said_at[index] == MISSING else (int(said[index]), int(said_at[index])),
             )
         self._remember(reports[order], applied[order], offset[report_rows[order]], int(epoch[-1]))
+
+    def _applying(
+        self, table: pa.Table, offset: Ints, said: tuple[Ints, Ints, Ints]
+    ) -> Iterator[Finding]:
+        """Each report beside the log that it stands in, and beside that broker's last one."""
+        reports, rows, applied = said
+        column = whole(table["applied"]).flatten()
+        for index in np.flatnonzero(applied >= offset[rows]).tolist():
+            row = int(rows[index])
+            yield _applied(
+                rules.APPLIED_BEYOND_LOG,
+                place_of(table, row, ""),
+                column[index].as_py(),
+                f"less than {offset[row]}, the end of the log",
+            )
+        order = np.lexsort((rows, reports))
+        number, reached, at = reports[order], applied[order], offset[rows[order]]
+        again = np.zeros(len(order), np.bool_)
+        again[1:] = number[1:] == number[:-1]
+        before, said_at = self._applied[number], self._reported[number]
+        before[1:] = np.where(again[1:], reached[:-1], before[1:])
+        said_at[1:] = np.where(again[1:], at[:-1], said_at[1:])
+        for index in np.flatnonzero((said_at != MISSING) & (reached < before)).tolist():
+            which = int(order[index])
+            yield _applied(
+                rules.APPLIED_WENT_BACK,
+                place_of(table, int(rows[which]), ""),
+                column[which].as_py(),
+                f"{before[index]} or more",
+                int(said_at[index]),
+            )
 
     def _reports(self, table: pa.Table, epoch: Ints) -> tuple[Ints, Ints, Ints]:
         """Each report: its number, the row of the record, and what was applied."""
@@ -196,7 +200,7 @@ class Progress:
     ) -> Finding:
         span = self._spans[span_number]
         broker = span.broker_id
-        place = _place(table, row, f"LAO, broker {broker}")
+        place = place_of(table, row, f"LAO, broker {broker}")
         found = f"LAO {table['lowest_acknowledged_offset'][row].as_py()}"
         if said is None:
             return offence(
@@ -218,8 +222,19 @@ class Progress:
         )
 
 
-def _place(table: pa.Table, row: int, subject: str) -> Place:
-    offset, epoch, timestamp_ms, principal = (
-        table[name][row].as_py() for name in ("offset", "epoch", "timestamp_ms", "principal")
+def _applied(
+    rule: rules.Rule,
+    place: Place,
+    report: dict[str, int],
+    expected: str,
+    also: int | None = None,
+) -> Finding:
+    broker, epoch, applied = list(report.values())[:3]
+    return offence(
+        rule,
+        msgspec.structs.replace(place, subject=f"broker {broker}"),
+        broker_id=broker,
+        also=also,
+        found=f"applied {applied}, under epoch {epoch}",
+        expected=expected,
     )
-    return Place(offset, epoch, timestamp_ms, principal, subject)
