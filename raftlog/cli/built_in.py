@@ -54,6 +54,7 @@ COMMANDS = (
     Command("quorum", "raftlog.cli.quorum:register"),
     Command("replay", "replay.cli:register", ("replay",)),
     Command("simulate", "simulation.cli:register", ("simulation",)),
+    Command("size", "raftlog.cli.size:register"),
     Command("status", "raftlog.cli.doctor:register_status"),
     Command("storage", "raftlog.cli.storage:register", ("server",)),
     Command("systemd", "raftlog.cli.systemd:register"),

@@ -1,0 +1,81 @@
+"""What a cluster of a given size needs, from what was measured: ``raftlog size``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One thing that was measured, from the least to the most, or that is a default."""
+
+    least: float
+    most: float
+    source: str
+
+
+FIGURES = {
+    "node_bytes": Figure(
+        72 * MIB, 75 * MIB, "resident memory of an idle controller or broker, x86-64, Python 3.11"
+    ),
+    "controller_bytes_per_partition": Figure(405, 487, "docs/benchmarks.md, w7"),
+    "broker_bytes_per_partition": Figure(444, 482, "docs/benchmarks.md, w7"),
+    "log_bytes_per_partition": Figure(41, 41, "docs/benchmarks.md, w7"),
+    "snapshot_bytes_per_partition": Figure(39, 39, "docs/benchmarks.md, w7"),
+    "log_bytes_per_write": Figure(
+        44, 103, "retention.ms of the topic orders, 64 in a batch and one alone"
+    ),
+    "leader_cpu_percent_per_broker": Figure(0.044, 0.068, "docs/benchmarks.md, k7"),
+    "retention_bytes": Figure(100 * MIB, 100 * MIB, "metadata.max.retention.bytes"),
+    "between_snapshots_bytes": Figure(
+        20 * MIB, 20 * MIB, "metadata.log.max.record.bytes.between.snapshots"
+    ),
+    "free_space_reserve_bytes": Figure(
+        256 * MIB, 256 * MIB, "metadata.log.free.space.reserve.bytes"
+    ),
+}
+_STATE_WITHOUT_FACTOR = 4 * MIB
+_SNAPSHOT_FACTOR = 4
+_VOTERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What each controller and broker needs, by the larger of the figures, without buffers."""
+
+    controller_memory_bytes: int
+    broker_memory_bytes: int
+    controller_disk_bytes: int
+    """Log and snapshots that stay, and the space to keep free."""
+    controller_log_bytes_per_day: int
+    controller_fsyncs_per_second: float
+    leader_cpu_percent_for_heartbeats: float
+    leader_sent_bytes_per_second: int
+    """Records alone, to the other two voters and each broker."""
+
+
+def size(partitions: int, brokers: int, writes_per_second: float, sync_ms: float) -> Size:
+    """What three controllers and so many brokers need, with ``sync_ms`` for a sync of their disks.
+
+    Writes that arrive while the disk syncs share the next sync, so a slow disk syncs less often.
+    """
+    most = {name: figure.most for name, figure in FIGURES.items()}
+    written = writes_per_second * most["log_bytes_per_write"]
+    snapshot = partitions * most["snapshot_bytes_per_partition"]
+    between = most["between_snapshots_bytes"]
+    if snapshot > _STATE_WITHOUT_FACTOR:
+        between = max(between, _SNAPSHOT_FACTOR * snapshot)
+    # The newest snapshot stays whatever the retention says, and the next is written beside it.
+    kept = max(most["retention_bytes"], snapshot) + between + snapshot
+    return Size(
+        round(most["node_bytes"] + partitions * most["controller_bytes_per_partition"]),
+        round(most["node_bytes"] + partitions * most["broker_bytes_per_partition"]),
+        round(kept + most["free_space_reserve_bytes"]),
+        round(written * DAY_S),
+        min(writes_per_second, 1000 / sync_ms),
+        brokers * most["leader_cpu_percent_per_broker"],
+        round(written * (_VOTERS - 1 + brokers)),
+    )
