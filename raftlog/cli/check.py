@@ -79,7 +79,8 @@ def perf(
     """Write to the running cluster at a bounded rate, and judge what that took.
 
     The writes are configs of the client-metrics resources raftlog-check-perf-N, which are removed
-    afterwards; the records stay in the log until a snapshot replaces it. Exit code 3: it failed.
+    afterwards (after Ctrl-C by the next check); the records stay in the log until a snapshot
+    replaces it. Exit code 3: it failed.
 
     \b
     Examples:

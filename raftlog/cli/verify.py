@@ -131,7 +131,8 @@ def _vouching(
     from raftlog.segments.log_hashes import vouched
     from raftlog.segments.vouching import beyond, judge
 
-    if not bootstrap_controller:
+    if not bootstrap_controller or manifest.origin:
+        # The nodes of raftlog know nothing of another system's log.
         return judge(manifest, vouched(place, manifest), signed_by=signed_by)
     from raftlog.cli.log_sources import RunningLog
     from raftlog.segments.errors import ExportMismatchError
@@ -141,7 +142,8 @@ def _vouching(
             raise ExportMismatchError(
                 f"{place} is of cluster {manifest.cluster_id} generation {manifest.generation}, and"
                 f" the nodes that answer are of cluster {log.cluster_id} generation"
-                f" {log.generation}: they can't vouch for it"
+                f" {log.generation}: they can't vouch for it (leave out --bootstrap-controller and"
+                " RAFTLOG_BOOTSTRAP_CONTROLLER to ask none)"
             )
         asked = log.said()
         found = vouched(place, manifest, asked=asked)

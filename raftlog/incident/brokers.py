@@ -118,11 +118,13 @@ def _stall(begun: NodeEvent, from_ms: int, until_ms: int) -> Line:
         else begun.text("reason")
     )
     lasted = f" for {took(until_ms - from_ms)}" if until_ms > 0 else ", and stands still"
+    offset = begun.number("offset")
+    stood = f"stood at {offset}" if offset >= 0 else "was not known"
     return Line(
         from_ms,
         "LAO_STALL",
         Weight.TROUBLE,
         "cluster",
-        f"the lowest acknowledged offset stood at {begun.number('offset')}{lasted}: {by}",
+        f"the lowest acknowledged offset {stood}{lasted}: {by}",
         until_ms,
     )

@@ -34,9 +34,10 @@ def elected(seen: Evidence) -> list[Elected]:
     for event in seen.events(Kind.BECAME_LEADER):
         epoch = event.number("epoch")
         if epoch not in found:
-            earlier = [one.leader_id for one in found.values() if one.epoch < epoch]
-            before = earlier[-1] if earlier else -1
-            found[epoch] = Elected(event.at_ms, epoch, event.node_id, before)
+            # Who won an epoch that nobody here tells of is not known.
+            before = found.get(epoch - 1)
+            before_id = before.leader_id if before is not None else -1
+            found[epoch] = Elected(event.at_ms, epoch, event.node_id, before_id)
     return sorted(found.values(), key=lambda one: one.epoch)
 
 

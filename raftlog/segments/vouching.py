@@ -168,11 +168,12 @@ def _warnings(
 ) -> Iterable[str]:
     last, begin = found.end.end_offset - 1, manifest.history_begin
     if not found.end.is_known:
-        why = (
-            "the chain of log hashes that it needs begins before this export"
-            if found.end.level >= LOG_HASH
-            else f"controllers keep the log hash from metadata.version {LOG_HASH} on"
-        )
+        if manifest.origin:
+            why = f"a log of {manifest.origin} has no log hash; sign the export"
+        elif found.end.level >= LOG_HASH:
+            why = "the chain of log hashes that it needs begins before this export"
+        else:
+            why = f"controllers keep the log hash from metadata.version {LOG_HASH} on"
         if not any(one.how == "signature" for one in witnesses):
             yield f"Nobody vouches for the bytes: {why}."
         return

@@ -257,6 +257,26 @@ def test_without_the_log_elections_are_told_by_the_journals() -> None:
     assert "node 2 had answered no fetch" in texts[1]
 
 
+def test_who_led_an_epoch_that_nobody_tells_of_is_not_guessed() -> None:
+    told = story(
+        node("controller-1", won(60_000, 1, "leader gone"), won(90_000, 3, "leader gone")),
+        log=LogTold(failure="cut off"),
+    )
+    texts = [line.text for line in told.lines if line.code == "ELECTION"]
+    assert texts[1].startswith("node 1 leads epoch 3: the process of the leader had ended")
+
+
+def test_lao_that_was_not_known_has_no_offset() -> None:
+    told = story(
+        node("controller-1",
+             (61_000, Kind.LAO_STALLED, {"offset": -1, "brokers": "5", "reason": ""}),
+             (69_000, Kind.LAO_RESUMED, {"offset": 90, "stood_ms": 9_000})),
+    )  # fmt: skip
+    assert the(told, "LAO_STALL").text == (
+        "the lowest acknowledged offset was not known for 9 s: held back by broker 5"
+    )
+
+
 def test_the_winner_was_not_heard() -> None:
     told = story(
         node("controller-2", failure="nothing came within 2000 ms"),
