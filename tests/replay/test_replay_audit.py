@@ -371,7 +371,8 @@ def lao(log: AuditedLog) -> Found:
 def high_watermark(log: AuditedLog) -> Found:
     level = log.end_offset - 1
     log.say(level)
-    log.say(level, applied={})
+    # The highest stands beside an LAO that is unknown.
+    log.say(-1, applied={})
     back = log.say(level, high_watermark=level + 1, applied={})
     log.append(*[pb.NoOpRecord()] * 64)
     log.say(log.end_offset - 1)

@@ -10,7 +10,7 @@ from audited_log import AuditedLog
 from log_history import LogHistory
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from test_replay_audit import OFFENCES, headless, lao
+from test_replay_audit import OFFENCES, headless, high_watermark, lao
 
 from raftlog.segments.export import export
 from replay.audit.check import STATE_DDL
@@ -53,16 +53,20 @@ def test_what_spark_remembers_of_partitions_are_the_kernels_columns() -> None:
 @pytest.mark.nightly
 def test_pieces_of_a_broken_history(spark: SparkSession, tmp_path: Path) -> None:
     """Each offence once, also where the cut is between it and what it is compared with."""
-    log, expected, cut = AuditedLog(), [], 0
+    log, expected = AuditedLog(), []
+    cuts: list[int] = []
     for breaks in OFFENCES:
         begins = log.end_offset
         expected += breaks(log)
         if breaks is lao:
             # Behind the LAO that a later one goes back behind.
-            cut = min(base for base in log.positions if base > begins)
+            cuts.append(min(base for base in log.positions if base > begins))
+        if breaks is high_watermark:
+            # Behind the one that is the highest.
+            cuts.append(sorted(base for base in log.positions if base >= begins)[2])
         for name in list(log.topics):
             log.delete_topic(name)
-    bounds = [0, cut, log.end_offset]
+    bounds = [0, *cuts, log.end_offset]
     found = in_pieces(rows_of(spark, log, tmp_path / "export"), bounds, tmp_path / "job")
     assert found == sorted((rule, offset, broker or -1) for rule, offset, broker in expected)
 
