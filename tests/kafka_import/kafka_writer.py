@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,16 @@ def leader_change(leader_id: int = 1) -> tuple[bytes, bytes]:
     return control(
         "LeaderChangeMessage", leader_id=leader_id, voters=voters, granting_voters=voters
     )
+
+
+def unpack(archive: Path, directory: Path) -> None:
+    """The files of a kept log. (``extractall`` takes a filter from Python 3.11.4 on, and warns
+    without one from 3.12 on.)
+    """
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            file = packed.extractfile(member)
+            if file is not None:
+                path = directory / member.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(file.read())

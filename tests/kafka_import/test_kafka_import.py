@@ -7,7 +7,6 @@ import gzip
 import json
 import re
 import shutil
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,7 @@ NOOP = kafka.metadata("NoOpRecord")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three controllers of Kafka 4.4.0, killed; ``truth.json`` is what Kafka's Admin said before."""
     directory = tmp_path_factory.mktemp("kafka")
-    with tarfile.open(HERE / "kafka-4.4.0.tar.gz") as archive:
-        archive.extractall(directory, filter="data")
+    kafka.unpack(HERE / "kafka-4.4.0.tar.gz", directory)
     return directory
 
 

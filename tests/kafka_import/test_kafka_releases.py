@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-import tarfile
 from pathlib import Path
 from typing import Any
 
+import kafka_writer as kafka
 import pytest
 import real_kafka
 from test_kafka_import import import_all, state
@@ -47,8 +47,7 @@ def hold_against(target: Path, said: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("release", ["3.3.2", "3.9.1"])
 def test_a_kept_log_of_a_release(release: str, tmp_path: Path) -> None:
-    with tarfile.open(HERE / f"kafka-{release}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    kafka.unpack(HERE / f"kafka-{release}.tar.gz", tmp_path)
     found = import_all(tmp_path / "exported", tmp_path / "node100")
     assert found.sound
     assert not found.unknown
