@@ -81,6 +81,8 @@ class Importer:
         self._conversion = Conversion()
         self._differences: list[str] = []
         self._compared: list[Compared] = []
+        self._snapshots: dict[int, list[tuple[Copy, Checkpoint]]] = {}
+        """By the offset that they end at: what the fold is held against on the way."""
         self._agreed, self._together, self._stopped = 0, True, ""
         self._next, begin = self._begin()
         chunk = b""
@@ -132,8 +134,11 @@ class Importer:
 
     def run(self) -> Imported:
         """Import all that is there, and publish it. May be called again, for what came since."""
+        self._snapshots.clear()
         for copy in self._copies:
             copy.refresh()
+            for snapshot in copy.checkpoints:
+                self._snapshots.setdefault(snapshot.end_offset, []).append((copy, snapshot))
         while (place := self._place()) is not None:
             try:
                 self._append(self._conversion.convert(read(place)))
@@ -185,18 +190,17 @@ class Importer:
 
     def _compare(self, header: batch.BatchHeader) -> None:
         """Hold the fold against the snapshots that end here."""
-        for copy in self._copies:
-            for one in copy.checkpoints:
-                if one.end_offset != header.end_offset or one.end_offset == self._state_from:
-                    continue
-                try:
-                    said, _ = state_of(one)
-                    found = differences(self._fold.snapshot(), image_of(said))
-                except (KafkaLogError, FoldError) as error:
-                    found = [str(error)]
-                self._compared.append(Compared(copy.name, one.path.name, one.end_offset, found))
-                if not found:
-                    self._writer.record([self._state_hash(copy, header)])
+        if header.end_offset == self._state_from:
+            return
+        for copy, one in self._snapshots.get(header.end_offset, ()):
+            try:
+                said, _ = state_of(one)
+                found = differences(self._fold.snapshot(), image_of(said))
+            except (KafkaLogError, FoldError) as error:
+                found = [str(error)]
+            self._compared.append(Compared(copy.name, one.path.name, one.end_offset, found))
+            if not found:
+                self._writer.record([self._state_hash(copy, header)])
 
     def _state_hash(self, copy: Copy, header: batch.BatchHeader) -> StateHash:
         return StateHash(
