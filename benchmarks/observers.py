@@ -44,11 +44,11 @@ class Counter:
         self.received = self.sent = 0
 
     def begin(self) -> None:
-        """From now on."""
+        """Count messages from here on."""
         self.on = True
 
     def end(self) -> None:
-        """Up to now."""
+        """Count no more of them."""
         self.on = False
 
 

@@ -72,7 +72,7 @@ class Observers:
                 raise RuntimeError("an observer process has ended")
 
     def count_messages(self) -> None:
-        """From now on."""
+        """Let each observer count its messages from here on."""
         for pid in self.pids:
             os.kill(pid, signal.SIGUSR1)
 

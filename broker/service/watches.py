@@ -202,7 +202,7 @@ class Watches:
         return self._view.tip if mode == pb.LATEST else self._view.repeatable
 
     def _go_on(self) -> None:
-        """Do what is due, soon: whoever calls this has more important things to do now."""
+        """Do what is due in a turn of its own: the caller has more important things to do first."""
         if not self._turn_due and not self._closing:
             self._turn_due = True
             self._loop.call_soon(self._turn)

@@ -67,7 +67,7 @@ class Group:
 
 @dataclass(eq=False, slots=True)
 class Watcher:
-    """One watch."""
+    """One watch of a client, and how far it has been told."""
 
     handle: Handle
     group: Group
@@ -214,7 +214,7 @@ class WatchHub:
         return [self._end(watcher, error) for watcher in list(self._watchers.values())]
 
     def end(self, handle: Handle, error: ApiError) -> list[Told]:
-        """End one."""
+        """End a watch with an error; nothing if it has ended already."""
         watcher = self._watchers.get(handle)
         return [] if watcher is None else [self._end(watcher, error)]
 
@@ -249,7 +249,7 @@ class WatchHub:
     def _advance_to(self, mode: int, image: Image) -> None:
         head, until = self._heads[mode], Position(image.offset)
         if not self._live[mode] or head < Position(self.history.start):
-            # Nobody is live; or what lies between is lost, and whoever was live has to be told.
+            # Nobody is live; or what lies between is lost, and those that were live are told.
             if self._live[mode]:
                 for group in self._groups.values():
                     if group.mode == mode:

@@ -33,7 +33,7 @@ class SelectorIndex:
             groups[group] = None
 
     def remove(self, group: Group) -> None:
-        """Forget a group."""
+        """Look a group up no more, whatever changes."""
         selection = group.selection
         for path in selection.exact:
             groups = self._exact[path]

@@ -14,7 +14,7 @@ LOOKS_A_STEP = 512
 """After so many entities that are not selected the list pauses."""
 
 Entity = tuple[str, Any]
-"""Key and value."""
+"""An entity of the list: its key in words, and its value."""
 
 
 class Listed(NamedTuple):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from broker.watch.hub import Watcher
 
 LEAST_MS = 100
-"""Of an interval."""
+"""The shortest interval between two tellings of progress."""
 EARLY_S = 1.0
 """A watcher whose last token is about to leave the history is told at most so often."""
 

@@ -1,5 +1,5 @@
 """Answers to brokers leave in bursts, and a burst is followed by as long a pause as it took of the
-CPU: whoever would be answered in it is answered after it, together with others, by more at once.
+CPU. Brokers that would be answered in the pause are answered after it, together and with more.
 
 So many brokers make answers larger and not more numerous, and leave the event loop half of its
 time. [A hundred brokers and a hundred writes a second: each broker is sent each write by itself,
