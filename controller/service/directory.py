@@ -24,6 +24,8 @@ class Directory:
         """The active controller, -1 if unknown."""
         self.leader_epoch = 0
         """The newest epoch this node knows."""
+        self.successor_id = -1
+        """To whom this node has just handed over, while nobody is known to lead; -1: nobody."""
         self.outage = ""
         """Why nobody leads, as of the last tick; empty: somebody does, as far as this node knows.
         """
@@ -39,12 +41,13 @@ class Directory:
         It names the active controller, if this node knows it; else it says what keeps the quorum
         from having one.
         """
-        elsewhere = self.leader_id not in (-1, self.node_id)
+        leader_id = self.successor_id if self.leader_id == -1 else self.leader_id
+        elsewhere = leader_id not in (-1, self.node_id)
         why = self.outage or ("" if elsewhere else "no leader is known")
         return ApiError(
             ErrorCode.NOT_CONTROLLER,
             f"node {self.node_id} is not the active controller" + (f"; {why}" if why else ""),
-            leader_id=self.leader_id if elsewhere else -1,
+            leader_id=leader_id if elsewhere else -1,
         )
 
     def failure(self, correlation_id: int, error: ApiError, listener: str) -> pb.ControllerResponse:

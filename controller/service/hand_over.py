@@ -1,5 +1,9 @@
-"""The shell's part of a transfer: its requester, the polling, and the requests that wait for the
-successor.
+"""The shell's part of a transfer: its requester, the looks whether it can be done, and the requests
+that wait for the successor.
+
+Nothing polls: each event of the quorum's state machine is followed by a look, while a transfer is
+under way. When it is done and the successor says that it has heard, who waits here is sent there at
+once, and waits there until it leads: the election and the way there pass at the same time.
 
 Why: docs/decisions/023-leadership-transfer.md
 """
@@ -17,10 +21,9 @@ from raftlog.errors import ApiError, ErrorCode, InvariantError
 
 log = structlog.get_logger(__name__)
 
-POLL_S = 0.002
 HOLD_S = 0.25
-"""How long requests wait at a node that handed over, until it can say who leads: asking round would
-take longer.
+"""How long requests wait at a node that handed over, until the successor has heard of it, and at one
+that campaigns: asking round would take longer.
 """
 
 Answer = Callable[[ApiError | None], None]
@@ -48,7 +51,8 @@ class HandOver:
         self._answers: list[Answer] = []
         self._timer: asyncio.Handle | None = None
         self._held_until = -1.0
-        self._resigning = False
+        self._successor_id = -1
+        self._resigning = self._look_due = False
 
     @property
     def under_way(self) -> bool:
@@ -57,9 +61,16 @@ class HandOver:
 
     def holds(self, now: float) -> bool:
         """Whether requests wait here although this node does not lead: it handed over a moment
-        ago.
+        ago, or campaigns.
         """
+        if self._held_until < 0 and self._node.replica.campaigns:
+            self._hold(now)
         return now < self._held_until
+
+    def _hold(self, now: float) -> None:
+        self._cancel()
+        self._held_until = now + HOLD_S
+        self._timer = self._loop.call_at(self._held_until, self._give_up_holding)
 
     def begin(self, target_id: int, reason: str, answer: Answer | None = None) -> None:
         """Stop deciding, and resign as soon as nothing can be lost.
@@ -71,8 +82,12 @@ class HandOver:
         if self._transfer is not None:
             return
         log.info("handing over", to=target_id, reason=reason)
+        self._cancel()
+        self._held_until = -1.0
         self._transfer = Transfer(target_id, reason, self._loop.time() + TRANSFER_TIMEOUT_S)
-        self._timer = self._loop.call_soon(self._poll)
+        self._timer = self._loop.call_at(self._transfer.deadline, self._look)
+        self._node.replica.stepped = self._look_soon
+        self._look_soon()
         if target_id >= 0:
             self._announce(target_id)
 
@@ -85,15 +100,22 @@ class HandOver:
         target_id = best_successor(node.replica.describe(node.now()), node.quorum.node_id)
         self.begin(target_id, reason, answer)
 
-    def _poll(self) -> None:
+    def _look_soon(self) -> None:
+        """After all that this event brings."""
+        if not self._look_due:
+            self._look_due = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._look_due = False
         transfer, node = self._transfer, self._node
         if transfer is None or node.leadership is None:
             return
         now = self._loop.time()
         seen = node.replica.describe(now)
         if transfer.may_resign(seen):
-            self._resigning = True
-            self._held_until = now + HOLD_S
+            self._resigning, self._successor_id = True, transfer.target_id
+            self._hold(now)
             node.replica.resign(transfer.reason, transfer.target_id)
             self._resigning = False
             if node.leadership is not None:
@@ -103,13 +125,10 @@ class HandOver:
             log.warning("not handed over", to=transfer.target_id, why=why)
             self._end(ApiError(ErrorCode.REQUEST_TIMED_OUT, f"not handed over in time: {why}"))
             self._wake()
-        else:
-            self._timer = self._loop.call_later(POLL_S, self._poll)
 
     def lost(self) -> None:
         """This node leads no more, on purpose or not."""
         if self._resigning:
-            self._timer = self._loop.call_at(self._held_until, self._give_up_holding)
             self._end(None)
         elif self._transfer is not None:
             self._end(
@@ -118,18 +137,26 @@ class HandOver:
                 )
             )
 
+    def end_heard(self, peer_id: int) -> None:
+        """The successor campaigns: what was held goes there, and waits there."""
+        if self._held_until >= 0 and peer_id == self._successor_id:
+            self._node.directory.successor_id = peer_id
+            self._refuse_waiting()
+
     def successor_known(self) -> None:
         """Somebody leads: what was held may go there."""
         if self._held_until >= 0:
             self._give_up_holding()
 
     def _give_up_holding(self) -> None:
-        self._held_until = -1.0
+        self._held_until = self._successor_id = -1
+        self._node.directory.successor_id = -1
         self._cancel()
         self._refuse_waiting()
 
     def _end(self, error: ApiError | None) -> None:
         answers, self._answers, self._transfer = self._answers, [], None
+        self._node.replica.stepped = None
         for answer in answers:
             answer(error)
 

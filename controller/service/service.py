@@ -312,6 +312,10 @@ class ControllerService:
         self.successor.clear()
         self._catch_up.became_leader(epoch, epoch_start_offset)
 
+    def end_heard(self, peer_id: int) -> None:
+        """Who waits for a successor goes there."""
+        self.hand_over.end_heard(peer_id)
+
     def lost_leadership(self, epoch: int, reason: str) -> None:
         """Drop the pending image, and answer every waiting request."""
         leadership, self.node.leadership = self.node.leadership, None

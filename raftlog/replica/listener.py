@@ -28,6 +28,9 @@ class ReplicaListener(Protocol):
         outcome.
         """
 
+    def end_heard(self, peer_id: int) -> None:
+        """A voter has heard that this node leads no more: the one that is to take over campaigns."""
+
     def committed(self, high_watermark: int) -> None:
         """Everything below ``high_watermark`` is committed, for ever."""
 

@@ -84,6 +84,8 @@ class Replica(PeerListener):
             store, self._log, config.cluster_id, step=self._step, fail=self._fail
         )
         self._timer = DeadlineTimer(self._loop, self._tick)
+        self.stepped: Callable[[], None] | None = None
+        """Called after each event, while somebody waits for what an event may bring."""
         # Effects that wait for a vote to become durable; each PersistVote in it marks where a wait
         # begins.
         self._held: deque[Any] = deque()
@@ -170,6 +172,11 @@ class Replica(PeerListener):
     def high_watermark(self) -> int:
         """Exclusive; -1: unknown."""
         return self.core.high_watermark
+
+    @property
+    def campaigns(self) -> bool:
+        """Whether this node asks for votes."""
+        return self.core.role == "candidate"
 
     def describe(self, now: float) -> QuorumDescription:
         """What this node knows of the quorum."""
@@ -287,6 +294,8 @@ class Replica(PeerListener):
                 self._step(ev.RequestFailed(peer_id, correlation_id))
                 return
         self._step(ev.ResponseReceived(peer_id, correlation_id, response, span))
+        if isinstance(response, pb.EndQuorumEpochResponse) and not response.error_code:
+            self._listener.end_heard(peer_id)
 
     def unanswered(self, peer_id: int, correlation_id: int) -> None:
         """No answer comes."""
@@ -328,6 +337,8 @@ class Replica(PeerListener):
             deadline = self.core.next_deadline()
             if deadline < self._timer.at:
                 self._timer.arm(deadline)
+            if self.stepped is not None:
+                self.stepped()
 
     def _not_inside_a_step(self) -> None:
         if self._stepping:
