@@ -1,9 +1,9 @@
 """The shell's part of a transfer: its requester, the looks whether it can be done, and the requests
 that wait for the successor.
 
-Nothing polls: each event of the quorum's state machine is followed by a look, while a transfer is
-under way. When it is done and the successor says that it has heard, who waits here is sent there at
-once, and waits there until it leads: the election and the way there pass at the same time.
+Nothing polls: while a transfer is under way, a look follows each event of the quorum's state
+machine. Once the successor has heard that it is to campaign, the waiting requests are sent there.
+They wait there until it leads, so that their way and the election pass at the same time.
 
 Why: docs/decisions/023-leadership-transfer.md
 """
@@ -22,7 +22,7 @@ from raftlog.errors import ApiError, ErrorCode, InvariantError
 log = structlog.get_logger(__name__)
 
 HOLD_S = 0.25
-"""How long requests wait at a node that handed over, until the successor has heard of it, and at one
+"""How long requests wait at a node that handed over, for the successor to hear of it, and at one
 that campaigns: asking round would take longer.
 """
 
@@ -60,15 +60,18 @@ class HandOver:
         return self._transfer is not None
 
     def holds(self, now: float) -> bool:
-        """Whether requests wait here although this node does not lead: it handed over a moment
-        ago, or campaigns.
+        """Whether requests wait here although this node does not lead: it handed over, or began to
+        campaign, a moment ago.
         """
-        if self._held_until < 0 and self._node.replica.campaigns:
-            self._hold(now)
-        return now < self._held_until
+        return now < self._held_until and self._node.directory.successor_id == -1
 
-    def _hold(self, now: float) -> None:
-        self._cancel()
+    def campaigning(self) -> None:
+        """This node asks for votes: what comes waits for the outcome."""
+        self._hold(-1)
+
+    def _hold(self, successor_id: int) -> None:
+        self.led()
+        self._successor_id, now = successor_id, self._loop.time()
         self._held_until = now + HOLD_S
         self._timer = self._loop.call_at(self._held_until, self._give_up_holding)
 
@@ -82,8 +85,7 @@ class HandOver:
         if self._transfer is not None:
             return
         log.info("handing over", to=target_id, reason=reason)
-        self._cancel()
-        self._held_until = -1.0
+        self.led()
         self._transfer = Transfer(target_id, reason, self._loop.time() + TRANSFER_TIMEOUT_S)
         self._timer = self._loop.call_at(self._transfer.deadline, self._look)
         self._node.replica.stepped = self._look_soon
@@ -114,8 +116,8 @@ class HandOver:
         now = self._loop.time()
         seen = node.replica.describe(now)
         if transfer.may_resign(seen):
-            self._resigning, self._successor_id = True, transfer.target_id
-            self._hold(now)
+            self._resigning = True
+            self._hold(transfer.target_id)
             node.replica.resign(transfer.reason, transfer.target_id)
             self._resigning = False
             if node.leadership is not None:
@@ -138,8 +140,10 @@ class HandOver:
             )
 
     def end_heard(self, peer_id: int) -> None:
-        """The successor campaigns: what was held goes there, and waits there."""
-        if self._held_until >= 0 and peer_id == self._successor_id:
+        """A voter knows that this node has resigned. The successor campaigns then: what was held
+        goes there, and waits there.
+        """
+        if peer_id == self._successor_id:
             self._node.directory.successor_id = peer_id
             self._refuse_waiting()
 
@@ -148,10 +152,13 @@ class HandOver:
         if self._held_until >= 0:
             self._give_up_holding()
 
-    def _give_up_holding(self) -> None:
-        self._held_until = self._successor_id = -1
-        self._node.directory.successor_id = -1
+    def led(self) -> None:
+        """This node leads: what was held is decided here."""
+        self._held_until = self._successor_id = self._node.directory.successor_id = -1
         self._cancel()
+
+    def _give_up_holding(self) -> None:
+        self.led()
         self._refuse_waiting()
 
     def _end(self, error: ApiError | None) -> None:

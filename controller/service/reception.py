@@ -49,7 +49,7 @@ class Reception:
         refused = self._node.not_controller()
         now, begun = self._node.now(), self._answers.figures.stopwatch()
         self._farewell.heard(now)
-        if self._hand_over.holds(now) and not self._farewell.begun:
+        if refused is not None and self._hand_over.holds(now) and not self._farewell.begun:
             refused = None
         for request in messages:
             if refused is not None:

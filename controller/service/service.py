@@ -303,6 +303,8 @@ class ControllerService:
         if leader_id not in (-1, self.quorum.node_id):
             self.successor.set()
             self.hand_over.successor_known()
+        elif self.replica.campaigns:
+            self.hand_over.campaigning()
 
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
         """Begin to claim."""
@@ -310,10 +312,11 @@ class ControllerService:
         directory.leader_id, directory.leader_epoch = self.quorum.node_id, epoch
         self._life.became_leader(epoch, epoch_start_offset)
         self.successor.clear()
+        self.hand_over.led()
         self._catch_up.became_leader(epoch, epoch_start_offset)
 
     def end_heard(self, peer_id: int) -> None:
-        """Who waits for a successor goes there."""
+        """Send who waits to the successor, if it is that voter."""
         self.hand_over.end_heard(peer_id)
 
     def lost_leadership(self, epoch: int, reason: str) -> None:

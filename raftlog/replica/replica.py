@@ -85,7 +85,7 @@ class Replica(PeerListener):
         )
         self._timer = DeadlineTimer(self._loop, self._tick)
         self.stepped: Callable[[], None] | None = None
-        """Called after each event, while somebody waits for what an event may bring."""
+        """Called after each event, while it is set."""
         # Effects that wait for a vote to become durable; each PersistVote in it marks where a wait
         # begins.
         self._held: deque[Any] = deque()
@@ -294,7 +294,8 @@ class Replica(PeerListener):
                 self._step(ev.RequestFailed(peer_id, correlation_id))
                 return
         self._step(ev.ResponseReceived(peer_id, correlation_id, response, span))
-        if isinstance(response, pb.EndQuorumEpochResponse) and not response.error_code:
+        if type(response) is pb.EndQuorumEpochResponse and not response.error_code:
+            # No decision of the quorum: it says where to send those who wait.
             self._listener.end_heard(peer_id)
 
     def unanswered(self, peer_id: int, correlation_id: int) -> None:

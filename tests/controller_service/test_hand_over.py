@@ -188,6 +188,103 @@ async def test_who_comes_too_late_waits_until_it_can_be_told_who_leads(
 
 
 @simulated
+async def test_who_waits_goes_to_the_successor_before_it_leads_and_waits_there() -> None:
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    new = next(node for node in world.nodes if node is not old)
+    sent = pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())
+    left, arrived, heard = Told(), Told(), old.service.end_heard
+    led: list[bool] = []
+
+    def end_heard(peer_id: int) -> None:
+        if not left.responses:
+            old.service.reception.received(left, [sent])
+            assert left.responses == [], "the successor may not know yet"
+        heard(peer_id)
+        if left.responses and not arrived.responses and not led:
+            assert peer_id == new.id
+            led.append(new.service.node.leadership is not None)
+            new.service.reception.received(arrived, [sent])
+            assert arrived.responses == [], "it waits for the outcome of the election"
+
+    old.service.end_heard = end_heard  # type: ignore[method-assign]
+    await transfer(world, new.id)
+    await world.until(lambda: arrived.responses)
+    assert led == [False]
+    assert (left.responses[0].error.error_code, left.responses[0].error.outcome_unknown) == (
+        ErrorCode.NOT_CONTROLLER,
+        False,
+    )
+    assert left.responses[0].leader_endpoint == f"c{new.id}:9093"
+    assert arrived.responses[0].HasField("describe_brokers")
+    assert old.service.node.directory.successor_id == -1, "the leader is known by now"
+
+
+@simulated
+async def test_a_candidate_that_does_not_win_refuses_what_waits_in_time() -> None:
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    new, other = (node for node in world.nodes if node is not old)
+    sent = pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())
+    told, changed, loop = Told(), new.service.leader_changed, asyncio.get_running_loop()
+    begun: list[float] = []
+
+    def leader_changed(leader_id: int, epoch: int) -> None:
+        changed(leader_id, epoch)
+        if new.service.replica.campaigns and not begun:
+            begun.append(loop.time())
+            for node in (old, other):
+                world.network.partition(f"c{new.id}", f"c{node.id}")
+            new.service.reception.received(told, [sent])
+            assert told.responses == []
+
+    new.service.leader_changed = leader_changed  # type: ignore[method-assign]
+    await transfer(world, new.id)
+    await world.until(lambda: told.responses, within_s=HOLD_S + 0.1)
+    assert loop.time() - begun[0] == pytest.approx(HOLD_S, abs=0.01)
+    (response,) = told.responses
+    assert (response.error.error_code, response.error.outcome_unknown, response.leader_id) == (
+        ErrorCode.NOT_CONTROLLER,
+        False,
+        -1,
+    )
+
+
+@simulated
+async def test_nothing_polls_while_a_transfer_waits() -> None:
+    world = World()
+    old = await world.active()
+    target = next(node for node in world.nodes if node is not old)
+    world.network.partition(f"c{old.id}", f"c{target.id}")
+    asked = asyncio.ensure_future(transfer(world, target.id))
+    await world.until(lambda: old.service.hand_over.under_way)
+    looks = 0
+    describe, steps = old.service.replica.describe, 0
+    stepped = old.service.replica.stepped
+    assert stepped is not None
+
+    def counted_step() -> None:
+        nonlocal steps
+        steps += 1
+        stepped()
+
+    def counted(now: float) -> Any:
+        nonlocal looks
+        looks += 1
+        return describe(now)
+
+    old.service.replica.stepped = counted_step
+    old.service.replica.describe = counted  # type: ignore[method-assign]
+    await asyncio.sleep(TRANSFER_TIMEOUT_S / 2)
+    assert 0 < looks <= steps + 1
+    with pytest.raises(ApiError):
+        await asked
+    assert old.service.replica.stepped is None
+
+
+@simulated
 async def test_each_is_sent_to_the_leader_on_the_listener_that_it_has_come_to() -> None:
     world = World()
     leader = await world.active()
