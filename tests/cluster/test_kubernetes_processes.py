@@ -1,0 +1,151 @@
+"""The processes that docs/deploy/kubernetes starts are a cluster: on this machine, with loopback in the
+place of host names and free ports in that of theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cluster_kit import Ran, raftlog, until
+
+from raftlog.cli.local import free_ports
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
+
+from kubernetes_pods import CONFIG, ROLES, Pod, manifests, of_kind, pods, stateful_set
+
+
+class Pods:
+    """The pods' processes on this machine: host names are loopback, ports are free ones."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.pods = {pod.name: pod for role in ROLES for pod in pods(stateful_set(role))}
+        free = iter(free_ports(2 * len(self.pods)))
+        self.grpc = {name: next(free) for name in self.pods}
+        self.http = {name: next(free) for name in self.pods}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def environment(self, pod: Pod, container: dict[str, Any]) -> dict[str, str]:
+        given = pod.environment(container, CONFIG)
+        for name, value in given.items():
+            if name.startswith("RAFTLOG_"):
+                given[name] = re.sub(
+                    r"([\w-]+)\.raftlog-(?:controller|broker)\.data\.svc:\d+",
+                    lambda found: f"127.0.0.1:{self.grpc[found.group(1)]}",
+                    value,
+                )
+        given["RAFTLOG_LISTENERS"] = f"127.0.0.1:{self.grpc[pod.name]}"
+        if "RAFTLOG_HTTP_LISTENER" in given:
+            given["RAFTLOG_HTTP_LISTENER"] = f"127.0.0.1:{self.http[pod.name]}"
+        given["RAFTLOG_LOG_DIRS"] = str(self._directory / pod.name / "data")
+        return {name: value for name, value in given.items() if name.startswith("RAFTLOG_")}
+
+    def bootstrap(self) -> Ran:
+        (container,) = of_kind(manifests("bootstrap.yaml"), "Job")["spec"]["template"]["spec"][
+            "containers"
+        ]
+        pod = self.pods["raftlog-controller-1"]
+        return raftlog(*container["args"], environment=self.environment(pod, container))
+
+    def start(self, name: str) -> None:
+        """As the kubelet: the init container, then the node."""
+        pod = self.pods[name]
+        formatted = raftlog(*pod.formats["args"], environment=self.environment(pod, pod.formats))
+        assert formatted.code == 0, formatted.err
+        own = {key: value for key, value in os.environ.items() if not key.startswith("RAFTLOG_")}
+        with (self._directory / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-m", "raftlog.cli", *pod.runs["args"]],
+                env={**own, **self.environment(pod, pod.runs)},
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def probe(self, name: str, kind: str) -> bool:
+        path = self.pods[name].runs[kind]["httpGet"]["path"]
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.http[name]}{path}", timeout=5
+            ) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def wait_ready(self, names: list[str]) -> None:
+        for name in names:
+            until(lambda name=name: self.probe(name, "readinessProbe"), f"{name} is ready")  # type: ignore[misc]
+
+    def command(self, *arguments: str) -> Ran:
+        """``kubectl exec raftlog-broker-101 -- raftlog …``"""
+        pod = self.pods["raftlog-broker-101"]
+        return raftlog(*arguments, environment=self.environment(pod, pod.runs))
+
+    def voters(self) -> dict[int, str]:
+        said = self.command("quorum", "describe", "--replication", "--json").json
+        return {r["node_id"]: r["directory_id"] for r in said.get("voters", ())}
+
+    def stop(self, name: str) -> int:
+        """As the kubelet: SIGTERM, and the grace period."""
+        process = self.running.pop(name)
+        process.send_signal(signal.SIGTERM)
+        return process.wait(self.pods[name].spec["terminationGracePeriodSeconds"])
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[Pods]:
+    made = Pods(directory)
+    try:
+        yield made
+    finally:
+        for process in made.running.values():
+            process.kill()
+            process.wait()
+
+
+def test_the_processes_of_the_manifests_are_a_cluster(tmp_path: Path) -> None:
+    with cluster(tmp_path) as made:
+        controllers = [name for name in made.pods if "controller" in name]
+        brokers = [name for name in made.pods if "broker" in name]
+        assert made.bootstrap().code == 0
+        assert made.bootstrap().code == 2, "a second bootstrap"
+        for name in made.pods:
+            made.start(name)
+        made.wait_ready([*controllers, *brokers])
+        assert all(made.probe(name, "startupProbe") for name in made.pods)
+        until(lambda: len(made.voters()) == 3, "all controllers have joined")
+        assert made.command("topics", "create", "orders", "--partitions", "3").code == 0
+        before = made.voters()
+
+        first = controllers[0]
+        assert made.stop(first) == 0
+        made.wait_ready(controllers[1:])
+        assert (
+            made.command("configs", "alter", "topic", "orders", "--set", "retention.ms=1").code == 0
+        )
+        _lose_the_disk(made, tmp_path, first)
+        assert made.stop(brokers[0]) == 0
+        log = (tmp_path / f"{brokers[0]}.log").read_text()
+        assert "Traceback" not in log
+        assert before.keys() == made.voters().keys()
+
+
+def _lose_the_disk(made: Pods, directory: Path, name: str) -> None:
+    """On a new disk the first controller joins: it does not begin a quorum of its own."""
+    (directory / name / "data").rename(directory / "lost")
+    old = made.voters()[1]
+    made.start(name)
+    made.wait_ready([name])
+    until(lambda: made.voters().get(1, old) != old, "the new disk has replaced the old one")
+    assert made.command("topics", "describe", "orders").code == 0

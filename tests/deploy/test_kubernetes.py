@@ -1,0 +1,112 @@
+"""The manifests: Kubernetes' schemas accept them, and they keep what they promise.
+
+``tests/cluster/test_kubernetes_processes.py`` starts what they start.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import fastjsonschema
+import pytest
+from kubernetes_pods import CONFIG, MANIFESTS, ROLES, Pod, manifests, of_kind, pods, stateful_set
+from kubernetes_schemas import check
+
+from raftlog.config.settings import Settings
+
+FILES = sorted(path.name for path in MANIFESTS.glob("*.yaml"))
+
+
+def all_pod_specs() -> list[dict[str, Any]]:
+    job = of_kind(manifests("bootstrap.yaml"), "Job")
+    return [stateful_set(role)["spec"]["template"]["spec"] for role in ROLES] + [
+        job["spec"]["template"]["spec"]
+    ]
+
+
+def test_kubernetes_accepts_each_manifest() -> None:
+    assert FILES == ["bootstrap.yaml", "brokers.yaml", "controllers.yaml"]
+    for name in FILES:
+        for manifest in manifests(name):
+            check(manifest)
+
+
+def test_the_schemas_refuse_a_field_that_there_is_not_and_a_wrong_type() -> None:
+    made = stateful_set("controller")
+    wrong = copy.deepcopy(made)
+    wrong["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
+    with pytest.raises(fastjsonschema.JsonSchemaValueException, match="terminationGracePeriod"):
+        check(wrong)
+    wrong = copy.deepcopy(made)
+    wrong["spec"]["replicas"] = "three"
+    with pytest.raises(fastjsonschema.JsonSchemaValueException, match=r"spec\.replicas"):
+        check(wrong)
+
+
+def test_no_process_is_root_or_can_write_outside_its_volumes() -> None:
+    for spec in all_pod_specs():
+        security = spec["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] == security["fsGroup"] == 10001
+        assert f"USER {security['runAsUser']}:" in (MANIFESTS.parent / "Dockerfile").read_text()
+        assert spec["automountServiceAccountToken"] is False
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            rights = container["securityContext"]
+            assert rights["readOnlyRootFilesystem"] is True
+            assert rights["allowPrivilegeEscalation"] is False
+            assert rights["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_set_its_service_its_budget_and_its_policy_mean_the_same_pods(role: str) -> None:
+    documents = manifests(f"{role}s.yaml")
+    found = stateful_set(role)
+    labels = found["spec"]["template"]["metadata"]["labels"]
+    service = of_kind(documents, "Service")
+    assert found["spec"]["selector"]["matchLabels"] == labels
+    assert service["spec"]["selector"] == labels
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["metadata"]["name"] == found["spec"]["serviceName"]
+    budget = of_kind(documents, "PodDisruptionBudget")
+    assert budget["spec"]["selector"]["matchLabels"] == labels
+    assert budget["spec"]["maxUnavailable"] == 1
+    policy = of_kind(documents, "NetworkPolicy")
+    assert policy["spec"]["podSelector"]["matchLabels"] == labels
+    pod = found["spec"]["template"]["spec"]
+    (rule,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["labelSelector"]["matchLabels"] == labels
+    ports = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
+    assert ports == {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    assert [rule["ports"] for rule in policy["spec"]["ingress"]] == [
+        [{"port": ports["grpc"]}],
+        [{"port": ports["http"]}],
+    ]
+
+
+def test_a_pod_has_the_time_to_stop_and_no_two_nodes_have_one_id() -> None:
+    grace = {r: stateful_set(r)["spec"]["template"]["spec"] for r in ROLES}
+    least = Settings.controlled_shutdown_timeout_ms // 1000
+    assert grace["broker"]["terminationGracePeriodSeconds"] >= least + 15
+    assert grace["controller"]["terminationGracePeriodSeconds"] >= 20
+    ids = [pod.index for role in ROLES for pod in pods(stateful_set(role))]
+    assert ids == [1, 2, 3, 101, 102, 103]
+    assert max(ids) <= Settings.reserved_broker_max_id
+
+
+def test_the_first_disk_is_that_of_the_first_controller_and_only_the_job_begins_a_quorum() -> None:
+    job = of_kind(manifests("bootstrap.yaml"), "Job")
+    claim = of_kind(manifests("bootstrap.yaml"), "PersistentVolumeClaim")
+    found = stateful_set("controller")
+    (template,) = found["spec"]["volumeClaimTemplates"]
+    first = next(pods(found))
+    assert claim["metadata"]["name"] == f"{template['metadata']['name']}-{first.name}"
+    assert claim["spec"] == template["spec"]
+    (begins,) = job["spec"]["template"]["spec"]["containers"]
+    assert "--standalone" in begins["args"]
+    assert "--ignore-formatted" not in begins["args"], "a second Job must fail"
+    assert "--no-initial-controllers" in first.formats["args"]
+    own = first.environment(first.formats, CONFIG)
+    own["RAFTLOG_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS"] = own["RAFTLOG_ADVERTISED_LISTENERS"]
+    for name, value in Pod(first.name, 1, {}).environment(begins, CONFIG).items():
+        assert own[name] == value
