@@ -6,6 +6,7 @@ later change can be held against this list.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -110,7 +111,15 @@ def listing(calls: Calls) -> list[str]:
     ]
 
 
-if __name__ == "__main__":
-    for role, calls in count_calls(sys.argv[1], Path(".raftlog/bench")).items():
+def main() -> None:
+    """Print the lists of both roles."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.calls", description=__doc__)
+    parser.add_argument("workload", choices=sorted(LOADS))
+    workload = parser.parse_args().workload
+    for role, calls in count_calls(workload, Path(".raftlog/bench")).items():
         print(role, summary(calls))
         print("\n".join(listing(calls)))
+
+
+if __name__ == "__main__":
+    main()
