@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +181,37 @@ async def _refused(cluster: MixedCluster, name: str, say: Say) -> None:
     await asyncio.to_thread(cluster.wait_ready, [name], 60)
 
 
-def live(directory: Path, other: Sequence[str], say: Say) -> None:
+async def runbook(cluster: MixedCluster, say: Say) -> None:
+    """The steps of docs/operations.md, Upgrade and rollback, with one node rolled back between."""
+    names = [node.name for node in cluster.controllers]
+    async with controllers_of(cluster) as client:
+        load = Load(client, prefix="runbook", writers=2, pause_s=0.01)
+        await load.more(WRITES)
+        for name in names:
+            await _step(cluster, load, name, to_other=False, say=say)
+        await _step(cluster, load, names[0], to_other=True, say=say)
+        await _step(cluster, load, names[0], to_other=False, say=say)
+        broker = cluster.brokers[0].name
+        await asyncio.to_thread(cluster.change, broker, to_other=False)
+        await asyncio.to_thread(cluster.wait_ready, [broker], 60)
+        raised = await asyncio.to_thread(upgrade, cluster)
+        assert raised.code == 0, raised.err
+        await load.more(WRITES)
+        await _refused(cluster, names[2], say)
+        await load.more(WRITES)
+        await load.stop()
+        acknowledged = dict(load.acknowledged)
+    image = await committed_image(cluster)
+    assert lost(acknowledged, image) == []
+    assert image.features["metadata.version"] == LATEST_METADATA_VERSION
+
+
+def live(
+    directory: Path,
+    other: Sequence[str],
+    say: Say,
+    life: Callable[[MixedCluster, Say], Coroutine[Any, Any, None]] = _life,
+) -> None:
     """The whole life of a cluster that is upgraded. Raises AssertionError."""
     cluster = MixedCluster(directory, other, controllers=3, brokers=1)
     cluster.generate()
@@ -190,7 +220,7 @@ def live(directory: Path, other: Sequence[str], say: Say) -> None:
         cluster.wait_leader(60)
         cluster.start_brokers()
         cluster.wait_ready([cluster.brokers[0].name], 60)
-        asyncio.run(_life(cluster, say))
+        asyncio.run(life(cluster, say))
     finally:
         cluster.stop_all(timeout_s=5)
 
