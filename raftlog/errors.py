@@ -580,3 +580,7 @@ class ConfigError(RaftlogError):
     """The configuration or the data directory does not fit: the message is for the operator, all
     mistakes at once.
     """
+
+
+class DirectoryInUseError(ConfigError):
+    """A data directory is another process's: a node that runs, or somebody who reads."""

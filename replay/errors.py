@@ -7,16 +7,29 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from raftlog.errors import RaftlogError
+from raftlog.segments.errors import CorruptExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.manifest import Segment
 
 EXIT_INPUT = 2
-"""Exit code: the export or the request can't be used. Nothing was found out."""
+"""Exit code: the job can't run as asked. Nothing was found out."""
 EXIT_FINDINGS = 3
-"""Exit code: the audit found something."""
+"""Exit code: something was found: by the audit, or that files are damaged."""
 
 
 class ReplayError(RaftlogError):
     """The replay can't run as asked. The message is for the operator."""
+
+
+class DamageError(ReplayError):
+    """Spark has met a damaged file, or one of another log."""
+
+
+_WRONG = (CorruptExportError, ExportGapError, ExportMismatchError, DamageError)
+
+
+def exit_code(error: RaftlogError) -> int:
+    """What an error of a job is: a finding about the files, or a reason why it could not run."""
+    return EXIT_FINDINGS if isinstance(error, _WRONG) else EXIT_INPUT
 
 
 # Python errors reach the driver inside a JVM stack trace: "raftlog.metadata.image.FoldError: what
@@ -32,30 +45,36 @@ _FAILED = re.compile(r"Input/output error|Remote I/O error|Stale file handle|Per
 """What the operating system says: nothing of it is about what a file holds."""
 
 
-def _of_file(text: str, segment: Segment) -> str:
+def _of_file(text: str, segment: Segment) -> ReplayError:
     """Why a file could not be read: it may be damaged, and it may be something else."""
     where = segment.describe()
     if _MISSING.search(text):
-        return f"{where} is missing: it was removed, or merged into another; run the job again"
+        return ReplayError(
+            f"{where} is missing: it was removed, or merged into another; run the job again"
+        )
     if failed := _FAILED.search(text):
-        return f"{where} can't be read: {failed[0]}. Look at the disk, or at who may read it"
+        return ReplayError(
+            f"{where} can't be read: {failed[0]}. Look at the disk, or at who may read it"
+        )
     why = (
         "the checksum of a page does not match"
         if "CRC" in text or "checksum" in text
         else "it does not parse"
     )
-    return f"{where} is corrupt: Spark can't read it, {why}"
+    return DamageError(f"{where} is corrupt: Spark can't read it, {why}")
 
 
-def explain(text: str, segments: Iterable[Segment]) -> str:
+def explain(text: str, segments: Iterable[Segment]) -> ReplayError:
     """One paragraph from the text of a Spark error: our own error if there is one, else the file it
     was reading, else its head.
     """
     ours = _PYTHON_ERROR.findall(text)
     if ours:
-        return str(ours[-1][1])
+        name, said = ours[-1]
+        damaged = name in {one.__name__ for one in _WRONG}
+        return DamageError(said) if damaged else ReplayError(said)
     if _NO_MEMORY.search(text):
-        return (
+        return ReplayError(
             "Spark has run out of memory: give it more, for example --conf spark.driver.memory=8g"
         )
     for name in _PARQUET_FILE.findall(text):
@@ -63,4 +82,4 @@ def explain(text: str, segments: Iterable[Segment]) -> str:
             if PurePosixPath(segment.file).name == name:
                 return _of_file(text, segment)
     head = _PLAIN_LINE.search(text)
-    return f"Spark failed: {head[1] if head else text[:300]}"
+    return ReplayError(f"Spark failed: {head[1] if head else text[:300]}")

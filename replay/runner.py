@@ -12,15 +12,12 @@ from pyspark.sql import SparkSession
 
 from raftlog.errors import RaftlogError
 from raftlog.printable import printable
-from raftlog.segments.errors import CorruptExportError, ExportGapError, ExportMismatchError
-from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, explain
+from replay.errors import exit_code, explain
 from replay.opened import Export, open_export
 from replay.request import JobRequest
 from replay.session import build_session, expect_records
 from replay.shown import show
 from replay.source import check_files
-
-_WRONG = (CorruptExportError, ExportGapError, ExportMismatchError)
 
 
 def compute(spark: SparkSession, request: JobRequest) -> Any:
@@ -37,12 +34,12 @@ def compute_on(spark: SparkSession, export: Export, request: JobRequest) -> Any:
             check_files(spark, export)
         return job.run(spark, export, request)
     except (PySparkException, Py4JError) as error:
-        raise ReplayError(explain(str(error), export.segments)) from error
+        raise explain(str(error), export.segments) from error
 
 
 def run_here(request: JobRequest) -> int:
     """Run a job, print its result, return the exit code: 0, 2 (unusable input), 3 (the audit found
-    something).
+    something, or files are damaged).
     """
     try:
         # Before Spark starts, which takes seconds: most mistakes show here.
@@ -55,7 +52,5 @@ def run_here(request: JobRequest) -> int:
             spark.stop()
     except RaftlogError as error:
         print(f"raftlog replay: {printable(str(error), keep=chr(10))}", file=sys.stderr)
-        # What verify looks for was found, wherever it showed.
-        found = request.job == "verify" and isinstance(error, _WRONG)
-        return EXIT_FINDINGS if found else EXIT_INPUT
+        return exit_code(error)
     return show(request, result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+import venv
 import zipfile
 from pathlib import Path
 
@@ -20,8 +20,11 @@ PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     target = tmp_path_factory.mktemp("wheel")
+    # With pip of its own: an environment that uv has made has none.
+    builder = tmp_path_factory.mktemp("builder")
+    venv.create(builder, with_pip=True)
     command: list[str | Path] = [
-        sys.executable,
+        builder / "bin" / "python",
         "-m",
         "pip",
         "wheel",

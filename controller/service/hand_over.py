@@ -52,7 +52,9 @@ class HandOver:
         self._timer: asyncio.Handle | None = None
         self._held_until = -1.0
         self._successor_id = -1
-        self._resigning = self._look_due = False
+        self._look_due = False
+        self.resigning = False
+        """Whether it resigns right now, its transfer complete."""
 
     @property
     def under_way(self) -> bool:
@@ -116,10 +118,10 @@ class HandOver:
         now = self._loop.time()
         seen = node.replica.describe(now)
         if transfer.may_resign(seen):
-            self._resigning = True
+            self.resigning = True
             self._hold(transfer.target_id)
             node.replica.resign(transfer.reason, transfer.target_id)
-            self._resigning = False
+            self.resigning = False
             if node.leadership is not None:
                 raise InvariantError("a leader that is asked to resign leads on")
         elif now >= transfer.deadline:
@@ -130,7 +132,7 @@ class HandOver:
 
     def lost(self) -> None:
         """This node leads no more, on purpose or not."""
-        if self._resigning:
+        if self.resigning:
             self._end(None)
         elif self._transfer is not None:
             self._end(

@@ -57,10 +57,12 @@ class NodeLife:
             Kind.BECAME_LEADER, epoch=epoch, reason=reason, start_offset=start_offset
         )
 
-    def lost_leadership(self, epoch: int, reason: str) -> None:
+    def lost_leadership(self, epoch: int, reason: str, *, handed_over: bool) -> None:
         """It leads no more."""
         self._decides = False
-        self._journal.note(Kind.LOST_LEADERSHIP, epoch=epoch, reason=reason)
+        self._journal.note(
+            Kind.LOST_LEADERSHIP, epoch=epoch, reason=reason, handed_over=handed_over
+        )
 
     # --- once a tick -----------------------------------------------------------------------------
 

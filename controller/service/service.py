@@ -325,7 +325,7 @@ class ControllerService:
         if leadership is None:
             return
         leadership.log.over()
-        self._life.lost_leadership(epoch, reason)
+        self._life.lost_leadership(epoch, reason, handed_over=self.hand_over.resigning)
         self.refusals.lost(leadership, f"the leadership of epoch {epoch} was lost: {reason}")
         self.hand_over.lost()
         self.reception.probes.reset()

@@ -213,7 +213,11 @@ def _parts_of(file: Path) -> dict[str, bytes]:
                 if content is not None:
                     parts[member.name.partition("/")[2]] = content.read()
     except FileNotFoundError:
-        raise ConfigError(f"{file} is not there") from None
+        raise ConfigError(f"{file} does not exist") from None
+    except IsADirectoryError:
+        raise ConfigError(
+            f"{file} is a directory: give the file that raftlog debug bundle wrote, as it is"
+        ) from None
     except (OSError, EOFError, tarfile.TarError) as error:
         raise ConfigError(f"{file} is no debug bundle: {error}") from error
     return parts

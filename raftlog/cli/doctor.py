@@ -52,8 +52,8 @@ def doctor(
         typer.Option(
             "--wait",
             help=(
-                "Look again until the cluster is healthy (or at least degraded: it has a leader),"
-                " for rolling restarts."
+                "Look again until the cluster is healthy, and a broker serves (or until it is at"
+                " least degraded: it has a leader), for rolling restarts."
             ),
         ),
     ] = None,
@@ -133,13 +133,16 @@ class _Looking:
         while True:
             left_s = deadline - time.monotonic()
             looked = await self._look(max(0.05, min(LOOK_S, left_s)))
-            if looked[2] in good:
+            # A cluster that has just been started has no broker yet, and nothing is wrong with it.
+            if looked[2] in good and (wanted is Wanted.DEGRADED or serves(looked[0])):
                 self._show(looked)
                 return Exit.OK
             if left_s <= WAIT_PAUSE_S:
                 self._show(looked)
+                why = ": no broker is unfenced" if looked[2] in good else ""
                 raise FailedError(
-                    f"the cluster was not {wanted.value} within {timeout_s:g} s", Exit.UNREACHABLE
+                    f"the cluster was not {wanted.value} within {timeout_s:g} s{why}",
+                    Exit.UNREACHABLE,
                 )
             await asyncio.sleep(WAIT_PAUSE_S)
 
@@ -153,6 +156,14 @@ class _Looking:
 
     def _show(self, looked: Looked) -> Exit:
         return shown(looked, as_json=self._as_json)
+
+
+def serves(seen: Evidence) -> bool:
+    """Whether any broker is unfenced, so that clients are served."""
+    from raftlog.wire.controller.v1 import controller_pb2
+
+    brokers = seen.brokers.brokers if seen.brokers is not None else ()
+    return any(one.state == controller_pb2.ACTIVE for one in brokers)
 
 
 def shown(looked: Looked, *, as_json: bool) -> Exit:

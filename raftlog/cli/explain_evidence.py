@@ -12,7 +12,13 @@ from raftlog import batch
 from raftlog.cli.client_security import security_of_environment
 from raftlog.cli.log_sources import LogSource, begins_late, chunks, open_log
 from raftlog.cli.node_queries import NodeEvents, events_of_all, find_nodes
-from raftlog.errors import ApiError, ConfigError, CorruptLogError, StorageError
+from raftlog.errors import (
+    ApiError,
+    ConfigError,
+    CorruptLogError,
+    DirectoryInUseError,
+    StorageError,
+)
 from raftlog.incident.evidence import Evidence, LogTold, NodeTold
 from raftlog.journal.files import read_journal
 from raftlog.metadata.changes import Changed, ChangeRecorder, changes_of_chunk
@@ -75,10 +81,12 @@ def of_directories(directories: Sequence[Path], first_ms: int, last_ms: int) -> 
 
     Raises ConfigError for what is no data directory.
     """
+    from raftlog.cli.data_directory import require_node
     from raftlog.storage.meta_file import read_identity
 
     nodes, logs = [], []
     for directory in directories:
+        require_node(directory)
         identity = read_identity(directory)
         has_log = (directory / "log" / "CURRENT").exists() and _is_controller(directory)
         role = "controller" if has_log else "broker"
@@ -90,6 +98,11 @@ def of_directories(directories: Sequence[Path], first_ms: int, last_ms: int) -> 
         try:
             with open_log(directory, None, "", 0) as source:
                 found = log_of(source, first_ms, last_ms)
+        except DirectoryInUseError as error:
+            found = LogTold(
+                failure=f"{error}: its node runs. Ask the cluster instead, without --directory:"
+                " --bootstrap-controller, or RAFTLOG_BOOTSTRAP_CONTROLLER"
+            )
         except (ConfigError, CorruptLogError, StorageError) as error:
             found = LogTold(failure=str(error))
         if log.failure or len(found.changes) > len(log.changes):

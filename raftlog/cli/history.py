@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli import completion
-from raftlog.cli.exits import EPILOG
+from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.log_sources import DataDirectory, ExportDirectory
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, JsonLines, Timeout
 from raftlog.cli.times import From, Since, To, now_ms, period_ms
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FOR_EVER_MS = 100 * 365 * 86_400_000
 DEFAULT_LIMIT = 100
+_EXIST_BY_A_CHANGE = frozenset({"topic", "partition", "broker"})
+"""One of these without a change never was; a topic without configs is no mistake."""
 
 
 def register(app_: typer.Typer) -> None:
@@ -90,6 +92,9 @@ def history(
     else:
         _print(shown)
     name = " ".join([kind, *(key or [])])
+    exists = bool(asked.kinds & _EXIST_BY_A_CHANGE)
+    if not total and key and exists and not (since or begin or end) and not late:
+        raise FailedError(f"there is and was no {name}: the log has no change of it", Exit.REFUSED)
     if late:
         print_error(f"{late}. Older changes of {name} are in an export, if there is one: --export")
     if not as_json:

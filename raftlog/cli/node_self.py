@@ -11,6 +11,7 @@ from typing import Any
 
 from raftlog.build import build_text
 from raftlog.config.node import NodeConfig
+from raftlog.errors import ApiError
 from raftlog.journal.event import Kind
 from raftlog.journal.journal import NodeJournal
 from raftlog.logger import get_logger
@@ -19,7 +20,7 @@ from raftlog.observability.logs import set_level
 from raftlog.observability.node_rpc import NodeFacts, NodeRpc
 from raftlog.quorum.config import Voter
 from raftlog.security.guard import Authentication, Duties
-from raftlog.security.single_calls import check_call
+from raftlog.security.single_calls import check_call, tell_change
 from raftlog.transport.unary_link import Caller, UnaryLink
 
 log = get_logger(__name__)
@@ -70,7 +71,12 @@ class NodeSelf:
                 link = UnaryLink(caller._replace(listener=listener))
                 check_call(method, request, link, authentication, duties, "Node")
 
-        return self._rpc.handler(may_call)
+        def changed(method: str, caller: Caller, error: ApiError | None) -> None:
+            if authentication is not None:
+                link = UnaryLink(caller._replace(listener=listener))
+                tell_change(method, link, authentication, duties, error, "Node")
+
+        return self._rpc.handler(may_call, changed)
 
     def started(self) -> None:
         """The node serves."""

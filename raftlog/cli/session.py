@@ -27,8 +27,11 @@ T = TypeVar("T")
 class Session:
     """Clients over one transport. ``timeout_s``: for the whole of each call."""
 
-    def __init__(self, transport: GrpcTransport, timeout_s: float) -> None:
+    def __init__(
+        self, transport: GrpcTransport, timeout_s: float, *, plaintext: bool = False
+    ) -> None:
         self.transport = transport
+        self._plaintext = plaintext
         self.timeout_s = timeout_s
         self._rng = random.Random()
         self._open: list[Any] = []
@@ -37,7 +40,9 @@ class Session:
         """A client of the active controller."""
         from raftlog.client.controller_client import ControllerClient
 
-        client = ControllerClient(self.transport, _listening(controllers(bootstrap)), rng=self._rng)
+        client = ControllerClient(
+            self.transport, self._listening(controllers(bootstrap)), rng=self._rng
+        )
         self._open.append(client)
         return client
 
@@ -45,7 +50,7 @@ class Session:
         """A client of the brokers."""
         from raftlog.client.broker_client import BrokerClient
 
-        client = BrokerClient(self.transport, _listening(brokers(bootstrap)), rng=self._rng)
+        client = BrokerClient(self.transport, self._listening(brokers(bootstrap)), rng=self._rng)
         self._open.append(client)
         return client
 
@@ -53,7 +58,7 @@ class Session:
         """A client that writes records."""
         from raftlog.client.producer import Producer
 
-        addresses = _listening(brokers(bootstrap))
+        addresses = self._listening(brokers(bootstrap))
         client = Producer(self.transport, addresses, rng=self._rng, settings=settings)
         self._open.append(client)
         return client
@@ -62,34 +67,33 @@ class Session:
         """A client that reads records."""
         from raftlog.client.consumer import Consumer
 
-        addresses = _listening(brokers(bootstrap))
+        addresses = self._listening(brokers(bootstrap))
         client = Consumer(self.transport, addresses, rng=self._rng, settings=settings)
         self._open.append(client)
         return client
 
     def broker_addresses(self, bootstrap: str) -> list[str]:
         """Of the brokers, for a client that is closed by who makes it."""
-        return _listening(brokers(bootstrap))
+        return self._listening(brokers(bootstrap))
 
     def log(self, bootstrap: str) -> LogReader:
         """A reader of the running cluster's log."""
         from raftlog.client.log_reader import LogReader
 
-        addresses = _listening(controllers(bootstrap))
+        addresses = self._listening(controllers(bootstrap))
         reader = LogReader(self.transport, addresses, rng=self._rng, timeout_s=self.timeout_s)
         self._open.append(reader)
         return reader
+
+    def _listening(self, addresses: list[str]) -> list[str]:
+        require_listener(addresses, plaintext=self._plaintext)
+        return addresses
 
     async def close(self) -> None:
         """Close everything."""
         for client in self._open:
             client.close()
         await self.transport.close()
-
-
-def _listening(addresses: list[str]) -> list[str]:
-    require_listener(addresses)
-    return addresses
 
 
 def run(body: Callable[[Session], Awaitable[T]], timeout_s: float) -> T:
@@ -114,4 +118,5 @@ def open_session(timeout_s: float) -> Session:
     from raftlog.transport.grpc_transport import GrpcTransport
 
     security = security_of_environment()
-    return Session(GrpcTransport(tls=security.tls, token=security.token), timeout_s)
+    transport = GrpcTransport(tls=security.tls, token=security.token)
+    return Session(transport, timeout_s, plaintext=security.tls is None)

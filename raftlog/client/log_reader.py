@@ -80,6 +80,8 @@ class LogReader:
         self._generation = -1
         self._seen_cluster_id = cluster_id
         self._connection: _Connection | None = None
+        self._refusal = ""
+        """What the last node said that does not lead."""
 
     async def info(self) -> LogInfo:
         """What the active controller says of its log now.
@@ -164,6 +166,7 @@ class LogReader:
             max_wait_ms=max_wait_ms,
             generation=self._generation,
         )
+        self._refusal = ""
         try:
             async with asyncio.timeout(self._timeout_s):
                 while (response := await self._attempt(request)) is None:
@@ -171,8 +174,10 @@ class LogReader:
         except TimeoutError:
             self.close()
             nodes = ", ".join(self._endpoints.known)
+            why = f": {self._refusal}" if self._refusal else ""
             raise ApiError(
-                ErrorCode.REQUEST_TIMED_OUT, f"no active controller answered in time; asked {nodes}"
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"no active controller answered in time; asked {nodes}{why}",
             ) from None
         if response.HasField("error"):
             raise error_from_wire(response.error, leader_id=response.leader_id)
@@ -197,6 +202,8 @@ class LogReader:
             if not unled and (response.HasField("error") or response.high_watermark >= 0):
                 self._endpoints.reached()
                 return response
+            if unled:
+                self._refusal = response.error.error_message
             pause_s = self._endpoints.redirected(response.leader_endpoint, self._loop.time())
         self.close()
         await asyncio.sleep(pause_s)

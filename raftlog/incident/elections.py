@@ -62,7 +62,7 @@ def elections(seen: Evidence) -> Iterator[Line]:
         yield Line(
             min(begun_ms, one.at_ms),
             "ELECTION",
-            _weight(one, reason),
+            _weight(one, reason, lost),
             f"controller-{one.leader_id}",
             f"{text}: {_why(one, reason, lost)}",
             until_ms,
@@ -135,15 +135,19 @@ def _why(one: Elected, reason: str, lost: list[NodeEvent]) -> str:
         return "no leader was known when the nodes started"
     if reason == "election timeout":
         return "no leader was known for the election timeout"
+    if lost and lost[-1].details.get("handed_over") is True:
+        return f"{before} handed over ({lost[-1].text('reason')})"
     if lost:
         return f"{before} led no more ({lost[-1].text('reason')})"
     return "why is not known: the node that won was not heard"
 
 
-def _weight(one: Elected, reason: str) -> Weight:
+def _weight(one: Elected, reason: str, lost: list[NodeEvent]) -> Weight:
     if one.before < 0 or reason == "cold start":
         return Weight.NOTE
-    return Weight.CHANGE if reason == "leader resigned" else Weight.TROUBLE
+    # Of a transfer one of the two journals is enough.
+    handed_over = bool(lost) and lost[-1].details.get("handed_over") is True
+    return Weight.CHANGE if reason == "leader resigned" or handed_over else Weight.TROUBLE
 
 
 def _last(events: list[NodeEvent], epoch: int) -> NodeEvent | None:

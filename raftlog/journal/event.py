@@ -72,7 +72,10 @@ KINDS: Mapping[Kind, About] = {
     Kind.ACTIVE_CONTROLLER: About(
         {"epoch": int, "offset": int}, "The leader has folded its log, and decides requests."
     ),
-    Kind.LOST_LEADERSHIP: About({"epoch": int, "reason": str}, "The node leads no more."),
+    Kind.LOST_LEADERSHIP: About(
+        {"epoch": int, "reason": str, "handed_over": bool},
+        "The node leads no more. `handed_over`: by a transfer that it completed.",
+    ),
     Kind.LEADER_CHANGED: About(
         {"epoch": int, "leader_id": int}, "The node follows another leader."
     ),

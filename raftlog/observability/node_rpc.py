@@ -33,6 +33,9 @@ _SECRET = re.compile(r"password|secret|credential|token$", re.IGNORECASE)
 
 MayCall = Callable[[str, Any, Caller], None]
 """The method, the request and who calls; raises ApiError for one who may not."""
+Changed = Callable[[str, Caller, ApiError | None], None]
+"""A call that changes the node was answered: the method, who called, why it was refused."""
+CHANGES = frozenset({"AlterLogLevel"})
 
 
 class NodeFacts(NamedTuple):
@@ -63,15 +66,24 @@ class NodeRpc:
         self._clock = wall_clock_ms
         self._probing = False
 
-    def handler(self, may_call: MayCall) -> Any:
+    def handler(self, may_call: MayCall, changed: Changed) -> Any:
         """For ``Transport.listen(extra_handlers=...)`` of one listener."""
 
         def guarded(name: str, answer: Callable[[Any], Any]) -> Any:
             async def call(request: Any, caller: Caller) -> Any:
                 may_call(name, request, caller)
-                self._check(request)
-                response = answer(request)
-                return await response if asyncio.iscoroutine(response) else response
+                try:
+                    self._check(request)
+                    response = answer(request)
+                    if asyncio.iscoroutine(response):
+                        response = await response
+                except ApiError as error:
+                    if name in CHANGES:
+                        changed(name, caller, error)
+                    raise
+                if name in CHANGES:
+                    changed(name, caller, None)
+                return response
 
             return call
 

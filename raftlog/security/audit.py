@@ -14,7 +14,7 @@ from functools import cache, partial
 from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol, cast
 
-from raftlog.errors import ErrorCode
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
 from raftlog.metadata.acls import Resource
 from raftlog.security.audit_acls import changed_acls
@@ -207,6 +207,11 @@ class AuditedLink:
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         asked = _Asked("", LOG.get(method), None, caller)
         self._tell(asked, Outcome(code, why), method)
+
+    def called(self, method: str, caller: Caller, error: ApiError | None) -> None:
+        """A unary call that changes something was answered; ``error``: what it was refused for."""
+        code, message = (error.code, error.message) if error is not None else (0, "")
+        self._tell(_Asked("", LOG.get(method), None, caller), Outcome(code, message), method)
 
     def _answered(self, asked: _Asked, response: Any) -> None:
         if self._broker and response.HasField("write") and not response.error.error_code:

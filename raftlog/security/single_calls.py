@@ -36,3 +36,18 @@ def check_call(
             told = AuditedLink(duties.auditor, Conversation.QUORUM, link, service)
             told.refused(request, asker.caller, error.message, method)
         raise
+
+
+def tell_change(
+    method: str,
+    link: Link,
+    authentication: Authentication,
+    duties: Duties,
+    error: ApiError | None,
+    service: str,
+) -> None:
+    """Tell the audit log of a call that was let in and changes something, and what came of it."""
+    if duties.auditor is not None:
+        asker = authentication.asker_of(link.identity, link.peer, node=duties.nodes_come)
+        told = AuditedLink(duties.auditor, Conversation.QUORUM, link, service)
+        told.called(method, asker.caller, error)

@@ -22,7 +22,7 @@ from raftlog.segments.errors import (
     ExportGapError,
     UnsupportedExportError,
 )
-from raftlog.segments.place import Place, open_place
+from raftlog.segments.place import LocalPlace, Place, open_place
 
 FORMAT_VERSION = 1
 ED25519 = "ed25519"
@@ -192,7 +192,9 @@ def read_signed(target: Path | str | Place) -> tuple[Manifest, bytes]:
             data = file.read()
     except ExportError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            raise ExportError(f"{place} is no export: it has no {MANIFEST_NAME}") from error
+            gone = isinstance(place, LocalPlace) and not place.directory.exists()
+            why = "it does not exist" if gone else f"it has no {MANIFEST_NAME}"
+            raise ExportError(f"{place} is no export: {why}") from error
         raise
     try:
         manifest, message = _decode(data, path)

@@ -44,8 +44,6 @@ def load_signer(path: Path) -> Signer:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     data = _read(path)
-    if why := exposed(path):
-        raise ConfigError(why)
     try:
         key = load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -54,6 +52,9 @@ def load_signer(path: Path) -> Signer:
         raise ConfigError(
             f"{path} holds a key of another kind: make one with openssl genpkey -algorithm ed25519"
         )
+    # Last: nobody needs to protect a file that is the wrong one.
+    if why := exposed(path):
+        raise ConfigError(why)
     return Signer(key)
 
 

@@ -20,7 +20,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.errors import CorruptLogError, DirectoryInUseError, StorageError
 from raftlog.storage.checked_file import convert, read_content, write_checked
 from raftlog.storage.private import FILE_MODE
 
@@ -136,7 +136,7 @@ def _flock(fd: int, how: int, directory: Path) -> None:
         pid = os.pread(fd, 32, 0).decode(errors="replace").strip()
         os.close(fd)
         who = f"pid {pid}" if pid else "a process that reads it"
-        raise ConfigError(f"data directory {directory} is in use by {who}") from None
+        raise DirectoryInUseError(f"data directory {directory} is in use by {who}") from None
     except OSError as error:
         os.close(fd)
         raise StorageError(f"can't lock {directory}: {error}") from error

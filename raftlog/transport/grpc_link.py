@@ -36,6 +36,8 @@ _CONNECT_PREAMBLE = re.compile(
     r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?(Failed to connect to"
     r" remote host: (connect: )?)?"
 )
+_HTTP1 = "Trying to connect an http1.x server"
+"""What gRPC says of a server that answers in HTTP/1."""
 
 
 class Stream(Protocol):
@@ -296,4 +298,6 @@ def status_text(code: Any, details: str | None) -> str:
         if details == "Method not found!"
         else ""
     )
+    if details and _HTTP1 in details:
+        return f"{code.name}: an HTTP server answers, not gRPC: the port of http.listener?"
     return f"{code.name}: {_CONNECT_PREAMBLE.sub('', details or '')}{hint}"

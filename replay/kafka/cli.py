@@ -127,12 +127,16 @@ def _show(imported: Imported, output: str) -> None:
 
 def lines(imported: Imported) -> list[str]:
     """What was imported, in words."""
-    count = imported.end_offset - imported.first_offset
     found = [
         f"cluster {imported.cluster_id}, from {', '.join(imported.nodes)}",
-        f"imported: {counted(count, 'record')} (offsets {imported.first_offset} to"
-        f" {imported.end_offset - 1})",
+        f"imported: {counted(imported.new_records, 'new record')}; the export has offsets"
+        f" {imported.first_offset} to {imported.end_offset - 1}",
     ]
+    if imported.copies_end < imported.end_offset:
+        found.append(
+            f"these copies end at offset {imported.copies_end - 1}: what follows was imported"
+            " before, and is not compared with them"
+        )
     if imported.state_from is not None:
         found.append(
             f"history begins at offset {imported.state_from}: before it stands the state of a"

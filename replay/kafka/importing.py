@@ -42,7 +42,8 @@ class Imported(msgspec.Struct, frozen=True):
     """What was imported; offsets are exclusive but the first.
 
     ``state_from``: records before it are the state of a snapshot, not history; None: the history is
-    whole. ``agreed_offset``: so far a majority of the copies agrees. ``stopped``: why what follows
+    whole. ``new_records``: not in the export before; ``copies_end``: where these copies end.
+    ``agreed_offset``: so far a majority of the copies agrees. ``stopped``: why what follows
     is not imported; empty: it is the end.
     """
 
@@ -51,6 +52,8 @@ class Imported(msgspec.Struct, frozen=True):
     first_offset: int
     state_from: int | None
     end_offset: int
+    new_records: int
+    copies_end: int
     agreed_offset: int
     records: dict[str, int]
     unknown: dict[str, int]
@@ -84,6 +87,7 @@ class Importer:
         self._snapshots: dict[int, list[tuple[Copy, Checkpoint]]] = {}
         """By the offset that they end at: what the fold is held against on the way."""
         self._agreed, self._together, self._stopped = 0, True, ""
+        self._new = 0
         self._next, begin = self._begin()
         chunk = b""
         self._first = self._next
@@ -186,6 +190,7 @@ class Importer:
                 raise KafkaLogError(f"the log contradicts itself: {error}") from None
             if header.base_offset >= self._writer.next_offset:
                 self._writer.append_chunk(one)
+                self._new += header.end_offset - header.base_offset
             self._compare(header)
 
     def _compare(self, header: batch.BatchHeader) -> None:
@@ -219,6 +224,8 @@ class Importer:
             first_offset=self._first,
             state_from=self._state_from,
             end_offset=self._writer.manifest.end_offset,
+            new_records=self._new,
+            copies_end=self._next,
             agreed_offset=self._agreed,
             records=dict(counts.records.most_common()),
             unknown=dict(counts.unknown.most_common()),

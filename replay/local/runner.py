@@ -8,7 +8,7 @@ from typing import Any
 
 from raftlog.errors import RaftlogError
 from raftlog.printable import printable
-from replay.errors import EXIT_INPUT, ReplayError
+from replay.errors import ReplayError, exit_code
 from replay.local.audit import check_files
 from replay.local.pool import Pool
 from replay.opened import open_export
@@ -35,11 +35,11 @@ def compute_local(request: JobRequest) -> Any:
 
 def run_local(request: JobRequest) -> int:
     """Run a job, print its result, return the exit code: 0, 2 (unusable input), 3 (the audit found
-    something).
+    something, or files are damaged).
     """
     try:
         result = compute_local(request)
     except RaftlogError as error:
         print(f"raftlog replay: {printable(str(error), keep=chr(10))}", file=sys.stderr)
-        return EXIT_INPUT
+        return exit_code(error)
     return show(request, result)

@@ -64,6 +64,8 @@ def test_what_is_no_bundle(tmp_path: Path, parts: dict[str, bytes]) -> None:
 def test_garbage_is_no_bundle(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "b.tar.gz"
     file.write_bytes(content)
+    with pytest.raises(ConfigError, match="is a directory: give the file"):
+        Bundle(tmp_path)
     with pytest.raises(ConfigError, match="no debug bundle"):
         Bundle(file)
 

@@ -25,6 +25,9 @@ def test_a_killed_leader_is_told_online_and_offline(raftlog: Raftlog, tmp_path: 
         cluster.wait_ready([node.name for node in others])
         new = cluster.wait_leader()
         at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+        running = raftlog("explain", "-d", cluster.data_path(new.name))
+        assert f"is in use by pid {cluster.pid(new.name)}" in " ".join(running.out.split())
+        assert "Ask the cluster instead" in " ".join(running.out.split())
         told = raftlog("explain", "--since", "10m", *at)
         assert told.code == 0
         words = " ".join(told.out.split())
@@ -55,5 +58,7 @@ def test_a_killed_leader_is_told_online_and_offline(raftlog: Raftlog, tmp_path: 
     assert f"the process of node {old.node_id} had ended" in words
     assert "started for the first time" in words
     assert "Now:" not in offline.out
-    assert raftlog("explain", "-d", tmp_path / "nothing").code == 2
+    nothing = raftlog("explain", "-d", tmp_path / "nothing")
+    assert nothing.code == 2
+    assert "is no data directory of a node: it does not exist" in nothing.err
     cluster.delete()

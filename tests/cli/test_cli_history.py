@@ -87,4 +87,8 @@ def test_a_topic_of_a_running_cluster_and_of_its_export(
     later = raftlog("history", "topic", "told", "--from", "2020-01-01", "--to", "2020-01-02", *log)
     assert later.out.startswith("0 changes of topic told")
     assert raftlog("history", "topik").code == 2
+    never = raftlog("history", "topic", "never", *log)
+    assert (never.code, never.out) == (1, "")
+    assert "there is and was no topic never" in never.err
+    assert raftlog("history", "config", "topic", "never", *log).out.startswith("0 changes")
     assert raftlog("history", "topic", "told", "--since", "yesterday").code == 2

@@ -66,7 +66,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
             looks["count"] += 1
             return {1: answers[min(looks["count"], len(answers)) - 1], 2: LeaderAnswer(2, 1)}
 
-        monkeypatch.setattr("raftlog.cli.session.require_listener", lambda addresses: None)
+        monkeypatch.setattr("raftlog.cli.session.require_listener", lambda addresses, **_: None)
 
         async def read(self: object) -> Image:
             return committed

@@ -19,6 +19,10 @@ from raftlog.segments.place import open_place
 from raftlog.segments.reading import read_segment
 from raftlog.segments.writer import ExportWriter
 
+PEM = Ed25519PrivateKey.generate().private_bytes(
+    serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+)
+
 
 def written(keys: Path, name: str) -> tuple[Path, Path]:
     """A key pair in PEM."""
@@ -136,7 +140,8 @@ def test_a_public_key_is_enough(raftlog: Raftlog, cluster: LocalCluster, tmp_pat
     ("content", "mode", "message"),
     [
         (b"no key", 0o600, "holds no private key in PEM"),
-        (b"no key", 0o644, "chmod 600"),
+        (b"no key", 0o644, "holds no private key in PEM"),
+        (PEM, 0o644, "chmod 600"),
         (None, 0, "can't read"),
     ],
 )

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from command_lines import Raftlog
@@ -34,6 +35,23 @@ def test_all_refuse(dead: str) -> None:
     assert not caught.value.outcome_unknown
     with pytest.raises(ApiError, match=f"nobody listens at {dead} and {dead} "):
         require_listener([dead, dead])
+
+
+def test_an_http_server_is_told_from_a_node(dead: str, silent: str) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        address = f"127.0.0.1:{server.server_address[1]}"
+        with pytest.raises(ApiError, match=f"{address} answers as an HTTP server") as caught:
+            require_listener([address], plaintext=True)
+        assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
+        with pytest.raises(ApiError, match=f"nobody listens at {dead} .*; {address} answers"):
+            require_listener([dead, address], plaintext=True)
+        require_listener([address, silent], plaintext=True)
+        require_listener([address])
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_one_that_does_not_refuse_is_enough(dead: str, silent: str) -> None:

@@ -94,7 +94,8 @@ def test_1_a_leader_is_killed() -> None:
 def test_2_a_leader_hangs_and_is_replaced_after_the_fetch_timeout() -> None:
     told = story(
         node("controller-1", (63_000, Kind.LOOP_STALL, {"gap_ms": 5_000}),
-             (63_010, Kind.LOST_LEADERSHIP, {"epoch": 3, "reason": "a higher epoch has begun"})),
+             (63_010, Kind.LOST_LEADERSHIP, {"epoch": 3, "reason": "a higher epoch has begun",
+                                              "handed_over": False})),
         node("controller-2",
              (60_000, Kind.CAMPAIGN_BEGAN, {"epoch": 3, "reason": "fetch timeout",
                                             "last_leader_id": 1}),
@@ -111,7 +112,8 @@ def test_2_a_leader_hangs_and_is_replaced_after_the_fetch_timeout() -> None:
 def test_3_a_transfer_is_no_trouble() -> None:
     told = story(
         node("controller-1",
-             (60_000, Kind.LOST_LEADERSHIP, {"epoch": 3, "reason": "asked to transfer to node 2"})),
+             (60_000, Kind.LOST_LEADERSHIP, {"epoch": 3, "reason": "asked to transfer to node 2",
+                                              "handed_over": True})),
         node("controller-2", won(60_020, 4, "leader resigned"), active(60_030, 4)),
         log=LogTold((leader(60_020, 4, 2, 1),)),
     )  # fmt: skip
@@ -121,6 +123,25 @@ def test_3_a_transfer_is_no_trouble() -> None:
         "after 30 ms without a leader: node 1 resigned (asked to transfer to node 2)"
     )
     assert told.suspects == ()
+
+
+def test_3b_of_a_transfer_either_journal_is_enough() -> None:
+    given = node(
+        "controller-1",
+        (60_000, Kind.LOST_LEADERSHIP,
+         {"epoch": 3, "reason": "asked to transfer to node 2", "handed_over": True}),
+    )  # fmt: skip
+    taken = node("controller-2", won(60_020, 4, "leader resigned"), active(60_030, 4))
+    for one in (given, taken):
+        line = the(story(one, log=LogTold((leader(60_020, 4, 2, 1),))), "ELECTION")
+        assert line.weight is Weight.CHANGE, line
+    lost = node(
+        "controller-1",
+        (60_000, Kind.LOST_LEADERSHIP,
+         {"epoch": 3, "reason": "the disk hangs", "handed_over": False}),
+    )  # fmt: skip
+    told = story(lost, log=LogTold((leader(60_020, 4, 2, 1),)))
+    assert the(told, "ELECTION").weight is Weight.TROUBLE
 
 
 def test_4_a_quorum_is_lost_and_found() -> None:

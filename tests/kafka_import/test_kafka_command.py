@@ -28,7 +28,7 @@ def test_a_real_cluster_is_imported_and_told_about(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "cluster 4L6g3nShT-eMCtK--X86sw, from node 101, node 102, node 103",
-        "imported: 379 records (offsets 0 to 378)",
+        "imported: 379 new records; the export has offsets 0 to 378",
         "the state equals 7 snapshots of Kafka's own, at offsets 158, 246, 294, 307, 309",
         "a majority of the copies holds all of it",
         f"ask it: raftlog replay summary {tmp_path / 'exported'}",
@@ -45,6 +45,17 @@ def test_a_real_cluster_is_imported_and_told_about(tmp_path: Path) -> None:
     )
     again = run(tmp_path / "kafka", "-o", tmp_path / "exported", "--json")
     assert json.loads(again.stdout)["sound"] is True
+    assert json.loads(again.stdout)["new_records"] == 0
+
+
+def test_copies_that_end_before_the_export_are_told(tmp_path: Path) -> None:
+    first = kafka.batch(0, [kafka.leader_change()])
+    whole = kafka.write_node(tmp_path / "whole", first + kafka.batch(1, [NOOP]))
+    part = kafka.write_node(tmp_path / "part", first)
+    assert run(whole, "-o", tmp_path / "exported").returncode == 0
+    lines = run(part, "-o", tmp_path / "exported").stdout.splitlines()
+    assert lines[1] == "imported: 0 new records; the export has offsets 0 to 1"
+    assert lines[2].startswith("these copies end at offset 0: what follows was imported before")
 
 
 def test_damage_is_exit_code_3_and_the_rest_is_imported(tmp_path: Path) -> None:
@@ -52,7 +63,7 @@ def test_damage_is_exit_code_3_and_the_rest_is_imported(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", log + kafka.batch(2, [NOOP])[:-1] + b"x")
     done = run(node, "-o", tmp_path / "exported")
     assert done.returncode == 3
-    assert "imported: 2 records (offsets 0 to 1)" in done.stdout
+    assert "imported: 2 new records; the export has offsets 0 to 1" in done.stdout
     assert "the batch at offset 2 does not have its CRC32C" in done.stderr
 
 

@@ -22,7 +22,7 @@ from raftlog.segments.export import export
 from raftlog.segments.manifest import MANIFEST_NAME, RECORDS, Segment, encode, read_manifest
 from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.errors import ReplayError, explain
+from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, exit_code, explain
 from replay.opened import open_export
 from replay.request import JobRequest
 
@@ -173,7 +173,7 @@ def test_an_unknown_spark_error_keeps_its_first_line() -> None:
     text = (
         "[OUT_OF_DISK] no space left on device\n\tat org.apache.spark.Something(Something.scala:1)"
     )
-    assert explain(text, []) == "Spark failed: [OUT_OF_DISK] no space left on device"
+    assert str(explain(text, [])) == "Spark failed: [OUT_OF_DISK] no space left on device"
 
 
 def test_figures_of_a_time_after_the_end_are_refused(exported: Path) -> None:
@@ -205,6 +205,8 @@ def test_what_kept_a_file_from_being_read_is_told_apart(text: str, said: str) ->
         last_epoch=1, min_timestamp_ms=0, max_timestamp_ms=0, batches=1, records=10, bytes=1,
         sha256="",
     )  # fmt: skip
-    found = explain(text.format(name), [segment])
+    error = explain(text.format(name), [segment])
+    found = str(error)
     assert said in found
     assert ("corrupt" in found) is ("parquet:" in text)
+    assert exit_code(error) == (EXIT_FINDINGS if "corrupt" in found else EXIT_INPUT)

@@ -13,7 +13,7 @@ from raftlog.security.authorization import Authorization
 from raftlog.security.authorizer import Authorizer
 from raftlog.security.guard import Authentication, Duties, LogReaders
 from raftlog.security.quotas import Quotas
-from raftlog.security.single_calls import check_call
+from raftlog.security.single_calls import check_call, tell_change
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 RULE = Authentication(NodeRule.parse("CN=node-{id}"))
@@ -58,3 +58,15 @@ def test_who_asks_too_often_is_told_to_wait_and_a_node_is_not() -> None:
     assert found.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     for _ in range(3):
         check(FakeLink(NODE), duties)
+
+
+def test_a_change_is_told_with_what_came_of_it() -> None:
+    memory = Memory()
+    duties = Duties(None, Auditor(3, "c", memory, lambda: 1))
+    wrong = ApiError(ErrorCode.INVALID_REQUEST, "no such level")
+    for error in (None, wrong):
+        tell_change("AlterLogLevel", FakeLink(ALICE), RULE, duties, error, "Node")
+    done, refused = memory.events
+    assert (done.service, done.method, done.failed) == ("Node", "AlterLogLevel", False)
+    assert done.caller.principal == "User:CN=alice"
+    assert (refused.error_code, refused.message) == (ErrorCode.INVALID_REQUEST, "no such level")
