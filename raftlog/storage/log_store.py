@@ -235,7 +235,8 @@ class RocksLogStore:
                 self._commit.fail(error)
             done(self._commit.outcome())
 
-        self._disk.run(lambda: write_vote_file(self._directory, vote), written, inline=True)
+        # In the disk's thread: an answer or a first Fetch that was sent before it leaves meanwhile.
+        self._disk.run(lambda: write_vote_file(self._directory, vote), written, inline=False)
 
     # --- snapshots -------------------------------------------------------------------------------
 

@@ -197,3 +197,17 @@ async def test_a_reader_keeps_a_node_out(formatted: Path) -> None:
     lock = DirectoryLock.exclusive(formatted)
     lock.release()
     lock.release()
+
+
+async def test_the_event_loop_goes_on_while_a_vote_is_written(formatted: Path) -> None:
+    """[What was sent before a vote waits in the loop until its two syncs are done]"""
+    store = open_rocks(formatted)
+    store.recover()
+    told: list[StorageError | None] = []
+    store.write_vote(VoteState(1), told.append)
+    store.write_vote(VoteState(2), told.append)
+    assert told == []
+    assert await write_vote(store, VoteState(3)) is None
+    assert told == [None, None], "in order"
+    assert read_vote_file(formatted) == VoteState(3)
+    store.close()
