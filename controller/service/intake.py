@@ -171,6 +171,14 @@ class Intake:
             return waiting
         return None
 
+    def next_kind(self) -> str:
+        """Of the one that ``take`` returns; empty: none."""
+        for queue in (self._heartbeats, self._queue):
+            for waiting in queue:
+                if not waiting.done:
+                    return waiting.kind
+        return ""
+
     def defer(self, waiting: Waiting, until: float) -> None:
         """A request that was taken and cannot be decided before ``until``."""
         waiting.done = waiting.queued = False

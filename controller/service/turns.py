@@ -22,7 +22,7 @@ from controller.service.leadership import Leadership
 from controller.service.parking import Parked
 from controller.state.id_waits import AwaitedIdError
 from raftlog import resource_limits as limits
-from raftlog.config_writes.messages import ConfigWrites
+from raftlog.config_writes.messages import KIND, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.replica.replica import Replica
 
@@ -111,16 +111,26 @@ class Turns:
         allowed = (
             1 if self._intake.waiting_bytes < TURN_MAX_REQUEST_BYTES else MAX_UNCOMMITTED_CHUNKS
         )
-        if leadership.log.uncommitted_chunks >= allowed or not leadership.parking.is_confirmed(
-            leadership.long_round
-        ):
+        # The first of an epoch go with the inherited tail. Only config writes, though: other
+        # decisions look at the voters, and none has fetched yet.
+        waits = leadership.log.uncommitted_chunks >= allowed
+        early = (
+            waits
+            and leadership.log.only_inherited
+            and self._intake.next_kind() == KIND
+            and not decider.due.is_urgent()
+        )
+        if (waits and not early) or not leadership.parking.is_confirmed(leadership.long_round):
             return
         now = self._node.now()
         timestamp_ms = self._replica.next_timestamp_ms()
         begun = self._stopwatch()
         turn = _Turn()
-        self._decide_waiting(turn, leadership, decider, now, timestamp_ms, begun)
-        self._decide_due(leadership, decider, now, timestamp_ms)
+        self._decide_waiting(
+            turn, leadership, decider, now, timestamp_ms, begun, KIND if early else ""
+        )
+        if not early:
+            self._decide_due(leadership, decider, now, timestamp_ms)
         leadership.propose(self._replica, idle=self._is_idle(now, turn.count))
         if leadership.log.owes_fold():
             # In the next turn: then it is on its way to the followers, who are to begin first.
@@ -129,7 +139,7 @@ class Turns:
             self._answers.send(parked)
         if turn.reads:
             self._park_reads(leadership, turn.reads, begun)
-        if self._intake:
+        if self._intake and not early:
             self._wake()
 
     def _decide_waiting(
@@ -140,8 +150,11 @@ class Turns:
         now: float,
         timestamp_ms: int,
         begun: float,
+        kind: str,
     ) -> None:
-        """Decide requests until none waits, or the turn is full."""
+        """Decide requests until none waits, the turn is full, or another than this ``kind`` is next
+        (empty: any).
+        """
         parking = leadership.parking
         # Each request parks one reply at most.
         most = min(limits.CONTROLLER_TURN_MAX_REQUESTS, MAX_PARKED - len(parking))
@@ -151,6 +164,7 @@ class Turns:
             and written < MAX_TURN_RECORDS
             and turn.count < most
             and self._stopwatch() - begun < MAX_TURN_S
+            and (not kind or self._intake.next_kind() == kind)
             and (waiting := self._intake.take()) is not None
         ):
             turn.count += waiting.count

@@ -151,6 +151,12 @@ class EpochLog:
         """How many proposed chunks are not committed yet; the inherited tail counts as one."""
         return len(self._proposed) + (self._unfolded_chunk is not None)
 
+    @property
+    def only_inherited(self) -> bool:
+        """Whether the inherited tail is uncommitted, and nothing above it was cut yet."""
+        proposed = self._proposed
+        return len(proposed) == 1 and not proposed[0][2] and self._unfolded_chunk is None
+
     # --- claim -----------------------------------------------------------------------------------
 
     def inherit(self, chunk: bytes) -> None:

@@ -199,6 +199,7 @@ def test_decisions_can_ask_the_log_and_lao_and_change_neither() -> None:
             "cut",
             "commit",
             "uncommitted_chunks",
+            "only_inherited",
             "over",
             "fold",
             "owes_fold",

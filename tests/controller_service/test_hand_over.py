@@ -253,6 +253,36 @@ async def test_a_candidate_that_does_not_win_refuses_what_waits_in_time() -> Non
 
 
 @simulated
+async def test_a_config_write_goes_with_the_inherited_tail_and_nothing_else_does() -> None:
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    new = next(node for node in world.nodes if node is not old)
+    claimed, told, ends = new.service.became_leader, Told(), [0]
+    write = pb.ControllerRequest(correlation_id=7)
+    write.incremental_alter_configs.CopyFrom(alter("b", "1"))
+    handing = pb.ControllerRequest(
+        correlation_id=8, transfer_leadership=pb.TransferLeadershipRequest(target_id=-1)
+    )
+
+    def became_leader(epoch: int, epoch_start_offset: int) -> None:
+        claimed(epoch, epoch_start_offset)
+        ends[0] = epoch_start_offset + 1
+        new.service.reception.received(told, [write, handing])
+
+    new.service.became_leader = became_leader  # type: ignore[method-assign]
+    await transfer(world, new.id)
+    await world.until(lambda: new.service.node.decider is not None)
+    replica = new.service.replica
+    await world.until(lambda: replica.log_end_offset > ends[0], within_s=0.001)
+    assert replica.high_watermark < ends[0], "the first record of the epoch is not committed yet"
+    await world.until(lambda: len(told.responses) >= 2)
+    answers = {one.correlation_id: one for one in told.responses if one.correlation_id}
+    assert answers[7].write.token.offset == ends[0]
+    assert not answers[8].HasField("error"), "it waited until a voter had fetched"
+
+
+@simulated
 async def test_nothing_polls_while_a_transfer_waits() -> None:
     world = World()
     old = await world.active()
