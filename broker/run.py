@@ -30,6 +30,9 @@ from raftlog.cli.nodes import remedy
 from raftlog.config.listeners import NodeListener
 from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
+from raftlog.console.configured import console_of
+from raftlog.console.look import Local
+from raftlog.console.recent import MAX_CHUNKS
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.loop_lag import LoopLag
@@ -375,6 +378,18 @@ def metrics_registry(
     return registry
 
 
+def _local(broker_id: int, service: BrokerService) -> Local:
+    """What the console shows of this broker's memory."""
+    return Local(
+        "broker",
+        broker_id,
+        image=lambda: service.view.tip,
+        newest_chunks=lambda: service.watches.hub.history.newest(MAX_CHUNKS),
+        committed_end=lambda: service.view.high_watermark,
+        controllers=lambda: service.settings.controllers,
+    )
+
+
 async def _start_http(
     config: NodeConfig,
     broker_id: int,
@@ -398,6 +413,7 @@ async def _start_http(
         title=f"raftlog broker {broker_id}",
         status=service.report.status,
         contexts=http_contexts(config),
+        console=console_of(config, _local(broker_id, service)),
     )
     await server.start()
     return server

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from controller.service.service import ControllerService
 from controller.service.status import describe_quorum, known_brokers, ready, status
 from raftlog.config.node import NodeConfig
+from raftlog.console.configured import console_of
+from raftlog.console.look import Local
+from raftlog.console.recent import MAX_CHUNKS
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.http_tls import Contexts
 from raftlog.observability.loop_lag import LoopLag
@@ -98,4 +101,21 @@ def http_server(
         status=lambda: status(service),
         contexts=contexts,
         bound=bound,
+        console=console_of(config, _local(config, service)),
+    )
+
+
+def _local(config: NodeConfig, service: ControllerService) -> Local:
+    def controllers() -> list[str]:
+        voters = (voter.endpoint for voter in describe_quorum(service).voters)
+        own = () if config.controller is None else (config.controller.advertised,)
+        return [one for one in dict.fromkeys((*own, *voters)) if one]
+
+    return Local(
+        "controller",
+        config.node_id,
+        image=lambda: service.image,
+        newest_chunks=lambda: service.replica.newest(MAX_CHUNKS),
+        committed_end=lambda: service.node.committed_end,
+        controllers=controllers,
     )

@@ -82,6 +82,10 @@ class History:
         entries = self._entries
         return entries[len(entries) // 2].last_offset if entries else self.start
 
+    def newest(self, count: int) -> list[bytes]:
+        """The newest chunks, at most so many, ascending."""
+        return [one.chunk for one in self._entries[-count:]]
+
     def clear(self, image: Image) -> None:
         """Begin anew, behind an image."""
         self.start, self.start_epoch, self.bytes = image.offset, image.epoch, 0

@@ -73,6 +73,8 @@ class NodeConfig:
     http_listener: Endpoint | None
     http_tls: TlsFiles | None
     """What HTTP is served with; None: without TLS."""
+    console_token: Path | None
+    """The file with the token of the console; None: it asks for none."""
     controller: ControllerConfig | None
     broker: BrokerConfig | None
 
@@ -151,6 +153,9 @@ def node_config(settings: Settings, base: Path) -> NodeConfig:
         peers=_peers(settings, base, listeners),
         http_listener=_http_listener(settings),
         http_tls=tls_files(settings, base, HTTPS) if serves_https(settings) else None,
+        console_token=base / settings.http_console_token_file
+        if settings.http_console_token_file
+        else None,
         controller=_controller(settings, listeners) if role == "controller" else None,
         broker=_broker(settings, listeners[0]) if role == "broker" else None,
     )

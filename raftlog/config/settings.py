@@ -146,6 +146,12 @@ class Settings:
         " tls.certificate.file and so on (or listener.name.https.tls.certificate.file); then all"
         " but /livez and /readyz asks for a client certificate.",
     )
+    http_console_token_file: str = _key(
+        "",
+        "The token that the console at /console of http.listener asks for: one word of at least 16"
+        " characters in a file that only its owner reads. A node with TLS shows no console without"
+        " it. Relative paths count from the configuration file.",
+    )
 
     # --- the quorum ------------------------------------------------------------------------------
     controller_quorum_election_timeout_ms: Positive = _key(

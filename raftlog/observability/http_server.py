@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from raftlog.console.routes import Console
 from raftlog.observability.http_bounds import CERTIFIED, bounded_protocol
 from raftlog.observability.http_socket import address_of, bind_http
 from raftlog.observability.http_tls import Contexts, TlsDoor
@@ -41,7 +42,7 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="view
 <title>{title}</title><style>body{{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:44rem;padding:0 1rem}}
 th{{text-align:left;padding-right:2rem;font-weight:500}}td{{font-family:ui-monospace,monospace}}</style>
 <h1>{title}</h1><p><strong>{state}</strong>: {reason}</p><table>{rows}</table>
-<p><a href="metrics">metrics</a> · <a href="readyz">readyz</a> · <a href="livez">livez</a></p></html>
+<p>{more}<a href="metrics">metrics</a> · <a href="readyz">readyz</a> · <a href="livez">livez</a></p></html>
 """  # noqa: E501
 
 
@@ -66,7 +67,7 @@ class HttpServer:
 
     ``port`` 0 takes a free one; ``address`` says which. ``status`` fills the page at ``/``.
     ``contexts``: of TLS; then only clients with a certificate get more than health. None: plain
-    HTTP. ``bound``: a socket that listens there already.
+    HTTP. ``bound``: a socket that listens there already. ``console``: its pages, if there are any.
     """
 
     def __init__(
@@ -80,10 +81,11 @@ class HttpServer:
         status: Status = dict,
         contexts: Contexts | None = None,
         bound: socket.socket | None = None,
+        console: Console | None = None,
     ) -> None:
         self._host, self._port, self._bound = host, port, bound
         self._registry, self._ready, self._title, self._status = registry, ready, title, status
-        self._contexts = contexts
+        self._contexts, self._console = contexts, console
         self._door: TlsDoor | None = None
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -124,6 +126,8 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Stop listening and close the connections. Idempotent."""
+        if self._console is not None:
+            await self._console.close()
         door, self._door = self._door, None
         if door is not None:
             await door.close()
@@ -140,6 +144,8 @@ class HttpServer:
             Route("/readyz", self._readyz),
             Route("/", self._for_certified(self._page)),
         ]
+        if self._console is not None:
+            routes += self._console.routes(self._for_certified)
         return Starlette(routes=routes)
 
     def _for_certified(self, answer: Answer) -> Answer:
@@ -184,6 +190,7 @@ class HttpServer:
             state="ready" if ready else "not ready",
             reason=escape(reason),
             rows=rows,
+            more="" if self._console is None else '<a href="console">console</a> · ',
         )
         return HTMLResponse(page)
 

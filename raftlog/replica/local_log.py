@@ -143,6 +143,10 @@ class LocalLog:
             until = min(until, self._unwritten[0].base_offset)
         return self._store.read(offset, until=until, max_bytes=max_bytes)
 
+    def newest(self, count: int) -> list[bytes]:
+        """The newest chunks that are in memory, ascending."""
+        return self._tail.newest(count)
+
     # --- the disk --------------------------------------------------------------------------------
 
     def flush_soon(self, *, inline: bool) -> None:

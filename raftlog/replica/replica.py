@@ -235,6 +235,10 @@ class Replica(PeerListener):
         """The free space of the disk fell below the reserve, or rose above it again."""
         self._step(ev.SpaceChanged(low))
 
+    def newest(self, count: int) -> list[bytes]:
+        """The newest chunks of the log that are in memory, ascending; committed or not."""
+        return self._log.newest(count)
+
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
         """Whole batches from ``offset`` to ``until`` (boundaries; exclusive), at least one, as many
         as fit.

@@ -43,6 +43,10 @@ class TailCache:
             del self._bases[: self._first], self._chunks[: self._first]
             self._first = 0
 
+    def newest(self, count: int) -> list[bytes]:
+        """The newest chunks, at most so many, ascending: for who only looks."""
+        return self._chunks[max(self._first, len(self._chunks) - count) :]
+
     def reset(self, end_offset: int) -> None:
         """Forget everything: the log was truncated to ``end_offset``."""
         self._bases, self._chunks, self._first, self._bytes = [], [], 0, 0

@@ -59,6 +59,11 @@ def http_contexts(config: NodeConfig) -> Callable[[], ssl.SSLContext] | None:
     return None if tls is None else tls.rereading_server_contexts()
 
 
+def peer_tls(config: NodeConfig) -> TlsConfig | None:
+    """How this node connects to controllers; None: in plain text."""
+    return _tls(config.peers[""])
+
+
 def _tls(security: Security) -> TlsConfig | None:
     return _config_of(security.tls)
 

@@ -1,0 +1,1 @@
+"""The console: one page for people, served by every node, which only looks."""

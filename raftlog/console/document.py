@@ -1,0 +1,175 @@
+"""What the page shows, as plain containers: of what was asked of the cluster, and of this node's
+image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from heapq import nsmallest
+from itertools import islice
+from typing import Any
+
+from raftlog.cli.doctor_screen import document as of_doctor
+from raftlog.cli.output import known
+from raftlog.doctor.diagnosis import diagnose, verdict
+from raftlog.doctor.evidence import Evidence
+from raftlog.incident.line import took
+from raftlog.incident.story import Story
+from raftlog.metadata.image import Image
+from raftlog.plural import counted
+from raftlog.wire.controller.v1 import controller_pb2
+
+MAX_NODES = 100
+MAX_BROKERS = 200
+MAX_TOPICS = 200
+MAX_CONFIGS = 200
+MAX_READ = 5_000
+"""Of topics, for one look: which are the first by name among more, it does not find out."""
+MAX_LINES = 100
+MAX_FINDINGS = 50
+_RESOURCES = {2: "topic", 4: "broker", 16: "client-metrics", 32: "group"}
+
+
+def document(
+    seen: Evidence,
+    image: Image,
+    changes: Sequence[Mapping[str, Any]],
+    story: Story | None,
+    node: Mapping[str, Any],
+) -> dict[str, Any]:
+    """``node``: who shows it. ``story``: of the last hour; None: not asked yet."""
+    findings = diagnose(seen)
+    said = of_doctor(seen, findings, verdict(findings))
+    said["findings"] = said["findings"][:MAX_FINDINGS]
+    said.pop("nodes"), said.pop("brokers")
+    return {
+        **said,
+        "at_ms": seen.at_ms,
+        "node": dict(node),
+        "quorum": _quorum(seen),
+        "lao": _lao(seen),
+        "brokers": _brokers(seen),
+        "topics": {
+            "total": len(image.topics),
+            "offset": image.offset,
+            "shown": [
+                {"name": one.name, "partitions": one.partition_count}
+                for one in nsmallest(
+                    MAX_TOPICS, islice(image.topics.values(), MAX_READ), key=lambda one: one.name
+                )
+            ],
+        },
+        "configs": _configs(image),
+        "changes": list(changes),
+        "incidents": _incidents(story),
+    }
+
+
+def _quorum(seen: Evidence) -> list[dict[str, Any]]:
+    leader = seen.leader
+    return [
+        {
+            "node_id": known(node.node_id),
+            "endpoint": node.endpoint,
+            "state": str(node.reach) if one is None else one.role,
+            "answers": one is not None,
+            "epoch": None if one is None else one.leader_epoch,
+            "log_end": None if one is None else one.log_end_offset,
+            "lag": None
+            if one is None or leader is None
+            else max(0, leader.log_end_offset - one.log_end_offset),
+            "failure": node.failure,
+        }
+        for node in seen.nodes[:MAX_NODES]
+        for one in (node.description,)
+    ]
+
+
+def _lao(seen: Evidence) -> dict[str, Any]:
+    found = seen.brokers
+    if found is None:
+        return {"offset": None, "why": seen.brokers_failure or "no leader answers"}
+    held_by = found.held_back_by
+    behind = ", ".join(map(str, held_by[:10])) + (", …" if len(held_by) > 10 else "")
+    holds = "holds" if len(held_by) == 1 else "hold"
+    held = f" for {took(found.held_back_ms)}" if found.held_back_ms else ""
+    return {
+        "offset": known(found.lowest_acknowledged_offset),
+        "high_watermark": found.high_watermark,
+        "why": found.lao_unknown_reason
+        or (
+            f"{counted(len(held_by), 'broker')} ({behind}) {holds} it back{held}" if behind else ""
+        ),
+    }
+
+
+def _brokers(seen: Evidence) -> dict[str, Any]:
+    found = seen.brokers
+    if found is None:
+        return {"total": None, "shown": []}
+    held = set(found.held_back_by)
+    names = controller_pb2.BrokerLifecycleState
+    # Those that need a look first.
+    ordered = sorted(
+        found.brokers,
+        key=lambda one: (
+            names.Name(one.state).lower() == "active" and one.broker_id not in held,
+            one.broker_id,
+        ),
+    )
+    return {
+        "total": len(ordered),
+        "partitions": found.partitions.total,
+        "offline": found.partitions.offline,
+        "shown": [
+            {
+                "id": one.broker_id,
+                "endpoint": one.endpoint,
+                "state": names.Name(one.state).lower(),
+                "rack": one.rack,
+                "applied": known(one.applied_offset),
+                "lag": max(0, found.high_watermark - 1 - one.applied_offset)
+                if one.applied_offset >= 0
+                else None,
+                "holds_lao": one.broker_id in held,
+                "leads": one.leader_count,
+                "replicas": one.replica_count,
+                "reason": one.reason,
+            }
+            for one in ordered[:MAX_BROKERS]
+        ],
+    }
+
+
+def _configs(image: Image) -> dict[str, Any]:
+    found = [
+        {
+            "resource": f"{_RESOURCES.get(type_, str(type_))} {name}".strip(),
+            "key": key,
+            "value": value,
+        }
+        for (type_, name), entries in islice(image.configs.items(), MAX_CONFIGS)
+        for key, value in islice(entries.items(), MAX_CONFIGS)
+    ]
+    shown = sorted(found[:MAX_CONFIGS], key=lambda one: (one["resource"], one["key"]))
+    more = len(found) > MAX_CONFIGS or len(image.configs) > MAX_CONFIGS
+    return {"resources": len(image.configs), "more": more, "shown": shown}
+
+
+def _incidents(story: Story | None) -> dict[str, Any]:
+    if story is None:
+        return {"summary": [], "missing": [], "shown": None}
+    return {
+        "summary": list(story.summary),
+        "missing": list(story.missing[:MAX_NODES]),
+        "shown": [
+            {
+                "at_ms": one.at_ms,
+                "weight": one.weight.name.lower(),
+                "text": one.text,
+                "lasted": took(one.lasted_ms) if one.lasted_ms else "",
+                "because": list(one.because),
+            }
+            for one in reversed(story.lines[-MAX_LINES:])
+        ],
+    }

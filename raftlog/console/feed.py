@@ -1,0 +1,86 @@
+"""One look at the cluster for all who watch the console, and none when nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from raftlog.logger import get_logger
+
+log = get_logger(__name__)
+
+Look = Callable[[], Awaitable[bytes]]
+
+
+class Feed:
+    """Looks while somebody waits for news, at most once in ``pause_s``.
+
+    Nothing is queued: who is slow gets the newest when it comes back, and who does not read at all
+    does not wait, so nothing is collected for it.
+    """
+
+    def __init__(self, look: Look, *, pause_s: float, max_subscribers: int) -> None:
+        self._look, self._pause_s, self._max = look, pause_s, max_subscribers
+        self._changed = asyncio.Condition()
+        self._waiting = self._number = 0
+        self._newest = b""
+        self._looked_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+        self.subscribers = 0
+        self.closed = False
+
+    def subscribe(self) -> bool:
+        """Take a place; False: all are taken. Every place is to be given back."""
+        if self.closed or self.subscribers >= self._max:
+            return False
+        self.subscribers += 1
+        return True
+
+    def unsubscribe(self) -> None:
+        """Give the place back."""
+        self.subscribers -= 1
+
+    async def after(self, seen: int) -> tuple[int, bytes]:
+        """The newest look and its number, once there is one that is not number ``seen``. 0: none
+        was seen; number 0: the feed is closed.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._looked_at > self._pause_s:
+            seen = self._number
+        self._waiting += 1
+        try:
+            async with self._changed:
+                while not self.closed and self._number <= seen:
+                    if self._task is None or self._task.done():
+                        self._task = asyncio.create_task(self._run(), name="console")
+                    await self._changed.wait()
+        finally:
+            self._waiting -= 1
+        return (0, b"") if self.closed else (self._number, self._newest)
+
+    async def close(self) -> None:
+        """Send everybody home."""
+        self.closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting and not self.closed:
+            await asyncio.sleep(max(0.0, self._looked_at + self._pause_s - loop.time()))
+            try:
+                newest = await self._look()
+            except Exception as error:
+                # It only looks: whatever fails here is no reason to end a node.
+                log.warning("the console cannot look at the cluster", error=str(error))
+                self._looked_at = loop.time()
+                continue
+            # A look that takes long is followed by as long a pause.
+            self._looked_at = loop.time()
+            async with self._changed:
+                self._newest, self._number = newest, self._number + 1
+                self._changed.notify_all()
+            await asyncio.sleep(0)

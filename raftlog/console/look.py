@@ -1,0 +1,119 @@
+"""Asks the cluster for the console, as `raftlog doctor` and `raftlog explain` do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from raftlog.cli.client_security import ClientSecurity
+from raftlog.cli.doctor_evidence import gather
+from raftlog.cli.node_queries import NodeAt, events_of_all
+from raftlog.console.document import document
+from raftlog.console.recent import RecentChanges
+from raftlog.doctor.evidence import Evidence as Seen
+from raftlog.endpoint import endpoint_on
+from raftlog.incident.evidence import Evidence, LogTold, NodeTold
+from raftlog.incident.story import Story, tell
+from raftlog.metadata.image import Image
+from raftlog.printable import printable
+
+LOOK_S = 1.0
+JOURNALS_S = 1.0
+JOURNALS_EVERY_S = 15.0
+MAX_JOURNALS = 50
+HOUR_MS = 3_600_000
+
+
+class Local(NamedTuple):
+    """What a node shows of its own memory."""
+
+    role: str
+    node_id: int
+    image: Callable[[], Image]
+    newest_chunks: Callable[[], Sequence[bytes]]
+    """Of the log in memory, ascending."""
+    committed_end: Callable[[], int]
+    controllers: Callable[[], Sequence[str]]
+    """Addresses to ask."""
+
+
+class Looker:
+    """One node's looks at the cluster. ``security``: how the node connects to others."""
+
+    def __init__(self, local: Local, security: ClientSecurity) -> None:
+        self._local, self._security = local, security
+        self._changes = RecentChanges()
+        self._story: Story | None = None
+        self._asked_at = float("-inf")
+        self._asking: asyncio.Task[Story] | None = None
+
+    async def look(self) -> bytes:
+        """The document as JSON in one line."""
+        local = self._local
+        seen = await gather(local.controllers(), LOOK_S, self._security)
+        self._ask_journals(seen)
+        until = local.committed_end()
+        changes = self._changes.read(local.newest_chunks(), until)
+        made = document(
+            seen,
+            local.image(),
+            changes,
+            self._story,
+            {"role": local.role, "node_id": local.node_id},
+        )
+        return msgspec.json.encode(cleaned(made))
+
+    def _ask_journals(self, seen: Seen) -> None:
+        """Now and then, and nobody waits: the story of the last answer is shown meanwhile."""
+        now = asyncio.get_running_loop().time()
+        if self._asking is not None:
+            if not self._asking.done():
+                return
+            if not self._asking.cancelled() and self._asking.exception() is None:
+                self._story = self._asking.result()
+            self._asking = None
+        if now - self._asked_at >= JOURNALS_EVERY_S:
+            self._asked_at = now
+            self._asking = asyncio.create_task(self._tell(seen), name="console journals")
+
+    async def _tell(self, seen: Seen) -> Story:
+        until = time.time_ns() // 1_000_000
+        brokers = seen.brokers.brokers if seen.brokers is not None else ()
+        nodes = [NodeAt("controller", one.node_id, one.endpoint) for one in seen.nodes]
+        nodes += [
+            NodeAt("broker", one.broker_id, endpoint_on(one.endpoint, "") or one.endpoint)
+            for one in brokers
+        ]
+        told = await events_of_all(
+            nodes[:MAX_JOURNALS], until - HOUR_MS, JOURNALS_S, self._security
+        )
+        return tell(
+            Evidence(
+                until - HOUR_MS,
+                until,
+                tuple(
+                    NodeTold(
+                        one.node.name,
+                        one.node.role,
+                        one.node.node_id,
+                        tuple(one.events),
+                        one.failure,
+                    )
+                    for one in told
+                ),
+                LogTold(),
+            )
+        )
+
+
+def cleaned(value: Any) -> Any:
+    """Texts of strangers without control characters."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {name: cleaned(each) for name, each in value.items()}
+    return [cleaned(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,84 @@
+"""The last changes of the metadata, read from the newest chunks of the log in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from raftlog import batch
+from raftlog.cli.render import fields_text, record_name, record_to_dict
+from raftlog.metadata.records import RecordType
+
+MAX_CHANGES = 50
+MAX_CHUNKS = 200
+MAX_RECORDS = 500
+"""Decoded in one look: the newest."""
+TEXT_MAX_CHARS = 240
+_UNTOLD = frozenset(
+    {
+        RecordType.NO_OP,
+        RecordType.PROGRESS,
+        RecordType.OPEN_CLIENT,
+        RecordType.CLOSE_CLIENT,
+        RecordType.EXPORT_CURSOR,
+        RecordType.SNAPSHOT_HEADER,
+        RecordType.SNAPSHOT_FOOTER,
+        RecordType.SNAPSHOT_ENTITIES,
+    }
+)
+
+
+class RecentChanges:
+    """The newest changes, each decoded once."""
+
+    def __init__(self) -> None:
+        self._kept: deque[dict[str, Any]] = deque(maxlen=MAX_CHANGES)
+        self._behind = 0
+        """All below was looked at, or has been passed over."""
+
+    def read(self, newest: Sequence[bytes], until: int) -> list[dict[str, Any]]:
+        """The newest first. ``newest``: chunks of the log, ascending; ``until``: exclusive, the end
+        of what is committed.
+        """
+        found: list[tuple[int, batch.BatchHeader, Any]] = []
+        for chunk in reversed(newest):
+            for header in reversed(list(batch.headers(chunk, verify=False))):
+                if self._behind <= header.base_offset and header.end_offset <= until:
+                    records = zip(
+                        range(header.base_offset, header.end_offset),
+                        batch.records(chunk, header),
+                        strict=True,
+                    )
+                    found += [(at, header, data) for at, data in reversed(list(records))]
+            if len(found) >= MAX_RECORDS:
+                break
+        for offset, header, data in reversed(found[:MAX_RECORDS]):
+            if data.type not in _UNTOLD:
+                self._add(offset, header, data)
+        if found:
+            self._behind = found[0][1].end_offset
+        return list(reversed(self._kept))
+
+    def _add(self, offset: int, header: batch.BatchHeader, data: Any) -> None:
+        """A row; the partitions of a new topic go into that of the topic."""
+        if data.type == RecordType.PARTITION and self._kept:
+            last = self._kept[-1]
+            if last["type"] == RecordType.TOPIC.name and last["offset"] >= header.base_offset:
+                last["partitions"] += 1
+                return
+        self._kept.append(_told(offset, header, data))
+
+
+def _told(offset: int, header: batch.BatchHeader, data: Any) -> dict[str, Any]:
+    text = fields_text(record_to_dict(data))
+    if len(text) > TEXT_MAX_CHARS:
+        text = text[: TEXT_MAX_CHARS - 1] + "…"
+    return {
+        "offset": offset,
+        "at_ms": header.timestamp_ms,
+        "by": header.principal,
+        "type": record_name(data.type),
+        "text": text,
+        "partitions": 0,
+    }

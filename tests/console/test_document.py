@@ -1,0 +1,148 @@
+"""What the page is told: of the doctor's evidence, of an image, of chunks of a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raftlog import batch
+from raftlog.console.document import MAX_TOPICS, document
+from raftlog.console.look import cleaned
+from raftlog.console.recent import MAX_CHANGES, MAX_RECORDS, RecentChanges
+from raftlog.doctor.diagnosis import diagnose
+from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
+from raftlog.metadata import pmap
+from raftlog.metadata.entities import Topic
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+from raftlog.wire.records.v1 import records_pb2
+
+NODE = {"role": "broker", "node_id": 4}
+HOSTILE = "<script>document.title='owned'</script>"
+
+
+def _seen(**brokers: Any) -> Evidence:
+    voters = [quorum_pb2.ReplicaState(replica_id=one, endpoint=f"c:{one}") for one in (1, 2, 3)]
+    leader = quorum_pb2.DescribeQuorumResponse(
+        cluster_id="c", node_id=1, role="leader", leader_id=1, voters=voters, log_end_offset=10
+    )
+    described = [
+        controller_pb2.DescribedBroker(
+            broker_id=one, state=controller_pb2.ACTIVE, applied_offset=9 - one % 2, reason=HOSTILE
+        )
+        for one in (4, 5)
+    ]
+    found = controller_pb2.DescribeBrokersResponse(
+        brokers=described, high_watermark=10, lowest_acknowledged_offset=8, **brokers
+    )
+    nodes = (
+        NodeSeen("c:1", Reach.ANSWERS, leader, node_id=1),
+        NodeSeen("c:2", Reach.REFUSES, None, "refused", 150, 2),
+    )
+    return Evidence(nodes, found, "", 5)
+
+
+def test_findings_are_the_doctors_word_for_word() -> None:
+    for seen in (_seen(), Evidence((), None, "no leader answers", 5)):
+        made = document(seen, Image(), [], None, NODE)
+        said = [(one.cause, one.consequence, one.remedy) for one in diagnose(seen)]
+        shown = [(one["cause"], one["consequence"], one["remedy"]) for one in made["findings"]]
+        assert shown == said
+    assert any("Node 2" in one.cause for one in diagnose(_seen()))
+
+
+def test_who_holds_lao_back_is_named_and_comes_first() -> None:
+    made = document(_seen(held_back_by=[5], held_back_ms=9_300), Image(), [], None, NODE)
+    assert made["lao"]["why"] == "1 broker (5) holds it back for 9.3 s"
+    assert [(one["id"], one["holds_lao"]) for one in made["brokers"]["shown"]] == [
+        (5, True),
+        (4, False),
+    ]
+    two = document(_seen(held_back_by=[4, 5]), Image(), [], None, NODE)
+    assert two["lao"]["why"] == "2 brokers (4, 5) hold it back"
+
+
+def test_without_a_leader_lao_is_unknown_and_says_so() -> None:
+    made = document(Evidence((), None, "", 5), Image(), [], None, NODE)
+    assert made["lao"] == {"offset": None, "why": "no leader answers"}
+    assert made["brokers"] == {"total": None, "shown": []}
+    assert made["incidents"]["shown"] is None
+
+
+def test_topics_and_configs_are_bounded_and_in_order() -> None:
+    topics = {b"%16d" % one: Topic(b"%16d" % one, f"t{one:04}", 1) for one in range(1000)}
+    configs = {(2, f"t{one:04}"): {"k": "v"} for one in range(1000)}
+    image = Image(topics=_mapped(topics), configs=_mapped(configs))
+    made = document(_seen(), image, [], None, NODE)
+    assert made["topics"]["total"] == 1000
+    assert [one["name"] for one in made["topics"]["shown"]] == [
+        f"t{one:04}" for one in range(MAX_TOPICS)
+    ]
+    assert made["configs"]["more"]
+    assert len(made["configs"]["shown"]) == 200
+
+
+def _mapped(found: dict[Any, Any]) -> Any:
+    draft = pmap.empty().mutate()
+    for key, value in found.items():
+        draft[key] = value
+    return draft.finish()
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+
+def _chunk(base: int, *records: tuple[RecordType, bytes], principal: str = "User:eve") -> bytes:
+    encoded = [(type_, 0, body) for type_, body in records]
+    return batch.encode(encoded, base_offset=base, epoch=1, timestamp_ms=7, principal=principal)
+
+
+def _config(value: str) -> tuple[RecordType, bytes]:
+    record = records_pb2.ConfigRecord(resource_type=2, resource_name="t", name="k", value=value)
+    return RecordType.CONFIG, record.SerializeToString()
+
+
+def test_changes_are_told_newest_first_with_their_principal() -> None:
+    changes = RecentChanges()
+    first = _chunk(3, _config("1"), _config(HOSTILE))
+    found = changes.read([first], 5)
+    assert [one["offset"] for one in found] == [4, 3]
+    assert found[0]["by"] == "User:eve"
+    assert HOSTILE in found[0]["text"]
+    # The same again tells nothing twice.
+    again = changes.read([first, _chunk(5, _config("2"))], 6)
+    assert [one["offset"] for one in again] == [5, 4, 3]
+
+
+def test_what_is_not_committed_is_not_told() -> None:
+    changes = RecentChanges()
+    chunks = [_chunk(0, _config("1")), _chunk(1, _config("2"))]
+    assert [one["offset"] for one in changes.read(chunks, 1)] == [0]
+    assert [one["offset"] for one in changes.read(chunks, 2)] == [1, 0]
+
+
+def test_partitions_of_a_new_topic_are_one_row_with_it() -> None:
+    topic = records_pb2.TopicRecord(name="t", topic_id=b"1" * 16).SerializeToString()
+    partitions = [
+        (
+            RecordType.PARTITION,
+            records_pb2.PartitionRecord(partition_id=one, topic_id=b"1" * 16).SerializeToString(),
+        )
+        for one in range(3)
+    ]
+    found = RecentChanges().read([_chunk(0, (RecordType.TOPIC, topic), *partitions)], 4)
+    assert [(one["type"], one["partitions"]) for one in found] == [("TOPIC", 3)]
+
+
+def test_one_look_decodes_no_more_than_its_bound() -> None:
+    changes = RecentChanges()
+    found = changes.read([_chunk(0, *[_config("v")] * (MAX_RECORDS * 3))], MAX_RECORDS * 3)
+    assert len(found) == MAX_CHANGES
+    assert found[0]["offset"] == MAX_RECORDS * 3 - 1
+
+
+def test_texts_have_no_control_characters() -> None:
+    made = cleaned({"a": ["x\x1b[2Jy", 3, None]})
+    assert "\x1b" not in made["a"][0]
+    assert made["a"][1:] == [3, None]
