@@ -33,7 +33,7 @@ FLOORS: dict[str, str] = {
     "adapters": (
         "raftlog.storage raftlog.recovery raftlog.transport raftlog.observability raftlog.config"
         " raftlog.segments raftlog.security raftlog.journal raftlog.monitoring"
-        " raftlog.deploy"
+        " raftlog.deploy raftlog.console"
     ),
     "replica and client": "raftlog.replica raftlog.client raftlog.doctor raftlog.incident",
     "decisions": (
@@ -50,6 +50,7 @@ FLOORS: dict[str, str] = {
     "commands and library": (
         """
         raftlog raftlog.library
+        raftlog.console.document raftlog.console.recent raftlog.console.look raftlog.console.configured
         raftlog.cli raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli
     """
     ),

@@ -57,7 +57,7 @@ class Looker:
         seen = await gather(local.controllers(), LOOK_S, self._security)
         self._ask_journals(seen)
         until = local.committed_end()
-        changes = self._changes.read(local.newest_chunks(), until)
+        changes = self._changes.read(local.newest_chunks(), until, local.image())
         made = document(
             seen,
             local.image(),

@@ -8,6 +8,7 @@ from typing import Any
 
 from raftlog import batch
 from raftlog.cli.render import fields_text, record_name, record_to_dict
+from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
 
 MAX_CHANGES = 50
@@ -37,9 +38,9 @@ class RecentChanges:
         self._behind = 0
         """All below was looked at, or has been passed over."""
 
-    def read(self, newest: Sequence[bytes], until: int) -> list[dict[str, Any]]:
+    def read(self, newest: Sequence[bytes], until: int, image: Image) -> list[dict[str, Any]]:
         """The newest first. ``newest``: chunks of the log, ascending; ``until``: exclusive, the end
-        of what is committed.
+        of what is committed; ``image``: names the topics.
         """
         found: list[tuple[int, batch.BatchHeader, Any]] = []
         for chunk in reversed(newest):
@@ -55,23 +56,32 @@ class RecentChanges:
                 break
         for offset, header, data in reversed(found[:MAX_RECORDS]):
             if data.type not in _UNTOLD:
-                self._add(offset, header, data)
+                self._add(offset, header, data, image)
         if found:
             self._behind = found[0][1].end_offset
         return list(reversed(self._kept))
 
-    def _add(self, offset: int, header: batch.BatchHeader, data: Any) -> None:
+    def _add(
+        self, offset: int, header: batch.BatchHeader, data: batch.RecordData, image: Image
+    ) -> None:
         """A row; the partitions of a new topic go into that of the topic."""
         if data.type == RecordType.PARTITION and self._kept:
             last = self._kept[-1]
             if last["type"] == RecordType.TOPIC.name and last["offset"] >= header.base_offset:
                 last["partitions"] += 1
                 return
-        self._kept.append(_told(offset, header, data))
+        self._kept.append(_told(offset, header, data, image))
 
 
-def _told(offset: int, header: batch.BatchHeader, data: Any) -> dict[str, Any]:
-    text = fields_text(record_to_dict(data))
+def _told(
+    offset: int, header: batch.BatchHeader, data: batch.RecordData, image: Image
+) -> dict[str, Any]:
+    fields = record_to_dict(data)
+    topic = image.topics.get(bytes.fromhex(str(fields.get("topic_id", ""))))
+    if topic is not None and data.type != RecordType.TOPIC:
+        # People know topics by name.
+        fields = {"topic": topic.name} | {k: v for k, v in fields.items() if k != "topic_id"}
+    text = fields_text(fields)
     if len(text) > TEXT_MAX_CHARS:
         text = text[: TEXT_MAX_CHARS - 1] + "…"
     return {

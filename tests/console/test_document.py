@@ -106,20 +106,20 @@ def _config(value: str) -> tuple[RecordType, bytes]:
 def test_changes_are_told_newest_first_with_their_principal() -> None:
     changes = RecentChanges()
     first = _chunk(3, _config("1"), _config(HOSTILE))
-    found = changes.read([first], 5)
+    found = changes.read([first], 5, Image())
     assert [one["offset"] for one in found] == [4, 3]
     assert found[0]["by"] == "User:eve"
     assert HOSTILE in found[0]["text"]
     # The same again tells nothing twice.
-    again = changes.read([first, _chunk(5, _config("2"))], 6)
+    again = changes.read([first, _chunk(5, _config("2"))], 6, Image())
     assert [one["offset"] for one in again] == [5, 4, 3]
 
 
 def test_what_is_not_committed_is_not_told() -> None:
     changes = RecentChanges()
     chunks = [_chunk(0, _config("1")), _chunk(1, _config("2"))]
-    assert [one["offset"] for one in changes.read(chunks, 1)] == [0]
-    assert [one["offset"] for one in changes.read(chunks, 2)] == [1, 0]
+    assert [one["offset"] for one in changes.read(chunks, 1, Image())] == [0]
+    assert [one["offset"] for one in changes.read(chunks, 2, Image())] == [1, 0]
 
 
 def test_partitions_of_a_new_topic_are_one_row_with_it() -> None:
@@ -131,13 +131,13 @@ def test_partitions_of_a_new_topic_are_one_row_with_it() -> None:
         )
         for one in range(3)
     ]
-    found = RecentChanges().read([_chunk(0, (RecordType.TOPIC, topic), *partitions)], 4)
+    found = RecentChanges().read([_chunk(0, (RecordType.TOPIC, topic), *partitions)], 4, Image())
     assert [(one["type"], one["partitions"]) for one in found] == [("TOPIC", 3)]
 
 
 def test_one_look_decodes_no_more_than_its_bound() -> None:
     changes = RecentChanges()
-    found = changes.read([_chunk(0, *[_config("v")] * (MAX_RECORDS * 3))], MAX_RECORDS * 3)
+    found = changes.read([_chunk(0, *[_config("v")] * (MAX_RECORDS * 3))], MAX_RECORDS * 3, Image())
     assert len(found) == MAX_CHANGES
     assert found[0]["offset"] == MAX_RECORDS * 3 - 1
 
@@ -146,3 +146,13 @@ def test_texts_have_no_control_characters() -> None:
     made = cleaned({"a": ["x\x1b[2Jy", 3, None]})
     assert "\x1b" not in made["a"][0]
     assert made["a"][1:] == [3, None]
+
+
+def test_a_topic_is_told_by_its_name() -> None:
+    id_ = b"1" * 16
+    change = records_pb2.PartitionChangeRecord(partition_id=3, topic_id=id_, leader=5)
+    chunk = _chunk(0, (RecordType.PARTITION_CHANGE, change.SerializeToString()))
+    image = Image(topics=_mapped({id_: Topic(id_, "orders", 4)}))
+    (found,) = RecentChanges().read([chunk], 1, image)
+    assert found["text"].startswith("topic=orders ")
+    assert id_.hex() not in found["text"]

@@ -117,7 +117,7 @@ function show(d) {
     ...(d.configs.more ? [make("p", "quiet", "There are more: ",
       make("code", "", "raftlog configs describe"))] : [])]);
   fill("changes", d.changes, () => [table("Last changes", [["Offset", "number"], ["Time", "short"],
-    ["By", "text"], ["Record", "short"], ["What", "text"]],
+    ["By", "name"], ["Record", "short"], ["What", "text"]],
     d.changes.map((one) => [one.offset, time(one.at_ms), one.by || "controller", one.type,
       one.text + (one.partitions ? " partitions=" + one.partitions : "")]))]);
   fill("incidents", d.incidents, () => incidents(d.incidents));
