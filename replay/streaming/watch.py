@@ -65,8 +65,11 @@ def start(
     ``every``: a time like "10 seconds" between micro-batches; None: until the end of what there is
     now. ``max_files``: of one micro-batch at most, so that a long history is not judged in one.
     ``done`` is called after each micro-batch, with what was done before it. The query fails with
-    ReplayError if the records do not go on where the ledger ends.
+    ReplayError if the records do not go on where the ledger ends. Raises ReplayError if Spark's
+    checkpoint is missing: Spark would count its micro-batches from 0 again.
     """
+    if ledger.done.batch >= 0 and not ledger.checkpoint.is_dir():
+        raise _went_back(ledger)
     stream = spark.readStream.format("raftlog")
     if max_files is not None:
         stream = stream.option("maxFilesPerTrigger", max_files)
@@ -90,9 +93,13 @@ def start(
 def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
     """Judge one micro-batch, once.
 
-    Raises ReplayError if offsets are missing, or are there twice.
+    Raises ReplayError if offsets are missing, or are there twice, or if a micro-batch that is done
+    has come back with records that were never judged.
     """
     if batch <= ledger.done.batch:
+        last = rows.agg(sf.max("offset")).collect()[0][0]
+        if last is not None and last >= ledger.done.end_offset:
+            raise _went_back(ledger)
         return
     with ExitStack() as stack:
         rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
@@ -118,3 +125,12 @@ def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
         }
         ledger.remember(batch, judged.state)
         ledger.finish(batch, end_offset, written.get(ALERTS, 0))
+
+
+def _went_back(ledger: Ledger) -> ReplayError:
+    """Spark's checkpoint is not that of what is done: it was deleted, lost, or replaced."""
+    return ReplayError(
+        f"{ledger.directory} has judged the log up to offset {ledger.done.end_offset}, and"
+        f" {ledger.checkpoint}, where Spark notes that, is missing or older: records behind it"
+        " would be skipped. Put it back, or begin another directory"
+    )

@@ -4,10 +4,11 @@ whatever happens.
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from log_history import CLUSTER_ID, LogHistory
@@ -221,6 +222,51 @@ def test_one_job_at_a_time_has_a_directory(tmp_path: Path) -> None:
     with second.alone():
         # What it has read when it was opened is old.
         assert second.done.end_offset == 50
+
+
+def test_a_job_whose_checkpoint_was_deleted_does_not_start(tmp_path: Path) -> None:
+    """Spark would count from 0 again, and what is counted as done would be skipped."""
+    ledger = Ledger(tmp_path / "job", "elections")
+    ledger.finish(3, 50, 2)
+    nobody = cast(SparkSession, None)
+    with pytest.raises(
+        ReplayError, match=r"judged the log up to offset 50, and .*checkpoint, .* is missing"
+    ):
+        start(nobody, str(tmp_path / "export"), ledger, count_elections)
+
+
+@pytest.mark.nightly
+def test_a_checkpoint_that_is_another_one_skips_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = LogHistory(99).run(120)
+    write(tmp_path / "export", log, log.end_offset)
+    job = tmp_path / "job"
+
+    def follow() -> None:
+        ledger = Ledger(job, "elections")
+        start(
+            spark, str(tmp_path / "export"), ledger, count_elections, max_files=1
+        ).awaitTermination()
+
+    follow()
+    done = Ledger(job, "elections").done
+    assert done.batch >= 1
+    shutil.rmtree(job / "checkpoint")
+    with pytest.raises(ReplayError, match="records behind it would be skipped"):
+        follow()
+    # An empty one: the micro-batches of what was judged come again, and are passed over.
+    (job / "checkpoint").mkdir()
+    follow()
+    assert Ledger(job, "elections").done == done
+    shutil.rmtree(job / "checkpoint")
+    (job / "checkpoint").mkdir()
+    write(tmp_path / "export", log.run(log.end_offset + 60), log.end_offset)
+    with pytest.raises(StreamingQueryException, match="records behind it would be skipped"):
+        start(
+            spark, str(tmp_path / "export"), Ledger(job, "elections"), count_elections
+        ).awaitTermination()
+    assert Ledger(job, "elections").done == done
 
 
 @pytest.mark.nightly
