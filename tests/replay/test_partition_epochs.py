@@ -1,0 +1,89 @@
+"""The kernels count each partition's epochs as the fold does, wherever slices are cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_history import LogHistory
+
+from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.kernels.facts import Facts
+from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions
+from replay.local import reading
+from replay.local.audit import scan
+from replay.local.pool import Pool
+from replay.local.reading import slices
+from replay.opened import open_export
+from replay.request import JobRequest
+
+Epochs = dict[tuple[str, int], tuple[int, int, int]]
+"""Leader, leader epoch and partition epoch by topic id and partition."""
+
+
+def of_image(log: LogHistory) -> Epochs:
+    return {
+        (each.topic_id.hex(), each.index): (each.leader, each.leader_epoch, each.partition_epoch)
+        for each in log.draft.snapshot().partitions.values()
+    }
+
+
+def of_kernels(directory: Path, at_offset: int) -> Epochs:
+    found = open_export(JobRequest(job="audit", export=str(directory), at_offset=at_offset))
+    with Pool(0) as pool:
+        facts = Facts(scan(found, pool).rare, at_offset + 1)
+    partitions = Partitions(facts)
+    for table in slices(found, COLUMNS, types=PARTITION_TYPES):
+        partitions.step(table)
+    return {
+        (row["topic_id"], row["partition_id"]): (
+            row["leader"],
+            row["leader_epoch"],
+            row["partition_epoch"],
+        )
+        for row in partitions.table(there=True).to_pylist()
+    }
+
+
+def change(log: LogHistory, topic_id: bytes, **fields: Any) -> None:
+    log.append(pb.PartitionChangeRecord(topic_id=topic_id, partition_id=0, **fields))
+
+
+def moves(log: LogHistory, name: str) -> list[tuple[int, Epochs]]:
+    """Each change that lets the leader epoch grow or stay, and what the image has after it."""
+    topic_id = log.create_topic(name, partitions=2)
+    first, *others = log.draft.partitions[topic_id, 0].replicas
+    steps: list[dict[str, Any]] = [
+        {"leader": first},  # The same leader, named again: it grows.
+        {"isr": pb.IdList(ids=[first])},
+        {"replicas": pb.IdList(ids=[*others, first])},  # Another order: it stays.
+        {"replicas": pb.IdList(ids=[first, *others, 9])},  # One comes: it stays.
+        {"replicas": pb.IdList(ids=[first, *others])},  # One goes: it grows.
+        {"replicas": pb.IdList(ids=[first, 8])},  # One for another: it grows, once.
+        {"replicas": pb.IdList(ids=[first]), "leader": first},  # Both: it grows, once.
+        {"leader": -1},
+        {"leader": first, "leader_epoch": 1000},  # It leaps to what the record says.
+        {"leader": first},
+    ]
+    seen = []
+    for fields in steps:
+        change(log, topic_id, **fields)
+        seen.append((log.end_offset - 1, of_image(log)))
+    return seen
+
+
+@pytest.mark.parametrize("slice_rows", [3, 131_072])
+def test_epochs_are_those_of_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
+) -> None:
+    log = LogHistory(19, metadata_version=7).run(150)
+    seen = [(log.end_offset - 1, of_image(log)), *moves(log, "moved")]
+    log.run(300)
+    seen.append((log.end_offset - 1, of_image(log)))
+    export(log, tmp_path)
+    monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
+    for offset, expected in seen:
+        assert of_kernels(tmp_path, offset) == expected, offset
+    assert len({repr(sorted(image.items())) for _, image in seen}) == len(seen)
