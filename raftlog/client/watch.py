@@ -126,7 +126,10 @@ class Watch:
         """``start_timeout_s``: for the first response; later on it is patient without end."""
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self._endpoints = EndpointSelector(endpoints, rng)
+        # Anywhere: programs have the same list, and the first broker in it would carry them all. A
+        # short watch would also begin at the same dead broker each time.
+        known = tuple(dict.fromkeys(endpoints))
+        self._endpoints = EndpointSelector(rng.sample(known, len(known)), rng)
         self._selectors, self._cluster_id = tuple(selectors), cluster_id
         self._mode = pb.LATEST if tip else pb.REPEATABLE
         self._initial, self._since = initial, since

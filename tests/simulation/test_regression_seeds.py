@@ -606,6 +606,40 @@ REGRESSIONS = [
             " follower"
         ),
     ),
+    pytest.param(
+        710177,
+        '{"voters": 1, "brokers": 4, "clients": 1, "reads_per_s": 0.0, "topics_share": 0.3, '
+        '"asks_share": 0.5, "isr_changes_per_s": 10.0, "balance_interval_s": 5, '
+        '"shared_keys": 2, "numbered_share": 0.0, "timeout_s": 0.5, "safety_s": 9.0, '
+        '"disk_max_ms": 0.5, "session_timeout_ms": 1500, "queue_messages": 64, "drift": '
+        '0.01, "snapshot_bytes": 200, "retention_bytes": 1, "snapshot_part_bytes": 300, '
+        '"round_robin": true, "lag_max_ms": 1500, "watchers": 2, "adopt_after_ms": 1000, '
+        '"reserve_bytes": 100000, "work_us": 300.0, "faults": {"kill_controller": 3.02, '
+        '"bit_flip": 9.03, "thought_dead": 1.8609089715343794, "stop_broker": 0.7, '
+        '"kill_broker": 4.0, "lower_features": 0.7, "newcomer": 0.5, "broker_away": 1.0, '
+        '"all_disks_low": 7.44082119550027, "controllers_away": 0.523933237542444, '
+        '"slow_fetch": 1.3716910252096945}}',
+        id="every watch began at the first broker of its list, which was dead",
+    ),
+    pytest.param(
+        710236,
+        '{"voters": 5, "observers": 1, "brokers": 4, "balance_interval_s": 1, "shared_keys": '
+        '2, "numbered_share": 0.0, "timeout_s": 0.5, "safety_s": 6.976951200567588, '
+        '"delay_min_ms": 0.5, "delay_mean_ms": 1.5, "election_timeout_ms": 200, '
+        '"fetch_timeout_ms": 200, "session_timeout_ms": 1500, "snapshot_bytes": 500, '
+        '"retention_bytes": 1, "snapshot_part_bytes": 1000, "data_per_s": 20.0, '
+        '"lag_max_ms": 1500, "exports_per_s": 1.0, "watchers": 4, "reserve_bytes": 100000, '
+        '"work_us": 300.0, "faults": {"long_pause": 10.2, "loop_blocked": 0.56, '
+        '"clock_jump": 7.02, "one_way": 5.83, "split": 6.51, "bridge": 6.61, "flapping": '
+        '4.76, "connect_refused": 0.0595, "disk_slow": 3.55, "heartbeats_lost": 2.7, '
+        '"newcomer": 4.39, "connection_dead": 2.83, "kill_all_brokers": 8.21, '
+        '"broker_pause": 3.16, "fetches_late": 4.45, "broker_disk_error": 5.54, '
+        '"broker_disk_full": 4.49, "broker_disk_slow": 2.02, "replace_broker_disk": 3.06, '
+        '"thought_dead": 1.330229794941311, "stop_broker": 0.7, "kill_broker": 4.0, '
+        '"lower_features": 0.7, "all_disks_low": 7.439310881150453, "controllers_away": '
+        '0.5756240298027449, "snapshot_cut": 2.97}}',
+        id="every watch began at the first broker of its list, which was dead, beside other faults",
+    ),
 ]
 
 
