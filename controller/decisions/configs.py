@@ -32,6 +32,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 RESOURCE_NAME_MAX_CHARS = 249
 _TOPIC, _BROKER = int(ResourceType.TOPIC), int(ResourceType.BROKER)
 _SET, _DELETE, _APPEND, _SUBTRACT = rpc.SET, rpc.DELETE, rpc.APPEND, rpc.SUBTRACT
+_COMPARING = {rpc.COMPARE_AND_SET: _SET, rpc.COMPARE_AND_DELETE: _DELETE}
 _UTF8_MAX_BYTES = 4
 _ID_DIGITS = 10
 
@@ -207,6 +208,9 @@ def _alter_resource(
                 f"resources[{index}].configs[{position}].name",
             )
         operation = config.config_operation
+        if operation in _COMPARING or config.HasField("expected"):
+            _compare(view, settings, resource, config, f"resources[{index}].configs[{position}]")
+            operation = _COMPARING[operation]
         if operation == _SET:
             value = config.value
             if (
@@ -230,6 +234,41 @@ def _alter_resource(
                 f"config operation {operation} is unknown",
                 f"resources[{index}].configs[{position}].config_operation",
             )
+
+
+def _compare(
+    view: ImageView,
+    settings: ControllerSettings,
+    resource: rpc.AlterConfigsResource,
+    config: rpc.AlterableConfig,
+    field: str,
+) -> None:
+    """Raise INVALID_UPDATE_VERSION unless the resource has the expected value of the key.
+
+    The view is the end of the log: of two that expect the same value, the second sees the first.
+    """
+    if config.config_operation not in _COMPARING:
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            "an expected value is compared by COMPARE_AND_SET and COMPARE_AND_DELETE only",
+            f"{field}.expected",
+        )
+    expected = config.expected if config.HasField("expected") else None
+    if expected is not None and len(expected) > settings.config_value_max_bytes:
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"no value is larger than {settings.config_value_max_bytes} bytes",
+            f"{field}.expected",
+        )
+    own = view.configs.get((resource.resource_type, resource.resource_name)) or {}
+    present = own.get(config.name)
+    if present != expected:
+        how = "is set" if expected is None else "has another value" if present else "is not set"
+        raise refuse(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"{config.name} {how}: it was changed since it was read",
+            f"{field}.expected",
+        )
 
 
 def _list_value(

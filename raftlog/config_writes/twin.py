@@ -93,7 +93,7 @@ def _changes(request: pb.ControllerRequest) -> list[Change] | None:
         if len(configs) != 1 or resource.resource_type < 0:
             return None
         config = configs[0]
-        if config.config_operation:
+        if config.config_operation or config.HasField("expected"):
             return None
         changes.append((resource.resource_type, resource.resource_name, config.name, config.value))
     return changes or None

@@ -49,6 +49,7 @@ class AsyncConfigs(Namespace):
         delete: Iterable[str] = (),
         append: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
+        expected: Mapping[str, ConfigValue | None] | None = None,
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
@@ -56,6 +57,9 @@ class AsyncConfigs(Namespace):
         """Change configs of one resource, all or none. Raises InvalidConfigError, among others.
 
         ``delete``: back to the default. ``append``, ``subtract``: items of keys that are lists.
+        ``expected``, of keys that are set or deleted: do it only if the resource itself has these
+        values now (None: has none). Otherwise nothing changes, and InvalidUpdateVersionError says
+        so; UnknownOutcomeError: it may have happened.
         """
         operations = (
             (controller_pb2.SET, set or {}),
@@ -67,15 +71,45 @@ class AsyncConfigs(Namespace):
             resource_type=resource_of(kind),
             resource_name=str(name),
             configs=[
-                controller_pb2.AlterableConfig(
-                    name=key, config_operation=operation, value=config_text(value)
-                )
+                _change(key, operation, config_text(value), expected or {})
                 for operation, values in operations
                 for key, value in values.items()
             ],
         )
+        stray = frozenset(expected or ()) - {config.name for config in resource.configs}
+        if stray:
+            raise ValueError(f"expected, but neither set nor deleted: {', '.join(sorted(stray))}")
         body = controller_pb2.IncrementalAlterConfigsRequest(
             resources=[resource], validate_only=validate_only
         )
         result, _ = await self._core.write(body, acks, timeout_s)
         return result
+
+
+_COMPARING = {
+    controller_pb2.SET: controller_pb2.COMPARE_AND_SET,
+    controller_pb2.DELETE: controller_pb2.COMPARE_AND_DELETE,
+}
+
+
+def _change(
+    key: str,
+    operation: controller_pb2.ConfigOperation,
+    value: str,
+    expected: Mapping[str, ConfigValue | None],
+) -> controller_pb2.AlterableConfig:
+    """The change of a key, on condition if it is among the expected.
+
+    Raises ValueError for a condition on items of a list.
+    """
+    if key not in expected:
+        return controller_pb2.AlterableConfig(name=key, config_operation=operation, value=value)
+    if operation not in _COMPARING:
+        raise ValueError(f"expected, but neither set nor deleted: {key}")
+    present = expected[key]
+    return controller_pb2.AlterableConfig(
+        name=key,
+        config_operation=_COMPARING[operation],
+        value=value,
+        expected=None if present is None else config_text(present),
+    )

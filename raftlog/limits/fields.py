@@ -119,6 +119,9 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "value": ByHandler(
             32_768, "controller.decisions.configs: config.value.max.bytes, printable"
         ),
+        "expected": ByHandler(
+            32_768, "controller.decisions.configs: config.value.max.bytes, and only compared"
+        ),
     },
     controller.AddRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID, "endpoint": ENDPOINT},
     controller.RemoveRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID},

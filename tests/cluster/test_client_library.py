@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,47 @@ def test_records_end_where_they_are_told_to(cluster: LocalCluster) -> None:
             client.consume("numbers", partition=2)
         with pytest.raises(ValueError, match="'earliest' or 'latest'"):
             client.consume("numbers", offset=-1)
+
+
+def test_of_changes_that_expect_the_same_value_one_happens(cluster: LocalCluster) -> None:
+    clients = [raftlog.Client(broker.endpoint) for broker in cluster.brokers]
+    clients[0].topics.create("compared", acks=raftlog.Acks.VISIBLE)
+
+    def count(client: raftlog.Client) -> raftlog.Token:
+        """Add 1 to a config, ten times; the token of the last time."""
+        done = lost = 0
+        while done < 10:
+            entry = client.configs.describe("topic", "compared", read="latest")["retention.ms"]
+            # The cluster's value, which another test has set, is none of the topic's own.
+            own = entry.source is raftlog.ConfigSource.DYNAMIC_TOPIC_CONFIG
+            present = int(entry.value) if own else None
+            try:
+                written = client.configs.alter(
+                    "topic",
+                    "compared",
+                    set={"retention.ms": (present or 0) + 1},
+                    expected={"retention.ms": present},
+                )
+                done += 1
+            except raftlog.errors.InvalidUpdateVersionError:
+                lost += 1
+                assert lost < 1_000
+        return written.token
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        for token in pool.map(count, clients):
+            clients[0].see(token)
+    final = clients[0].configs.describe("topic", "compared", read="latest")["retention.ms"]
+    assert final.value == str(10 * len(clients)), "no change is lost"
+    with pytest.raises(raftlog.errors.InvalidUpdateVersionError, match="since it was read") as e:
+        clients[0].configs.alter(
+            "topic", "compared", delete=["retention.ms"], expected={"retention.ms": 1}
+        )
+    assert e.value.field == "resources[0].configs[0].expected"
+    with pytest.raises(ValueError, match=r"neither set nor deleted: segment\.ms"):
+        clients[0].configs.alter("topic", "compared", expected={"segment.ms": 1})
+    for client in clients:
+        client.close()
 
 
 def test_a_watch_shows_each_change_once_and_goes_on_by_token(cluster: LocalCluster) -> None:

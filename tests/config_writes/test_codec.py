@@ -80,6 +80,12 @@ NOT_PLAIN = {
     "an operation that nobody knows": alter(
         resource(pb.AlterableConfig(name="a", config_operation=77))  # type: ignore[arg-type]
     ),
+    "a value is compared": alter(
+        resource(pb.AlterableConfig(name="a", config_operation=pb.COMPARE_AND_SET, expected="b"))
+    ),
+    "a value is expected of a plain write": alter(
+        resource(pb.AlterableConfig(name="a", expected=""))
+    ),
     "more resources than are worth it": alter(
         *(
             pb.AlterConfigsResource(resource_type=16, resource_name=str(n), configs=SETS.configs)

@@ -243,3 +243,72 @@ def test_items_of_lists_are_added_and_taken_out() -> None:
     cell.send(_alter(_resource(TOPIC, "t", ("cleanup.policy", None))))
     cell.send(_alter(_resource(BROKER, "", ("log.cleanup.policy", "compact"))))
     assert value(rpc.APPEND, "delete") == "compact,delete", "to what is inherited"
+
+
+def _compared(name: str, value: str | None, expected: str | None) -> rpc.AlterConfigsResource:
+    operation = rpc.COMPARE_AND_DELETE if value is None else rpc.COMPARE_AND_SET
+    config = rpc.AlterableConfig(
+        name="match", config_operation=operation, value=value or "", expected=expected
+    )
+    return rpc.AlterConfigsResource(
+        resource_type=CLIENT_METRICS, resource_name=name, configs=[config]
+    )
+
+
+def test_a_comparing_change_happens_only_from_the_expected_value() -> None:
+    cell = Cell(brokers=0)
+    steps: list[tuple[str | None, str | None, bool]] = [
+        # value, expected, whether it happens
+        ("", "", False),  # Not set is not the empty value...
+        ("", None, True),
+        ("b", None, False),  # ...nor the other way round.
+        ("b", "a", False),
+        ("b", "", True),
+        ("c", "", False),
+        (None, "c", False),
+        (None, "b", True),
+        (None, "b", False),
+        (None, None, True),
+        ("c", None, True),
+    ]
+    present: str | None = None
+    for value, expected, happens in steps:
+        body = cell.send(_alter(_compared("m", value, expected)))
+        if happens:
+            assert not body.results, (value, expected)
+            present = value
+        else:
+            error = body.results[0].error
+            assert error.error_code == ErrorCode.INVALID_UPDATE_VERSION, (value, expected)
+            assert error.field == "resources[0].configs[0].expected"
+        own = cell.pending.configs.get((CLIENT_METRICS, "m"), {}).get("match")
+        assert own == present
+
+
+def test_a_comparison_counts_for_its_whole_resource_and_no_other() -> None:
+    cell = Cell(brokers=0)
+    losing = _compared("m", "b", "a")
+    losing.configs.insert(0, rpc.AlterableConfig(name="interval.ms", value="100"))
+    body = cell.send(_alter(losing, _compared("n", "x", None)))
+    assert [result.error.error_code for result in body.results] == [
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.NONE,
+    ]
+    assert (CLIENT_METRICS, "m") not in cell.pending.configs
+    assert cell.pending.configs[CLIENT_METRICS, "n"] == {"match": "x"}
+
+
+def test_a_value_that_is_expected_must_be_compared_and_can_be_one() -> None:
+    cell = Cell(brokers=0)
+    for operation in (rpc.SET, rpc.DELETE, rpc.APPEND, rpc.SUBTRACT):
+        resource = _compared("m", "b", "a")
+        resource.configs[0].config_operation = operation
+        error = cell.send(_alter(resource)).results[0].error
+        assert (error.error_code, error.field) == (
+            ErrorCode.INVALID_REQUEST,
+            "resources[0].configs[0].expected",
+        )
+    too_long = "x" * (ControllerSettings().config_value_max_bytes + 1)
+    error = cell.send(_alter(_compared("m", "b", too_long))).results[0].error
+    assert error.error_code == ErrorCode.INVALID_REQUEST
+    assert (CLIENT_METRICS, "m") not in cell.pending.configs
