@@ -13,6 +13,7 @@ from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
 from raftlog.transport.api import Probe
 from raftlog.transport.probe import probe
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 import grpc  # isort: skip
 
@@ -44,7 +45,8 @@ class _Look:
         self._timeout_s, self._security = timeout_s, security
         self._until = self._begun + timeout_s
         self._asked: dict[str, asyncio.Task[NodeSeen]] = {}
-        self._brokers: asyncio.Task[Called] | None = None
+        self._brokers: dict[tuple[str, int], asyncio.Task[Called]] = {}
+        """By the cluster and the leader that is asked: addresses of two clusters have two."""
         for address in addresses:
             self._ask(address)
 
@@ -64,9 +66,10 @@ class _Look:
                 await _ended(task)
                 failure = f"nothing came within {waited_ms} ms"
                 seen[address] = NodeSeen(address, Reach.SILENT, None, failure, waited_ms)
-        brokers = await self._brokers_seen()
+        nodes = _once_a_node(list(seen.values()))
+        brokers = await self._brokers_seen(Evidence(nodes).leader)
         at_ms = time.time_ns() // 1_000_000
-        return Evidence(_once_a_node(list(seen.values())), brokers.response, brokers.failure, at_ms)
+        return Evidence(nodes, brokers.response, brokers.failure, at_ms)
 
     def _ask(self, address: str) -> None:
         if address and address not in self._asked and len(self._asked) < MAX_ADDRESSES:
@@ -81,8 +84,9 @@ class _Look:
         self._until = min(self._until, self._loop.time() + GRACE * self._timeout_s)
         for voter in node.description.voters:
             self._ask(voter.endpoint)
-        if node.description.role == "leader" and self._brokers is None:
-            self._brokers = asyncio.create_task(
+        leads = node.description.role == "leader"
+        if leads and _key(node.description) not in self._brokers:
+            self._brokers[_key(node.description)] = asyncio.create_task(
                 call(
                     node.endpoint,
                     _DESCRIBE_BROKERS,
@@ -93,15 +97,23 @@ class _Look:
                 )
             )
 
-    async def _brokers_seen(self) -> Called:
-        if self._brokers is None:
+    async def _brokers_seen(self, leader: quorum_pb2.DescribeQuorumResponse | None) -> Called:
+        """What this leader said of them."""
+        asked = None if leader is None else self._brokers.pop(_key(leader), None)
+        for other in self._brokers.values():
+            await _ended(other)
+        if asked is None:
             return Called(None)
         patience_s = max(self._until - self._loop.time(), GRACE * self._timeout_s)
-        done, _ = await asyncio.wait([self._brokers], timeout=patience_s)
+        done, _ = await asyncio.wait([asked], timeout=patience_s)
         if done:
-            return self._brokers.result()
-        await _ended(self._brokers)
+            return asked.result()
+        await _ended(asked)
         return Called(None, f"nothing came within {round(patience_s * 1000)} ms")
+
+
+def _key(one: quorum_pb2.DescribeQuorumResponse) -> tuple[str, int]:
+    return one.cluster_id, one.node_id
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:

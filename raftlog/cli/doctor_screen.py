@@ -14,6 +14,7 @@ from raftlog.doctor.finding import Finding, Severity
 from raftlog.plural import counted
 from raftlog.printable import printable
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 MOST_FINDINGS = 12
 _COLUMNS = ("NODE", "ENDPOINT", "STATE", "EPOCH", "LOG END", "LAG", "REACHES")
@@ -106,16 +107,17 @@ _MARK = {Severity.DOWN: "DOWN", Severity.DEGRADED: "DEGRADED", Severity.NOTICE: 
 
 def _table(seen: Evidence) -> str:
     leader = seen.leader
-    rows = [_row(node, leader.log_end_offset if leader else None) for node in seen.nodes]
+    rows = [_row(node, leader) for node in seen.nodes]
     return aligned(_COLUMNS, rows)
 
 
-def _row(node: NodeSeen, leader_end: int | None) -> tuple[object, ...]:
+def _row(node: NodeSeen, leader: quorum_pb2.DescribeQuorumResponse | None) -> tuple[object, ...]:
     one = node.description
     shown = node.node_id if node.node_id >= 0 else "-"
     if one is None:
         return shown, node.endpoint, str(node.reach), "-", "-", "-", "-"
-    lag = "-" if leader_end is None else max(0, leader_end - one.log_end_offset)
+    led = leader is not None and leader.cluster_id == one.cluster_id
+    lag = max(0, leader.log_end_offset - one.log_end_offset) if leader and led else "-"
     others = [voter for voter in one.voters if voter.replica_id != one.node_id]
     lost = [voter.replica_id for voter in others if voter.unreachable_reason]
     reached = f"all but {','.join(map(str, lost))}" if lost else "all"

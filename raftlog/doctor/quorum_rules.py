@@ -28,6 +28,18 @@ def nobody_answers(seen: Evidence) -> Iterator[Finding]:
         f"{node.endpoint} {node.reach}" + (f" ({node.failure})" if _tells_more(node) else "")
         for node in seen.nodes
     )
+    if any(node.reach is Reach.OTHER for node in seen.nodes):
+        yield Finding(
+            "NOBODY_ANSWERS",
+            Severity.DOWN,
+            f"No controller answers: {reasons}.",
+            "Nothing is known of the cluster: what answers is no controller, or lets nobody in.",
+            "Give the addresses on which controllers serve gRPC (listeners in their"
+            " configuration), and the certificate or token that they ask for: raftlog certs"
+            " inspect says until when it is valid.",
+            "raftlog doctor --bootstrap-controller HOST:PORT",
+        )
+        return
     yield Finding(
         "NOBODY_ANSWERS",
         Severity.DOWN,
@@ -68,8 +80,8 @@ def no_leader(seen: Evidence) -> Iterator[Finding]:
             Severity.DOWN,
             f"No leader: {count}, {needed} are needed{'; ' + lost if lost else ''}.",
             _NO_WRITES,
-            f"Start {whom}. If their disks are gone for good: docs/operations.md, A quorum lost"
-            " for good.",
+            f"Start {whom}{_hang(seen, missing)}. If their disks are gone for good:"
+            " docs/operations.md, A quorum lost for good.",
             START,
         )
         return
@@ -298,6 +310,16 @@ def _found(seen: Evidence, reach: Reach, lost: list[NodeSeen]) -> str:
     since = f" since {clock(seen.at_ms - since_ms)} ({span(since_ms)})" if since_ms else ""
     why = f" ({lost[0].failure})" if reach is Reach.OTHER else ""
     return f"{nodes(ids)} {str(reach) if len(ids) == 1 else _plural(reach)}{since}{why}"
+
+
+def _hang(seen: Evidence, missing: list[int]) -> str:
+    """What to do before a process can be started that is there and says nothing."""
+    silent = [
+        node.node_id
+        for node in seen.nodes
+        if node.node_id in missing and node.reach is Reach.SILENT
+    ]
+    return f" (a process that hangs has to be ended first: {nodes(silent)})" if silent else ""
 
 
 def _plural(reach: Reach) -> str:

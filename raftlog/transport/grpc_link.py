@@ -299,5 +299,5 @@ def status_text(code: Any, details: str | None) -> str:
         else ""
     )
     if details and _HTTP1 in details:
-        return f"{code.name}: an HTTP server answers, not gRPC: the port of http.listener?"
+        return f"{code.name}: an HTTP server answers, not gRPC (is it http.listener?)"
     return f"{code.name}: {_CONNECT_PREAMBLE.sub('', details or '')}{hint}"

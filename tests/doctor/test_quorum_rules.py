@@ -39,7 +39,9 @@ def test_all_that_are_missing_are_needed() -> None:
     found = only(quorum(3, 0, {1: R, 3: S}))
     assert found.code == "NO_QUORUM"
     assert "node 1 refuses connections; node 3 does not answer" in found.cause
-    assert found.remedy.startswith("Start one of nodes 1 and 3.")
+    assert found.remedy.startswith(
+        "Start one of nodes 1 and 3 (a process that hangs has to be ended first: node 3)."
+    )
     assert only(quorum(2, 0, {2: R})).remedy.startswith("Start node 2.")
 
 

@@ -1,0 +1,110 @@
+"""``raftlog doctor`` of real processes: what it says of a cluster that breaks more and more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from command_lines import Raftlog
+
+from raftlog.cli.local import LocalCluster, Node
+
+Look = Callable[..., str]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(tmp_path / "three", controllers=3, brokers=0)
+    cluster.generate()
+    try:
+        cluster.start_controllers()
+        cluster.wait_ready([node.name for node in cluster.nodes])
+        yield cluster
+    finally:
+        cluster.stop_all()
+        cluster.delete()
+
+
+@pytest.fixture
+def look(raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch) -> Look:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def looked(at: str, wanted: str, code: int) -> str:
+        """Look until it says what is wanted: nodes notice after a second or two."""
+        until = time.monotonic() + 30
+        while True:
+            ran = raftlog("doctor", "--bootstrap-controller", at)
+            words = " ".join(ran.out.split())
+            if wanted in words or time.monotonic() > until:
+                break
+        assert wanted in words, ran.out
+        assert ran.code == code
+        assert all(len(line) <= 80 for line in ran.out.splitlines()), ran.out
+        return words
+
+    return looked
+
+
+def hang(cluster: LocalCluster, node: Node) -> int:
+    pid = cluster.pid(node.name)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def test_from_healthy_to_nobody(raftlog: Raftlog, look: Look, three: LocalCluster) -> None:
+    at = three.bootstrap_controllers
+    leader = three.wait_leader()
+    one, two = (node for node in three.controllers if node is not leader)
+    look(at, "HEALTHY: cluster", 0)
+    wait = ("doctor", "--timeout", 1, "--bootstrap-controller", at, "--wait")
+    assert raftlog(*wait, "degraded").code == 0
+    healthy = raftlog(*wait, "healthy")
+    assert healthy.code == 4
+    assert "was not healthy within 1 s: no broker is unfenced" in healthy.err
+    hanging = [hang(three, one)]
+    try:
+        words = look(at, f"DEGRADED Node {one.node_id} does not answer", 3)
+        assert "one more failure stops all writes" in words
+        hanging.append(hang(three, two))
+        words = look(at, "No leader: 1 of 3 voters answers, 2 are needed", 3)
+        ids = f"nodes {one.node_id} and {two.node_id}"
+        assert f"Start one of {ids} (a process that hangs has to be ended first: {ids})" in words
+    finally:
+        for pid in hanging:
+            os.kill(pid, signal.SIGCONT)
+    for node in (one, two):
+        three.kill(node.name, signal.SIGKILL)
+        assert three.wait_gone(node.name)
+    words = look(at, f"2 are needed; {ids} refuse connections since", 3)
+    assert f"Start one of {ids}. If their disks" in words
+    until = time.monotonic() + 30
+    said = "1 of 3 voters can be reached, 2 are needed"
+    # The one that lives: to be sure that it was asked before the time is over.
+    ask = ("history", "cluster", "--timeout", 1, "--bootstrap-controller", leader.endpoint)
+    while said not in (refused := raftlog(*ask)).err and time.monotonic() < until:
+        pass  # A node that has lost its peers a moment ago does not count yet.
+    assert refused.code == 4
+    assert said in refused.err
+    three.kill(leader.name, signal.SIGKILL)
+    assert three.wait_gone(leader.name)
+    words = look(at, "DOWN: no controller answers", 4)
+    assert "So: Nothing can be written." in words
+
+
+def test_wrong_ports_and_two_clusters(
+    look: Look, three: LocalCluster, cluster: LocalCluster
+) -> None:
+    three.wait_leader()
+    words = look(cluster.bootstrap_servers, "listens there", 4)
+    assert "So: Nothing is known of the cluster" in words
+    both = f"{cluster.bootstrap_controllers},{three.bootstrap_controllers}"
+    words = look(both, "DOWN Nodes of several clusters answer", 3)
+    shown = [words.count(f"cluster {one.cluster_id}, leader") for one in (cluster, three)]
+    assert sum(shown) == 1, "the headline is of one of them"
+    # The brokers are of the same one.
+    assert ("No broker is registered" in words) is bool(shown[1])
