@@ -5,10 +5,12 @@ allowed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from audited_log import AuditedLog
 from log_history import LogHistory
@@ -758,6 +760,28 @@ def test_an_epoch_that_goes_back_is_found(spark: SparkSession, tmp_path: Path) -
     found = audit(History(forged, log.end_offset), quorum.RULES).collect()
     assert [(row.rule, row.offsets, row.subject) for row in found] == [
         (CONTROLLER_EPOCH_WENT_BACK.id, [50, 8], "controller epoch 1")
+    ]
+
+
+def test_without_spark_such_an_epoch_is_found_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogHistory(2)
+    log.elect(2)
+    export(log.run(60), tmp_path)
+
+    def forged(*of: Any, **named: Any) -> Iterator[pa.Table]:
+        for table in reading.slices(*of, **named):
+            epoch = table["epoch"]
+            at = table.schema.get_field_index("epoch")
+            earlier = pc.if_else(pc.equal(table["offset"], 50), pa.scalar(1, epoch.type), epoch)
+            yield table.set_column(at, "epoch", earlier)
+
+    monkeypatch.setattr("replay.local.audit.slices", forged)
+    rule = CONTROLLER_EPOCH_WENT_BACK.id
+    result = compute_local(JobRequest(job="audit", export=str(tmp_path), rules=(rule,)))
+    assert [(each.rule, each.offsets, each.subject) for each in result.findings] == [
+        (rule, [50, 8], "controller epoch 1")
     ]
 
 
