@@ -40,6 +40,7 @@ from raftlog.observability.node_metrics import (
     add_audit_metrics,
     add_broker_metrics,
     add_space_metrics,
+    add_watch_metrics,
 )
 from raftlog.observability.process_metrics import (
     add_disk_metrics,
@@ -369,6 +370,15 @@ def metrics_registry(
     registry.collect(lambda: transport_metrics(transport.bounds, "broker"))
     add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_broker_metrics(registry, service.report.describe)
+    hub = service.watches.hub
+    add_watch_metrics(
+        registry,
+        watchers=lambda: len(hub),
+        live=lambda: hub.live,
+        told=lambda: hub.changes_told,
+        compacted=lambda: hub.compacted,
+        too_slow=lambda: hub.too_slow,
+    )
     add_request_metrics(registry, service.requests.figures, service.requests.queue_depths)
     add_disk_metrics(registry, config.directory, lambda: store.busy_s)
     if service.data is not None:

@@ -134,6 +134,10 @@ class WatchHub:
         self._next_job = 0
         self.changes_told = 0
         """For metrics: changes sent to watchers, each as often as it was sent."""
+        self.compacted = 0
+        """Watches that ended because what they needed had left the history."""
+        self.too_slow = 0
+        """Those of them that had not read fast enough."""
 
     def __len__(self) -> int:
         return len(self._watchers)
@@ -458,7 +462,9 @@ class WatchHub:
             f"offset {position.offset} was compacted: this broker keeps the changes behind offset"
             f" {self.history.start}"
         )
+        self.compacted += 1
         if watcher.fell_behind or watcher.listed is not None:
+            self.too_slow += 1
             message += ", and this watcher has not read fast enough"
         return ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, message, field="since.offset")
 

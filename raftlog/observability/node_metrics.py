@@ -304,6 +304,39 @@ def _broker(response: broker_pb2.DescribeBrokerResponse) -> Iterator[Metric]:
     )
 
 
+def add_watch_metrics(
+    metrics: MetricsRegistry,
+    *,
+    watchers: Callable[[], int],
+    live: Callable[[], int],
+    told: Callable[[], int],
+    compacted: Callable[[], int],
+    too_slow: Callable[[], int],
+) -> None:
+    """The watches of a broker: how many there are, and what they were told."""
+    metrics.gauge("raftlog_watchers", "Watches that are open.", watchers)
+    metrics.gauge(
+        "raftlog_watchers_live",
+        "Watches that have been told all there is. The others catch up, or read slowly.",
+        live,
+    )
+    metrics.counter(
+        "raftlog_watch_changes_sent",
+        "Changes sent to watchers, each as often as it was sent.",
+        told,
+    )
+    metrics.counter(
+        "raftlog_watches_compacted",
+        "Watches that ended because what they needed had left the history.",
+        compacted,
+    )
+    metrics.counter(
+        "raftlog_watches_too_slow",
+        "Those of the compacted watches that had not read fast enough.",
+        too_slow,
+    )
+
+
 def add_space_metrics(metrics: MetricsRegistry, low: Callable[[], bool]) -> None:
     """Whether the disk of the log directory is below the node's free-space reserve."""
     metrics.gauge(

@@ -104,6 +104,9 @@ def of_a_broker() -> Sequence[Metric]:
         report=SimpleNamespace(describe=broker_pb2.DescribeBrokerResponse),
         data=data,
         requests=SimpleNamespace(figures=RequestFigures(lambda: 0.0), queue_depths=dict),
+        watches=SimpleNamespace(
+            hub=mock.MagicMock(live=0, changes_told=0, compacted=0, too_slow=0),
+        ),
         settings=SimpleNamespace(broker_id=0),
     )
     return _collected(broker.run, service, SimpleNamespace(busy_s=0))

@@ -146,6 +146,7 @@ def test_what_was_compacted_is_said_with_what_to_begin_with() -> None:
     assert reader.end is not None
     assert reader.end.error.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert (reader.end.oldest.offset, reader.changes) == (start, [])
+    assert (world.hub.compacted, world.hub.too_slow) == (1, 0), "it came late, it was not slow"
     assert [one.offset for one in kept.changes] == list(range(start + 1, world.log.end))
 
 
@@ -182,6 +183,7 @@ def test_a_reader_that_is_too_slow_ends_with_its_last_token() -> None:
     assert "not read fast enough" in slow.end.error.error_message
     assert slow.end.token.offset == begun
     assert len(world.hub) == 0
+    assert (world.hub.compacted, world.hub.too_slow) == (1, 1)
     assert world.hub.history.bytes < 400_000
 
 

@@ -15,6 +15,7 @@ from raftlog.observability.node_metrics import (
     add_quorum_metrics,
     add_refusal_metrics,
     add_space_metrics,
+    add_watch_metrics,
 )
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.wire.broker.v1 import broker_pb2
@@ -163,6 +164,23 @@ def test_broker_metrics(metrics: MetricsRegistry) -> None:
     assert 'kafka_server_broker_state{state="stopping"} 0.0' in lines
     assert "broker_metadata_metrics_last_applied_record_offset 40.0" in lines
     assert "raftlog_broker_self_fenced 0.0" in lines
+
+
+def test_watch_metrics(metrics: MetricsRegistry) -> None:
+    add_watch_metrics(
+        metrics,
+        watchers=lambda: 5,
+        live=lambda: 4,
+        told=lambda: 30,
+        compacted=lambda: 3,
+        too_slow=lambda: 2,
+    )
+    lines = page(metrics)
+    assert "raftlog_watchers 5.0" in lines
+    assert "raftlog_watchers_live 4.0" in lines
+    assert "raftlog_watch_changes_sent_total 30.0" in lines
+    assert "raftlog_watches_compacted_total 3.0" in lines
+    assert "raftlog_watches_too_slow_total 2.0" in lines
 
 
 def test_space_metrics_of_any_node(metrics: MetricsRegistry) -> None:
