@@ -23,6 +23,7 @@ from broker.replication.space import effective_reserve_bytes
 from broker.service.service import BrokerService, Serving
 from broker.service.unary_reply import answer
 from broker.settings import BrokerSettings, ClientListener, LifecycleSettings, WatchSettings
+from raftlog import tracing
 from raftlog.cli.exits import Exit as ExitCode
 from raftlog.cli.exits import exit_code
 from raftlog.cli.node_self import NodeSelf
@@ -141,6 +142,7 @@ async def run_broker(config: NodeConfig) -> int:
     Raises ConfigError at the start.
     """
     settings = settings_of(config)
+    stop_tracing = tracing.enable_from_environment("raftlog-broker", str(config.node_id))
     directory = open_directory(
         config.directory, cluster_id=config.cluster_id, broker_id=config.node_id
     )
@@ -161,6 +163,7 @@ async def run_broker(config: NodeConfig) -> int:
     finally:
         await transport.close()
         directory.close()
+        stop_tracing()
     if isinstance(ended, FatalError):
         code = exit_code(ended)
         log.critical("stopped by an error", node=node, error=str(ended), **remedy(code))

@@ -16,6 +16,7 @@ from controller.service.service import ControllerService
 from controller.service.status import describe_quorum
 from controller.service.unary_reply import answer
 from controller.settings import ControllerSettings
+from raftlog import tracing
 from raftlog.cli.exits import exit_code
 from raftlog.cli.node_self import NodeSelf
 from raftlog.cli.nodes import remedy
@@ -78,6 +79,7 @@ async def run_controller(config: NodeConfig) -> int:
 
     Raises ConfigError, StorageError, CorruptLogError at the start.
     """
+    stop_tracing = tracing.enable_from_environment("raftlog-controller", str(config.node_id))
     stop = asyncio.Event()
     signals = StopSignals(stop.set)
     failure: list[FatalError] = []
@@ -144,6 +146,7 @@ async def run_controller(config: NodeConfig) -> int:
         audit.close()
         store.close()
         own.close()
+        stop_tracing()
     if failure:
         code = exit_code(failure[0])
         log.critical("stopped by an error", error=str(failure[0]), **remedy(code))

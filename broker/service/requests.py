@@ -22,6 +22,7 @@ from broker.replication.data_plane import BODIES as DATA_BODIES
 from broker.replication.data_plane import DataPlane
 from broker.service.access import RequestAccess
 from broker.service.api_versions import ApiVersions
+from raftlog import tracing
 from raftlog.client.controller_client import ControllerClient
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
@@ -32,6 +33,7 @@ from raftlog.metadata.image import Image
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.resource_limits import TURN_MAX_S
 from raftlog.security.client_rules import ClientRules
+from raftlog.tracing import Served
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.wire_errors import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2
@@ -341,15 +343,27 @@ class RequestServer:
         write = controller_pb2.ControllerRequest()
         write.CopyFrom(request.write)
         write.timeout_ms = timeout_ms
+        served = None
+        if tracing.active is not None:
+            age_s = self.figures.stopwatch() - pending.begun
+            served = tracing.active.serving("broker", write, age_s)
+            if served is not None:
+                write.traceparent = tracing.traceparent_of(served.span)
         future = self._writes.send(write, timeout_ms / 1000)
         self.writes_under_way += 1
-        future.add_done_callback(partial(self._forwarded, pending))
+        future.add_done_callback(partial(self._forwarded, pending, served))
 
     def _forwarded(
-        self, pending: Pending, future: asyncio.Future[controller_pb2.ControllerResponse]
+        self,
+        pending: Pending,
+        served: Served | None,
+        future: asyncio.Future[controller_pb2.ControllerResponse],
     ) -> None:
         self.writes_under_way -= 1
         error = future.exception()
+        if served is not None:
+            known = None if error is not None else future.result().error.error_code
+            served.end(getattr(error, "code", -1) if known is None else known)
         if isinstance(error, ApiError):
             self._refuse(pending, error)
         elif error is not None:

@@ -38,6 +38,8 @@ class Answers:
     def send(self, parked: Parked) -> None:
         """Send a parked reply: what it says has become true."""
         send_quietly(parked.link, parked.response)
+        if parked.trace is not None:
+            parked.end_trace(parked.code)
         self.figures.answered(parked.kind, parked.begun, parked.code, parked.count)
 
     def refuse(
@@ -84,6 +86,7 @@ class Answers:
                 self.send(one)
             else:
                 error = ApiError(code, why, outcome_unknown=one.is_write)
+                one.end_trace(code)
                 self._fail(one.link, one.response.correlation_id, error, one.kind, one.begun)
 
     def parked_group(

@@ -20,6 +20,7 @@ from controller.service.deadlines import SLACK, Deadlines
 from raftlog.config_writes.messages import ConfigReplies
 from raftlog.resource_limits import CONTROLLER_MAX_PARKED_REPLIES
 from raftlog.shares import Shares
+from raftlog.tracing import Served
 from raftlog.wire.common.v1 import common_pb2
 
 COMMITTED, ACKNOWLEDGED, VISIBLE = (
@@ -54,11 +55,28 @@ class Parked:
     """when it came, by the stopwatch,"""
     code: int = 0
     """and its error; 0: none."""
+    trace: Served | None = None
+    """Its span; None: it is not traced."""
+    committed: bool = False
+    """Of a traced write: it is committed, and waits for more."""
 
     @property
     def is_write(self) -> bool:
         """Whether records of its own are in the log."""
         return self.round == 0
+
+    def end_trace(self, code: int = 0) -> None:
+        """It is answered, or nobody waits any more: what it has waited for last ends, too."""
+        if self.trace is None:
+            return
+        if not self.is_write:
+            self.trace.reached("read-index round")
+        elif self.committed:
+            self.trace.reached("visible" if self.acks == VISIBLE else "acknowledged")
+        else:
+            self.trace.reached("commit")
+        self.trace.end(code)
+        self.trace = None
 
     def say_reached(self) -> None:
         """What was asked for is reached: say so in the response."""
@@ -181,6 +199,9 @@ class Parking:
                     give_back(parked.link.peer, parked.count)
                 self._send(parked)
             else:
+                if parked.trace is not None:
+                    parked.trace.reached("commit")
+                    parked.committed = True
                 self._waiting_for[parked.acks].append(parked)
         self._release_duplicates()
         self.release_reads()
@@ -280,6 +301,7 @@ class Parking:
         ):
             if parked.link in links and not parked.done:
                 self._done(parked)
+                parked.end_trace()
         self._sweep()
 
     def _is_committed(self, parked: Parked) -> bool:

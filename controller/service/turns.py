@@ -22,6 +22,7 @@ from controller.service.leadership import Leadership
 from controller.service.parking import Parked
 from controller.state.id_waits import AwaitedIdError
 from raftlog import resource_limits as limits
+from raftlog import tracing
 from raftlog.config_writes.messages import KIND, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.replica.replica import Replica
@@ -259,6 +260,8 @@ class Turns:
             decision, waiting, epoch_log.epoch, self._node.generation, epoch_log.pending.offset
         )
         parked.charged = True
+        if tracing.active is not None:
+            self._trace(parked, waiting)
         if type(decision) is Write:
             if decision.answer_when_appended:
                 parked.charged = False
@@ -271,6 +274,15 @@ class Turns:
             parking.park_duplicate(parked)
         else:
             turn.reads.append(parked)
+
+    def _trace(self, parked: Parked, waiting: Waiting) -> None:
+        """It came, and is decided now."""
+        assert tracing.active is not None
+        request: Any = waiting.request
+        age_s = self._stopwatch() - waiting.begun
+        parked.trace = tracing.active.serving("controller", request, age_s)
+        if parked.trace is not None:
+            parked.trace.reached("decide")
 
     def _park_reads(self, leadership: Leadership, reads: list[Parked], begun: float) -> None:
         """Park the replies without records that were decided since ``begun`` until a round that

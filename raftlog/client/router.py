@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raftlog import tracing
 from raftlog.client.endpoint_selector import EndpointSelector
 from raftlog.client.routed_call import RoutedCall
 from raftlog.errors import ApiError, ErrorCode
@@ -111,9 +112,10 @@ class Router:
 
         On a live link this makes no Task. The future ends by ``timeout_s`` + ANSWER_MARGIN_S.
         """
-        call = RoutedCall(
-            self, request, self._loop.time() + timeout_s, self._loop.create_future(), idempotent
-        )
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if tracing.active is not None:
+            request = tracing.active.calling(request, future)
+        call = RoutedCall(self, request, self._loop.time() + timeout_s, future, idempotent)
         self.attempt(call, timeout_s)
         return call.future
 

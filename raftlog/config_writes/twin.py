@@ -78,7 +78,7 @@ def _changes(request: pb.ControllerRequest) -> list[Change] | None:
     """What a request sets, if it is a plain write."""
     if request.WhichOneof("body") != KIND or request.timeout_ms < 0:
         return None
-    if not 0 <= request.acks <= _MAX_ACKS:
+    if not 0 <= request.acks <= _MAX_ACKS or request.traceparent:
         return None
     if request.HasField("client"):
         known = {field.name for field, _ in request.client.ListFields()}

@@ -74,7 +74,10 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     records.IdList: {"ids": REPLICAS},
     # --- to the active controller
     controller.ControllerRequests: {"requests": ENVELOPE},
-    controller.ControllerRequest: {"cluster_id": CLUSTER_ID},
+    controller.ControllerRequest: {
+        "cluster_id": CLUSTER_ID,
+        "traceparent": ByHandler(55, "raftlog.tracing: what is none is not looked at"),
+    },
     controller.RegisterBrokerRequest: {
         "cluster_id": CLUSTER_ID,
         "incarnation_id": ID,

@@ -15,6 +15,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from raftlog import tracing
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.logger import get_logger
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
@@ -126,6 +127,8 @@ def _body_call(
                 # At least 1: 0 would mean the server's default, which is longer than what the
                 # client has left.
                 item.timeout_ms = max(1, math.floor(min(remaining_s, 2**31 / 1000 - 1) * 1000))
+            if tracing.active is not None:
+                tracing.take_header(item, context.invocation_metadata())
             response = await answer(item, _caller(context, listener))
         except Exception as error:
             return await _abort(context, error)

@@ -1,0 +1,220 @@
+"""Traces of requests with OpenTelemetry: client, broker, controller and quorum in one trace.
+
+Off unless ``enable`` or ``enable_from_environment`` was called. Off, it costs a look at ``active``
+for a call, and nothing of OpenTelemetry is imported.
+
+A stream carries many requests, so gRPC's metadata cannot say which trace each belongs to: a request
+has a ``traceparent`` of its own (W3C Trace Context). Unary methods take that of their metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raftlog.config_writes.messages import ConfigWrite
+from raftlog.errors import ConfigError, ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+HEADER = "traceparent"
+EXPORTER = "OTEL_TRACES_EXPORTER"
+UNTRACED = frozenset({None, "broker_heartbeat"})
+"""Bodies without spans: nobody waits for a heartbeat."""
+STOP_MS = 2000
+"""How long a stopping node waits for what is not exported yet."""
+_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+
+active: Tracing | None = None
+"""What makes spans; None: nobody does."""
+
+
+class Tracing:
+    """Makes the spans of one process."""
+
+    def __init__(self, provider: Any) -> None:
+        """``provider``: a TracerProvider."""
+        from opentelemetry import trace
+
+        self._api = trace
+        self._tracer = provider.get_tracer("raftlog")
+
+    def calling(self, request: Any, future: Any) -> Any:
+        """A client's call begins: the request to send, which names its span. The span ends with
+        ``future``.
+        """
+        if isinstance(request, ConfigWrite):
+            request = request.request()
+        told = carrier_of(request)
+        if told is None or (body := told.WhichOneof("body")) in UNTRACED:
+            return request
+        span = self._tracer.start_span(
+            f"call {body}", self._context(told.traceparent), kind=self._api.SpanKind.CLIENT
+        )
+        told.traceparent = traceparent_of(span)
+        future.add_done_callback(lambda ended: _end_call(span, ended))
+        return request
+
+    def serving(
+        self, what: str, request: controller_pb2.ControllerRequest, age_s: float
+    ) -> Served | None:
+        """A node works on a request that came ``age_s`` ago. None: it is not traced."""
+        body = request.WhichOneof("body")
+        if body in UNTRACED:
+            return None
+        begun_ns = time.time_ns() - int(age_s * 1e9)
+        span = self._tracer.start_span(
+            f"{what} {body}",
+            self._context(request.traceparent),
+            kind=self._api.SpanKind.SERVER,
+            start_time=begun_ns,
+        )
+        return Served(self._tracer, self._api.set_span_in_context(span), span, begun_ns)
+
+    def _context(self, traceparent: str) -> Any:
+        """The context that a request names; what is no traceparent begins a trace of its own, or
+        goes on with that of the caller.
+        """
+        found = _TRACEPARENT.fullmatch(traceparent)
+        if found is None:
+            return None
+        trace = self._api
+        context = trace.SpanContext(
+            int(found[1], 16),
+            int(found[2], 16),
+            is_remote=True,
+            trace_flags=trace.TraceFlags(int(found[3], 16) & trace.TraceFlags.SAMPLED),
+        )
+        return trace.set_span_in_context(trace.NonRecordingSpan(context))
+
+
+def carrier_of(request: Any) -> controller_pb2.ControllerRequest | None:
+    """What holds the traceparent of a request: itself, or the write that a broker is to forward."""
+    if isinstance(request, controller_pb2.ControllerRequest):
+        return request
+    if isinstance(request, broker_pb2.BrokerRequest) and request.HasField("write"):
+        return request.write
+    return None
+
+
+def take_header(request: Any, metadata: Any) -> None:
+    """Let a request of a unary method name the trace that the call's metadata names."""
+    told = carrier_of(request)
+    for key, value in metadata or ():
+        if key == HEADER and told is not None and isinstance(value, str):
+            told.traceparent = value
+
+
+class Served:
+    """The span of a request in a node, and those of its parts, one behind the other."""
+
+    __slots__ = ("_context", "_since_ns", "_tracer", "span")
+
+    def __init__(self, tracer: Any, context: Any, span: Any, begun_ns: int) -> None:
+        self._tracer, self._context, self.span = tracer, context, span
+        self._since_ns = begun_ns
+
+    def reached(self, part: str) -> None:
+        """A part ends now, and the next one begins."""
+        now_ns = time.time_ns()
+        self._tracer.start_span(part, self._context, start_time=self._since_ns).end(now_ns)
+        self._since_ns = now_ns
+
+    def end(self, code: int = 0) -> None:
+        """It is answered, with this error if it is not 0."""
+        if code:
+            _fail(self.span, code, "")
+        self.span.end()
+
+
+def traceparent_of(span: Any) -> str:
+    """What names a span to another process."""
+    context = span.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def enable(provider: Any) -> None:
+    """Trace the requests of this process with a TracerProvider of OpenTelemetry, for instance that
+    of your application.
+    """
+    global active  # noqa: PLW0603
+    active = Tracing(provider)
+
+
+def disable() -> None:
+    """Trace no more."""
+    global active  # noqa: PLW0603
+    active = None
+
+
+def enable_from_environment(
+    service: str, instance: str, environment: Mapping[str, str] | None = None
+) -> Callable[[], None]:
+    """Trace a node's requests if OTEL_TRACES_EXPORTER names an exporter; what stops it.
+
+    All else is as OTEL_... variables say: endpoint, sampler, the queue's bound. Raises ConfigError
+    if that exporter is not there.
+    """
+    environment = os.environ if environment is None else environment
+    name = environment.get(EXPORTER, "none").strip()
+    if name in ("", "none") or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return lambda: None
+    if name == "otlp":
+        protocol = environment.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+    try:
+        from importlib.metadata import entry_points
+
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        (found,) = entry_points(group="opentelemetry_traces_exporter", name=name)
+        exporter = found.load()()
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"{EXPORTER}: there is no exporter {name!r} ({error}). To have those of OTLP:"
+            " pip install 'raftlog[otel]'"
+        ) from error
+    own = Resource.create({"service.instance.id": instance})
+    if str(own.attributes.get("service.name", "")).startswith("unknown_service"):
+        # Neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES say it.
+        own = own.merge(Resource({"service.name": service}))
+    provider = TracerProvider(resource=own, shutdown_on_exit=False)
+    processor = BatchSpanProcessor(exporter)
+    provider.add_span_processor(processor)
+    enable(provider)
+
+    def stop() -> None:
+        disable()
+        processor.force_flush(STOP_MS)
+
+    return stop
+
+
+def _end_call(span: Any, future: Any) -> None:
+    if future.cancelled():
+        span.set_attribute("raftlog.abandoned", True)
+    elif (error := future.exception()) is not None:
+        _fail(span, int(getattr(error, "code", -1)), str(error))
+    else:
+        response = future.result()
+        if isinstance(response, broker_pb2.BrokerResponse) and response.HasField("write"):
+            response = response.write
+        if response.HasField("error"):
+            _fail(span, response.error.error_code, response.error.error_message)
+    span.end()
+
+
+def _fail(span: Any, code: int, message: str) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    try:
+        name = ErrorCode(code).name
+    except ValueError:
+        name = str(code)
+    span.set_attribute("error.type", name)
+    span.set_status(Status(StatusCode.ERROR, message[:200]))
