@@ -20,6 +20,7 @@ BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "pyarrow": ("export", "replay"),
     "pydantic": ("server",),
     "numpy": ("replay",),
+    "opentelemetry": ("otel",),
     "pyspark": ("replay",),
     "rocksdict": ("server",),
     "sortedcontainers": ("server", "replay"),

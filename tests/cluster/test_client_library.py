@@ -144,7 +144,7 @@ def test_of_changes_that_expect_the_same_value_one_happens(cluster: LocalCluster
     clients = [raftlog.Client(broker.endpoint) for broker in cluster.brokers]
     clients[0].topics.create("compared", acks=raftlog.Acks.VISIBLE)
 
-    def count(client: raftlog.Client) -> raftlog.Token:
+    def count(client: raftlog.Client) -> raftlog.Token | None:
         """Add 1 to a config, ten times; the token of the last time."""
         done = lost = 0
         while done < 10:
@@ -167,6 +167,7 @@ def test_of_changes_that_expect_the_same_value_one_happens(cluster: LocalCluster
 
     with ThreadPoolExecutor(len(clients)) as pool:
         for token in pool.map(count, clients):
+            assert token is not None
             clients[0].see(token)
     final = clients[0].configs.describe("topic", "compared", read="latest")["retention.ms"]
     assert final.value == str(10 * len(clients)), "no change is lost"

@@ -65,8 +65,10 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def value(self, expression: str) -> Any:
-        """Of JavaScript."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Of JavaScript; of a promise, what it comes to."""
+        found = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 

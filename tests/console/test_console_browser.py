@@ -70,7 +70,7 @@ def _hostile_page(page: Page, address: str) -> None:
     assert page.value("document.documentElement.scrollWidth") <= 390
     # Nor would markup run if some came in.
     page.value("document.getElementById('foot').innerHTML = " + json.dumps(HOSTILE))
-    assert page.value("new Promise((done) => setTimeout(done, 200))") is not None
+    assert page.value("new Promise((done) => setTimeout(() => done(true), 200))") is True
     assert page.value("document.title") == "healthy · raftlog console"
 
 
