@@ -69,7 +69,7 @@ MUTANTS = (
         ),
         BROKERS,
         "leaders that are cut off",
-        known=4,
+        known=15,
         seeds=200,
     ),
     Mutant(

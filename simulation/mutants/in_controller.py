@@ -147,7 +147,7 @@ MUTANTS = (
         ),
         SLOW,
         "slow links to brokers",
-        known=3,
+        known=7,
     ),
     Mutant(
         "old-incarnation-accepted",

@@ -280,7 +280,7 @@ MUTANTS = (
         DATA_UNKNOWN,
         "ISR changes that are late",
         seeds=200,
-        known=12,
+        known=3,
     ),
     Mutant(
         "lagging-stays-in-isr",

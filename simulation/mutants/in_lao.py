@@ -141,7 +141,7 @@ MUTANTS = (
         ),
         "brokers that lag while they are fenced",
         seeds=100,
-        known=4,
+        known=47,
     ),
     Mutant(
         "joins-below-epoch-start",
@@ -181,7 +181,7 @@ MUTANTS = (
         ),
         UNFENCING,
         "failovers while brokers come",
-        known=6,
+        known=0,
     ),
     Mutant(
         "lao-of-nobody",

@@ -39,7 +39,7 @@ MUTANTS = (
         ),
         REPLICAS,
         RESTARTS,
-        known=3,
+        known=4,
     ),
     Mutant(
         "isr-of-fenced",
@@ -66,7 +66,7 @@ MUTANTS = (
         ),
         replace(REPLICAS, isr_changes_per_s=100.0, disk_max_ms=50.0),
         "slow disks",
-        known=7,
+        known=0,
     ),
     Mutant(
         "registration-keeps-isr",

@@ -164,7 +164,7 @@ MUTANTS = (
         ),
         ELECTIONS,
         "restarts",
-        known=1,
+        known=5,
     ),
     Mutant(
         "late-vote-counts",
@@ -374,7 +374,7 @@ MUTANTS = (
         DIVERGED,
         "answers to Fetches that come late, to followers that differ",
         seeds=200,
-        known=11,
+        known=24,
     ),
     Mutant(
         "timestamp-of-the-clock",

@@ -78,6 +78,7 @@ MUTANTS = (
         ),
         replace(STRICT, drift=0.1, session_timeout_ms=3000, faults={"answers_late": 1.0}),
         "replies that are late, clocks that drift",
+        known=3,
     ),
     Mutant(
         "lease-without-margin",
