@@ -32,8 +32,7 @@ from raftlog.config.listeners import NodeListener
 from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
 from raftlog.console.configured import console_of
-from raftlog.console.look import Local
-from raftlog.console.recent import MAX_CHUNKS
+from raftlog.console.local import Local
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.loop_lag import LoopLag
@@ -397,7 +396,7 @@ def _local(broker_id: int, service: BrokerService) -> Local:
         "broker",
         broker_id,
         image=lambda: service.view.tip,
-        newest_chunks=lambda: service.watches.hub.history.newest(MAX_CHUNKS),
+        newest_chunks=service.watches.hub.history.newest,
         committed_end=lambda: service.view.high_watermark,
         controllers=lambda: service.settings.controllers,
     )

@@ -12,8 +12,7 @@ from controller.service.service import ControllerService
 from controller.service.status import describe_quorum, known_brokers, ready, status
 from raftlog.config.node import NodeConfig
 from raftlog.console.configured import console_of
-from raftlog.console.look import Local
-from raftlog.console.recent import MAX_CHUNKS
+from raftlog.console.local import Local
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.http_tls import Contexts
 from raftlog.observability.loop_lag import LoopLag
@@ -115,7 +114,7 @@ def _local(config: NodeConfig, service: ControllerService) -> Local:
         "controller",
         config.node_id,
         image=lambda: service.image,
-        newest_chunks=lambda: service.replica.newest(MAX_CHUNKS),
+        newest_chunks=service.replica.newest,
         committed_end=lambda: service.node.committed_end,
         controllers=controllers,
     )

@@ -36,7 +36,7 @@ class Tracing:
     """Makes the spans of one process."""
 
     def __init__(self, provider: Any) -> None:
-        """``provider``: a TracerProvider."""
+        """``provider``: a TracerProvider of OpenTelemetry; its sampler and exporters apply."""
         from opentelemetry import trace
 
         self._api = trace
@@ -145,7 +145,7 @@ def enable(provider: Any) -> None:
 
 
 def disable() -> None:
-    """Trace no more."""
+    """Begin no more spans; those under way end as they would."""
     global active  # noqa: PLW0603
     active = None
 

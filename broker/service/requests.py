@@ -362,8 +362,9 @@ class RequestServer:
         self.writes_under_way -= 1
         error = future.exception()
         if served is not None:
-            known = None if error is not None else future.result().error.error_code
-            served.end(getattr(error, "code", -1) if known is None else known)
+            served.end(
+                future.result().error.error_code if error is None else getattr(error, "code", -1)
+            )
         if isinstance(error, ApiError):
             self._refuse(pending, error)
         elif error is not None:

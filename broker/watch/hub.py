@@ -253,7 +253,7 @@ class WatchHub:
     def _advance_to(self, mode: int, image: Image) -> None:
         head, until = self._heads[mode], Position(image.offset)
         if not self._live[mode] or head < Position(self.history.start):
-            # Nobody is live; or what lies between is lost, and those that were live are told.
+            # No watcher is up to date; or the history between is lost, and those that were hear it.
             if self._live[mode]:
                 for group in self._groups.values():
                     if group.mode == mode:

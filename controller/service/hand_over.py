@@ -72,7 +72,7 @@ class HandOver:
         self._hold(-1)
 
     def _hold(self, successor_id: int) -> None:
-        self.led()
+        self.stop_holding()
         self._successor_id, now = successor_id, self._loop.time()
         self._held_until = now + HOLD_S
         self._timer = self._loop.call_at(self._held_until, self._give_up_holding)
@@ -87,7 +87,7 @@ class HandOver:
         if self._transfer is not None:
             return
         log.info("handing over", to=target_id, reason=reason)
-        self.led()
+        self.stop_holding()
         self._transfer = Transfer(target_id, reason, self._loop.time() + TRANSFER_TIMEOUT_S)
         self._timer = self._loop.call_at(self._transfer.deadline, self._look)
         self._node.replica.stepped = self._look_soon
@@ -154,13 +154,13 @@ class HandOver:
         if self._held_until >= 0:
             self._give_up_holding()
 
-    def led(self) -> None:
-        """This node leads: what was held is decided here."""
+    def stop_holding(self) -> None:
+        """Hold nothing any more. What waits stays: the caller decides or refuses it."""
         self._held_until = self._successor_id = self._node.directory.successor_id = -1
         self._cancel()
 
     def _give_up_holding(self) -> None:
-        self.led()
+        self.stop_holding()
         self._refuse_waiting()
 
     def _end(self, error: ApiError | None) -> None:

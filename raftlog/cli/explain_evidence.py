@@ -54,11 +54,7 @@ def of_cluster(
             log = log_of(source, first_ms, last_ms)
     except (ApiError, CorruptLogError, ConfigError) as error:
         log = LogTold(failure=str(error))
-    nodes = tuple(
-        NodeTold(one.node.name, one.node.role, one.node.node_id, tuple(one.events), one.failure)
-        for one in told
-    )
-    return Evidence(first_ms, last_ms, nodes, log)
+    return Evidence(first_ms, last_ms, tuple(one.told() for one in told), log)
 
 
 async def _journals(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import Message
 
@@ -14,6 +15,9 @@ from raftlog.endpoint import endpoint_on
 from raftlog.journal.event import NodeEvent, typed_details
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.node.v1 import node_pb2 as pb
+
+if TYPE_CHECKING:
+    from raftlog.incident.evidence import NodeTold
 
 _SERVICE = "/raftlog.wire.node.v1.Node/"
 _DESCRIBE_BROKERS = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
@@ -43,6 +47,13 @@ class NodeEvents:
     node: NodeAt
     events: list[NodeEvent] = field(default_factory=list)
     failure: str = ""
+
+    def told(self) -> NodeTold:
+        """As evidence of an incident."""
+        from raftlog.incident.evidence import NodeTold
+
+        node = self.node
+        return NodeTold(node.name, node.role, node.node_id, tuple(self.events), self.failure)
 
 
 async def find_nodes(

@@ -128,8 +128,7 @@ class Watch:
         self._transport = transport
         # Anywhere: programs have the same list, and the first broker in it would carry them all. A
         # short watch would also begin at the same dead broker each time.
-        known = tuple(dict.fromkeys(endpoints))
-        self._endpoints = EndpointSelector(rng.sample(known, len(known)), rng)
+        self._endpoints = EndpointSelector(rng.sample(endpoints, len(endpoints)), rng)
         self._selectors, self._cluster_id = tuple(selectors), cluster_id
         self._mode = pb.LATEST if tip else pb.REPEATABLE
         self._initial, self._since = initial, since

@@ -59,7 +59,7 @@ class Feed:
         return (0, b"") if self.closed else (self._number, self._newest)
 
     async def close(self) -> None:
-        """Send everybody home."""
+        """End the look under way; who waits gets number 0."""
         self.closed = True
         if self._task is not None:
             self._task.cancel()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -13,12 +12,12 @@ from raftlog.cli.client_security import ClientSecurity
 from raftlog.cli.doctor_evidence import gather
 from raftlog.cli.node_queries import NodeAt, events_of_all
 from raftlog.console.document import document
-from raftlog.console.recent import RecentChanges
+from raftlog.console.local import Local
+from raftlog.console.recent import MAX_CHUNKS, RecentChanges
 from raftlog.doctor.evidence import Evidence as Seen
 from raftlog.endpoint import endpoint_on
-from raftlog.incident.evidence import Evidence, LogTold, NodeTold
+from raftlog.incident.evidence import Evidence, LogTold
 from raftlog.incident.story import Story, tell
-from raftlog.metadata.image import Image
 from raftlog.printable import printable
 
 LOOK_S = 1.0
@@ -26,19 +25,6 @@ JOURNALS_S = 1.0
 JOURNALS_EVERY_S = 15.0
 MAX_JOURNALS = 50
 HOUR_MS = 3_600_000
-
-
-class Local(NamedTuple):
-    """What a node shows of its own memory."""
-
-    role: str
-    node_id: int
-    image: Callable[[], Image]
-    newest_chunks: Callable[[], Sequence[bytes]]
-    """Of the log in memory, ascending."""
-    committed_end: Callable[[], int]
-    controllers: Callable[[], Sequence[str]]
-    """Addresses to ask."""
 
 
 class Looker:
@@ -57,7 +43,7 @@ class Looker:
         seen = await gather(local.controllers(), LOOK_S, self._security)
         self._ask_journals(seen)
         until = local.committed_end()
-        changes = self._changes.read(local.newest_chunks(), until, local.image())
+        changes = self._changes.read(local.newest_chunks(MAX_CHUNKS), until, local.image())
         made = document(
             seen,
             local.image(),
@@ -95,16 +81,7 @@ class Looker:
             Evidence(
                 until - HOUR_MS,
                 until,
-                tuple(
-                    NodeTold(
-                        one.node.name,
-                        one.node.role,
-                        one.node.node_id,
-                        tuple(one.events),
-                        one.failure,
-                    )
-                    for one in told
-                ),
+                tuple(one.told() for one in told),
                 LogTold(),
             )
         )

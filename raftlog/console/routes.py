@@ -50,7 +50,7 @@ class Console:
         self.feed = Feed(look, pause_s=pause_s, max_subscribers=max_subscribers)
 
     def routes(self, guard: Guard) -> list[Route]:
-        """``guard``: what the listener asks of whoever wants more than health."""
+        """``guard``: what the listener asks of those who want more than health."""
         return [
             Route("/console", guard(_asset("index.html"))),
             *(
@@ -62,7 +62,7 @@ class Console:
         ]
 
     async def close(self) -> None:
-        """End all streams."""
+        """End all streams, so that the HTTP server can stop."""
         await self.feed.close()
 
     async def _events(self, request: Request) -> Response:

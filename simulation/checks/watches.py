@@ -33,7 +33,7 @@ from simulation.checks.node_log import Logged
 from simulation.swarm.wanted import PREFIX, wanted_by
 
 Said = tuple[str, str | None, str | None]
-"""Path, before, after."""
+"""A change: the path of its entity, and its JSON before and after; None: not there."""
 
 
 class _True(NamedTuple):

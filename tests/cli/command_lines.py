@@ -61,18 +61,18 @@ def raftlog(
 
 
 @contextmanager
-def running(directory: Path, brokers: int) -> Iterator[LocalCluster]:
-    """One controller, node 1, and so many brokers, from node 2 on, as processes of their own.
+def running(directory: Path, brokers: int, controllers: int = 1) -> Iterator[LocalCluster]:
+    """So many controllers, from node 1 on, and behind them brokers, as processes of their own.
 
     All are ready.
     """
-    made = LocalCluster(directory, controllers=1, brokers=brokers)
+    made = LocalCluster(directory, controllers=controllers, brokers=brokers)
     made.generate()
     try:
         made.start_controllers()
         made.wait_leader(120)
         made.start_brokers()
-        made.wait_ready([f"broker-{node}" for node in range(2, 2 + brokers)], 120)
+        made.wait_ready([node.name for node in made.nodes], 120)
         yield made
     finally:
         made.delete()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command_lines import Raftlog, Ran
+from command_lines import Raftlog, Ran, running
 
 from raftlog.cli.local import LocalCluster, Node
 
@@ -41,15 +41,8 @@ def raftlog() -> Raftlog:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[LocalCluster]:
-    cluster = LocalCluster(tmp_path / "three", controllers=3, brokers=0)
-    cluster.generate()
-    try:
-        cluster.start_controllers()
-        cluster.wait_ready([node.name for node in cluster.nodes])
-        yield cluster
-    finally:
-        cluster.stop_all()
-        cluster.delete()
+    with running(tmp_path / "three", brokers=0, controllers=3) as made:
+        yield made
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,6 +31,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 PATIENCE_S = 60.0
 """For what takes well under a second on a machine that has nothing else to do."""
 CLIENT_METRICS = 16
+AnyCluster = TypeVar("AnyCluster", bound=LocalCluster)
 
 
 @dataclass(frozen=True)
@@ -116,16 +117,23 @@ def setting(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
 
 
 @contextmanager
-def three_controllers(directory: Path) -> Iterator[LocalCluster]:
-    """A quorum of three, ready, and no broker; stopped at the end."""
-    made = LocalCluster(directory, controllers=3, brokers=0)
+def running(made: AnyCluster) -> Iterator[AnyCluster]:
+    """This cluster with every node ready; stopped at the end."""
     made.generate()
     try:
         made.start_controllers()
-        made.wait_ready([node.name for node in made.controllers], PATIENCE_S)
+        made.start_brokers()
+        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
         yield made
     finally:
         made.stop_all(timeout_s=5)
+
+
+@contextmanager
+def three_controllers(directory: Path) -> Iterator[LocalCluster]:
+    """A quorum of three, ready, and no broker; stopped at the end."""
+    with running(LocalCluster(directory, controllers=3, brokers=0)) as made:
+        yield made
 
 
 @asynccontextmanager

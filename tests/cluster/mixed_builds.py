@@ -16,13 +16,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster_kit import Load, committed_image, controllers_of, lost, raftlog, setting, until
 
 from raftlog.cli.local import LocalCluster
+from raftlog.metadata.image import Image
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 
 
@@ -150,13 +151,19 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
         await load.more(WRITES)
         await load.stop()
         acknowledged = dict(load.acknowledged)
-    image = await committed_image(cluster)
-    assert lost(acknowledged, image) == []
-    assert image.features["metadata.version"] == latest
+    image = await _holds_all(cluster, acknowledged, latest)
     say(
         f"all {len(acknowledged)} acknowledged writes are there, metadata.version is {latest}, the"
         f" voter set is {image.voters}"
     )
+
+
+async def _holds_all(cluster: MixedCluster, acknowledged: Mapping[str, int], level: int) -> Image:
+    """The committed image, which has every acknowledged write, and this metadata.version."""
+    image = await committed_image(cluster)
+    assert lost(acknowledged, image) == []
+    assert image.features["metadata.version"] == level
+    return image
 
 
 async def _refused(cluster: MixedCluster, name: str, say: Say) -> None:
@@ -201,9 +208,7 @@ async def runbook(cluster: MixedCluster, say: Say) -> None:
         await load.more(WRITES)
         await load.stop()
         acknowledged = dict(load.acknowledged)
-    image = await committed_image(cluster)
-    assert lost(acknowledged, image) == []
-    assert image.features["metadata.version"] == LATEST_METADATA_VERSION
+    await _holds_all(cluster, acknowledged, LATEST_METADATA_VERSION)
 
 
 def live(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog
+from cluster_kit import PATIENCE_S, raftlog, running
 
 from raftlog.cli.exits import DISK_REMEDY, Exit
 from raftlog.cli.local import LocalCluster
@@ -50,15 +50,8 @@ class BrokenCluster(LocalCluster):
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[BrokenCluster]:
-    made = BrokenCluster(tmp_path / "c", controllers=1, brokers=1)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+    with running(BrokenCluster(tmp_path / "c", controllers=1, brokers=1)) as made:
         yield made
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 @pytest.mark.nightly

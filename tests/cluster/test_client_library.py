@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S
+from cluster_kit import PATIENCE_S, running
 
 import raftlog
 from raftlog.cli.local import LocalCluster
@@ -20,15 +20,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("library") / "c", controllers=1, brokers=2)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+    with running(
+        LocalCluster(tmp_path_factory.mktemp("library") / "c", controllers=1, brokers=2)
+    ) as made:
         yield made
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 def python_of(document: str, cluster: LocalCluster) -> str:

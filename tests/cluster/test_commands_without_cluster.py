@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Ran, one_message, raftlog, says, until
+from cluster_kit import PATIENCE_S, Ran, one_message, raftlog, running, says, until
 
 from raftlog.cli.local import LocalCluster, free_ports
 
@@ -53,15 +53,10 @@ def all_unreachable(controllers: str, servers: str) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("commands") / "c", controllers=3, brokers=1)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+    with running(
+        LocalCluster(tmp_path_factory.mktemp("commands") / "c", controllers=3, brokers=1)
+    ) as made:
         yield made
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 @pytest.mark.nightly

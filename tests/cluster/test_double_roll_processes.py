@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, describe, raftlog, says, until
+from cluster_kit import PATIENCE_S, describe, raftlog, running, says, until
 
 from raftlog.cli.local import LocalCluster
 
@@ -25,15 +25,8 @@ SETTINGS = {
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+    with running(LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)) as made:
         yield made
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 def levels(cluster: LocalCluster, way: str, level: int) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S
+from cluster_kit import PATIENCE_S, running
 
 from raftlog.cli.local import LocalCluster
 
@@ -53,15 +53,10 @@ def test_the_page_shows_what_the_programs_are() -> None:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("examples") / "c", controllers=3, brokers=3)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+    with running(
+        LocalCluster(tmp_path_factory.mktemp("examples") / "c", controllers=3, brokers=3)
+    ) as made:
         yield made
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 def output(command: list[str | Path], directory: Path, timeout_s: float = PATIENCE_S) -> str:

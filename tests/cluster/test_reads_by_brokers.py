@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import CLIENT_METRICS, PATIENCE_S, controllers_of, raftlog, setting, until_true
+from cluster_kit import (
+    CLIENT_METRICS,
+    PATIENCE_S,
+    controllers_of,
+    raftlog,
+    running,
+    setting,
+    until_true,
+)
 from mixed_builds import MixedCluster, pinned
 
 from raftlog.cli.local import LocalCluster
@@ -40,14 +48,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     made = LocalCluster(
         tmp_path_factory.mktemp("reads") / "c", controllers=1, brokers=3, settings=SETTINGS
     )
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+    with running(made):
         yield made
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 @asynccontextmanager
