@@ -12,10 +12,11 @@ The names below are imported when they are first used: nodes and commands need n
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # As typing has it. Importing typing would be half of a command's first step.
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from raftlog import errors
     from raftlog.client.partition_queue import RecordMetadata
     from raftlog.client.watch import CompactedError
@@ -134,6 +135,8 @@ __all__ = [
 if not TYPE_CHECKING:  # Type checkers see the names above, and no others.
 
     def __getattr__(name: str) -> Any:
+        import importlib
+
         if name == "errors":
             return importlib.import_module("raftlog.errors")
         if name not in _HOME:

@@ -146,6 +146,8 @@ def set_up(extras: Sequence[str]) -> None:
     )
     if not python().exists():
         make_venv(uv)
+    elif not uv:
+        bring_pip()
     target = f"{ROOT}[{','.join(extras)}]"
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
     print("setup: installing (the first time this downloads some hundred megabytes)", flush=True)
@@ -197,17 +199,35 @@ def make_venv(uv: str | None) -> None:
             "uv could not make a virtual environment",
         )
         return
-    missing = subprocess.run(
-        [sys.executable, "-c", "import venv, ensurepip"], capture_output=True, check=False
-    ).returncode
-    if missing:
+    require_module(Path(sys.executable), "venv", "ensurepip")
+    run(
+        [sys.executable, "-m", "venv", "--clear", str(VENV)], "could not make a virtual environment"
+    )
+
+
+def bring_pip() -> None:
+    """Install pip into a virtual environment that uv has made: uv leaves it out."""
+    if imports(python(), "pip"):
+        return
+    require_module(python(), "ensurepip")
+    run([str(python()), "-m", "ensurepip"], "could not install pip into the virtual environment")
+
+
+def require_module(interpreter: Path, *modules: str) -> None:
+    """Raise SetupError if this Python lacks what makes virtual environments."""
+    if not imports(interpreter, *modules):
         raise SetupError(
             "this Python has no venv module; install it (Debian and Ubuntu: apt install"
             " python3-venv), or install uv"
         )
-    run(
-        [sys.executable, "-m", "venv", "--clear", str(VENV)], "could not make a virtual environment"
+
+
+def imports(interpreter: Path, *modules: str) -> bool:
+    """Whether it has all of these modules."""
+    done = subprocess.run(
+        [str(interpreter), "-c", f"import {', '.join(modules)}"], capture_output=True, check=False
     )
+    return done.returncode == 0
 
 
 def run(command: Sequence[str], failure: str) -> None:

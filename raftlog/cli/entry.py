@@ -1,13 +1,23 @@
-"""The program ``raftlog``. Imports next to nothing, so that a Ctrl-C finds it ready."""
+"""The program ``raftlog``. Only programs import it: the first thing that it does is to let Ctrl-C
+end the process without a word, until there is something to clean up.
+"""
 
 from __future__ import annotations
 
-import importlib
+# Not the module signal: it imports enum, some milliseconds in which Ctrl-C prints a traceback.
+import _signal  # type: ignore[import-not-found]
+
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import sys
-from collections.abc import Callable
-from typing import NoReturn
 
 from raftlog.cli.interrupts import run_interruptible
+
+TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of these.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
 
 
 def main() -> NoReturn:
@@ -39,6 +49,8 @@ def _import_structlog_alone() -> None:
     """Import it without rich, a fifth of a node's start, which it would import for tracebacks that
     no log of ours has. What None stands for in ``sys.modules`` cannot be imported.
     """
+    import importlib
+
     if "rich" in sys.modules or "structlog" in sys.modules:
         return
     sys.modules["rich"] = None  # type: ignore[assignment]

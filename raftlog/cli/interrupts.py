@@ -11,10 +11,12 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from types import FrameType
-from typing import NoReturn
+
+TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of these.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import NoReturn
 
 INTERRUPTED = 130
 """Of ``sys.exit``: the command was interrupted by SIGINT, and has cleaned up."""
@@ -43,6 +45,8 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
 
     def end_by_sigint() -> None:
         if interrupted:
+            from contextlib import suppress
+
             # The interpreter flushes them after its exit handlers, and never comes to it.
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError):
@@ -52,7 +56,8 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
 
     # Exit handlers run in reverse order: the others, which clean up, run before this one.
     atexit.register(end_by_sigint)
-    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # By default Python has its own handler; the program has taken it off again before it came here.
+    heeds = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
     if heeds:
         # Importing takes a while and leaves nothing to clean up: a Ctrl-C meanwhile needs no
         # traceback.

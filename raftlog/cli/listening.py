@@ -9,9 +9,13 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from raftlog.transport.tls_look import TlsFiles
 
 PATIENCE_S = 0.1
 """A refusal of a host that is there comes sooner; a slow name server is not waited for."""
@@ -19,13 +23,20 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)
 """How a client of gRPC begins: the preface, and settings of nothing."""
 _NO_GRPC = (b"HTTP/", b"<")
 """How servers of HTTP/1 answer that: some do not even say a status."""
+_ALERT = b"\x15"
+"""How a server of TLS begins to answer that, if it does not just hang up."""
 REFUSES = "nobody listens at {} (connection refused)"
+WANTS_TLS = "{} speaks TLS: set RAFTLOG_TLS_CA_FILE and a certificate, or a token"
+NO_TLS = "{} speaks no TLS: leave RAFTLOG_TLS_... unset, or give the address of another listener"
 HTTP = "{} answers as an HTTP server, not gRPC: give the port of a listener, not of http.listener"
 
 
-def require_listener(addresses: Sequence[str], *, plaintext: bool = False) -> None:
+def require_listener(
+    addresses: Sequence[str], *, plaintext: bool = False, files: TlsFiles | None = None
+) -> None:
     """Raises ApiError (NETWORK_EXCEPTION) if every address refuses connections, or is of a server
-    that speaks HTTP/1: told only where the client is to speak in ``plaintext``.
+    that this client cannot speak with: told only where it is said to speak in ``plaintext``, or
+    with which ``files`` of TLS.
 
     Returns at the first that may be a node, or when it takes too long to know.
     """
@@ -34,7 +45,7 @@ def require_listener(addresses: Sequence[str], *, plaintext: bool = False) -> No
     def look() -> None:
         wrong: dict[str, list[str]] = {}
         for address in addresses:
-            what = _what_is_wrong(address, plaintext)
+            what = _what_is_wrong(address, plaintext, files)
             if not what:
                 return
             wrong.setdefault(what, []).append(address)
@@ -53,18 +64,40 @@ def _listed(addresses: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(addresses[:-1]), addresses[-1])))
 
 
-def _what_is_wrong(address: str, plaintext: bool) -> str:
+def _what_is_wrong(address: str, plaintext: bool, files: TlsFiles | None) -> str:
     """A sentence about an address; empty: nothing, as far as can be seen."""
     endpoint = parse_endpoint(address)
+    host, port = endpoint.host.strip("[]"), endpoint.port
     try:
-        with socket.create_connection(
-            (endpoint.host.strip("[]"), endpoint.port), PATIENCE_S
-        ) as connection:
-            if not plaintext:
-                return ""
-            connection.sendall(_HELLO)
-            return HTTP if connection.recv(5).startswith(_NO_GRPC) else ""
+        with socket.create_connection((host, port), PATIENCE_S) as connection:
+            if plaintext:
+                return _of_plaintext(connection, host, port)
+        return _of_tls(host, port, files) if files else ""
     except ConnectionRefusedError:
         return REFUSES
     except OSError:
         return ""
+
+
+def _of_plaintext(connection: socket.socket, host: str, port: int) -> str:
+    connection.sendall(_HELLO)
+    answer = connection.recv(5)
+    if answer.startswith(_NO_GRPC):
+        return HTTP
+    if answer[:1] in (b"", _ALERT):
+        from raftlog.transport.tls_look import speaks_tls
+
+        return WANTS_TLS if speaks_tls(host, port, PATIENCE_S) else ""
+    return ""
+
+
+def _of_tls(host: str, port: int, files: TlsFiles) -> str:
+    from raftlog.transport.tls_look import TlsTrouble, tls_trouble
+
+    seen = tls_trouble(host, port, files, PATIENCE_S)
+    if seen.trouble in (TlsTrouble.NONE, TlsTrouble.OWN_REFUSED):
+        return ""  # One that is about to stop hangs up, too, and another takes its place.
+    if seen.trouble is TlsTrouble.PLAINTEXT:
+        with socket.create_connection((host, port), PATIENCE_S) as connection:
+            return _of_plaintext(connection, host, port) or NO_TLS
+    return HTTP if seen.trouble is TlsTrouble.NOT_H2 else f"{{}} {seen.text}"

@@ -28,7 +28,7 @@ from raftlog.cli.version import version_text
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    Plugin = EntryPoint | built_in.Command
+    Plugin = EntryPoint | built_in.Command | built_in.Listed
 
 GROUP = "raftlog.commands"
 
@@ -79,6 +79,8 @@ def build_for(arguments: Sequence[str]) -> typer.Typer:
     Most of a command line's start would be spent on building the other commands.
     """
     name = arguments[0] if arguments else ""
+    if list(arguments) in ([], ["--help"]):
+        return build_list()
     if name in built_in.BY_NAME:
         return build([built_in.BY_NAME[name]])
     if name[:1] in ("", "-"):
@@ -92,16 +94,20 @@ def build_for(arguments: Sequence[str]) -> typer.Typer:
     return build()
 
 
+def build_list() -> typer.Typer:
+    """The command line without what the commands of this distribution do: enough for --help."""
+    others = [one for one in _installed() if one.name not in built_in.BY_NAME]
+    return build([*_listed(), *others])
+
+
 def build_names() -> typer.Typer:
-    """The command line without what its commands do: enough to complete the first word."""
-    app = build([])
-    for name in sorted(built_in.BY_NAME.keys() | {one.name for one in _installed()}):
-        app.command(name)(_nothing)
-    return app
+    """The command line without what any command does: enough to complete the first word."""
+    names = {one.name for one in _installed()} - built_in.BY_NAME.keys()
+    return build([*_listed(), *map(built_in.Listed, names)])
 
 
-def _nothing() -> None:
-    """Stands for a command whose name is all that is needed."""
+def _listed() -> list[built_in.Listed]:
+    return [built_in.Listed(one.name, one.help) for one in built_in.COMMANDS]
 
 
 def _installed() -> Collection[EntryPoint]:
@@ -112,7 +118,21 @@ def _installed() -> Collection[EntryPoint]:
 
 def _group(extras_of: Mapping[str, Collection[str]]) -> type[TyperGroup]:
     class Commands(TyperGroup):
-        """Says of a command that finds a module missing which extra brings it."""
+        """Lists commands by name, also those that are groups. Says of a command that finds a module
+        missing which extra brings it.
+        """
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            return sorted(super().list_commands(ctx))
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            name = args[0]
+            if not name.startswith("-") and self.get_command(ctx, name) is None:
+                from difflib import get_close_matches
+
+                if near := get_close_matches(name, self.list_commands(ctx), n=1):
+                    ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+            return super().resolve_command(ctx, args)
 
         def invoke(self, ctx: Any) -> Any:
             try:

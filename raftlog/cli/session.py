@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from raftlog.client.log_reader import LogReader
     from raftlog.client.producer import Producer, ProducerSettings
     from raftlog.transport.grpc_transport import GrpcTransport
+    from raftlog.transport.tls_look import TlsFiles
 
 T = TypeVar("T")
 
@@ -28,10 +29,16 @@ class Session:
     """Clients over one transport. ``timeout_s``: for the whole of each call."""
 
     def __init__(
-        self, transport: GrpcTransport, timeout_s: float, *, plaintext: bool = False
+        self,
+        transport: GrpcTransport,
+        timeout_s: float,
+        *,
+        plaintext: bool = False,
+        files: TlsFiles | None = None,
     ) -> None:
+        """``plaintext``, ``files``: how it connects, as far as that is known."""
         self.transport = transport
-        self._plaintext = plaintext
+        self._plaintext, self._files = plaintext, files
         self.timeout_s = timeout_s
         self._rng = random.Random()
         self._open: list[Any] = []
@@ -86,7 +93,7 @@ class Session:
         return reader
 
     def _listening(self, addresses: list[str]) -> list[str]:
-        require_listener(addresses, plaintext=self._plaintext)
+        require_listener(addresses, plaintext=self._plaintext, files=self._files)
         return addresses
 
     async def close(self) -> None:
@@ -118,5 +125,7 @@ def open_session(timeout_s: float) -> Session:
     from raftlog.transport.grpc_transport import GrpcTransport
 
     security = security_of_environment()
-    transport = GrpcTransport(tls=security.tls, token=security.token)
-    return Session(transport, timeout_s, plaintext=security.tls is None)
+    tls = security.tls
+    transport = GrpcTransport(tls=tls, token=security.token)
+    files = None if tls is None else tls.files
+    return Session(transport, timeout_s, plaintext=tls is None, files=files)

@@ -14,6 +14,7 @@ from raftlog.errors import ConfigError
 from raftlog.key_file import exposed
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.reread import Reread, Stamp, stamp
+from raftlog.transport.tls_look import TlsFiles
 
 import grpc  # isort: skip
 
@@ -31,6 +32,10 @@ class ClientTls(Protocol):
 
     def channel_credentials(self) -> Any:
         """The credentials of the files as they are now. Raises ConfigError."""
+
+    @property
+    def files(self) -> TlsFiles:
+        """Where they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,11 @@ class TlsTrust:
         except OSError as error:
             raise ConfigError(f"tls.ca.file: {error.strerror}: {self.ca_path}") from error
         return grpc.ssl_channel_credentials(root_certificates=ca)
+
+    @property
+    def files(self) -> TlsFiles:
+        """See :class:`ClientTls`."""
+        return TlsFiles(self.ca_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,11 @@ class TlsConfig:
         return grpc.ssl_channel_credentials(
             root_certificates=ca, private_key=key, certificate_chain=certificate
         )
+
+    @property
+    def files(self) -> TlsFiles:
+        """See :class:`ClientTls`."""
+        return TlsFiles(self.ca_path, self.certificate_path, self.private_key_path)
 
     def _read(self) -> tuple[bytes, bytes, bytes]:
         contents: list[bytes] = []

@@ -10,9 +10,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 
 from raftlog.cli import built_in, completion
-from raftlog.cli.main import build
+from raftlog.cli.main import build, build_list
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = """
@@ -67,10 +68,40 @@ def test_the_version_needs_neither_typer_nor_grpc() -> None:
     assert not packages & {"typer", "grpc", "structlog", "rich"}
 
 
-def test_the_list_of_all_commands_needs_no_structlog() -> None:
+@pytest.mark.parametrize("columns", [80, 300])
+def test_the_list_of_all_commands_says_what_they_say_themselves(columns: int) -> None:
+    texts = []
+    for app in (build_list(), build()):
+        command = typer.main.get_command(app)
+        with command.make_context("raftlog", [], resilient_parsing=True) as context:
+            context.terminal_width = context.max_content_width = columns
+            texts.append(command.get_help(context))
+    assert texts[0] == texts[1]
+
+
+def test_the_list_of_all_commands_loads_none() -> None:
     out, packages = run("--help")
     assert "topics" in out
-    assert not packages & {"structlog", "numpy", "pyarrow"}
+    assert not packages & {"structlog", "numpy", "pyarrow", "grpc", "google", "asyncio", "rich"}
+
+
+def test_until_ctrl_c_is_silent_nothing_slow_is_imported() -> None:
+    program = """
+import signal, sys
+before = {*sys.modules}
+import raftlog.cli
+print(*({*sys.modules} - before))
+import raftlog.cli.entry
+print(*({*sys.modules} - before))
+print(signal.getsignal(signal.SIGINT))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    before, ready, disposition = done.stdout.splitlines()
+    assert set(before.split()) == {"__future__", "raftlog", "raftlog.cli"}
+    assert not {"typing", "contextlib", "importlib", "collections"} & set(ready.split())
+    assert disposition == "0", "SIG_DFL"
 
 
 def test_help_of_a_client_command_needs_no_grpc_and_no_log() -> None:
