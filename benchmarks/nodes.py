@@ -114,6 +114,12 @@ class Quorum:
         """Names of the broker nodes."""
         return [node.name for node in self._cluster.brokers]
 
+    @property
+    def broker_pids(self) -> list[int]:
+        """Of the brokers that run."""
+        pids = (self._cluster.pid(name) for name in self.brokers)
+        return [pid for pid in pids if pid is not None]
+
     def endpoint(self, name: str) -> str:
         """host:port of a node."""
         return self._cluster.node(name).endpoint

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stats import percentile
+from benchmarks.watching import peer
 from raftlog.errors import ConfigError
 
 STEPS = {
@@ -50,7 +51,7 @@ def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
 
     Raises ConfigError if it can't be run, RuntimeError if its step has failed.
     """
-    if workload not in STEPS:
+    if workload not in STEPS and workload != "watch":
         return None
     source, home = scripts()
     # The scripts write beside themselves: run a copy.
@@ -64,6 +65,9 @@ def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
     }
     if not (home / "etcd" / "bin" / "etcd").exists():
         subprocess.run([str(copy / "setup.sh")], env=environment, check=True, stdout=sys.stderr)
+    if workload == "watch":
+        # Ours: the watchers must be the same on both sides.
+        return {str(row["watchers"]): row for row in peer.watch(home, seconds)}
     written = copy / "results" / f"{STEPS[workload]}.json"
     # The scripts go on when a step fails: what is there then is of an earlier run.
     written.unlink(missing_ok=True)
@@ -120,6 +124,19 @@ def ratios(
     if workload in ("w6", "w9"):
         key = "signal_to_first_write_ms" if workload == "w6" else "longest_gap_ms"
         return {"gap p50": round(theirs["gap_ms"]["p50"] / ours[0][key]["p50"], 2)}
+    if workload == "watch":
+        found: dict[str, float] = {}
+        for row in ours:
+            other = theirs[str(row["watchers"])]
+            found |= {
+                f"last of {row['watchers']} p50": round(
+                    other["last_from_send_ms"]["p50"] / row["last_from_send_ms"]["p50"], 2
+                ),
+                f"CPU a delivery to {row['watchers']}": round(
+                    other["cpu_us_per_delivery"] / row["cpu_us_per_delivery"], 2
+                ),
+            }
+        return found
     if workload == "w5":
         rows = theirs["last_from_send_ms"]
         return {

@@ -16,6 +16,7 @@ from benchmarks.produce import produce
 from benchmarks.replicas import reopen
 from benchmarks.scale import scale
 from benchmarks.topics import topics
+from benchmarks.watching.ours import watch
 
 Result = dict[str, Any]
 Run = Callable[[Quorum, float, int], list[Result]]
@@ -122,6 +123,11 @@ WORKLOADS = {
     "k6": Workload(
         "a broker that is killed or stopped: until the others know, and until it is back",
         lambda quorum, _, runs: broker_restarts.broker_lives(quorum, max(3, runs)),
+        brokers=3,
+    ),
+    "watch": Workload(
+        "10, 1,000 and 10,000 watchers over three brokers: a change until the last has it",
+        lambda quorum, seconds, _: watch(quorum, seconds),
         brokers=3,
     ),
     "k7": Workload(

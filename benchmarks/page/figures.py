@@ -73,6 +73,29 @@ def _observers(index: int, count: int) -> tuple[Figure, ...]:
     )
 
 
+def _watchers(index: int, count: int) -> tuple[Figure, ...]:
+    """Of one number of watchers: our rows are a list, the peer's have names."""
+    of = f"{count:,} watchers"
+    return (
+        *(
+            Figure(f"{of}: {who} has it, {name} ms", (index, key, name), (str(count), key, name))
+            for who, key in (("first", "first_from_send_ms"), ("last", "last_from_send_ms"))
+            for name in ("p50", "p99")
+        ),
+        *(
+            Figure(f"{of}: {label}", (index, key), (str(count), key))
+            for label, key in (
+                (
+                    "CPU of who tells (brokers; etcd: members), us a delivered change",
+                    "cpu_us_per_delivery",
+                ),
+                ("memory, kB a watcher", "memory_kb_per_watcher"),
+                ("CPU while nothing changes, % of a core", "idle_cpu_percent"),
+            )
+        ),
+    )
+
+
 def _spread(index: int, key: str, label: str, theirs: str = "") -> tuple[Figure, ...]:
     return tuple(
         Figure(f"{label}, {name} ms", (index, key, name), (theirs, name) if theirs else ())
@@ -217,6 +240,11 @@ ENTRIES: dict[str, Entry] = {
     ),
     "k6": Entry(
         "a broker dies or stops, and comes back (session 9 s)", "k6", _broker_lives(), inner=3
+    ),
+    "watch": Entry(
+        "watchers of one prefix, a stream each, over three brokers (etcd: members): a write until",
+        "watch",
+        (*_watchers(0, 10), *_watchers(1, 1_000), *_watchers(2, 10_000)),
     ),
     "k7": Entry(
         "brokers that heartbeat every 2 s, each on its own connection", "k7", _heartbeats()

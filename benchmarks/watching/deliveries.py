@@ -1,0 +1,175 @@
+"""Many watchers of the same thing, and writes at a bounded rate: until the first and the last of
+them have each, what a delivered change costs the servers, and what memory a watcher takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.stats import busy_s, latency_ms, thread_cpu_s
+from benchmarks.watching.watchers import Plan, mark
+
+WATCHERS = (10, 1_000, 10_000)
+DELIVERIES_PER_S = 4_000
+"""Writes are so far apart that no more changes are delivered in all."""
+PERIOD_MIN_S, WRITES_MIN = 0.01, 10
+PROCESSES = 2
+IDLE_S = 3.0
+SETTLE_S = 1.0
+TOLD_MAX_BYTES = 16 << 20
+"""What a process of watchers says at its end."""
+AFTER_S = 2.0
+VALUE_BYTES = 256
+
+Write = Callable[[int, bytes], Awaitable[None]]
+"""Write a value under a key of its own; returns when it is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Where watchers go, and what they say there. ``pids``: those of the servers that tell them;
+    ``all_pids``: of the whole cluster.
+    """
+
+    addresses: Sequence[str]
+    path: str
+    request: bytes
+    asked_once: bool
+    pids: Sequence[int]
+    all_pids: Sequence[int]
+
+
+@asynccontextmanager
+async def _watchers(served: Served, count: int) -> AsyncIterator[list[Process]]:
+    """Processes with so many watchers in all, in turn at each address. Raises RuntimeError."""
+    places = PROCESSES * len(served.addresses)
+    shares = [count // places + (index < count % places) for index in range(places)]
+    processes: list[Process] = []
+    try:
+        for index in range(PROCESSES):
+            plan = Plan(
+                list(served.addresses),
+                shares[index * len(served.addresses) : (index + 1) * len(served.addresses)],
+                served.path,
+                served.request,
+                served.asked_once,
+            )
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "benchmarks.watching.watchers"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                limit=TOLD_MAX_BYTES,
+            )
+            processes.append(child)
+            await _say(child, msgspec.json.encode(plan))
+        for child in processes:
+            if await _line(child) != b"ready":
+                raise RuntimeError("a process of watchers has ended")
+        yield processes
+    finally:
+        for child in processes:
+            if child.returncode is None:
+                child.kill()
+            await child.wait()
+
+
+async def _say(child: Process, line: bytes) -> None:
+    assert child.stdin is not None
+    child.stdin.write(line + b"\n")
+    await child.stdin.drain()
+
+
+async def _line(child: Process) -> bytes:
+    assert child.stdout is not None
+    return (await child.stdout.readline()).strip()
+
+
+async def _taken(processes: Sequence[Process]) -> dict[int, tuple[int, float, float]]:
+    """By change: how many have had it, and when the first and the last. Raises RuntimeError."""
+    found: dict[int, tuple[int, float, float]] = {}
+    for child in processes:
+        await _say(child, b"stop")
+        out = await _line(child)
+        if not out:
+            raise RuntimeError("a process of watchers has failed")
+        rows = msgspec.json.decode(out, type=dict[int, tuple[int, float, float]])
+        for number, (count, first, last) in rows.items():
+            before = found.get(number, (0, first, last))
+            found[number] = (before[0] + count, min(before[1], first), max(before[2], last))
+    return found
+
+
+def _rss(pids: Sequence[int]) -> int:
+    """Bytes of memory."""
+    pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+    return sum(pages) * 4096
+
+
+def _used_s(pids: Sequence[int]) -> float:
+    return sum(map(thread_cpu_s, pids))
+
+
+async def deliveries(served: Served, count: int, write: Write, *, seconds: float) -> dict[str, Any]:
+    """Measure with so many watchers. Raises RuntimeError if one of them misses a change, has one
+    twice or out of order, or ends.
+    """
+    period_s = max(PERIOD_MIN_S, count / DELIVERIES_PER_S)
+    writes = max(WRITES_MIN, round(seconds / period_s))
+    for number in range(WRITES_MIN):
+        await write(number, _value(number))
+    memory = _rss(served.pids)
+    async with _watchers(served, count) as processes:
+        await asyncio.sleep(SETTLE_S)
+        memory = _rss(served.pids) - memory
+        idle_s = -_used_s(served.pids)
+        idle_all_s = -_used_s(served.all_pids)
+        await asyncio.sleep(IDLE_S)
+        used_s, used_all_s = _used_s(served.pids), _used_s(served.all_pids)
+        idle_s, idle_all_s = (idle_s + used_s) / IDLE_S, (idle_all_s + used_all_s) / IDLE_S
+        others, begun = busy_s(), time.monotonic()
+        sent: dict[int, float] = {}
+        for number in range(WRITES_MIN, WRITES_MIN + writes):
+            due = begun + (number - WRITES_MIN) * period_s
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            sent[number] = time.monotonic()
+            await write(number, _value(number))
+        await asyncio.sleep(max(AFTER_S, period_s))
+        took_s = time.monotonic() - begun
+        used_s, used_all_s = _used_s(served.pids) - used_s, _used_s(served.all_pids) - used_all_s
+        own_s = _used_s([child.pid for child in processes])
+        others = busy_s() - others - used_all_s - own_s
+        seen = await _taken(processes)
+    for number in sent:
+        had = seen.get(number, (0, 0.0, 0.0))[0]
+        if had != count:
+            raise RuntimeError(f"{had} of {count} watchers had change {number}")
+    told = count * writes
+    return {
+        "watchers": count,
+        "writes": writes,
+        "writes_per_s": round(1 / period_s, 2),
+        "first_from_send_ms": latency_ms([seen[n][1] - at for n, at in sent.items()]),
+        "last_from_send_ms": latency_ms([seen[n][2] - at for n, at in sent.items()]),
+        "cpu_us_per_delivery": round((used_s - idle_s * took_s) / told * 1e6, 1),
+        "cpu_of_all_servers_us_per_delivery": round(
+            (used_all_s - idle_all_s * took_s) / told * 1e6, 1
+        ),
+        "idle_cpu_percent": round(100 * idle_s, 1),
+        "memory_kb_per_watcher": round(memory / count / 1000, 1),
+        "watchers_cpu_us_per_delivery": round(own_s / told * 1e6, 1),
+    }
+
+
+def _value(number: int) -> bytes:
+    return mark(number).ljust(VALUE_BYTES, b"x")

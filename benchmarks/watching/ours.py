@@ -1,0 +1,51 @@
+"""``watch``: three brokers tell the changes of configs, at LAO, as they do unless asked otherwise."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import uvloop
+
+from benchmarks.load import CLIENT_METRICS
+from benchmarks.nodes import Quorum
+from benchmarks.watching.deliveries import WATCHERS, Served, deliveries
+from raftlog.client.controller_client import ControllerClient
+from raftlog.config_writes.messages import ConfigWrite
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.broker.v1 import broker_pb2
+
+PATH = "/raftlog.wire.broker.v1.Broker/Watch"
+SELECTOR = "configs/client-metrics/"
+
+
+def watch(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
+    """All counts, one after the other."""
+    leader = quorum.endpoints[quorum.leader() - 1]
+    return [uvloop.run(_measured(quorum, leader, count, seconds)) for count in WATCHERS]
+
+
+async def _measured(quorum: Quorum, leader: str, count: int, seconds: float) -> dict[str, Any]:
+    transport = GrpcTransport()
+    client = ControllerClient(transport, [leader], rng=random.Random(1))
+
+    async def write(number: int, value: bytes) -> None:
+        # Under fresh names: the value before a change would have a mark of its own.
+        name = f"{count}-watchers-{number}"
+        change = (CLIENT_METRICS, name, "match", value.decode())
+        await client.call(ConfigWrite([change]).request())
+
+    brokers = quorum.broker_pids
+    served = Served(
+        [quorum.endpoint(name) for name in quorum.brokers],
+        PATH,
+        broker_pb2.WatchRequest(selectors=[SELECTOR]).SerializeToString(),
+        asked_once=True,
+        pids=brokers,
+        all_pids=[*quorum.pids, *brokers],
+    )
+    try:
+        return await deliveries(served, count, write, seconds=seconds)
+    finally:
+        client.close()
+        await transport.close()

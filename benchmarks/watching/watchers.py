@@ -1,0 +1,122 @@
+"""Watchers that remember when they had which change; run as a process: see ``deliveries``.
+
+    python -m benchmarks.watching.watchers < PLAN
+
+``PLAN`` is a line of JSON (:class:`Plan`). Prints ``ready`` when every watcher has had its first
+response; ends at a second line on stdin, printing JSON: for each change its number, how many
+watchers had it, and when the first and the last of them, by the machine's monotonic clock, which
+all processes share. A watcher whose call ends, or that has a change twice, ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from functools import partial
+
+import msgspec
+import uvloop
+
+from benchmarks.watching.streams import Streams
+
+MARK = re.compile(rb"benchmark-change-([0-9]{8})")
+"""What the value of each write has in it once: messages are searched for it, not parsed."""
+STREAMS_A_CONNECTION = 100
+"""Below what servers allow by default."""
+START_TIMEOUT_S = 60.0
+
+
+def mark(number: int) -> bytes:
+    """What a watcher finds."""
+    return b"benchmark-change-%08d" % number
+
+
+class Plan(msgspec.Struct):
+    """``watchers``: so many at each address. ``request``: what each of them sends."""
+
+    addresses: list[str]
+    watchers: list[int]
+    path: str
+    request: bytes
+    asked_once: bool
+
+
+class Seen:
+    """What the watchers of this process have had."""
+
+    def __init__(self) -> None:
+        self.changes: dict[int, list[float]] = {}
+        self.answered = 0
+        self._newest: dict[tuple[int, int], int] = {}
+        self.failure = ""
+
+    def watcher(self, connection: int, stream: int, message: bytes) -> None:
+        """One of them has a message."""
+        key = (connection, stream)
+        newest = self._newest.get(key)
+        if newest is None:
+            newest = self._newest[key] = -1
+            self.answered += 1
+        now = time.monotonic()
+        for found in MARK.findall(message):
+            number = int(found)
+            if number <= newest:
+                self.failure = f"a watcher had change {number} behind {newest}"
+            self._newest[key] = newest = number
+            row = self.changes.get(number)
+            if row is None:
+                self.changes[number] = [1, now, now]
+            else:
+                row[0] += 1
+                row[2] = now
+
+
+async def main() -> None:
+    """Run them."""
+    loop = asyncio.get_running_loop()
+    plan = msgspec.json.decode(sys.stdin.buffer.readline(), type=Plan)
+    seen = Seen()
+    connections: list[Streams] = []
+    opened = 0
+    deadline = time.monotonic() + START_TIMEOUT_S
+    for address, watchers in zip(plan.addresses, plan.watchers, strict=True):
+        host, _, port = address.rpartition(":")
+        for begin in range(0, watchers, STREAMS_A_CONNECTION):
+            count = min(watchers - begin, STREAMS_A_CONNECTION)
+            opened += count
+            streams = Streams(
+                plan.path,
+                address,
+                plan.request,
+                count,
+                partial(seen.watcher, len(connections)),
+                asked_once=plan.asked_once,
+            )
+            connections.append(streams)
+            await loop.create_connection(partial(_same, streams), host, int(port))
+            # One connection after the other: all at once would measure a stampede.
+            while seen.answered < opened:
+                if streams.ended.done() or time.monotonic() > deadline:
+                    why = streams.ended.result() if streams.ended.done() else "no response"
+                    raise SystemExit(f"{seen.answered} of {opened} watchers have begun: {why}")
+                await asyncio.sleep(0.002)
+    print("ready", flush=True)
+    await loop.run_in_executor(None, sys.stdin.readline)
+    for streams in connections:
+        if streams.ended.done():
+            seen.failure = seen.failure or streams.ended.result()
+    if seen.failure:
+        raise SystemExit(seen.failure)
+    print(msgspec.json.encode(seen.changes).decode(), flush=True)
+    for streams in connections:
+        streams.close()
+
+
+def _same(streams: Streams) -> Streams:
+    return streams
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

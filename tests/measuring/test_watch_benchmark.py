@@ -1,0 +1,166 @@
+"""The watchers of the benchmark: what they count must be what they were told."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks import peers
+from benchmarks.page.figures import ENTRIES, dig
+from benchmarks.watching import deliveries as measured
+from benchmarks.watching import peer
+from benchmarks.watching.deliveries import Served, deliveries
+from benchmarks.watching.streams import Streams
+from benchmarks.watching.watchers import Seen, mark
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+Handler = Callable[[Any, Any], Any]
+
+
+class _Server(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """A server of one method of bytes."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    def service(self, details: Any) -> Any:
+        assert details.method == "/Service/Method"
+        return grpc.stream_stream_rpc_method_handler(self._handler)
+
+    async def __aenter__(self) -> str:
+        self._server = grpc.aio.server()
+        self._server.add_generic_rpc_handlers((self,))
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        return f"127.0.0.1:{port}"
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self._server.stop(0)
+
+
+async def opened(address: str, streams: Streams) -> None:
+    host, _, port = address.rpartition(":")
+    await asyncio.get_running_loop().create_connection(lambda: streams, host, int(port))
+
+
+async def test_each_message_of_each_stream_arrives_once_however_it_is_cut() -> None:
+    sizes = [0, 1, 16_383, 16_384, 100_000, 3]
+
+    async def handler(requests: AsyncIterator[bytes], context: Any) -> None:
+        async for request in requests:
+            assert request == b"what"
+        for size in sizes:
+            await context.write(b"m" * size)
+        await asyncio.Event().wait()
+
+    got: dict[int, list[int]] = {}
+    done = asyncio.Event()
+
+    def received(stream: int, message: bytes) -> None:
+        got.setdefault(stream, []).append(len(message))
+        if sum(map(len, got.values())) == 3 * len(sizes):
+            done.set()
+
+    async with _Server(handler) as address:
+        streams = Streams("/Service/Method", address, b"what", 3, received, asked_once=True)
+        await opened(address, streams)
+        await asyncio.wait_for(done.wait(), 10)
+        assert not streams.ended.done()
+        streams.close()
+    assert got == dict.fromkeys(range(3), sizes)
+
+
+async def test_a_stream_that_ends_is_noticed() -> None:
+    async def handler(requests: AsyncIterator[bytes], context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "no room")
+
+    async with _Server(handler) as address:
+        streams = Streams("/Service/Method", address, b"", 1, lambda *_: None, asked_once=True)
+        await opened(address, streams)
+        assert "has ended" in await asyncio.wait_for(streams.ended, 10)
+
+
+def test_a_change_that_comes_twice_or_late_is_a_failure() -> None:
+    seen = Seen()
+    seen.watcher(0, 0, b"begins")
+    seen.watcher(0, 0, b"of " + mark(3) + b" and " + mark(4))
+    seen.watcher(0, 1, mark(3))
+    assert [row[0] for row in seen.changes.values()] == [2, 1]
+    failures = [seen.failure]
+    seen.watcher(0, 1, mark(3))
+    failures.append(seen.failure)
+    assert failures == ["", "a watcher had change 3 behind 3"]
+
+
+class _Hub:
+    """Tells what is written to all streams but those that it forgets."""
+
+    def __init__(self, forgets: int) -> None:
+        self._queues: list[asyncio.Queue[bytes]] = []
+        self._forgets = forgets
+
+    async def serve(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._queues.append(queue)
+        await context.write(b"begins")
+        while True:
+            await context.write(await queue.get())
+
+    async def write(self, number: int, value: bytes) -> None:
+        for queue in self._queues[self._forgets :]:
+            queue.put_nowait(value)
+
+
+@pytest.mark.parametrize("forgets", [0, 1])
+async def test_a_watcher_that_misses_a_change_fails_the_run(
+    forgets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("IDLE_S", "SETTLE_S", "PERIOD_MIN_S"):
+        monkeypatch.setattr(measured, name, 0.01)
+    monkeypatch.setattr(measured, "PROCESSES", 1)
+    monkeypatch.setattr(measured, "AFTER_S", 0.5)
+    hub = _Hub(forgets)
+    async with _Server(hub.serve) as address:
+        served = Served([address], "/Service/Method", b"", asked_once=True, pids=[], all_pids=[])
+        if forgets:
+            with pytest.raises(RuntimeError, match="4 of 5 watchers had change"):
+                await deliveries(served, 5, hub.write, seconds=0.1)
+            return
+        found = await deliveries(served, 5, hub.write, seconds=0.1)
+    assert found["watchers"] == 5
+    assert found["writes"] == 10
+    assert 0 < found["first_from_send_ms"]["p50"] <= found["last_from_send_ms"]["p50"]
+
+
+def test_every_figure_of_the_peer_is_found() -> None:
+    row = {
+        "watchers": 10,
+        "first_from_send_ms": {"p50": 1.0, "p99": 2.0},
+        "last_from_send_ms": {"p50": 2.0, "p99": 3.0},
+        "cpu_us_per_delivery": 10.0,
+        "memory_kb_per_watcher": 30.0,
+        "idle_cpu_percent": 1.0,
+    }
+    rows = [row | {"watchers": count} for count in measured.WATCHERS]
+    theirs = {str(one["watchers"]): one for one in rows}
+    figures = ENTRIES["watch"].figures
+    assert len(figures) == 7 * len(measured.WATCHERS)
+    for figure in figures:
+        assert dig(rows, figure.ours) is not None, figure.label
+        assert dig(theirs, figure.theirs) == dig(rows, figure.ours), figure.label
+    assert peers.ratios("watch", rows, theirs)["last of 10 p50"] == 1.0
+
+
+def test_a_field_of_bytes_is_as_protobuf_writes_it() -> None:
+    assert peer._field(1, b"abc") == b"\x0a\x03abc"
+    assert peer._field(2, b"x" * 300) == b"\x12\xac\x02" + b"x" * 300
