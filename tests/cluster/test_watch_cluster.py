@@ -1,0 +1,159 @@
+"""Watches over kill -9 of the brokers that tell them and of the controllers: each change once, in
+order, none missing.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S, running, until
+
+import raftlog
+from raftlog.cli.local import LocalCluster
+
+TOPIC, KEY = "watched", "retention.ms"
+SELECTOR = f"configs/topic/{TOPIC}/{KEY}"
+PERIOD_S = 0.02
+
+
+class Writer(threading.Thread):
+    """Counts up in one config; its writes are numbered, so each happens once."""
+
+    def __init__(self, brokers: str) -> None:
+        super().__init__(daemon=True)
+        self._client = raftlog.connect(brokers, timeout_s=PATIENCE_S, exactly_once=True)
+        self._client.topics.create(TOPIC, acks="visible")
+        self._ending = threading.Event()
+        self.written = 0
+        self.longest_s = 0.0
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._ending.wait(PERIOD_S):
+                begun = time.monotonic()
+                self._client.configs.alter("topic", TOPIC, set={KEY: self.written + 1})
+                self.written += 1
+                self.longest_s = max(self.longest_s, time.monotonic() - begun)
+        except BaseException as error:
+            self.failure = error
+
+    def end(self) -> int:
+        """Stop; how much was written."""
+        self._ending.set()
+        self.join(PATIENCE_S)
+        self._client.close()
+        assert self.failure is None
+        return self.written
+
+
+class Watcher(threading.Thread):
+    """Reads a watch to its end, and keeps what it was told."""
+
+    def __init__(self, brokers: str, *, tip: bool, since: str | None = None) -> None:
+        super().__init__(daemon=True)
+        self._client = raftlog.connect(brokers, timeout_s=PATIENCE_S)
+        self._changes = self._client.watch(SELECTOR, tip=tip, since=since)
+        self.seen: list[raftlog.Change] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            for change in self._changes:
+                self.seen.append(change)
+        except BaseException as error:
+            self.failure = error
+
+    @property
+    def newest(self) -> int:
+        return int(self.seen[-1].after) if self.seen else 0
+
+    def end(self, newest: int) -> list[raftlog.Change]:
+        """What it was told, up to a value that it must be told of."""
+        until(lambda: self.newest >= newest or self.failure is not None, f"it is told of {newest}")
+        self._changes.close()
+        self.join(PATIENCE_S)
+        self._client.close()
+        assert self.failure is None
+        return self.seen
+
+
+def each_once(seen: list[raftlog.Change], first: int, last: int) -> None:
+    """All values from the first to the last, in order, each with the one before it."""
+    assert [int(change.after) for change in seen] == list(range(first, last + 1))
+    for before, change in pairwise(seen):
+        assert change.before == before.after
+        assert change.offset > before.offset
+
+
+@contextmanager
+def writing(cluster: LocalCluster) -> Iterator[Writer]:
+    writer = Writer(cluster.bootstrap_servers)
+    writer.start()
+    try:
+        yield writer
+    finally:
+        writer.end()
+
+
+def killed_one_after_the_other(
+    cluster: LocalCluster, watchers: list[Watcher], *, rounds: int
+) -> None:
+    """Kill each broker in turn, and the leader, under watchers that begin with the first write.
+
+    Each comes back before the next one dies.
+    """
+    with writing(cluster) as writer:
+        until(lambda: all(one.newest for one in watchers), "every watcher is told something")
+        dead = ""
+        for number in range(rounds * (len(cluster.brokers) + 1)):
+            if dead:
+                cluster.start(dead)
+                cluster.wait_ready([dead], PATIENCE_S)
+            turn = number % (len(cluster.brokers) + 1)
+            node = cluster.brokers[turn - 1] if turn else cluster.wait_leader()
+            dead = node.name
+            cluster.kill(dead, signal.SIGKILL)
+            assert cluster.wait_gone(dead)
+            written = writer.written
+            until(lambda low=written + 5: writer.written > low, f"writes go on without {dead}")  # type: ignore[misc]
+        # Behind a token, by a client of its own: what came since then, and nothing else.
+        middle = watchers[0].seen[len(watchers[0].seen) // 2]
+        late = Watcher(cluster.bootstrap_servers, tip=False, since=str(middle.token))
+        late.start()
+        written = writer.end()
+    for one in watchers:
+        each_once(one.end(written), 1, written)
+    each_once(late.end(written), int(middle.after) + 1, written)
+
+
+@contextmanager
+def watching(cluster: LocalCluster, *tips: bool) -> Iterator[list[Watcher]]:
+    watchers = [Watcher(cluster.bootstrap_servers, tip=tip) for tip in tips]
+    for one in watchers:
+        one.start()
+    yield watchers
+
+
+def test_each_change_once_over_killed_brokers_and_a_killed_leader(tmp_path: Path) -> None:
+    with (
+        running(LocalCluster(tmp_path / "c", controllers=3, brokers=2)) as cluster,
+        watching(cluster, False) as watchers,
+    ):
+        killed_one_after_the_other(cluster, watchers, rounds=1)
+
+
+@pytest.mark.nightly
+def test_many_watchers_over_many_kills(tmp_path: Path) -> None:
+    with (
+        running(LocalCluster(tmp_path / "c", controllers=3, brokers=3)) as cluster,
+        watching(cluster, *(tip for tip in (False, True) for _ in range(6))) as watchers,
+    ):
+        killed_one_after_the_other(cluster, watchers, rounds=4)
