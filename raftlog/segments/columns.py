@@ -25,6 +25,7 @@ message of ``raftlog.wire.records.v1``).
 * ``acknowledged_sketch``, ``told_sketch``: of a PROGRESS record, how long records took from commit
   until all brokers had applied them, and until all knew (raftlog/metadata/sketch.py); null: not
   said.
+* ``voters``: the set that a VOTERS record names; an empty directory id: not known.
 * ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for
   none.
 * ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says
@@ -59,6 +60,18 @@ _APPLIED = pa.list_(
                 ("broker_id", pa.int32()),
                 ("broker_epoch", pa.int64()),
                 ("applied_offset", pa.int64()),
+            ]
+        ),
+    )
+)
+_VOTERS = pa.list_(
+    pa.field(
+        "element",
+        pa.struct(
+            [
+                ("voter_id", pa.int32()),
+                ("voter_directory_id", pa.string()),
+                ("endpoint", pa.string()),
             ]
         ),
     )
@@ -148,6 +161,7 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("last_heard_by_all", pa.bool_()),
     ("acknowledged_sketch", _SKETCH),
     ("told_sketch", _SKETCH),
+    ("voters", _VOTERS),
 )
 _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _CAUSE_NAMES = {int(each): each.name for each in Cause}
@@ -297,6 +311,14 @@ def _sketch(message: Any) -> Typed:
     }
 
 
+def _voters(message: Any) -> Typed:
+    return {
+        "voters": tuple(
+            [(each.voter_id, each.voter_directory_id, each.endpoint) for each in message.voters]
+        )
+    }
+
+
 def _leader_change(message: Any) -> Typed:
     if not message.HasField("last_heard_age_ms"):
         return {"leader_id": message.leader_id}
@@ -324,7 +346,7 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.LEADER_CHANGE: _leader_change,
     RecordType.PROGRESS: _progress,
     RecordType.NO_OP: lambda _: {},
-    RecordType.VOTERS: lambda _: {},
+    RecordType.VOTERS: _voters,
     RecordType.OPEN_CLIENT: _open_client,
     RecordType.CLOSE_CLIENT: lambda m: {"reason": m.reason},
     RecordType.RECOVERY: lambda m: {"reason": m.reason},

@@ -19,7 +19,7 @@ from replay.kernels import audit as kernels
 from replay.kernels.entries import begins
 from replay.kernels.facts import Facts
 from replay.kernels.finding import FINDING_DDL, Finding, as_batch
-from replay.kernels.rules import clients, progress, rights
+from replay.kernels.rules import clients, configs, feature_levels, progress, rights
 from replay.kernels.steps import STATE_SCHEMA, Partitions
 from replay.workers import set_aside_what_is_loaded
 
@@ -63,9 +63,11 @@ def _tables(history: History, rules: tuple[Rule, ...]) -> Iterator[DataFrame]:
     for family, records, make in (
         (progress, history.of_progress, kernels.progress_rules),
         (clients, history.of_clients, kernels.client_rules),
+        (configs, history.of_configs, kernels.config_rules),
+        (feature_levels, history.of_cursors, kernels.level_rules),
         (rights, history.of_rights, kernels.right_rules),
     ):
-        if kernels.asks(family, rules) and (family is not rights or begins(facts) is not None):
+        if kernels.asks(family, rules, facts):
             yield records.mapInArrow(_of_kernel(facts, rules, make), FINDING_DDL)
 
 

@@ -3,7 +3,8 @@ of its records.
 
 Brokers, partitions and topics are remembered as the open intervals of their timelines; of the other
 records those are kept that a later one is compared with. They are as many as the cluster has
-brokers, hostnames, features and access control entries, and one an election.
+brokers, hostnames, features, export cursors, open clients and access control entries, and one an
+election.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ _AS_THEY_ARE = (
     RecordType.PROGRESS,
     RecordType.LEADER_CHANGE,
     RecordType.RECOVERY,
+    RecordType.VOTERS,
+    RecordType.OPEN_CLIENT,
+    RecordType.EXPORT_CURSOR,
     RecordType.ACCESS_CONTROL_ENTRY,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
 )
@@ -33,6 +37,7 @@ def remember(history: History) -> DataFrame:
     """The records that a History behind this one begins with, all their columns.
 
     * the last level of each feature, and the last mapping of each hostname;
+    * the last voter set, the cursors that are there, and the clients that are open;
     * the access control entries that are there, and since when there are any;
     * of the progress records the one with the highest LAO, and of the newest epoch the one with the
       highest high watermark, and for each broker the last that names it;
@@ -43,6 +48,12 @@ def remember(history: History) -> DataFrame:
     kept = (
         _last(history.of(RecordType.FEATURE_LEVEL), "feature_name"),
         _last(history.of(RecordType.HOSTNAME), "group_id"),
+        _last(history.of(RecordType.VOTERS), "type"),
+        _last_there(history.of(RecordType.EXPORT_CURSOR), sf.col("cursor_end_offset").isNotNull()),
+        _last_there(
+            history.of(RecordType.OPEN_CLIENT, RecordType.CLOSE_CLIENT),
+            sf.col("type") == int(RecordType.OPEN_CLIENT),
+        ),
         history.of(RecordType.LEADER_CHANGE).select("offset"),
         history.records.groupBy("epoch").agg(sf.min("offset").alias("offset")).select("offset"),
         last_of_entries(history),
@@ -61,6 +72,14 @@ def remember(history: History) -> DataFrame:
 
 def _last(rows: DataFrame, key: str) -> DataFrame:
     return rows.groupBy(key).agg(sf.max("offset").alias("offset")).select("offset")
+
+
+def _last_there(rows: DataFrame, there: Column) -> DataFrame:
+    """Where each group's last record stands, if that one puts it there."""
+    last = rows.groupBy("group_id").agg(
+        sf.max("offset").alias("offset"), sf.max_by(there, "offset").alias("there")
+    )
+    return last.where("there").select("offset")
 
 
 def highest(progress: DataFrame) -> DataFrame:

@@ -33,6 +33,8 @@ _NEED_WRITERS = (
 )
 _NEED_ALL_OF_THE_LOG = (rules.REPLICA_NOT_REGISTERED,)
 """One that begins with a checkpoint creates partitions whose brokers have gone since."""
+_NEED_OUR_LEVELS = (rules.LEVEL_LOWERED,)
+"""Kafka's metadata.version has another name in an import, and other levels."""
 
 NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
     "kafka": frozenset(
@@ -42,6 +44,7 @@ NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
             *_NEED_HOSTNAMES,
             *_NEED_WRITERS,
             *_NEED_ALL_OF_THE_LOG,
+            *_NEED_OUR_LEVELS,
         }
     )
 }

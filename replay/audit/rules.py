@@ -250,6 +250,18 @@ EPOCH_WITHOUT_CONTROLLER = Rule(
     "a controller epoch does not begin with the record of its election",
     tuple(RecordType),
 )
+VOTERS_REPLACED_WHOLESALE = Rule(
+    "VOTERS_REPLACED_WHOLESALE",
+    CRITICAL,
+    "the voter set changed by more than one voter at a time",
+    (RecordType.VOTERS,),
+)
+LEVEL_LOWERED = Rule(
+    "LEVEL_LOWERED",
+    ERROR,
+    "metadata.version was lowered while there was what the lower level cannot read",
+    (RecordType.FEATURE_LEVEL,),
+)
 NUMBER_EXECUTED_TWICE = Rule(
     "NUMBER_EXECUTED_TWICE",
     CRITICAL,
@@ -261,6 +273,12 @@ CLOSED_CLIENT_WROTE = Rule(
     ERROR,
     "a numbered write was executed after its client was closed",
     tuple(RecordType),
+)
+CONFIG_OF_UNKNOWN_TOPIC = Rule(
+    "CONFIG_OF_UNKNOWN_TOPIC",
+    ERROR,
+    "a config was written of a topic that was not there",
+    (RecordType.CONFIG,),
 )
 WRITE_WITHOUT_RIGHT = Rule(
     "WRITE_WITHOUT_RIGHT",

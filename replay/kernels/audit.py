@@ -12,12 +12,15 @@ from typing import Protocol
 import pyarrow as pa
 
 from replay.audit.rules import RULES, Rule
+from replay.kernels.entries import begins
 from replay.kernels.facts import Facts
 from replay.kernels.finding import Finding
 from replay.kernels.judged import Judged
 from replay.kernels.rules import (
     clients,
+    configs,
     departed,
+    feature_levels,
     hostnames,
     members,
     partitions,
@@ -37,7 +40,9 @@ FAMILIES: tuple[ModuleType, ...] = (
     progress,
     hostnames,
     quorum,
+    feature_levels,
     clients,
+    configs,
     rights,
 )
 """Each has RULES."""
@@ -98,6 +103,21 @@ class PartitionRules:
         return any(_asked(family, rules) for family in (members, partitions, departed))
 
 
+class _Lowerings:
+    """Of the level of metadata.version, and all cursors in order."""
+
+    def __init__(self, facts: Facts, rules: Collection[Rule]) -> None:
+        self._family, self._chosen = feature_levels.Lowered(facts), _Chosen(facts, rules)
+
+    def check(self, table: pa.Table) -> Iterator[Finding]:
+        """What the lowerings below a cursor show."""
+        yield from self._chosen(self._family.check(table))
+
+    def end(self) -> Iterator[Finding]:
+        """What the rest shows."""
+        yield from self._chosen(self._family.end())
+
+
 class _Simple:
     """A family of rules that asks nothing at the end."""
 
@@ -105,7 +125,9 @@ class _Simple:
         self,
         facts: Facts,
         rules: Collection[Rule],
-        make: Callable[[Facts], clients.Clients | progress.Progress | rights.Rights],
+        make: Callable[
+            [Facts], clients.Clients | configs.Configs | progress.Progress | rights.Rights
+        ],
     ) -> None:
         self._family, self._chosen = make(facts), _Chosen(facts, rules)
 
@@ -128,14 +150,28 @@ def progress_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
     return _Simple(facts, rules, progress.Progress)
 
 
+def level_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
+    """Of all export cursors: :data:`replay.kernels.rules.feature_levels.COLUMNS`."""
+    return _Lowerings(facts, rules)
+
+
+def config_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
+    """Of any config records: :data:`replay.kernels.rules.configs.COLUMNS`."""
+    return _Simple(facts, rules, configs.Configs)
+
+
 def right_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
     """Of whole batches: :data:`replay.kernels.rules.rights.COLUMNS`."""
     return _Simple(facts, rules, rights.Rights)
 
 
-def asks(family: ModuleType, rules: Collection[Rule]) -> bool:
-    """Whether a family has one of the rules."""
-    return _asked(family, rules)
+def asks(family: ModuleType, rules: Collection[Rule], facts: Facts) -> bool:
+    """Whether a family has one of the rules, and there is what it judges."""
+    if not _asked(family, rules):
+        return False
+    if family is rights:
+        return begins(facts) is not None
+    return family is not feature_levels or bool(feature_levels.lowerings(facts))
 
 
 def fact_rules(

@@ -18,10 +18,9 @@ from raftlog.segments.verify import check_segment
 from replay.audit.rules import Rule
 from replay.kernels import audit as kernels
 from replay.kernels.arrays import Ints, codes, ints
-from replay.kernels.entries import begins
 from replay.kernels.facts import RARE, RARE_COLUMNS, Facts
 from replay.kernels.finding import Finding, order
-from replay.kernels.rules import clients, progress, quorum, rights
+from replay.kernels.rules import clients, configs, feature_levels, progress, quorum, rights
 from replay.kernels.rules.quorum import Epoch
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
 from replay.local.pool import Pool
@@ -29,6 +28,7 @@ from replay.local.reading import slices
 from replay.opened import Export
 
 PARTITIONS, CLIENTS, PROGRESS, RIGHTS = "partitions", "clients", "progress", "rights"
+CONFIGS, LEVELS = "configs", "levels"
 
 
 @dataclass
@@ -162,12 +162,15 @@ def _parts(
 
     if kernels.PartitionRules.asked(rules):
         yield from (part(PARTITIONS, bucket, buckets) for bucket in range(buckets))
-    if kernels.asks(rights, rules) and begins(facts) is not None:
-        yield part(RIGHTS)
-    if kernels.asks(progress, rules):
-        yield part(PROGRESS)
-    if kernels.asks(clients, rules):
-        yield part(CLIENTS)
+    for family, kind in (
+        (rights, RIGHTS),
+        (progress, PROGRESS),
+        (clients, CLIENTS),
+        (configs, CONFIGS),
+        (feature_levels, LEVELS),
+    ):
+        if kernels.asks(family, rules, facts):
+            yield part(kind)
 
 
 def _judge(part: _Part) -> Found:
@@ -196,6 +199,14 @@ def _kernel(part: _Part) -> tuple[kernels.Kernel, Iterator[pa.Table]]:
         )
     if part.kind == RIGHTS:
         return kernels.right_rules(facts, rules), slices(export, rights.COLUMNS, types=rights.TYPES)
+    if part.kind == CONFIGS:
+        return kernels.config_rules(facts, rules), slices(
+            export, configs.COLUMNS, types=configs.TYPES
+        )
+    if part.kind == LEVELS:
+        return kernels.level_rules(facts, rules), slices(
+            export, feature_levels.COLUMNS, types=feature_levels.TYPES
+        )
     return kernels.client_rules(facts, rules), slices(export, clients.COLUMNS, only=_numbered)
 
 

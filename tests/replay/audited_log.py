@@ -46,6 +46,14 @@ class AuditedLog(LogHistory):
         )
         return self.append(pb.TopicRecord(name=name, topic_id=self.topics[name]), created) + 1
 
+    def alter_config(
+        self, name: str, key: str, value: str | None, principal: str = "User:alice"
+    ) -> int:
+        """Of a topic, which comes by itself where it is not there."""
+        if name not in self.topics:
+            self.topic(name, [1, 2])
+        return super().alter_config(name, key, value, principal)
+
     def partition(self, name: str) -> Partition:
         return self.draft.partitions[self.topics[name], 0]
 

@@ -20,6 +20,7 @@ from spark_runs import Replay
 from unentitled import write_without_rights
 
 from controller.rules.elections import MAX_REMOVALS
+from raftlog.metadata.entities import said_cause
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.audit.check import audit
@@ -650,6 +651,7 @@ def _lao(log: AuditedLog) -> None:
 
 @offence
 def numbered_writes(log: AuditedLog) -> Found:
+    log.topic("numbered", [1, 2])
     client, nobody = log.append(pb.OpenClientRecord(name="closed")), 777_777
     change = pb.ConfigRecord(
         resource_type=2, resource_name="numbered", name="retention.ms", value="1"
@@ -668,6 +670,85 @@ def numbered_writes(log: AuditedLog) -> Found:
 @offence
 def no_right(log: AuditedLog) -> Found:
     return [("WRITE_WITHOUT_RIGHT", offset, None) for offset in write_without_rights(log)]
+
+
+# --- levels, voters, configs ---------------------------------------------------------------------
+
+
+@offence
+def other_voters(log: AuditedLog) -> Found:
+    """Two for two, and one whose directory is another; a recovery by hand may name any."""
+    log.append(pb.RecoveryRecord(kind="unsafe recovery", generation=1), control=True)
+    voters(log, {1: "", 2: "b", 3: "c"})
+    voters(log, {1: "a", 2: "b", 3: "c", 4: "d"})
+    voters(log, {2: "b", 3: "c", 4: "d"})
+    swapped = voters(log, {2: "b", 3: "c", 5: "e"})
+    formatted = voters(log, {2: "b", 3: "new", 5: "e"})
+    log.append(pb.NoOpRecord())
+    wholesale = voters(log, {7: "g", 8: "h", 9: "i"})
+    log.append(pb.RecoveryRecord(kind="unsafe recovery", generation=2), control=True)
+    voters(log, {1: "a"})
+    return [
+        ("VOTERS_REPLACED_WHOLESALE", offset, None) for offset in (swapped, formatted, wholesale)
+    ]
+
+
+def voters(log: LogHistory, directories: dict[int, str], endpoint: str = "h:1") -> int:
+    entries = [
+        pb.VoterEntry(voter_id=id_, voter_directory_id=directory, endpoint=endpoint)
+        for id_, directory in directories.items()
+    ]
+    return log.append(pb.VotersRecord(voters=entries), control=True)
+
+
+def level(log: LogHistory, number: int) -> int:
+    return log.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=number))
+
+
+@offence
+def lowered(log: AuditedLog) -> Found:
+    """Cursors and others; and, as they go, what is left of them."""
+    level(log, 8)
+    log.append(pb.ExportCursorRecord(name="nightly", end_offset=1))
+    all_of_it = level(log, 3)
+    level(log, 8)
+    # The state that the offences before have left.
+    image = log.draft.snapshot()
+    for name in image.export_cursors:
+        log.append(pb.ExportCursorRecord(name=name))
+    for id_ in image.acls:
+        log.append(pb.RemoveAccessControlEntryRecord(id=id_))
+    for client_id in image.clients:
+        log.append(pb.CloseClientRecord(client_id=client_id, reason="closed"))
+    for name, mapping in image.hostnames.items():
+        if said_cause(mapping):
+            broker_id, reason = mapping.broker_id, mapping.reason
+            log.append(pb.HostnameRecord(hostname=name, broker_id=broker_id, reason=reason))
+    level(log, 3)
+    hosts = level(log, 2)
+    level(log, 3)
+    return [("LEVEL_LOWERED", all_of_it, None), ("LEVEL_LOWERED", hosts, None)]
+
+
+@offence
+def config_of_nobody(log: AuditedLog) -> Found:
+    log.topic("there", [1, 2])
+    set_ = pb.ConfigRecord(resource_type=2, name="retention.ms", value="1")
+    of_nobody = log.append(pb.ConfigRecord(resource_type=2, resource_name="never", name="a"))
+    log.append(pb.ConfigRecord(resource_type=4, resource_name="never", name="a", value="1"))
+    set_.resource_name = "there"
+    log.append(set_)
+    log.append(
+        pb.RemoveTopicRecord(topic_id=log.topics["there"]),
+        pb.ConfigRecord(resource_type=2, resource_name="there", name="retention.ms"),
+    )
+    behind = log.append(set_)
+    topic_id = log.rng.getrandbits(128).to_bytes(16, "big")
+    # The second of the name; its batch sets the config first.
+    log.append(set_, pb.TopicRecord(name="there", topic_id=topic_id))
+    in_batch = log.append(pb.RemoveTopicRecord(topic_id=topic_id), set_) + 1
+    del log.topics["there"]
+    return [("CONFIG_OF_UNKNOWN_TOPIC", offset, None) for offset in (of_nobody, behind, in_batch)]
 
 
 # --- tests --------------------------------------------------------------------------------------

@@ -70,6 +70,8 @@ def by_patterns(log: AuditedLog) -> list[int]:
     outside = log.alter_config("pay", "retention.ms", "1", "User:carol")
     log.add_entry("User:*", AclOperation.ALL, TOPIC, "pay-out", pattern=PREFIXED, permission=DENY)
     denied = log.alter_config("pay-out-1", "retention.ms", "1", "User:carol")
+    # Nobody could delete it.
+    log.append(pb.RemoveTopicRecord(topic_id=log.topics.pop("pay-out-1")))
     log.add_entry("User:erin", ALTER_CONFIGS, TOPIC, "*")
     log.alter_config("anything", "retention.ms", "1", "User:erin")
     return [outside, denied]

@@ -168,6 +168,22 @@ def test_columns_of_entries_and_of_owners(tmp_path: Path) -> None:
     assert clients == [("c", "User:bob"), ("d", None)]
 
 
+def test_a_column_of_voters(tmp_path: Path) -> None:
+    log = LogHistory(5, metadata_version=7)
+    entries = [
+        pb.VoterEntry(voter_id=id_, voter_directory_id=directory, endpoint=f"host-{id_}:1")
+        for id_, directory in ((1, "one"), (2, ""))
+    ]
+    at = log.append(pb.VotersRecord(voters=entries), control=True)
+    export(log, tmp_path)
+    column = pq.read_table(tmp_path / RECORDS)["voters"].to_pylist()
+    assert column[at] == [
+        {"voter_id": 1, "voter_directory_id": "one", "endpoint": "host-1:1"},
+        {"voter_id": 2, "voter_directory_id": "", "endpoint": "host-2:1"},
+    ]
+    assert column[:at] == [None] * at
+
+
 def test_manifest_describes_the_export(history: LogHistory, tmp_path: Path) -> None:
     export(history, tmp_path)
     manifest = read_manifest(tmp_path)

@@ -1,5 +1,5 @@
 """Rules about controllers: one an epoch, epochs in order, and each begun by the record of its
-election.
+election; and their voter set changes by one voter at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ RULES = (
     rules.TWO_CONTROLLERS_IN_EPOCH,
     rules.CONTROLLER_EPOCH_WENT_BACK,
     rules.EPOCH_WITHOUT_CONTROLLER,
+    rules.VOTERS_REPLACED_WHOLESALE,
 )
 COLUMNS = ("epoch", "offset", "timestamp_ms")
 """What :func:`epochs_of` needs of all records."""
@@ -68,12 +69,13 @@ def together(epochs: Iterable[Epoch]) -> list[Epoch]:
 
 
 def check(facts: Facts, epochs: Iterable[Epoch]) -> Iterator[Finding]:
-    """Each election, and the range of offsets of each epoch."""
+    """Each election, the range of offsets of each epoch, and each voter set."""
     columns = ("type", "offset", "epoch", "timestamp_ms", "principal", "leader_id")
     begun = facts.of(RecordType.LEADER_CHANGE, RecordType.RECOVERY, columns=columns)
     yield from _elections(row for row in begun if row["type"] == RecordType.LEADER_CHANGE)
     # A recovery by hand opens an epoch that nobody was elected in.
     yield from _ranges(together(epochs), {row["offset"] for row in begun})
+    yield from _voter_sets(facts)
 
 
 def _elections(rows: Iterable[Row]) -> Iterator[Finding]:
@@ -117,3 +119,59 @@ def _ranges(epochs: list[Epoch], begun: set[int]) -> Iterator[Finding]:
                 expected="LEADER_CHANGE, or the RECOVERY of a recovery by hand",
             )
         later = one.first if later is None else min(later, one.first)
+
+
+def _voter_sets(facts: Facts) -> Iterator[Finding]:
+    """Two sets that differ by more than one voter may have majorities without a common one.
+
+    The first of the log follows a configured one, and that behind a recovery by hand is the
+    operator's: nobody voted for either.
+    """
+    columns = ("type", "offset", "epoch", "timestamp_ms", "principal", "voters")
+    before: Row | None = None
+    for row in facts.of(RecordType.VOTERS, RecordType.RECOVERY, columns=columns):
+        if row["type"] == RecordType.RECOVERY or row["voters"] is None:
+            # An export from before there was the column says nothing.
+            before = None
+            continue
+        if before is not None and _changed(_set(before), _set(row)) > 1:
+            yield offence(
+                rules.VOTERS_REPLACED_WHOLESALE,
+                Place(
+                    row["offset"],
+                    row["epoch"],
+                    row["timestamp_ms"],
+                    row["principal"],
+                    "the voter set",
+                ),
+                also=before["offset"],
+                found=f"voters {_in_words(_set(before), _set(row))}",
+                expected=f"one more or one fewer than {_in_words({}, _set(before))}",
+            )
+        before = row
+
+
+def _set(row: Row) -> dict[int, str]:
+    """Each voter's directory."""
+    return {each["voter_id"]: each["voter_directory_id"] for each in row["voters"]}
+
+
+def _changed(before: dict[int, str], now: dict[int, str]) -> int:
+    """How many voters joined or left: :meth:`raftlog.quorum.voters.VoterSet.replicas_changed`, of
+    sets that no controller would take, too.
+    """
+    replaced = [each for each in now if _replaced(before, now, each)]
+    return len(before.keys() ^ now.keys()) + 2 * len(replaced)
+
+
+def _replaced(before: dict[int, str], now: dict[int, str], voter: int) -> bool:
+    """Another directory is another voter; one that becomes known is not."""
+    return before.get(voter, "") not in ("", now[voter])
+
+
+def _in_words(before: dict[int, str], now: dict[int, str]) -> str:
+    words = [
+        f"{each} with another directory" if _replaced(before, now, each) else str(each)
+        for each in sorted(now)
+    ]
+    return f"[{', '.join(words)}]"

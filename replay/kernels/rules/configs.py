@@ -1,0 +1,100 @@
+"""The rule about configs of topics: the topic is there.
+
+A name may belong to several topics, one after the other. So each name has a line of lives, and each
+record is put into that line: it needs no other record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.metadata.config_keys import ResourceType
+from raftlog.metadata.records import RecordType
+from replay.audit import rules
+from replay.kernels.arrays import Bools, Ints, codes, ints
+from replay.kernels.facts import Facts
+from replay.kernels.finding import Finding, Place, offence
+
+RULES = (rules.CONFIG_OF_UNKNOWN_TOPIC,)
+COLUMNS = (
+    "offset",
+    "epoch",
+    "timestamp_ms",
+    "principal",
+    "batch_base_offset",
+    "batch_last_offset",
+    "resource_type",
+    "resource_name",
+    "config_name",
+    "config_value",
+)
+"""What the kernel needs of records of TYPES."""
+TYPES = (RecordType.CONFIG,)
+
+
+class Configs:
+    """Each config of a topic, beside the lives of the topics of that name."""
+
+    def __init__(self, facts: Facts) -> None:
+        lives = sorted(
+            (life.topic_name, life.begins, life.ends)
+            for life in facts.topics
+            if life.topic_name is not None
+        )
+        names = sorted({name for name, _, _ in lives})
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self._keys = np.array(
+            [(self._numbers[name] << 40) + begins for name, begins, _ in lives], np.int64
+        )
+        self._ends = np.array([ends for _, _, ends in lives], np.int64)
+
+    def check(self, table: pa.Table) -> Iterator[Finding]:
+        """Of a slice, COLUMNS."""
+        rows = table.filter(pc.equal(table["resource_type"], int(ResourceType.TOPIC)))
+        if not rows.num_rows:
+            return
+        for row in np.flatnonzero(~self._there(rows)).tolist():
+            yield _found(rows, row)
+
+    def _there(self, rows: pa.Table) -> Bools:
+        """Whether the topic of each record is there.
+
+        One that the same batch creates is. A key may go in the batch that deletes its topic, before
+        it or behind it; none may be set behind it.
+        """
+        if not len(self._keys):
+            return np.zeros(rows.num_rows, np.bool_)
+        of_row, names = codes(rows["resource_name"])
+        # Null is no name.
+        numbers = np.array([self._numbers.get(each, -1) for each in [*names, None]], np.int64)
+        number = numbers[np.where(of_row < 0, len(names), of_row)]
+        offset, first, last = (
+            ints(rows[name]) for name in ("offset", "batch_base_offset", "batch_last_offset")
+        )
+        at = np.searchsorted(self._keys, (number << 40) + last, side="right") - 1
+        known = (number >= 0) & (at >= 0)
+        known &= (self._keys[np.maximum(at, 0)] >> 40) == number
+        goes = rows["config_value"].is_null().to_numpy()
+        until: Ints = np.where(goes, first - 1, offset)
+        there: Bools = known & (self._ends[np.maximum(at, 0)] > until)
+        return there
+
+
+def _found(rows: pa.Table, row: int) -> Finding:
+    offset, epoch, timestamp_ms, principal, name, key, value = (
+        rows[column][row].as_py()
+        for column in (
+            "offset", "epoch", "timestamp_ms", "principal", "resource_name", "config_name",
+            "config_value",
+        )
+    )  # fmt: skip
+    return offence(
+        rules.CONFIG_OF_UNKNOWN_TOPIC,
+        Place(offset, epoch, timestamp_ms, principal, f"topic {name}", topic_name=name),
+        found=f"{key} {'removed' if value is None else 'set'}",
+        expected=f"a topic {name}",
+    )
