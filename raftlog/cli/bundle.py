@@ -25,13 +25,16 @@ import msgspec
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from raftlog.doctor.evidence import About as NodeAbout
 from raftlog.doctor.evidence import Evidence as Seen
 from raftlog.doctor.evidence import NodeSeen, Reach
 from raftlog.errors import ConfigError
 from raftlog.incident.evidence import Evidence, LogTold, NodeTold
 from raftlog.journal.event import NodeEvent
 from raftlog.metadata.changes import Changed
+from raftlog.transport.tls_look import TlsSeen, TlsTrouble
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.node.v1 import node_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 FORMAT = 1
@@ -66,6 +69,12 @@ class _Log(msgspec.Struct):
     late: str = ""
 
 
+class _About(msgspec.Struct):
+    name: str
+    node: dict[str, Any]
+    ahead_ms: int = 0
+
+
 class _Looked(msgspec.Struct):
     endpoint: str
     reach: str
@@ -73,6 +82,9 @@ class _Looked(msgspec.Struct):
     waited_ms: int
     node_id: int
     description: dict[str, Any] | None = None
+    about: _About | None = None
+    tls_trouble: str = ""
+    tls_text: str = ""
 
 
 class _Doctor(msgspec.Struct):
@@ -80,6 +92,7 @@ class _Doctor(msgspec.Struct):
     at_ms: int
     brokers: dict[str, Any] | None = None
     brokers_failure: str = ""
+    broker_nodes: list[_About] = []
 
 
 def write_bundle(file: Path, parts: Mapping[str, bytes], created_ms: int) -> None:
@@ -122,9 +135,10 @@ class Bundle:
                     ignore_unknown_fields=True,
                 )
             nodes = tuple(_looked(one) for one in found.nodes)
+            told = tuple(_about(one) for one in found.broker_nodes)
         except (json_format.ParseError, ValueError) as error:
             raise ConfigError(f"{self._file}: doctor.json: {error}") from error
-        return Seen(nodes, brokers, found.brokers_failure, found.at_ms)
+        return Seen(nodes, brokers, found.brokers_failure, found.at_ms, told)
 
     def told(self, first_ms: int, last_ms: int) -> Evidence:
         """What happened, as far as the bundle has it."""
@@ -166,14 +180,31 @@ def doctor_part(seen: Seen) -> bytes:
                     one.waited_ms,
                     one.node_id,
                     None if one.description is None else _plain(one.description),
+                    None if one.about is None else _written(one.about),
+                    one.tls.trouble.value,
+                    one.tls.text,
                 )
                 for one in seen.nodes
             ],
             seen.at_ms,
             None if seen.brokers is None else _plain(seen.brokers),
             seen.brokers_failure,
+            [_written(one) for one in seen.broker_nodes],
         )
     )
+
+
+def _written(one: NodeAbout) -> _About:
+    """Without the configuration, which has a part of its own."""
+    node = {name: value for name, value in _plain(one.node).items() if name != "config"}
+    return _About(one.name, node, one.ahead_ms)
+
+
+def _about(one: _About) -> NodeAbout:
+    node = json_format.ParseDict(
+        one.node, node_pb2.DescribeNodeResponse(), ignore_unknown_fields=True
+    )
+    return NodeAbout(one.name, node, one.ahead_ms)
 
 
 def _plain(message: Message) -> dict[str, Any]:
@@ -194,8 +225,16 @@ def _looked(one: _Looked) -> NodeSeen:
         )
     if one.reach not in Reach.__members__:
         raise ValueError(f"reach {one.reach!r}")
-    reach = Reach[one.reach]
-    return NodeSeen(one.endpoint, reach, description, one.failure, one.waited_ms, one.node_id)
+    return NodeSeen(
+        one.endpoint,
+        Reach[one.reach],
+        description,
+        one.failure,
+        one.waited_ms,
+        one.node_id,
+        None if one.about is None else _about(one.about),
+        TlsSeen(TlsTrouble(one.tls_trouble), one.tls_text),
+    )
 
 
 def _parts_of(file: Path) -> dict[str, bytes]:

@@ -171,11 +171,11 @@ def shown(looked: Looked, *, as_json: bool) -> Exit:
     from raftlog.cli.doctor_screen import document, screen
     from raftlog.cli.output import print_json
 
-    _, findings, verdict = looked
+    seen, _, verdict = looked
     if as_json:
         print_json(document(*looked))
     else:
         typer.echo(screen(*looked))
-    if any(one.code == "NOBODY_ANSWERS" for one in findings):
+    if not seen.answers:
         return Exit.UNREACHABLE
     return Exit.OK if verdict == "healthy" else Exit.FOUND

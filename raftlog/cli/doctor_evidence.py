@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from raftlog.cli.client_security import ClientSecurity
-from raftlog.cli.quorum_queries import Answer, Called, ask_node, call
-from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
+from raftlog.cli.quorum_queries import DESCRIBE_QUORUM, Call, Called, call, call_all
+from raftlog.doctor.evidence import About, Evidence, NodeSeen, Reach
+from raftlog.endpoint import endpoint_on, parse_endpoint
 from raftlog.transport.api import Probe
 from raftlog.transport.probe import probe
+from raftlog.transport.tls_look import NOTHING, TlsSeen, TlsTrouble, speaks_tls, tls_trouble
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.node.v1 import node_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 import grpc  # isort: skip
@@ -21,7 +25,15 @@ GRACE = 0.15
 """Once somebody has answered, the others have this share of the whole time: a node that hangs must
 not make the one who looks for it wait."""
 MAX_ADDRESSES = 100
+MAX_BROKERS = 50
+"""Of those that are asked about themselves."""
 _PROBE_S = 0.05
+_TLS_S = 0.1
+_DESCRIBE_NODE = Call(
+    "/raftlog.wire.node.v1.Node/DescribeNode",
+    node_pb2.DescribeNodeRequest(),
+    node_pb2.DescribeNodeResponse,
+)
 _DESCRIBE_BROKERS = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
 
 
@@ -68,8 +80,8 @@ class _Look:
                 seen[address] = NodeSeen(address, Reach.SILENT, None, failure, waited_ms)
         nodes = _once_a_node(list(seen.values()))
         brokers = await self._brokers_seen(Evidence(nodes).leader)
-        at_ms = time.time_ns() // 1_000_000
-        return Evidence(nodes, brokers.response, brokers.failure, at_ms)
+        told = await self._told_by(brokers.response)
+        return Evidence(nodes, brokers.response, brokers.failure, _now_ms(), told)
 
     def _ask(self, address: str) -> None:
         if address and address not in self._asked and len(self._asked) < MAX_ADDRESSES:
@@ -111,6 +123,39 @@ class _Look:
         await _ended(asked)
         return Called(None, f"nothing came within {round(patience_s * 1000)} ms")
 
+    async def _told_by(
+        self, found: controller_pb2.DescribeBrokersResponse | None
+    ) -> tuple[About, ...]:
+        """What brokers that serve say of themselves; no longer than others are waited for."""
+        serving = [
+            one
+            for one in (found.brokers if found is not None else ())
+            if one.state == controller_pb2.ACTIVE
+        ]
+        asked = [
+            asyncio.create_task(
+                _about(
+                    f"broker {one.broker_id}",
+                    endpoint_on(one.endpoint, "") or one.endpoint,
+                    self._timeout_s,
+                    self._security,
+                )
+            )
+            for one in serving[:MAX_BROKERS]
+        ]
+        if not asked:
+            return ()
+        left_s = max(self._until - self._loop.time(), GRACE * self._timeout_s / 3)
+        done, late = await asyncio.wait(asked, timeout=left_s)
+        for task in late:
+            await _ended(task)
+        told = [task.result() for task in asked if task in done]
+        return tuple(one for one in told if one is not None)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
 
 def _key(one: quorum_pb2.DescribeQuorumResponse) -> tuple[str, int]:
     return one.cluster_id, one.node_id
@@ -123,26 +168,54 @@ async def _ended(task: asyncio.Task[Any]) -> None:
 
 
 async def _look_at(address: str, timeout_s: float, security: ClientSecurity) -> NodeSeen:
-    answer = await ask_node(address, timeout_s, security)
-    one = answer.description
+    begun_ms = _now_ms()
+    quorum, node = await call_all(address, [DESCRIBE_QUORUM, _DESCRIBE_NODE], timeout_s, security)
+    one = quorum.response
     if one is not None:
-        return NodeSeen(address, Reach.ANSWERS, one, node_id=one.node_id)
-    return NodeSeen(
-        address, await _reach(answer), None, answer.failure, waited_ms=round(timeout_s * 1000)
-    )
+        about = _said(f"node {one.node_id}", node, begun_ms)
+        return NodeSeen(address, Reach.ANSWERS, one, node_id=one.node_id, about=about)
+    reach, tls = await _reach(address, quorum.status, security)
+    waited_ms = round(timeout_s * 1000)
+    return NodeSeen(address, reach, None, quorum.failure, waited_ms, tls=tls)
 
 
-async def _reach(answer: Answer) -> Reach:
-    if answer.status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Reach.SILENT
-    if answer.status is not grpc.StatusCode.UNAVAILABLE:
-        return Reach.OTHER
-    found = await probe(answer.address, _PROBE_S)
-    return {
-        Probe.REFUSED: Reach.REFUSES,
-        Probe.SILENT: Reach.SILENT,
-        Probe.ACCEPTED: Reach.OTHER,
-    }[found]
+async def _about(
+    name: str, address: str, timeout_s: float, security: ClientSecurity
+) -> About | None:
+    begun_ms = _now_ms()
+    (node,) = await call_all(address, [_DESCRIBE_NODE], timeout_s, security)
+    return _said(name, node, begun_ms)
+
+
+def _said(name: str, called: Called, begun_ms: int) -> About | None:
+    """A node of a build before this one says nothing, nor does one that does not let us."""
+    if called.response is None:
+        return None
+    between_ms = (begun_ms + _now_ms()) // 2
+    return About(name, called.response, called.response.now_ms - between_ms)
+
+
+async def _reach(
+    address: str, status: grpc.StatusCode | None, security: ClientSecurity
+) -> tuple[Reach, TlsSeen]:
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Reach.SILENT, NOTHING
+    if status is not grpc.StatusCode.UNAVAILABLE:
+        return Reach.OTHER, NOTHING
+    found = await probe(address, _PROBE_S)
+    if found is Probe.ACCEPTED:
+        return Reach.OTHER, await asyncio.to_thread(_look_at_tls, address, security)
+    return (Reach.REFUSES if found is Probe.REFUSED else Reach.SILENT), NOTHING
+
+
+def _look_at_tls(address: str, security: ClientSecurity) -> TlsSeen:
+    endpoint = parse_endpoint(address)
+    host = endpoint.host.strip("[]")
+    if security.tls is not None:
+        return tls_trouble(host, endpoint.port, security.tls.files, _TLS_S)
+    if speaks_tls(host, endpoint.port, _TLS_S):
+        return TlsSeen(TlsTrouble.WANTS_TLS, "speaks TLS, and this command does not")
+    return NOTHING
 
 
 def _once_a_node(seen: list[NodeSeen]) -> tuple[NodeSeen, ...]:
@@ -166,9 +239,7 @@ def _once_a_node(seen: list[NodeSeen]) -> tuple[NodeSeen, ...]:
             if cluster in ("", known.description.cluster_id):
                 continue
             key = node.endpoint
-        found[key] = NodeSeen(
-            node.endpoint, node.reach, node.description, node.failure, node.waited_ms, node_id
-        )
+        found[key] = replace(node, node_id=node_id)
     return tuple(
         sorted(found.values(), key=lambda one: (one.node_id < 0, one.node_id, one.endpoint))
     )

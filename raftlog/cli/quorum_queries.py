@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -87,9 +87,7 @@ async def ask_quorum(
 
 async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _PLAINTEXT) -> Answer:
     """Ask one node. Never raises for what the node or the network does."""
-    called = await call(
-        address, _METHOD, pb.DescribeQuorumRequest(), pb.DescribeQuorumResponse, timeout_s, security
-    )
+    (called,) = await call_all(address, [DESCRIBE_QUORUM], timeout_s, security)
     return Answer(address, called.response, called.failure, called.status)
 
 
@@ -100,6 +98,17 @@ class Called:
     response: Any
     failure: str = ""
     status: grpc.StatusCode | None = None
+
+
+class Call(NamedTuple):
+    """One unary call."""
+
+    method: str
+    request: Message
+    response_type: type[Message]
+
+
+DESCRIBE_QUORUM = Call(_METHOD, pb.DescribeQuorumRequest(), pb.DescribeQuorumResponse)
 
 
 async def call(
@@ -114,6 +123,17 @@ async def call(
 
     Never raises for what the node or the network does.
     """
+    one = Call(method, request, response_type)
+    return (await call_all(address, [one], timeout_s, security))[0]
+
+
+async def call_all(
+    address: str, calls: Sequence[Call], timeout_s: float, security: ClientSecurity = _PLAINTEXT
+) -> list[Called]:
+    """Unary calls at once, on one connection of their own.
+
+    Never raises for what the node or the network does.
+    """
     options = channel_options(TransportLimits())
     tls = security.tls
     if tls is None:
@@ -121,21 +141,28 @@ async def call(
     else:
         channel = grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
     try:
-        bound = channel.unary_unary(
-            method,
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=response_type.FromString,
-        )
         metadata = await authorization(security.token, timeout_s)
-        return Called(await bound(request, timeout=timeout_s, metadata=metadata))
+        return list(
+            await asyncio.gather(*(_called(channel, one, timeout_s, metadata) for one in calls))
+        )
     except NoTokenError as error:
-        return Called(None, str(error))
+        return [Called(None, str(error))] * len(calls)
+    finally:
+        await channel.close()
+
+
+async def _called(channel: Any, one: Call, timeout_s: float, metadata: Any) -> Called:
+    try:
+        bound = channel.unary_unary(
+            one.method,
+            request_serializer=type(one.request).SerializeToString,
+            response_deserializer=one.response_type.FromString,
+        )
+        return Called(await bound(one.request, timeout=timeout_s, metadata=metadata))
     except grpc.aio.AioRpcError as error:
         return Called(None, failure_text(error), error.code())
     except (grpc.RpcError, grpc.aio.BaseError) as error:
         return Called(None, failure_text(error))
-    finally:
-        await channel.close()
 
 
 def _once_a_node(asked: dict[str, Answer]) -> list[Answer]:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from raftlog.transport.tls_look import NOTHING, TlsSeen
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.node.v1 import node_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
@@ -33,6 +35,21 @@ class NodeSeen:
     waited_ms: int = 0
     node_id: int = -1
     """As the others know it, or as it says itself; -1: nobody says."""
+    about: About | None = None
+    """What it says of its machine; None: nothing, or it was not asked."""
+    tls: TlsSeen = NOTHING
+    """What is in the way of a connection, as far as it is TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a node, controller or broker, says of itself. ``ahead_ms``: of its clock, against the
+    clock here; as exact as half of the time that the answer took.
+    """
+
+    name: str
+    node: node_pb2.DescribeNodeResponse
+    ahead_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,15 @@ class Evidence:
     brokers: controller_pb2.DescribeBrokersResponse | None = None
     brokers_failure: str = ""
     at_ms: int = 0
+    broker_nodes: tuple[About, ...] = ()
+    """What brokers say of themselves: some of them, if there are many."""
+
+    @property
+    def told(self) -> list[About]:
+        """What nodes say of themselves: of one cluster."""
+        best = self.best
+        every = (*(node.about for node in self.nodes if node.about is not None), *self.broker_nodes)
+        return [one for one in every if best is None or one.node.cluster_id == best.cluster_id]
 
     @property
     def answers(self) -> list[pb.DescribeQuorumResponse]:
@@ -70,12 +96,17 @@ class Evidence:
 
     def voters(self) -> Iterator[tuple[pb.ReplicaState, NodeSeen | None]]:
         """Each voter of the voter set that ``best`` has, with what asking it came to; None: it was
-        not asked.
+        not asked, or its address is another cluster's.
         """
         best = self.best
         if best is None:
             return
-        by_id = {node.node_id: node for node in self.nodes if node.node_id >= 0}
+        by_id = {
+            node.node_id: node
+            for node in self.nodes
+            if node.node_id >= 0
+            and (node.description is None or node.description.cluster_id == best.cluster_id)
+        }
         for voter in best.voters:
             yield voter, by_id.get(voter.replica_id)
 

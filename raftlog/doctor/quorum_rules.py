@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
 from raftlog.doctor.finding import Finding, Severity
 from raftlog.doctor.words import clock, nodes, span
+from raftlog.transport.tls_look import TlsTrouble
 
 BEHIND_MS = 10_000
 """A voter whose log was complete so long ago is behind; a slow disk alone is milliseconds."""
@@ -22,13 +23,14 @@ START = "raftlog controller run -c FILE"
 
 def nobody_answers(seen: Evidence) -> Iterator[Finding]:
     """No controller says anything."""
-    if seen.answers or not seen.nodes:
-        return
+    unexplained = [node for node in seen.nodes if node.tls.trouble is TlsTrouble.NONE]
+    if seen.answers or not unexplained:
+        return  # Connections that fail for TLS are a finding of their own.
     reasons = "; ".join(
         f"{node.endpoint} {node.reach}" + (f" ({node.failure})" if _tells_more(node) else "")
-        for node in seen.nodes
+        for node in unexplained
     )
-    if any(node.reach is Reach.OTHER for node in seen.nodes):
+    if any(node.reach is Reach.OTHER for node in unexplained):
         yield Finding(
             "NOBODY_ANSWERS",
             Severity.DOWN,
@@ -108,7 +110,9 @@ def missing_voters(seen: Evidence) -> Iterator[Finding]:
     for voter, node in voters:
         if node is None or node.description is not None or voter.replica_id == leader.node_id:
             continue
-        if 0 <= ages.get(voter.replica_id, -1) < HEARD_MS:
+        if node.tls.trouble is not TlsTrouble.NONE and _heard(ages, voter.replica_id):
+            continue
+        if _heard(ages, voter.replica_id):
             yield Finding(
                 "NODE_SLOW",
                 Severity.NOTICE,
@@ -135,13 +139,18 @@ def missing_voters(seen: Evidence) -> Iterator[Finding]:
     )
 
 
+def _heard(ages: Mapping[int, int], voter_id: int) -> bool:
+    return 0 <= ages.get(voter_id, -1) < HEARD_MS
+
+
 def refusals(seen: Evidence) -> Iterator[Finding]:
     """Something answers that is no controller, or that does not let us in."""
     if not seen.answers:
         return
     known = {voter.replica_id for voter, _ in seen.voters()}
     for node in seen.nodes:
-        if node.description is None and node.node_id not in known:
+        explained = node.tls.trouble is not TlsTrouble.NONE
+        if node.description is None and node.node_id not in known and not explained:
             yield Finding(
                 "ADDRESS_WRONG",
                 Severity.NOTICE,
@@ -152,11 +161,32 @@ def refusals(seen: Evidence) -> Iterator[Finding]:
 
 
 def several_clusters(seen: Evidence) -> Iterator[Finding]:
-    """Nodes of two clusters were asked at once."""
+    """Nodes of two clusters were asked at once, or a voter runs as a node of another cluster."""
     of: dict[str, list[str]] = defaultdict(list)
+    best = seen.best
+    voters = {voter.endpoint: voter.replica_id for voter, _ in seen.voters() if voter.endpoint}
     for node in seen.nodes:
-        if node.description is not None:
-            of[node.description.cluster_id].append(node.endpoint)
+        one = node.description
+        if one is None or best is None:
+            continue
+        if one.cluster_id != best.cluster_id and node.endpoint in voters:
+            left = len(voters) - len(
+                {each.replica_id for each, its in seen.voters() if its is None}
+            )
+            yield Finding(
+                "NODE_OF_OTHER_CLUSTER",
+                Severity.DEGRADED,
+                f"Node {voters[node.endpoint]} ({node.endpoint}) runs with cluster id"
+                f" {one.cluster_id}; the others are of {best.cluster_id}.",
+                f"The others refuse it, and it refuses them: {left} of {len(voters)} voters are"
+                " left.",
+                "Correct cluster.id in its configuration. Its directory was formatted with the"
+                " wrong id: keep it, and format an empty one"
+                " (docs/operations.md, Replacing a controller's disk).",
+                "raftlog storage format -c FILE",
+            )
+            continue
+        of[one.cluster_id].append(node.endpoint)
     if len(of) > 1:
         yield Finding(
             "CLUSTER_ID_DIFFERS",
@@ -308,7 +338,7 @@ def _found(seen: Evidence, reach: Reach, lost: list[NodeSeen]) -> str:
     ids = [node.node_id for node in lost]
     since_ms = max(seen.unreachable_ms(one) for one in ids)
     since = f" since {clock(seen.at_ms - since_ms)} ({span(since_ms)})" if since_ms else ""
-    why = f" ({lost[0].failure})" if reach is Reach.OTHER else ""
+    why = f" ({lost[0].tls.text or lost[0].failure})" if reach is Reach.OTHER else ""
     return f"{nodes(ids)} {str(reach) if len(ids) == 1 else _plural(reach)}{since}{why}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 
@@ -14,6 +14,14 @@ def nodes(ids: Collection[int]) -> str:
 def brokers(ids: Collection[int]) -> str:
     """The same of brokers."""
     return ("broker " if len(ids) == 1 else "brokers ") + listed(ids)
+
+
+def named(names: Sequence[str], most: int = 8) -> str:
+    """``node 1``, ``node 1 and broker 4``: names that say their kind themselves."""
+    shown = list(names)
+    if len(shown) > most:
+        shown = [*shown[: most - 1], f"{len(shown) - most + 1} more"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def listed(ids: Collection[int], most: int = 8) -> str:

@@ -27,6 +27,7 @@ from raftlog.transport.unary_link import Caller
 from raftlog.wire.node.v1 import node_pb2 as pb
 
 LOG_LINES = 500
+DISK_ANSWER_S = 0.05
 EVENTS_MAX = 1_000
 """Of one answer."""
 _SECRET = re.compile(r"password|secret|credential|token$", re.IGNORECASE)
@@ -65,6 +66,7 @@ class NodeRpc:
         self._facts, self._events, self._level = facts, events, level
         self._clock = wall_clock_ms
         self._probing = False
+        self._disk = _DiskUsage(facts.directory)
 
     def handler(self, may_call: MayCall, changed: Changed) -> Any:
         """For ``Transport.listen(extra_handlers=...)`` of one listener."""
@@ -100,9 +102,10 @@ class NodeRpc:
             },
         )
 
-    def describe(self, request: pb.DescribeNodeRequest) -> pb.DescribeNodeResponse:
+    async def describe(self, request: pb.DescribeNodeRequest) -> pb.DescribeNodeResponse:
         """Who this is."""
         facts = self._facts
+        free_bytes, total_bytes = await self._disk.free_and_total()
         return pb.DescribeNodeResponse(
             cluster_id=facts.cluster_id,
             node_id=facts.node_id,
@@ -119,6 +122,8 @@ class NodeRpc:
                 pb.NodeConfigValue(name=name, value=_shown(name, value))
                 for name, value in sorted(facts.config.items())
             ],
+            disk_free_bytes=free_bytes,
+            disk_total_bytes=total_bytes,
         )
 
     def events(self, request: pb.DescribeNodeEventsRequest) -> pb.DescribeNodeEventsResponse:
@@ -180,6 +185,30 @@ class NodeRpc:
                 f"this is cluster {self._facts.cluster_id!r}, not {request.cluster_id[:80]!r}",
                 field="cluster_id",
             )
+
+
+class _DiskUsage:
+    """How full a disk is, asked in a thread: one that hangs must not keep the node from speaking.
+    One thread at most waits for it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._asking: asyncio.Future[tuple[int, int]] | None = None
+
+    async def free_and_total(self) -> tuple[int, int]:
+        """In bytes; 0 and 0: not known in time."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.ensure_future(asyncio.to_thread(self._ask))
+        done, _ = await asyncio.wait([self._asking], timeout=DISK_ANSWER_S)
+        return self._asking.result() if done else (0, 0)
+
+    def _ask(self) -> tuple[int, int]:
+        try:
+            usage = shutil.disk_usage(self._directory)
+        except OSError:
+            return 0, 0
+        return usage.free, usage.total
 
 
 def _on_the_wire(event: NodeEvent) -> pb.NodeEvent:

@@ -34,6 +34,8 @@ class TlsTrouble(StrEnum):
     """Nothing, as far as can be seen."""
     PLAINTEXT = "plaintext"
     """The port speaks no TLS."""
+    WANTS_TLS = "wants TLS"
+    """It speaks TLS, and we do not."""
     NOT_H2 = "not h2"
     """It speaks TLS, and not gRPC: an HTTP server."""
     EXPIRED = "expired"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,3 +123,21 @@ def test_wrong_ports_and_two_clusters(
     assert sum(shown) == 1, "the headline is of one of them"
     # The brokers are of the same one.
     assert ("No broker is registered" in words) is bool(shown[1])
+
+
+def test_a_voter_that_was_formatted_for_another_cluster(
+    raftlog: Raftlog, look: Look, three: LocalCluster
+) -> None:
+    leader = three.wait_leader()
+    wrong = next(node for node in three.controllers if node is not leader)
+    three.kill(wrong.name, signal.SIGKILL)
+    assert three.wait_gone(wrong.name)
+    config = three.config_path(wrong.name)
+    other = "00000000-0000-4000-8000-000000000000"
+    config.write_text(config.read_text().replace(three.cluster_id, other))
+    shutil.rmtree(three.directory / "data" / wrong.name)
+    assert raftlog("storage", "format", "-c", config).code == 0
+    three.start(wrong.name)
+    words = look(three.bootstrap_controllers, f"runs with cluster id {other}", 3)
+    assert f"DEGRADED Node {wrong.node_id} ({wrong.endpoint})" in words
+    assert "2 of 3 voters are left" in words

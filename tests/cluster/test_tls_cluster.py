@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import trustme
-from cluster_kit import PATIENCE_S, one_message, raftlog, says
+from cluster_kit import PATIENCE_S, one_message, raftlog, says, until
 
 from raftlog.cli.local import LocalCluster
 
 TIMEOUT_S = 1.5
 
 
-def issue(authority: trustme.CA, directory: Path) -> dict[str, Path]:
-    """A certificate's files, by what they are."""
+def issue(
+    authority: trustme.CA, directory: Path, *, valid: timedelta = timedelta(days=1)
+) -> dict[str, Path]:
+    """A certificate's files, by what they are. ``valid``: until when from now."""
     directory.mkdir()
     files = {name: directory / f"{name}.pem" for name in ("certificate", "key", "ca")}
-    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    ends = datetime.now(UTC) + valid
+    certificate = authority.issue_cert(
+        "127.0.0.1", "localhost", not_before=ends - timedelta(days=2), not_after=ends
+    )
     files["key"].touch(mode=0o600)
     certificate.private_key_pem.write_to_path(files["key"])
     for blob in certificate.cert_chain_pems:
@@ -35,9 +41,13 @@ def environment(files: Mapping[str, Path]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Secured:
-    """A cluster and its clients' certificates; ``stranger`` has one of another authority."""
+    """A cluster, the files of its nodes, and its clients' certificates; ``stranger`` has one of
+    another authority.
+    """
 
     cluster: LocalCluster
+    authority: trustme.CA
+    node: dict[str, Path]
     client: dict[str, str]
     stranger: dict[str, str]
 
@@ -56,6 +66,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
         yield Secured(
             cluster,
+            authority,
+            node,
             environment(issue(authority, directory / "client")),
             environment(issue(trustme.CA(), directory / "stranger")),
         )
@@ -96,6 +108,51 @@ def test_without_the_right_certificate_nothing_is_answered(secured: Secured) -> 
         ran = raftlog(*command, *at, environment=shown)
         assert ran.code == 4, ran
         one_message(ran)
+
+
+def doctor(secured: Secured, shown: Mapping[str, str]) -> tuple[int, str]:
+    at = ("--bootstrap-controller", secured.cluster.bootstrap_controllers)
+    ran = raftlog("doctor", *at, environment={**shown, "COLUMNS": "80"})
+    assert all(len(line) <= 80 or ".pem" in line for line in ran.out.splitlines()), ran.out
+    return int(ran.code), " ".join(ran.out.split())
+
+
+def test_the_doctor_of_a_secured_cluster(secured: Secured, tmp_path: Path) -> None:
+    code, said = doctor(secured, secured.client)
+    assert (code, said.split()[0]) == (0, "HEALTHY:")
+    assert "all but" not in said
+    past = timedelta(hours=-1)
+    mine = issue(secured.authority, tmp_path / "mine", valid=past)
+    code, said = doctor(secured, environment(mine))
+    assert code == 4
+    assert f"hangs up on {mine['certificate']}, which expired {datetime.now(UTC):%Y-}" in said
+    code, said = doctor(secured, secured.stranger)
+    assert code == 4
+    assert "shows a certificate of another authority (also: " in said
+    code, said = doctor(secured, {})
+    assert code == 4
+    assert "speaks TLS, and this command does not" in said
+
+
+def test_a_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path: Path) -> None:
+    old = issue(secured.authority, tmp_path / "old", valid=timedelta(hours=-1))
+    good = {name: secured.node[name].read_bytes() for name in ("certificate", "key")}
+    try:
+        for name in good:
+            old[name].replace(secured.node[name])
+        until(lambda: "HEALTHY" not in doctor(secured, secured.client)[1], "they use the new files")
+        code, said = doctor(secured, secured.client)
+        assert code == 4
+        assert "DOWN 127.0.0.1:" in said
+        assert f"shows a certificate that expired {datetime.now(UTC):%Y-}" in said
+        assert "Connections that are there stay until they break" in said
+    finally:
+        for name, content in good.items():
+            file = tmp_path / name
+            file.touch(mode=0o600)
+            file.write_bytes(content)
+            file.replace(secured.node[name])
+    until(lambda: doctor(secured, secured.client)[0] == 0, "the good ones are used again")
 
 
 def test_half_of_the_files_is_a_mistake(secured: Secured) -> None:

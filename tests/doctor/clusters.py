@@ -81,14 +81,11 @@ def quorum(
 def broker(broker_id: int, **fields: Any) -> controller_pb2.DescribedBroker:
     given: dict[str, Any] = {
         "state": controller_pb2.ACTIVE,
+        "endpoint": f"127.0.0.1:{9190 + broker_id}",
         "applied_offset": 99,
         "last_contact_age_ms": 50,
     }
-    return controller_pb2.DescribedBroker(
-        broker_id=broker_id,
-        endpoint=f"127.0.0.1:{9190 + broker_id}",
-        **{**given, **fields},
-    )
+    return controller_pb2.DescribedBroker(broker_id=broker_id, **{**given, **fields})
 
 
 def brokers(

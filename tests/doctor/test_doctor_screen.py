@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from clusters import broker, brokers, quorum
+from clusters import broker, brokers, described, endpoint, quorum, voter
+from test_node_rules import EXPIRED, OWN, behind_tls, clocks, disk, told
 
 from raftlog.cli.doctor_screen import MOST_FINDINGS, document, screen
 from raftlog.doctor.diagnosis import diagnose, verdict
-from raftlog.doctor.evidence import Evidence, Reach
+from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
 from raftlog.wire.controller.v1 import controller_pb2
 
 REASON = "UNAVAILABLE: failed to connect: Connection refused (111) \x1b[2J"
@@ -35,6 +37,45 @@ SITUATIONS = {
             partitions={"total": 100, "offline": 100},
         ),
     ),
+    "election": quorum(3, 0),
+    "leader's disk": quorum(
+        3, 1, voters={1: {"low_on_space": True}}, brokers=brokers(broker(4), broker(5))
+    ),
+    "behind": quorum(3, 1, voters={2: {"log_end_offset": 9, "last_caught_up_age_ms": 700_000}}),
+    "LAO": quorum(
+        3,
+        1,
+        brokers=brokers(
+            broker(4), lowest_acknowledged_offset=40, held_back_by=[4], held_back_ms=9_000
+        ),
+    ),
+    "diverged": quorum(
+        3,
+        says={
+            one: {"image_offset": 99, "image_epoch": 7, "state_hash": bytes([one == 3] * 16)}
+            for one in (1, 2, 3)
+        },
+    ),
+    "other cluster": replace(
+        quorum(3),
+        nodes=(
+            *quorum(3).nodes[:2],
+            NodeSeen(
+                endpoint(3),
+                Reach.ANSWERS,
+                described(3, "prospective", [voter(3)], cluster_id="f" * 36),
+                node_id=3,
+            ),
+        ),
+    ),
+    "expired": behind_tls({3: EXPIRED}, 1),
+    "own expired": behind_tls(dict.fromkeys((1, 2, 3), OWN), 0),
+    "clocks": clocks(0, 61_000, 3),
+    "nearly full": disk(1 << 30, 50 << 30),
+    "builds": told(
+        quorum(3),
+        {one: {"version": f"0.{1 + one // 3}.0 (commit 58f7ecc1d2e3)"} for one in (1, 2, 3)},
+    ),
 }
 
 
@@ -50,6 +91,7 @@ def test_a_screen_is_80_columns_wide(situation: str, monkeypatch: pytest.MonkeyP
     text = shown(seen)
     assert max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text, "a stranger's text does not repaint the terminal"
+    assert (diagnose(seen) == []) is (situation == "healthy")
     for finding in diagnose(seen)[:MOST_FINDINGS]:
         assert finding.command in text, "a command is whole, and in one line"
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
-from clusters import described, voter
+from clusters import CLUSTER, broker, brokers, codes, described, voter
+from google.protobuf.message import Message
 
 from raftlog.cli.client_security import ClientSecurity
 from raftlog.cli.doctor_evidence import GRACE, gather
 from raftlog.doctor.evidence import Evidence, Reach
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.node.v1 import node_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 import grpc.aio  # isort: skip
@@ -41,6 +44,10 @@ class FakeNode:
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         self.answer = pb.DescribeQuorumResponse()
         self.brokers = controller_pb2.DescribeBrokersResponse(high_watermark=5)
+        self.ahead_ms = 0
+        """Of its clock."""
+        self.about: node_pb2.DescribeNodeResponse | None = None
+        """None: a build that does not tell."""
         quorum = {
             "DescribeQuorum": grpc.unary_unary_rpc_method_handler(
                 self._describe, pb.DescribeQuorumRequest.FromString, _bytes
@@ -51,8 +58,14 @@ class FakeNode:
                 self._brokers, controller_pb2.DescribeBrokersRequest.FromString, _bytes
             )
         }
+        node = {
+            "DescribeNode": grpc.unary_unary_rpc_method_handler(
+                self._node, node_pb2.DescribeNodeRequest.FromString, _bytes
+            )
+        }
         self.server.add_generic_rpc_handlers(
             (
+                grpc.method_handlers_generic_handler("raftlog.wire.node.v1.Node", node),
                 grpc.method_handlers_generic_handler("raftlog.wire.quorum.v1.Quorum", quorum),
                 grpc.method_handlers_generic_handler(
                     "raftlog.wire.controller.v1.Controller", brokers
@@ -68,12 +81,19 @@ class FakeNode:
     ) -> controller_pb2.DescribeBrokersResponse:
         return self.brokers
 
+    async def _node(self, request: object, context: Any) -> node_pb2.DescribeNodeResponse:
+        if self.about is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not in this build")
+        assert self.about is not None
+        self.about.now_ms = time.time_ns() // 1_000_000 + self.ahead_ms
+        return self.about
+
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
 
-def _bytes(message: pb.DescribeQuorumResponse) -> bytes:
+def _bytes(message: Message) -> bytes:
     return message.SerializeToString()
 
 
@@ -148,3 +168,40 @@ async def test_something_else_that_listens_there_is_told_apart(node: FakeNode) -
         assert "Method not found" in one.failure
     finally:
         await stranger.stop(None)
+
+
+async def test_clocks_disks_and_builds_are_asked_of_controllers_and_brokers(
+    node: FakeNode, silent: str
+) -> None:
+    serving = FakeNode()
+    await serving.server.start()
+    try:
+        node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
+        node.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER, version="1")
+        serving.about = node_pb2.DescribeNodeResponse(
+            cluster_id=CLUSTER, version="2", disk_free_bytes=5, disk_total_bytes=100
+        )
+        serving.ahead_ms = 60_000
+        node.brokers = brokers(
+            broker(4, endpoint=serving.address),
+            broker(5, endpoint=silent),
+            broker(6, endpoint=silent, state=controller_pb2.INACTIVE),
+        )
+        begun = time.monotonic()
+        seen = await look(node.address, timeout_s=2.0)
+        assert time.monotonic() - begun < 2.0, "a broker that hangs is not waited for"
+        (one,) = (one for one in seen.nodes if one.about)
+        assert one.about is not None
+        assert abs(one.about.ahead_ms) < 1_000
+        (told,) = seen.broker_nodes
+        assert (told.name, told.node.version) == ("broker 4", "2")
+        assert abs(told.ahead_ms - 60_000) < 1_000
+        assert {"CLOCKS_DIFFER", "DISK_NEARLY_FULL", "MIXED_BUILDS"} <= set(codes(seen))
+    finally:
+        await serving.server.stop(None)
+
+
+async def test_a_build_that_does_not_tell_of_itself_is_seen_all_the_same(node: FakeNode) -> None:
+    node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
+    (one,) = (await look(node.address)).nodes
+    assert (one.reach, one.about) == (Reach.ANSWERS, None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from clusters import AT_MS, CLUSTER, brokers, codes, described, endpoint, only, quorum, voter
 
-from raftlog.doctor import broker_rules, quorum_rules
+from raftlog.doctor import broker_rules, node_rules, quorum_rules
 from raftlog.doctor.diagnosis import Verdict, diagnose, verdict
 from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
 from raftlog.doctor.finding import Severity
@@ -166,8 +166,10 @@ def test_a_feature_level_that_all_could_use() -> None:
     found = only(levels(7))
     assert (found.code, found.severity) == ("FEATURE_LEVEL_LOW", Severity.NOTICE)
     assert found.command == "raftlog features upgrade metadata.version=7"
-    assert only(levels(6)).command.endswith("=6")
-    assert diagnose(levels(5)) == []
+    lowest = diagnose(levels(6))
+    assert [one.code for one in lowest] == ["FEATURE_LEVEL_LOW", "MIXED_BUILDS"]
+    assert lowest[0].command.endswith("=6")
+    assert codes(levels(5)) == ["MIXED_BUILDS"]
 
 
 def test_the_worst_comes_first() -> None:
@@ -180,9 +182,11 @@ def test_the_worst_comes_first() -> None:
 
 def test_operators_find_every_code_in_the_runbook() -> None:
     sources = "".join(
-        Path(inspect.getfile(module)).read_text() for module in (quorum_rules, broker_rules)
+        Path(inspect.getfile(module)).read_text()
+        for module in (quorum_rules, node_rules, broker_rules)
     )
-    codes_ = set(re.findall(r'Finding\(\s*"([A-Z_]+)"', sources))
+    codes_ = set(re.findall(r'(?:Finding|: )\(\s*"([A-Z_]+)"', sources))
+    assert {"CERTIFICATE_EXPIRED", "TLS_DIFFERS"} <= codes_
     assert len(codes_) > 15
     runbook = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     assert [one for one in sorted(codes_) if f"`{one}`" not in runbook] == []
