@@ -102,6 +102,17 @@ def export_(
             help="Merge small files into large ones: after the export, or while it follows.",
         ),
     ] = False,
+    checkpoints: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help=(
+                "Write the state into a file every N records, so that replay need not begin at the"
+                " beginning. Default: 50000; 0: never."
+            ),
+        ),
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read everything back and check it.")
     ] = False,
@@ -132,6 +143,7 @@ def export_(
       raftlog export s3://audit/cluster-1 --follow --publish-interval 60 --compact
     """
     from raftlog.cli.export_cursor import keep_cursor
+    from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
     from raftlog.segments.follow import PUBLISH_INTERVAL_S, PublishPolicy
     from raftlog.segments.place import open_place
     from raftlog.segments.verify import verify_export
@@ -147,6 +159,7 @@ def export_(
             " published once"
         )
     place = open_place(target)
+    every = CHECKPOINT_RECORDS if checkpoints is None else checkpoints
     signer = None
     if sign is not None:
         from raftlog.segments.signing import load_signer
@@ -168,11 +181,12 @@ def export_(
                 publish_interval or PUBLISH_INTERVAL_S,
                 publish_records or MAX_SEGMENT_RECORDS,
                 compact_at=compact_at,
+                checkpoint_records=every,
             )
             telling = _telling(published, place, as_json)
             summary = _follow(source, place, policy, telling, stop, signer)
         else:
-            summary = _once(source, place, published, signer)
+            summary = _once(source, place, published, signer, every)
         if keeper is not None:
             keeper.finish()
     if compact and not keep_following:
@@ -185,22 +199,29 @@ def export_(
         show(_document(summary, place, verified=verify))
     else:
         _show(summary, place, verified=verify)
-    if late and summary.history_begin:
-        print_error(f"{late}; so does this export")
-    if left_out:
-        _tell_left_out(left_out)
+    _warn(place, summary, late, left_out)
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
 def _once(
-    source: LogSource, place: Place, published: Published | None, signer: ManifestSigner | None
+    source: LogSource,
+    place: Place,
+    published: Published | None,
+    signer: ManifestSigner | None,
+    checkpoint_records: int,
 ) -> ExportSummary:
     from raftlog.segments.export import export
 
     with _progress(source) as progress:
         return export(
-            source, place, progress, state_hashes=source.said, published=published, signer=signer
+            source,
+            place,
+            progress,
+            state_hashes=source.said,
+            published=published,
+            signer=signer,
+            checkpoint_records=checkpoint_records,
         )
 
 
@@ -268,12 +289,20 @@ def _no_log_in(directory: Path) -> ConfigError:
     )
 
 
-def _tell_left_out(count: int) -> None:
-    typer.echo(
-        f"left out: {counted(count, 'record')} at the end of which this log alone does not prove"
-        " that they are committed (see --assume-committed)",
-        err=True,
-    )
+def _warn(place: Place, summary: ExportSummary, late: str, left_out: int) -> None:
+    """What is not as somebody may think. ``left_out``: records at the end of the log."""
+    if late and summary.history_begin:
+        print_error(f"{late}; so does this export")
+    if left_out:
+        print_error(
+            f"left out: {counted(left_out, 'record')} at the end of which this log alone does not"
+            " prove that they are committed (see --assume-committed)"
+        )
+    if summary.not_folded:
+        print_error(
+            f"WARNING: {place} gets no more checkpoints, as its log does not fold:"
+            f" {summary.not_folded}"
+        )
 
 
 def _document(summary: ExportSummary, place: Place, *, verified: bool) -> dict[str, Any]:
@@ -287,9 +316,12 @@ def _document(summary: ExportSummary, place: Place, *, verified: bool) -> dict[s
 
 
 def _show(summary: ExportSummary, place: Place, *, verified: bool) -> None:
+    with_checkpoints = (
+        f", {counted(summary.checkpoints, 'checkpoint')}" if summary.checkpoints else ""
+    )
     print_line(
         f"{place}: {counted(summary.records, 'new record')} (offsets {summary.first_offset} to"
-        f" {summary.end_offset - 1})"
+        f" {summary.end_offset - 1}){with_checkpoints}"
         if summary.records
         else f"{place}: nothing new, it ends before offset {summary.end_offset}"
     )

@@ -75,6 +75,7 @@ def _verified(
     as_json: bool,
 ) -> bool:
     """Check and show; whether something is wrong."""
+    from raftlog.segments.checkpoint_faults import checkpoint_faults
     from raftlog.segments.manifest import read_signed
     from raftlog.segments.place import open_place
 
@@ -83,6 +84,7 @@ def _verified(
     signed_by, faults = _signature(manifest, message, public_key)
     checked, more = _files(place, manifest)
     faults += more
+    faults += checkpoint_faults(place, manifest, manifest.end_offset - 1)
     vouching = None
     if not more:
         vouching = _vouching(place, manifest, signed_by, bootstrap_controller, timeout)
@@ -173,7 +175,8 @@ def _document(
         "generation": manifest.generation,
         "first_offset": manifest.history_begin,
         "last_offset": manifest.end_offset - 1,
-        "files": len(manifest.segments),
+        "files": len(manifest.segments) + len(manifest.checkpoints),
+        "checkpoints": len(manifest.checkpoints),
         "batches": checked[0],
         "records": checked[1],
         "faults": msgspec.to_builtins(faults),
@@ -194,7 +197,7 @@ def _show(
         return
     batches, records = checked
     print_line(
-        f"Verified: {counted(len(manifest.segments), 'file')},"
+        f"Verified: {counted(len(manifest.segments) + len(manifest.checkpoints), 'file')},"
         f" {counted(batches, 'batch', 'batches')}, {counted(records, 'record')}, offsets"
         f" {manifest.history_begin} to {manifest.end_offset - 1}"
     )

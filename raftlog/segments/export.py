@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from raftlog import batch
+from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
 from raftlog.segments.errors import ExportError, ExportGapError
 from raftlog.segments.manifest import ManifestSigner, StateHash
 from raftlog.segments.place import Place, open_place
@@ -48,7 +49,8 @@ class ChunkSource(Protocol):
 class ExportSummary:
     """What an export did.
 
-    Offsets: first inclusive, end exclusive; equal if there was nothing new.
+    Offsets: first inclusive, end exclusive; equal if there was nothing new. ``not_folded``: why
+    there are no more checkpoints; empty: there are.
     """
 
     cluster_id: str
@@ -59,6 +61,8 @@ class ExportSummary:
     batches: int
     files: int
     bytes: int
+    checkpoints: int
+    not_folded: str
 
     @property
     def records(self) -> int:
@@ -85,12 +89,14 @@ def export(
     state_hashes: StateHashSource | None = None,
     published: Published | None = None,
     signer: ManifestSigner | None = None,
+    checkpoint_records: int = CHECKPOINT_RECORDS,
 ) -> ExportSummary:
     """Export what is new in ``source`` since the manifest.
 
     Memory is bounded; an export that was broken off goes on.
 
     ``target``: a directory or a URI. ``published`` is called after each publish of the manifest.
+    ``checkpoint_records``: see ExportWriter.
     Raises ExportGapError if the log no longer holds what comes next, ExportMismatchError for
     another cluster or generation, CorruptLogError naming the offset, ExportError if the target
     can't be used.
@@ -104,8 +110,10 @@ def export(
         start_offset=source.start_offset,
         published=published,
         signer=signer,
+        checkpoint_records=checkpoint_records,
     ) as writer:
         require_no_gap(source, writer, place)
+        writer.make_checkpoints()
         first = writer.next_offset
         while writer.next_offset < high_watermark:
             writer.append_chunk(_next_chunk(source, writer.next_offset))
@@ -175,4 +183,6 @@ def summary_of(first_offset: int, writer: ExportWriter) -> ExportSummary:
         batches=added.batches,
         files=added.files,
         bytes=added.bytes,
+        checkpoints=added.checkpoints,
+        not_folded=writer.not_folded,
     )

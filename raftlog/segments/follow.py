@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
 from raftlog.segments.compact import compact
 from raftlog.segments.export import (
     READ_BYTES,
@@ -53,13 +54,15 @@ class PublishPolicy:
     """When what was read is published: ``interval_s`` after the first record that is not, or at
     either bound of a segment's size.
 
-    ``compact_at``: so many small ranges are merged into one; 0: never.
+    ``compact_at``: so many small ranges are merged into one; 0: never. ``checkpoint_records``: see
+    ExportWriter.
     """
 
     interval_s: float = PUBLISH_INTERVAL_S
     max_records: int = MAX_SEGMENT_RECORDS
     max_bytes: int = MAX_SEGMENT_BYTES
     compact_at: int = 0
+    checkpoint_records: int = CHECKPOINT_RECORDS
 
 
 def follow(
@@ -88,10 +91,12 @@ def follow(
         start_offset=source.start_offset,
         max_segment_records=policy.max_records,
         max_segment_bytes=policy.max_bytes,
+        checkpoint_records=policy.checkpoint_records,
         published=published,
         signer=signer,
     ) as writer:
         require_no_gap(source, writer, place)
+        writer.make_checkpoints()
         first, due, told = writer.next_offset, None, ""
         while not stop():
             try:

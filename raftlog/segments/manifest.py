@@ -32,6 +32,8 @@ RAW = "raw"
 RECORDS = "records"
 KINDS = (RAW, RECORDS)
 """Each range of offsets is exported once as each kind."""
+CHECKPOINTS = "checkpoints"
+"""The directory of the states in between."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +86,30 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
         return node if self.source == "image" else f"a snapshot of {node}"
 
 
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The state behind the batch that ends at ``offset`` (inclusive), in a file of its own: as a
+    snapshot of a controller (raftlog/segments/checkpoints.py).
+
+    ``epoch`` and ``timestamp_ms`` are that batch's. ``bytes`` and ``sha256`` are the file's.
+    ``state_hash``: 32 hex digits. ``log_hash``: of the log up to there, as in StateHash; empty: not
+    known.
+    """
+
+    file: str
+    offset: int
+    epoch: int
+    timestamp_ms: int
+    bytes: int
+    sha256: str
+    state_hash: str
+    log_hash: str = ""
+    log_hash_begin_offset: int = -1
+
+    def describe(self) -> str:
+        """The file and its offset, for messages."""
+        return f"{self.file} (the state at offset {self.offset})"
+
+
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """Of all fields of the manifest but itself and the checksum (raftlog/segments/signing.py), in
     hexadecimal.
@@ -115,7 +141,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     what is exported, as made of its bytes, from ``log_hash_begin_offset`` on (empty: not known).
     ``origin``: what kind of cluster the log is of, empty for raftlog's own. ``state_from``: the
     records before this offset are the state there, not history (None: all are history).
-    ``retired``: files that were merged into others, and are removed after a while.
+    ``checkpoints``: states in between, by offset. ``retired``: files that do not count any more,
+    and are removed after a while.
     """
 
     format_version: int = FORMAT_VERSION
@@ -132,6 +159,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ""
     state_from: int | None = None
     segments: tuple[Segment, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
     retired: tuple[Retired, ...] = ()
     signature: Signature | None = None
 
@@ -236,9 +264,17 @@ def _check_ranges(manifest: Manifest, path: str) -> None:
             raise CorruptExportError(
                 f"{path} names {segment.file} of kind {segment.kind}", file=MANIFEST_NAME
             )
-    for one in manifest.retired:
-        if not _is_inside(one.file):
-            raise CorruptExportError(f"{path} names {one.file}", file=MANIFEST_NAME)
+    for file in (one.file for some in (manifest.checkpoints, manifest.retired) for one in some):
+        if not _is_inside(file):
+            raise CorruptExportError(f"{path} names {file}", file=MANIFEST_NAME)
+    offsets = [one.offset for one in manifest.checkpoints]
+    if offsets != sorted(set(offsets)) or not all(
+        manifest.history_begin <= offset < manifest.end_offset for offset in offsets
+    ):
+        raise CorruptExportError(
+            f"{path} names checkpoints that are not in order, or not of its offsets",
+            file=MANIFEST_NAME,
+        )
     for kind in KINDS:
         segments = manifest.of_kind(kind)
         if segments and segments[0].base_offset != manifest.history_begin:

@@ -1,5 +1,5 @@
-"""Files that an export does not count: what a writer that died left behind, and what was merged
-into other files.
+"""Files that an export does not count: what a writer that died left behind, what was merged into
+other files, and checkpoints that are too many.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from raftlog.segments import files
+from raftlog.segments.checkpoints import names
 from raftlog.segments.errors import ExportError
-from raftlog.segments.manifest import KINDS, Manifest
+from raftlog.segments.manifest import CHECKPOINTS, KINDS, Manifest
 from raftlog.segments.place import Place
 
 KEEP_RETIRED_MS = 3_600_000
 """So long files that were merged stay: whoever has read the manifest before may be reading them."""
 _OURS = re.compile(r"(\d{20})(-\d{20})?\.(rls|parquet)")
+_CHECKPOINT = re.compile(r"\d{20}-\d{10}\.checkpoint")
 
 
 def remove_leftovers(place: Place, manifest: Manifest) -> None:
@@ -33,13 +35,27 @@ def remove_leftovers(place: Place, manifest: Manifest) -> None:
             if ours and (name.startswith(files.TEMP_PREFIX) or int(ours[1]) >= manifest.end_offset):
                 place.remove(f"{kind}/{name}")
             elif not name.startswith("."):
-                raise ExportError(f"{place}/{kind}/{name} is not part of this export: move it away")
+                raise _foreign(place, f"{kind}/{name}")
+    known |= {one.file for one in manifest.checkpoints}
+    for name in names(place):
+        file = f"{CHECKPOINTS}/{name}"
+        if file in known:
+            continue
+        # Wherever it lies: it can be made again from the log.
+        if _CHECKPOINT.fullmatch(name.removeprefix(files.TEMP_PREFIX)):
+            place.remove(file)
+        elif not name.startswith("."):
+            raise _foreign(place, file)
+
+
+def _foreign(place: Place, file: str) -> ExportError:
+    return ExportError(f"{place}/{file} is not part of this export: move it away")
 
 
 def remove_retired(place: Place, manifest: Manifest, now_ms: int) -> Manifest:
     """Remove retired files whose time is over; the manifest without them. Raises OSError."""
     over = [one for one in manifest.retired if one.since_ms + KEEP_RETIRED_MS <= now_ms]
-    counted = {segment.file for segment in manifest.segments}
+    counted = {one.file for one in manifest.segments} | {one.file for one in manifest.checkpoints}
     for one in over:
         if one.file in counted:
             raise ExportError(

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from raftlog import batch
 from raftlog.segments import files, pair
+from raftlog.segments.checkpoints import load_checkpoint
 from raftlog.segments.errors import CorruptExportError, ExportError
 from raftlog.segments.manifest import RAW, RECORDS, Manifest, Segment, read_manifest
 from raftlog.segments.place import Place, open_place
@@ -69,7 +70,8 @@ def verify_export(
     target: Path | str | Place, progress: Callable[[Segment], None] | None = None
 ) -> Manifest:
     """Check the manifest, every file's owner, size and hash, and every batch of the raw segments
-    (CRC32C, offsets, counts).
+    (CRC32C, offsets, counts), and that each checkpoint is what the manifest says (which state it
+    should be, only a fold knows).
 
     ``progress`` is called after each good segment. Raises ExportError or one of its kinds, at the
     first fault.
@@ -82,6 +84,8 @@ def verify_export(
             _check_batches(place, segment)
         if progress is not None:
             progress(segment)
+    for one in manifest.checkpoints:
+        load_checkpoint(place, manifest, one)
     return manifest
 
 

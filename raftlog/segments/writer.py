@@ -21,12 +21,20 @@ from raftlog import batch
 from raftlog.metadata.log_hash import extended
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.segments import files
+from raftlog.segments.checkpointing import (
+    CHECKPOINT_RECORDS,
+    CheckpointMaker,
+    can_fold,
+    thinned,
+)
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.log_hashes import log_hash_fields, log_hash_of
 from raftlog.segments.manifest import (
     MANIFEST_NAME,
+    Checkpoint,
     Manifest,
     ManifestSigner,
+    Retired,
     Segment,
     StateHash,
     encode,
@@ -51,17 +59,20 @@ What it raises ends the export; the publish stays.
 
 class Added(NamedTuple):
     """What a writer has added to an export; ``batches`` once, ``files`` and ``bytes`` in both
-    forms.
+    forms, and ``checkpoints`` beside them.
     """
 
     batches: int = 0
     files: int = 0
     bytes: int = 0
+    checkpoints: int = 0
 
     def with_pair(self, raw: Segment, records: Segment) -> Added:
         """And these two files."""
-        return Added(
-            self.batches + raw.batches, self.files + 2, self.bytes + raw.bytes + records.bytes
+        return self._replace(
+            batches=self.batches + raw.batches,
+            files=self.files + 2,
+            bytes=self.bytes + raw.bytes + records.bytes,
         )
 
 
@@ -84,12 +95,14 @@ class ExportWriter:
         start_offset: int = 0,
         max_segment_records: int = MAX_SEGMENT_RECORDS,
         max_segment_bytes: int = MAX_SEGMENT_BYTES,
+        checkpoint_records: int = CHECKPOINT_RECORDS,
         published: Published | None = None,
         signer: ManifestSigner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``signer``: signs each publish. One that goes on with a signed export needs it, and finds
-        it as it was signed.
+        """``checkpoint_records``: so many records lie between two checkpoints, at least; 0: none is
+        made. ``signer``: signs each publish. One that goes on with a signed export needs it, and
+        finds it as it was signed.
         """
         self.place = self._place = open_place(target)
         self.max_records, self.max_bytes = max_segment_records, max_segment_bytes
@@ -101,6 +114,9 @@ class ExportWriter:
         self._open: OpenPair | None = None
         self._broken = False
         self._said: list[StateHash] = []
+        self._checkpoint_records = checkpoint_records
+        self._maker: CheckpointMaker | None = None
+        self._checkpoints: list[Checkpoint] = []
         with files.named_errors("write to", self._place):
             self._place.begin()
         try:
@@ -133,6 +149,11 @@ class ExportWriter:
     def unpublished(self) -> int:
         """How many records were appended since the last publish."""
         return self._next_offset - self._manifest.end_offset
+
+    @property
+    def not_folded(self) -> str:
+        """Why no checkpoints are made any more; empty: nothing is known to be in the way."""
+        return "" if self._maker is None else self._maker.not_folded
 
     def _begin(self, cluster_id: str, generation: int, start_offset: int) -> Manifest:
         """The manifest that is there, or a first one: from then on the place is known to be an
@@ -189,6 +210,7 @@ class ExportWriter:
         """
         with self._guarded():
             headers = list(batch.headers(chunk))
+            maker = self._folding()
             for header in headers:
                 self._check_order(header)
                 pair = self._pair()
@@ -196,10 +218,34 @@ class ExportWriter:
                 self._log_hash = extended(
                     self._log_hash, chunk[header.position : header.position + header.size]
                 )
+                if maker is not None:
+                    self._made(maker.take(chunk, header, self._log_hash))
                 self._next_offset, self._last_epoch = header.end_offset, header.epoch
                 self._last_timestamp_ms = header.timestamp_ms
                 if pair.records >= self.max_records or pair.raw_bytes >= self.max_bytes:
                     self._publish(self._next_offset)
+
+    def _folding(self) -> CheckpointMaker | None:
+        """What makes the checkpoints, caught up with the export; None: they are not made here."""
+        if self._maker is None and self._checkpoint_records and can_fold(self._manifest):
+            maker = CheckpointMaker(self._place, self._manifest, self._checkpoint_records)
+            for one in maker.catch_up():
+                self._made(one)
+            self._maker = maker
+        return self._maker
+
+    def _made(self, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is not None:
+            self._checkpoints.append(checkpoint)
+            self.added = self.added._replace(checkpoints=self.added.checkpoints + 1)
+
+    def make_checkpoints(self) -> None:
+        """Make those that an export lacks which was written without them; published next time."""
+        with self._guarded():
+            known = self._manifest.checkpoints
+            last = known[-1].offset if known else self._manifest.history_begin - 1
+            if self._manifest.end_offset - 1 - last >= self._checkpoint_records:
+                self._folding()
 
     def _check_order(self, header: batch.BatchHeader) -> None:
         base, expected = header.base_offset, self._next_offset
@@ -273,12 +319,27 @@ class ExportWriter:
             **log_hash_fields(self._log_hash),
         )
         grown = replace(grown, state_hashes=merged(manifest.state_hashes, self._said, grown))
+        if self._checkpoints:
+            grown = self._with_checkpoints(grown)
         self._said = [one for one in self._said if one.offset >= grown.end_offset]
         if grown == self._manifest:
             return
         self._replace(replace(grown, exported_at=self._now()))
         if self._published is not None:
             self._published(self._manifest)
+
+    def _with_checkpoints(self, manifest: Manifest) -> Manifest:
+        """And those that were made; files of those that are too many are retired."""
+        known = (*manifest.checkpoints, *self._checkpoints)
+        self._checkpoints = []
+        kept = thinned(known)
+        counted = {one.file for one in kept}
+        retired = [
+            Retired(file=one.file, since_ms=self.now_ms())
+            for one in known
+            if one.file not in counted
+        ]
+        return replace(manifest, checkpoints=kept, retired=(*manifest.retired, *retired))
 
     def amend(self, **fields: Any) -> None:
         """Publish a manifest with other fields, for the same offsets.

@@ -172,3 +172,26 @@ def test_an_image_is_held_against_what_nodes_have_said(
     ran = raftlog("image", "show", "--export", exported)
     assert ran.code == 3
     assert f"node 1 had {'0' * 32}" in ran.err
+
+
+def test_a_damaged_checkpoint_is_found(
+    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    exported = tmp_path / "exported"
+    for value in range(1000, 1012):
+        change = ("configs", "alter", "broker", "", "--set", f"log.retention.ms={value}")
+        assert raftlog(*change, *at).code == 0
+    ran = raftlog("export", exported, "--checkpoints", 1, *at, "--json")
+    assert ran.code == 0, ran
+    known = read_manifest(exported).checkpoints
+    assert ran.json["checkpoints"] == len(known) > 0
+    assert ran.json["not_folded"] == ""
+    ran = raftlog("verify", exported, "--json")
+    assert (ran.code, ran.json["checkpoints"]) == (0, len(known))
+    (exported / known[0].file).unlink()
+    ran = raftlog("verify", exported)
+    assert ran.code == 3
+    assert f"CHECKPOINT: {known[0].describe()} is corrupt: it is missing" in ran.out
+    assert raftlog("export", tmp_path / "none", "--checkpoints", 0, *at).code == 0
+    assert read_manifest(tmp_path / "none").checkpoints == ()

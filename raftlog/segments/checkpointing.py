@@ -1,0 +1,175 @@
+"""Checkpoints of an export, written: whoever writes an export folds it on the way, and writes the
+state down from time to time.
+
+A checkpoint is due after so many records, at the end of a batch, and not before the log since the
+last one has twice the bytes of the state: so checkpoints are at most half as large as the log,
+whatever the size of the cluster. Where the log does not fold there are no more checkpoints; the
+export goes on, for it is the evidence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from raftlog import batch
+from raftlog.errors import FatalError
+from raftlog.metadata.entities import format_hash
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import EMPTY, LogHash, extended, unknown
+from raftlog.metadata.records import UnknownRecordError
+from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.metadata.versions import metadata_version
+from raftlog.segments.checkpoints import load_checkpoint
+from raftlog.segments.errors import CorruptExportError, ExportMismatchError
+from raftlog.segments.log_hashes import log_hash_fields
+from raftlog.segments.manifest import CHECKPOINTS, RAW, Checkpoint, Manifest
+from raftlog.segments.place import Place
+from raftlog.segments.reading import read_segment
+
+CHECKPOINT_RECORDS = 50_000
+"""So many records lie between two checkpoints: half a second of folding."""
+LOG_BYTES_PER_STATE_BYTE = 2
+MAX_CHECKPOINTS = 1024
+"""The manifest names no more. With more, every second one of the older half goes."""
+
+
+def checkpoint_name(end_offset: int, epoch: int) -> str:
+    """A checkpoint's path within the export; as a controller names its snapshots."""
+    return f"{CHECKPOINTS}/{end_offset:020d}-{epoch:010d}.checkpoint"
+
+
+def thinned(known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+    """As many as the manifest may name."""
+    while len(known) > MAX_CHECKPOINTS:
+        half = len(known) // 2
+        known = known[1:half:2] + known[half:]
+    return known
+
+
+def can_fold(manifest: Manifest) -> bool:
+    """Whether the state at the beginning is known: it is the empty one, or in the first records."""
+    return manifest.history_begin == 0 or manifest.state_from is not None
+
+
+class CheckpointMaker:
+    """Folds an export as it is written. Blocking; one thread."""
+
+    def __init__(self, place: Place, manifest: Manifest, every: int) -> None:
+        """``every``: so many records lie between two checkpoints, at least.
+
+        Goes on from the last checkpoint of the export that is as it was written.
+        """
+        self._place, self._manifest, self._every = place, manifest, every
+        self.not_folded = ""
+        """Why there are no more checkpoints; empty: there are."""
+        self._log_bytes = 0
+        known = manifest.checkpoints
+        self._last = known[-1].offset if known else manifest.history_begin - 1
+        self._draft = ImageBuilder(_last_image(place, manifest))
+
+    def catch_up(self) -> Iterator[Checkpoint]:
+        """Fold what the export holds behind the state that was gone on from, and write the
+        checkpoints that were due there.
+
+        Raises CorruptExportError, ExportError, OSError.
+        """
+        known = self._log_hash_here()
+        for data, header in batches_from(self._place, self._manifest, self._draft.offset + 1):
+            known = extended(known, data)
+            made = self.take(data, header, known)
+            if made is not None:
+                yield made
+            if self.not_folded:
+                return
+
+    def _log_hash_here(self) -> LogHash:
+        offset, level = self._draft.offset, metadata_version(self._draft.features)
+        for one in self._manifest.checkpoints:
+            if one.offset == offset and one.log_hash:
+                digest = bytes.fromhex(one.log_hash)
+                return LogHash(one.log_hash_begin_offset, offset + 1, digest, level)
+        return EMPTY if offset < 0 else unknown(offset + 1, level)
+
+    def take(self, chunk: bytes, header: batch.BatchHeader, log_hash: LogHash) -> Checkpoint | None:
+        """Fold a verified batch of a chunk; the checkpoint behind it, if one was due: its file is
+        there then. ``log_hash``: of the log up to there, empty if that is not known.
+
+        Raises OSError.
+        """
+        if self.not_folded:
+            return None
+        draft = self._draft
+        try:
+            draft.apply_encoded(chunk, header)
+            if header.last_offset <= self._last:
+                return None
+            self._log_bytes += header.size
+            if (
+                draft.offset - self._last < self._every
+                or self._log_bytes < LOG_BYTES_PER_STATE_BYTE * draft.state_bytes
+            ):
+                return None
+            return self._write(draft.snapshot(), log_hash)
+        except (FatalError, UnknownRecordError) as error:
+            self.not_folded = str(error)
+            return None
+
+    def _write(self, image: Image, log_hash: LogHash) -> Checkpoint:
+        of = self._manifest
+        header = header_of(image, cluster_id=of.cluster_id, generation=of.generation)
+        told = log_hash if log_hash.is_known else None
+        name = checkpoint_name(header.end_offset, header.epoch)
+        self._place.names(CHECKPOINTS)
+        temporary = self._place.temporary(name)
+        digest, size = hashlib.sha256(), 0
+        try:
+            with temporary.open("wb") as file:
+                for piece in pieces(image, header, told):
+                    file.write(piece)
+                    digest.update(piece)
+                    size += len(piece)
+            self._place.put(temporary, name)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        self._last, self._log_bytes = image.offset, 0
+        return Checkpoint(
+            file=name,
+            offset=image.offset,
+            epoch=image.epoch,
+            timestamp_ms=image.timestamp_ms,
+            bytes=size,
+            sha256=digest.hexdigest(),
+            state_hash=format_hash(image.state_hash),
+            **({} if told is None else log_hash_fields(told)),
+        )
+
+
+def _last_image(place: Place, manifest: Manifest) -> Image:
+    """The state to go on from. A damaged checkpoint is passed over: it stays, for ``verify`` to
+    find.
+    """
+    for one in reversed(manifest.checkpoints):
+        with suppress(CorruptExportError, ExportMismatchError):
+            return load_checkpoint(place, manifest, one)
+    draft = ImageBuilder(Image())
+    draft.offset = manifest.history_begin - 1
+    return draft.snapshot()
+
+
+def batches_from(
+    place: Place, manifest: Manifest, offset: int
+) -> Iterable[tuple[bytes, batch.BatchHeader]]:
+    """The batches of an export from an offset on. Raises CorruptExportError, ExportError."""
+    owner = manifest.cluster_id, manifest.generation
+    for segment in manifest.of_kind(RAW):
+        if segment.last_offset < offset:
+            continue
+        for data in read_segment(place, segment, owner=owner):
+            for header in batch.headers(data, verify=False):
+                if header.base_offset >= offset:
+                    yield data, header
