@@ -49,8 +49,8 @@ class Candidate(Campaign):
 
     @override
     def won(self) -> None:
-        # Others may have answered while the own vote is still on its way to the disk: shells hold
-        # the requests back, but the majority must not depend on that.
+        # Others may have answered while the own vote is still on its way to the disk. Without it
+        # this node would forget in a crash that it has led, and lead the epoch a second time.
         if self._vote_durable:
             self.node.succession = self.heard
             self.node.become_leader(tuple(sorted(self.granted)))

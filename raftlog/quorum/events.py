@@ -5,7 +5,9 @@ effects **in order**. Two rules carry the safety of it all:
 
 * *persist before send*: every Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch and
   ReplySnapshot that follows a PersistVote waits until the vote is durable (and the shell has
-  stepped VotePersisted); nothing else is reordered.
+  stepped VotePersisted); nothing else is reordered. Two things need no vote on the disk. A
+  candidate's requests for votes come *before* its PersistVote: to ask is no vote, and it counts
+  its own only when that is durable. And nothing waits for a SaveLeader.
 * *flush before acknowledge*: Append and Truncate make nothing durable. A Flush effect asks for it;
   Flushed reports how far. The core counts itself, and sends a fetch that acknowledges, only up to
   the flushed offset.
@@ -122,7 +124,7 @@ class Flushed(msgspec.Struct, frozen=True):
 
 
 class VotePersisted(msgspec.Struct, frozen=True):
-    """The vote of the PersistVote effect is durable."""
+    """The vote of a PersistVote or SaveLeader effect is durable."""
 
     vote: VoteState
 
@@ -201,6 +203,17 @@ Event = (
 
 class PersistVote(msgspec.Struct, frozen=True):
     """Make this vote durable, then step VotePersisted. Sends behind it wait."""
+
+    vote: VoteState
+
+
+class SaveLeader(msgspec.Struct, frozen=True):
+    """Note in the durable vote who leads its epoch, when the disk has time, then step
+    VotePersisted.
+
+    No promise rests on it: nothing waits for it, and a PersistVote behind it replaces it. It spares
+    a restarted node the search for the leader.
+    """
 
     vote: VoteState
 
@@ -398,6 +411,7 @@ class Fatal(msgspec.Struct, frozen=True):
 
 Effect = (
     PersistVote
+    | SaveLeader
     | Send
     | SendFetch
     | SendFetchSnapshot

@@ -25,7 +25,8 @@ not seem to lead. A node that has durably voted for itself takes no part in that
 restart (Resigned): it may have sent records that it then lost in the crash, and must not write
 other records at their (offset, epoch).
 
-The epoch and the vote are durable before any message that follows from them is sent. The table of
+The epoch and the vote are durable before any message that follows from them is sent, except a
+candidate's requests for votes, which promise nothing. The table of
 transitions below is complete; ``enter`` refuses any other.
 
 The voter set in force is the last one in the log, from the moment it is appended until it is
@@ -47,6 +48,7 @@ from raftlog.quorum.admission import MAX_EPOCH, Refusal, epoch_refusal, is_endpo
 from raftlog.quorum.campaign_reason import CampaignReason, campaign_reason
 from raftlog.quorum.candidate import Candidate
 from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.events import PersistVote
 from raftlog.quorum.follower import Follower
 from raftlog.quorum.leader import Leader
 from raftlog.quorum.node_state import NodeState
@@ -230,10 +232,15 @@ class Node(NodeState):
             self.enter(Prospective(self))
 
     def become_candidate(self) -> None:
-        """Begin the next epoch with a vote for this node."""
+        """Begin the next epoch with a vote for this node.
+
+        It asks for the others' votes while its own is on the way to the disk: to ask is no vote.
+        """
         silent_id, self.leader_id = self.leader_id, -1
-        self.set_vote(VoteState(self.epoch + 1, self.config.node_id, self.config.directory_id))
+        vote = VoteState(self.epoch + 1, self.config.node_id, self.config.directory_id)
+        self.take_vote(vote)
         self.enter(Candidate(self, silent_id))
+        self.out.append(PersistVote(vote))
 
     def become_leader(self, granting_voters: tuple[int, ...]) -> None:
         """Lead: a majority has voted for this node, its own durable vote included."""

@@ -22,6 +22,7 @@ from raftlog.quorum.events import (
     Reply,
     ReplyFetch,
     ReplySnapshot,
+    SaveLeader,
     Send,
     SendFetch,
     SendFetchSnapshot,
@@ -145,12 +146,16 @@ class NodeState:
     def set_vote(self, vote: VoteState) -> None:
         """Change epoch or vote: whatever is sent from here on waits until that is durable."""
         self._drop_superseded_vote()
+        self.take_vote(vote)
+        self.out.append(PersistVote(vote))
+
+    def take_vote(self, vote: VoteState) -> None:
+        """Act on this epoch and vote; the caller has it persisted."""
         if vote.epoch > self.vote.epoch:
             self.leader_confirmed = False
             self.hints.clear()
         self.vote, self.epoch = vote, vote.epoch
         self.leader_unsaved = False
-        self.out.append(PersistVote(vote))
 
     def _drop_superseded_vote(self) -> None:
         """One write is enough for an epoch and the vote given in it, if nothing is sent between the
@@ -166,9 +171,9 @@ class NodeState:
     def set_leader(self, leader_id: int, endpoint: str = "") -> None:
         """Note who leads this epoch, and where it listens if the voter set may not know.
 
-        Saved at the end of the step, behind its sends: no promise rests on it. A restarted node
-        that voted for itself keeps silent in that epoch anyway, and two leaders in one epoch are
-        excluded by the votes alone.
+        Saved when the disk has time: no promise rests on it. A restarted node that voted for itself
+        keeps silent in that epoch anyway, and two leaders in one epoch are excluded by the votes
+        alone.
         """
         if leader_id != self.leader_id:
             # Who asked did so before this one was elected.
@@ -191,7 +196,7 @@ class NodeState:
         """Hand over the effects of the step. Nothing follows a Fatal."""
         if self.leader_unsaved:
             self.leader_unsaved = False
-            self.out.append(PersistVote(self.vote))
+            self.out.append(SaveLeader(self.vote))
         out, self.out = self.out, []
         if self.halted:
             del out[next(i for i, effect in enumerate(out) if isinstance(effect, Fatal)) + 1 :]

@@ -268,10 +268,10 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
     if not node.role.grants_vote():
         return False
     if node.vote.voted_id != -1:
-        return node.vote.voted_id == request.replica_id and node.vote.voted_directory_id in (
-            "",
-            request.replica_directory_id,
-        )
+        # Who asks again may have lost a part of its log since: a candidate that crashes before its
+        # own vote is durable may campaign in the same epoch once more.
+        same = node.vote.voted_id == candidate
+        return same and up_to_date and node.vote.voted_directory_id in ("", directory_id)
     if node.vote.leader_id != -1 or not up_to_date:
         return False
     node.grant_vote(request.replica_id, request.replica_directory_id)

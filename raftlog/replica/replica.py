@@ -4,7 +4,9 @@ network.
 Theory of operation. Everything that happens becomes an event of :class:`QuorumCore`; its effects
 are carried out in order. Two things need care, and are the reason for this class:
 
-* *persist before send*: behind a PersistVote every message waits until the vote is durable.
+* *persist before send*: behind a PersistVote every message waits until the vote is durable. Who
+  leads is saved later, when the new leader's first commits are past: the disk would be busy with it
+  just when they need it.
 * *overlap*: when the leader appends, it answers its parked fetches before its own disk has the
   chunk, see ``local_log.py``.
 
@@ -43,13 +45,16 @@ from raftlog.replica.peers import PeerListener
 from raftlog.replica.refusals import Refusals
 from raftlog.replica.snapshots import ReplicaSnapshots
 from raftlog.step_tracer import StepTracer, traced
-from raftlog.storage.api import LogStore, SnapshotId
+from raftlog.storage.api import LogStore, SnapshotId, VoteState
 from raftlog.transport.api import Acceptor, Conversation, Transport
 from raftlog.voter import VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
 log = get_logger(__name__)
+
+SAVE_LEADER_AFTER_S = 0.1
+"""A restarted node of an older vote only has to look for the leader."""
 
 _SENDS = (ev.Send, ev.SendFetch, ev.SendFetchSnapshot, ev.Reply)
 """The core's ``SENDS`` once ``_carry_out`` has made a Reply of ReplyFetch and ReplySnapshot."""
@@ -89,6 +94,7 @@ class Replica(PeerListener):
         # Effects that wait for a vote to become durable; each PersistVote in it marks where a wait
         # begins.
         self._held: deque[Any] = deque()
+        self._leader_save: asyncio.TimerHandle | None = None
         self._flush_inline = False
         self._round = 0
         self._proposed: deque[tuple[int, float]] = deque()
@@ -142,6 +148,7 @@ class Replica(PeerListener):
         """Stop. Nothing is sent or stored after this; the store stays open."""
         self._closed = True
         self._timer.cancel()
+        self._forget_leader_save()
         self._log.cancel_flush()
         self.snapshots.close()
         self._peers.close()
@@ -363,6 +370,7 @@ class Replica(PeerListener):
             effect = self.snapshots.reply(effect)
             kind = type(effect)
         if type(effect) is ev.PersistVote:
+            self._forget_leader_save()
             self._held.append(effect)
             if len(self._held) == 1:
                 self._persist_next()
@@ -418,6 +426,34 @@ class Replica(PeerListener):
             self._fail(failure)
         finally:
             self._stepping = False
+        self._step(ev.VotePersisted(vote))
+
+    def _save_leader(self, effect: ev.SaveLeader) -> None:
+        self._save_leader_later(effect.vote)
+
+    def _save_leader_later(self, vote: VoteState) -> None:
+        self._forget_leader_save()
+        self._leader_save = self._loop.call_later(SAVE_LEADER_AFTER_S, self._write_leader, vote)
+
+    def _forget_leader_save(self) -> None:
+        if self._leader_save is not None:
+            self._leader_save.cancel()
+            self._leader_save = None
+
+    def _write_leader(self, vote: VoteState) -> None:
+        if self._held:
+            # Votes from before it are not all handed to the disk.
+            self._save_leader_later(vote)
+            return
+        self._leader_save = None
+        try:
+            self._store.write_vote(vote, lambda error: self._leader_saved(vote, error))
+        except Exception as error:
+            self._fail(error)
+
+    def _leader_saved(self, vote: VoteState, error: StorageError | None) -> None:
+        if error is not None:
+            self._fail(error)
         self._step(ev.VotePersisted(vote))
 
     def _append(self, effect: ev.Append) -> None:
@@ -515,6 +551,7 @@ class Replica(PeerListener):
 
 
 _EFFECTS: dict[Any, Callable[[Replica, Any], None]] = {
+    ev.SaveLeader: Replica._save_leader,
     ev.Send: Replica._send,
     ev.SendFetch: Replica._send,
     ev.SendFetchSnapshot: Replica._send,

@@ -1,7 +1,9 @@
 """Elections (I1, I2, I3, I7).
 
 I1: one leader in an epoch. I2: epochs never go back. I3: one vote in an epoch, durable before it is
-told. I7: a new leader has every record that was committed in a lower epoch.
+told or counted. I7: a new leader has every record that was committed in a lower epoch.
+
+A candidate's request says nothing that must be kept: after a crash it may be in the epoch before.
 
 Votes are read from the disks at the moment a message leaves: what a node says must rest on what a
 crash would leave.
@@ -102,8 +104,10 @@ class Elections(Checker):
             )
         for voter in granted:
             if voter == node.host.id:
+                # Nobody was told of it; from here on it is given.
+                given = self._votes.setdefault((_directory(node.host), effect.epoch), voter)
                 vote = node.host.disk.vote
-                got = [vote.voted_id] if vote.epoch == effect.epoch else []
+                got = [vote.voted_id] if (vote.epoch, given) == (effect.epoch, voter) else [given]
             else:
                 # Another disk of that id may have voted otherwise.
                 got = [
@@ -136,10 +140,6 @@ class Elections(Checker):
             self._heard_in(host, body.leader_epoch)
             if body.vote_granted and not body.pre_vote:
                 self._voted(host, body.leader_epoch, self._id_of(peer))
-        elif field == "vote_request":
-            if not body.pre_vote:
-                self._heard_in(host, body.replica_epoch)
-                self._voted(host, body.replica_epoch, host.id)
         elif hasattr(body, "leader_epoch"):
             self._heard_in(host, body.leader_epoch)
 

@@ -55,6 +55,21 @@ MUTANTS = (
         ELECTIONS,
     ),
     Mutant(
+        "own-vote-counted-early",
+        "a candidate counts its own vote before it is on its disk",
+        (
+            Edit(
+                "raftlog.quorum.candidate:Candidate.enter",
+                "self.ask_all()",
+                "self.ask_all()\n"
+                "        self._vote_durable = True\n"
+                "        self.granted.add(self.node.config.node_id)",
+            ),
+        ),
+        ELECTIONS,
+        "elections under kills and cuts",
+    ),
+    Mutant(
         "acknowledge-before-fsync",
         "a follower's next Fetch leaves before its flush",
         (

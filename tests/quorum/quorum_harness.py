@@ -46,6 +46,7 @@ from raftlog.quorum.events import (
     RequestReceived,
     ResignRequested,
     ResponseReceived,
+    SaveLeader,
     Send,
     SendFetch,
     SendFetchSnapshot,
@@ -250,6 +251,7 @@ class SimNode:
         self.freezing: deque[SnapshotId] = deque()
         self.dialed: dict[int, Voter] = {}
         self.held: deque[Any] = deque()
+        self.saving: VoteState | None = None
         self.flushes: deque[tuple[int, int]] = deque()
         self.truncations = 0
         self.operations = 0
@@ -284,6 +286,8 @@ class SimNode:
             assert effect.peer_id in self.dialed, "asks a peer that the shell was not told of"
         if isinstance(effect, ReplyFetch) and effect.max_bytes > 0:
             assert effect.offset >= self.start_offset
+        if isinstance(effect, PersistVote | SaveLeader):
+            self.saving = effect.vote if isinstance(effect, SaveLeader) else None
         if isinstance(effect, PersistVote) or (self.held and isinstance(effect, SENDS)):
             self.held.append(effect)
         elif isinstance(effect, SENDS):
@@ -402,9 +406,14 @@ class SimNode:
         return self.config.directory_id[3:]
 
     def persist(self) -> bool:
-        """The oldest vote becomes durable."""
+        """The oldest vote becomes durable, or if none waits, who leads."""
         if not self.held:
-            return False
+            saved, self.saving = self.saving, None
+            if saved is None:
+                return False
+            self.disk.vote = saved
+            self.step(VotePersisted(saved))
+            return True
         effect = self.held.popleft()
         self.disk.vote = effect.vote
         core = self.up

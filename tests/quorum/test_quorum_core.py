@@ -120,12 +120,12 @@ def test_effects_of_starting_come_with_the_first_step() -> None:
     assert node.effects[2:4] == [PersistVote(VoteState(4)), LeaderChanged(-1, 4)]
 
 
-def test_persist_vote_of_the_leader_goes_behind_the_sends() -> None:
+def test_saving_the_leader_goes_behind_the_sends() -> None:
     """Who leads is no promise: nothing waits for it."""
     node = leader_of_three()
     kinds = [type(effect).__name__ for effect in node.effects]
     became = kinds.index("BecameLeader")
-    assert kinds[became : became + 4] == ["BecameLeader", "Send", "Send", "PersistVote"]
+    assert kinds[became : became + 4] == ["BecameLeader", "Send", "Send", "SaveLeader"]
 
 
 def test_validate_finds_what_is_wrong() -> None:

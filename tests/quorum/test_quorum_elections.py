@@ -278,6 +278,30 @@ def test_a_refused_candidate_does_not_postpone_the_election() -> None:
     assert node.up.next_deadline() == before
 
 
+def test_a_candidate_that_lost_a_part_of_its_log_does_not_get_the_vote_again() -> None:
+    """It asked, crashed before its own vote was on its disk, and asks in the same epoch."""
+    node = one(VoteState(5), [(4, 1), (4, 2)])
+    whole = {"last_offset_epoch": 4, "last_offset": 2}
+    assert ask(node, vote_request(1, replica_epoch=6, **whole)).vote_granted
+    shorter = {"last_offset_epoch": 4, "last_offset": 1}
+    assert not ask(node, vote_request(1, replica_epoch=6, **shorter)).vote_granted
+    assert ask(node, vote_request(1, replica_epoch=6, **whole)).vote_granted
+
+
+def test_a_candidate_asks_before_its_own_vote_is_durable() -> None:
+    cluster = Cluster(3)
+    node = cluster[1]
+    node.step(PeerConnected(2))
+    pre_votes = [effect for effect in node.effects if isinstance(effect, Send)]
+    cluster.network.clear()
+    node.step(answer(pre_votes[0], epoch=0, pre_vote=True))
+    assert node.disk.vote == VoteState(0)
+    assert [(m.target, m.body.pre_vote) for m in cluster.network] == [(2, False), (3, False)]
+    node.crash()
+    node.start()
+    assert (node.up.role, node.up.epoch) == ("unattached", 0), "to ask was no promise"
+
+
 def test_candidate_counts_its_own_vote_when_it_is_durable() -> None:
     cluster = Cluster(3)
     node = cluster[1]

@@ -12,12 +12,13 @@ from unittest.mock import Mock
 import pytest
 from simulated import simulated
 
+from raftlog.errors import StorageError
 from raftlog.identity import ANONYMOUS
 from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
 from raftlog.replica.peer_acceptor import PeerAcceptor
-from raftlog.replica.replica import Replica
+from raftlog.replica.replica import SAVE_LEADER_AFTER_S, Replica
 from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.transport.api import Conversation, Probe
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -160,6 +161,81 @@ async def test_all_that_follows_a_vote_waits_for_it_in_order() -> None:
     assert first.sent[0].vote_response.vote_granted
     assert second.sent[0].vote_response.vote_granted
     assert second.sent[0].vote_response.leader_epoch == 6
+
+
+class Leads(Shell):
+    """The quorum's effects are what the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.effects: list[events.Effect] = []
+        self.steps: list[events.Event] = []
+        monkeypatch.setattr(QuorumCore, "step", lambda _core, event, now: self.step(event))
+        monkeypatch.setattr(QuorumCore, "next_deadline", lambda _core: math.inf)
+        super().__init__()
+
+    def step(self, event: events.Event) -> list[events.Effect]:
+        self.steps.append(event)
+        effects, self.effects = self.effects, []
+        return effects
+
+    def make(self, *effects: events.Effect) -> None:
+        self.effects = list(effects)
+        self.replica.gone(3)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_who_leads_is_saved_later_and_holds_nothing_back(
+    replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    five = VoteState(epoch=5, voted_id=2, leader_id=2)
+    six = VoteState(epoch=6, voted_id=1)
+    link: Any = FakeLink()
+
+    async def main() -> None:
+        shell = Leads(monkeypatch)
+        shell.make(events.SaveLeader(five))
+        shell.make(events.Reply(link, "said at once"))
+        assert link.sent == ["said at once"]
+        assert shell.votes == [], "the disk is left to the first commit"
+        if replaced:
+            shell.make(events.PersistVote(six))
+        await asyncio.sleep(2 * SAVE_LEADER_AFTER_S)
+        assert [vote for vote, _ in shell.votes] == [six if replaced else five]
+        shell.persist()
+        assert shell.steps[-1] == events.VotePersisted(six if replaced else five)
+
+    run(main())
+
+
+def test_who_leads_is_saved_behind_all_votes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an older vote would come to the disk after it."""
+    votes = [VoteState(epoch=epoch) for epoch in (5, 6, 7)]
+    led = VoteState(epoch=7, leader_id=2)
+
+    async def main() -> None:
+        shell = Leads(monkeypatch)
+        shell.make(*map(events.PersistVote, votes), events.SaveLeader(led))
+        written: list[VoteState] = []
+        for _ in range(4):
+            await asyncio.sleep(2 * SAVE_LEADER_AFTER_S)
+            written += [vote for vote, _ in shell.votes]
+            shell.persist()
+        assert written == [*votes, led]
+
+    run(main())
+
+
+def test_a_disk_that_fails_at_saving_who_leads_stops_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        shell = Leads(monkeypatch)
+        shell.make(events.SaveLeader(VoteState(epoch=5, leader_id=2)))
+        await asyncio.sleep(2 * SAVE_LEADER_AFTER_S)
+        shell.votes.pop(0)[1](StorageError("no"))
+        assert [name for name, _ in shell.listener.calls][-1] == "failed"
+
+    run(main())
 
 
 def test_a_vote_that_follows_a_request_that_fails_when_it_is_released_is_written_once(

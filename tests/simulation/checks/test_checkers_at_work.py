@@ -97,10 +97,11 @@ OTHERS = (
     (1, configs.TRANSFERS),
     (5, configs.BUILDS),
     (1, configs.RIGHTS),
+    (1, configs.WATCHES),
 )
 """Twins; disks below their reserve; ids that are given by hand, adopted and new; levels that are
 lowered; controllers that are away, and code that takes time; snapshots in many parts; nodes of two
-builds; rights that change."""
+builds; rights that change; clients that watch."""
 
 
 @pytest.mark.nightly
