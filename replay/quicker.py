@@ -18,14 +18,14 @@ class Cost(NamedTuple):
         return self.start_s + records * self.record_us / 1e6 / cores
 
 
-_AUDIT = {SPARK: Cost(12, 10), LOCAL: Cost(1, 2.6)}
+_AUDIT = {SPARK: Cost(12, 3.5), LOCAL: Cost(1, 2.6)}
 _FOLD = {SPARK: Cost(12, 10), LOCAL: Cost(1.5, 8)}
 COSTS = {
     "audit": _AUDIT,
     "state": _FOLD,
     "diff": _FOLD,
     "history": _FOLD,
-    "summary": {SPARK: Cost(12, 20), LOCAL: Cost(1.5, 11)},
+    "summary": {SPARK: Cost(12, 13.5), LOCAL: Cost(1.5, 11)},
 }
 """Of the jobs that both have; ``benchmarks/run replay`` measures them."""
 

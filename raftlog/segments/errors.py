@@ -4,6 +4,9 @@ expected.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from raftlog.errors import RaftlogError
 
 
@@ -36,3 +39,10 @@ class CorruptExportError(ExportError):
         self.file = file
         self.base_offset = base_offset
         self.last_offset = last_offset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that it arrives from a worker process as it was raised there."""
+        made = partial(
+            type(self), file=self.file, base_offset=self.base_offset, last_offset=self.last_offset
+        )
+        return made, (str(self),)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from replay.audit.history import History
 
+CHECKS_FILES = True
+"""On the way: the runner need not read them before."""
 _ORDER = ("offset", "rule", "partition_id", "broker_id")
 
 
@@ -62,16 +64,13 @@ class AuditResult(msgspec.Struct, frozen=True):
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult:
     """Audit the records in question. Raises ReplayError for a rule that is none."""
-    from replay.source import records
+    from replay.spark_pool import SparkPool
 
-    rules = choose(request.rules, export.manifest.origin)
-    require_whole_history(export)
-    with history_of(records(spark, export), export, request).kept() as history:
-        return judge(history, rules, request.limit)
+    return run_local(export, request, SparkPool(spark, export.record_count))
 
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
-    """The same without Spark; the files are checked on the way."""
+    """The same by the tasks of any pool; the files are checked on the way."""
     rules = choose(request.rules, export.manifest.origin)
     require_whole_history(export)
     scan = kernels.scan(export, pool)

@@ -5,6 +5,7 @@ from the future.
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -221,3 +222,9 @@ def test_raw_segments_that_changed_places_are_not_read(copy: Path) -> None:
     rewrite(copy, replace(manifest, cluster_id="another"))
     with pytest.raises(ExportMismatchError, match=f"{one.file}.* belongs to cluster"):
         list(chunks(ExportLog(copy), manifest.end_offset))
+
+
+def test_what_is_corrupt_arrives_from_a_worker_process_as_it_was_raised() -> None:
+    one = CorruptExportError("x is corrupt", file="x", base_offset=3, last_offset=9)
+    other = pickle.loads(pickle.dumps(one))
+    assert (type(other), str(other), vars(other)) == (type(one), str(one), vars(one))
