@@ -14,6 +14,7 @@ from raftlog.errors import RaftlogError
 from raftlog.printable import printable
 from replay.errors import exit_code, explain
 from replay.opened import Export, open_export
+from replay.origin import with_origin
 from replay.request import JobRequest
 from replay.session import build_session, expect_records
 from replay.shown import show
@@ -32,7 +33,7 @@ def compute_on(spark: SparkSession, export: Export, request: JobRequest) -> Any:
         job = importlib.import_module(f"replay.jobs.{request.job}")
         if not getattr(job, "CHECKS_FILES", False):
             check_files(spark, export)
-        return job.run(spark, export, request)
+        return with_origin(job.run(spark, export, request), export.manifest.origin)
     except (PySparkException, Py4JError) as error:
         raise explain(str(error), export.segments) from error
 

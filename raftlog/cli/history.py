@@ -75,7 +75,8 @@ def history(
       raftlog history acl --export exported
     """
     from raftlog.cli.log_sources import begins_late, open_log
-    from raftlog.cli.output import print_error, print_json_line
+    from raftlog.cli.output import print_error, print_json_line, print_line
+    from raftlog.metadata.authors import why_nobody
 
     asked = _question(kind, key or [])
     first_ms, last_ms = period_ms(since, begin, end, FOR_EVER_MS)
@@ -85,12 +86,12 @@ def history(
         for one in found(source, asked, first_ms, last_ms):
             total += 1
             shown.append(one)
-        late = begins_late(source)
+        late, origin = begins_late(source), source.origin
     if as_json:
         for one in shown:
             print_json_line(_document(one))
     else:
-        _print(shown)
+        _print(shown, origin)
     name = " ".join([kind, *(key or [])])
     exists = bool(asked.kinds & _EXIST_BY_A_CHANGE)
     if not total and key and exists and not (since or begin or end) and not late:
@@ -99,6 +100,8 @@ def history(
         print_error(f"{late}. Older changes of {name} are in an export, if there is one: --export")
     if not as_json:
         _print_total(name, total, len(shown))
+        if origin and shown:
+            print_line(why_nobody(origin))
 
 
 def _question(kind: str, key: list[str]) -> Question:
@@ -151,18 +154,19 @@ def in_words(one: Changed) -> str:
     return words(raw(one.before), raw(one.after), fields, one.kind).replace("\n", "; ")
 
 
-def _print(shown: deque[Changed]) -> None:
+def _print(shown: deque[Changed], origin: str) -> None:
     from raftlog.cli.output import print_table
     from raftlog.cli.render import time_text
+    from raftlog.metadata.authors import author
 
     if shown:
         print_table(
-            ("OFFSET", "TIME", "BY", "WHAT", "CHANGE"),
+            ("OFFSET", "TIME", *(() if origin else ("BY",)), "WHAT", "CHANGE"),
             [
                 (
                     one.offset,
                     time_text(one.timestamp_ms)[:19].replace("T", " ") + "Z",
-                    one.principal or "controller",
+                    *(() if origin else (author(one.principal),)),
                     f"{one.kind} {one.key}".rstrip(),
                     in_words(one),
                 )

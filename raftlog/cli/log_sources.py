@@ -58,6 +58,10 @@ class LogSource(Protocol):
         """Of the log."""
 
     @property
+    def origin(self) -> str:
+        """What kind of cluster wrote it; empty: one of raftlog."""
+
+    @property
     def start_offset(self) -> int:
         """The first offset there is."""
 
@@ -181,6 +185,7 @@ class DirectoryLog:
         self._high_watermark: int | None = None
         self.cluster_id = log.identity.cluster_id
         self.generation = log.identity.generation
+        self.origin = ""
         self.start_offset = log.start_offset
         self.end_offset = log.end_offset
 
@@ -250,6 +255,7 @@ class ExportLog:
         self._batches: Iterator[bytes] = iter(())
         self.cluster_id = manifest.cluster_id
         self.generation = manifest.generation
+        self.origin = manifest.origin
         self.start_offset = manifest.history_begin
         self.high_watermark = self.end_offset = manifest.end_offset
 
@@ -312,6 +318,7 @@ class RunningLog:
             raise
         self.cluster_id = info.cluster_id
         self.generation = info.generation
+        self.origin = ""
         self.start_offset = info.log_start_offset
         self.high_watermark = self.end_offset = info.high_watermark
         self._snapshot_id = info.snapshot_id

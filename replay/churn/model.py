@@ -99,7 +99,7 @@ class ChurnResult(msgspec.Struct, frozen=True):
 
     ``log_bytes``, ``snapshot_bytes`` and ``load_ms`` are as of the end; ``forecasts`` is empty if
     there are fewer than two periods. ``load_bytes_per_s``: how fast the machine that ran this loads
-    a snapshot.
+    a snapshot. ``origin``: what kind of cluster's log it is, empty for raftlog's own.
     """
 
     since_ms: int
@@ -118,3 +118,4 @@ class ChurnResult(msgspec.Struct, frozen=True):
     load_ms: int
     load_bytes_per_s: float
     forecasts: list[Forecast]
+    origin: str = ""

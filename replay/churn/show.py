@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from raftlog.metadata.authors import author
 from raftlog.plural import counted
 from replay.churn.model import ChurnResult
 from replay.entities import config_key
@@ -52,17 +53,17 @@ def _partition_table(result: ChurnResult) -> Table:
 
 
 def _config_table(result: ChurnResult) -> Table:
-    table = Table(
-        "config", "changes", "back again", "by how many", "last", "by", "value", title="Configs"
-    )
+    named = not result.origin
+    many, by = (("by how many",), ("by",)) if named else ((), ())
+    table = Table("config", "changes", "back again", *many, "last", *by, "value", title="Configs")
     for each in result.configs:
         table.add_row(
             config_key(each.resource_type, each.resource_name, each.config_name),
             str(each.changes),
             str(each.reversals),
-            str(each.principals),
+            *((str(each.principals),) if named else ()),
             format_time(each.last_ms),
-            each.last_principal or "controller",
+            *((author(each.last_principal),) if named else ()),
             "deleted" if each.last_value is None else each.last_value,
         )
     return table

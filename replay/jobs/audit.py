@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Column, Table
 
+from raftlog.metadata.authors import author
 from replay.audit.profiles import choose
 from replay.audit.rules import WRITE_WITHOUT_RIGHT, Rule
 from replay.kernels.entries import begins
@@ -48,13 +49,14 @@ class RuleResult(msgspec.Struct, frozen=True):
 
 class AuditResult(msgspec.Struct, frozen=True):
     """``checked`` records in all; ``findings``: the first by offset, of ``total``; ``rules``: all
-    that were asked for.
+    that were asked for. ``origin``: what kind of cluster's log it is, empty for raftlog's own.
     """
 
     checked: int
     total: int
     rules: list[RuleResult]
     findings: list[Finding]
+    origin: str = ""
 
     @property
     def passed(self) -> bool:
@@ -144,15 +146,14 @@ def render(result: AuditResult, console: Console) -> None:
             f"Audit passed: {len(result.rules)} rules, {result.checked} records, no offence"
         )
         return
-    table = Table(
-        "rule", "offsets", Column("time", no_wrap=True), "by", "what", "found", "expected"
-    )
+    by = () if result.origin else ("by",)
+    table = Table("rule", "offsets", Column("time", no_wrap=True), *by, "what", "found", "expected")
     for finding in result.findings:
         table.add_row(
             finding.rule,
             ", ".join(map(str, finding.offsets)),
             "" if finding.timestamp_ms is None else format_time(finding.timestamp_ms),
-            "" if finding.principal is None else finding.principal or "controller",
+            *(() if result.origin else (_by(finding),)),
             finding.subject,
             finding.found,
             finding.expected,
@@ -173,6 +174,10 @@ def render(result: AuditResult, console: Console) -> None:
             f"  {rule.id} ({rule.severity}, {rule.findings}): {rule.title}. {rule.documentation}",
             soft_wrap=True,
         )
+
+
+def _by(finding: Finding) -> str:
+    return "" if finding.principal is None else author(finding.principal)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Column as TableColumn
 from rich.table import Table
 
+from raftlog.metadata.authors import author, why_nobody
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.asked import ask
@@ -62,6 +63,8 @@ class DiffResult(msgspec.Struct, frozen=True):
     ``begin`` null: the empty log.
 
     ``left_out``: entities of the kinds in SAMPLES that differ, unless they were asked for.
+
+    ``origin``: what kind of cluster's log it is, empty for raftlog's own.
     """
 
     begin: Point | None
@@ -69,6 +72,7 @@ class DiffResult(msgspec.Struct, frozen=True):
     differences: list[Difference]
     counts: dict[str, dict[str, int]]
     left_out: dict[str, int]
+    origin: str = ""
 
     @property
     def total(self) -> int:
@@ -228,14 +232,14 @@ def render(result: DiffResult, console: Console) -> None:
             TableColumn("entity", overflow="fold"),
             TableColumn("difference", overflow="fold"),
             "last changed",
-            "by",
+            *(() if result.origin else ("by",)),
         )
         for one in result.differences:
             table.add_row(
                 f"{one.kind} {one.key}".rstrip(),
                 words(one.before, one.after, one.fields, one.kind),
                 f"{format_time(one.last_timestamp_ms)} at {one.last_offset}",
-                one.last_principal or "controller",
+                *(() if result.origin else (author(one.last_principal),)),
             )
         console.print(table)
     counts = "; ".join(
@@ -249,6 +253,8 @@ def render(result: DiffResult, console: Console) -> None:
     )
     differ = counted(result.total, "entity differs", "entities differ")
     console.print(f"{differ}{': ' if counts else ''}{counts}{more}")
+    if result.origin and result.differences:
+        console.print(why_nobody(result.origin))
     if result.left_out:
         kinds = ", ".join(f"{count} {kind}" for kind, count in result.left_out.items())
         console.print(f"Left out, as they always move: {kinds} (name the kind to see them)")

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
+from raftlog.metadata.authors import author, why_nobody
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.asked import ask
@@ -46,12 +47,16 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class HistoryResult(msgspec.Struct, frozen=True):
-    """The first changes in order of offsets, and how many there are."""
+    """The first changes in order of offsets, and how many there are.
+
+    ``origin``: what kind of cluster's log it is, empty for raftlog's own.
+    """
 
     kind: str
     key: str
     changes: list[Change]
     total: int
+    origin: str = ""
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> HistoryResult:
@@ -108,7 +113,7 @@ def render(result: HistoryResult, console: Console) -> None:
     table = Table(
         "offset",
         Column("time", no_wrap=True),
-        "by",
+        *(() if result.origin else ("by",)),
         Column("key", overflow="fold"),
         Column("change", overflow="fold"),
     )
@@ -116,7 +121,7 @@ def render(result: HistoryResult, console: Console) -> None:
         table.add_row(
             str(change.offset),
             format_time(change.timestamp_ms),
-            change.principal or "controller",
+            *(() if result.origin else (author(change.principal),)),
             f"{change.kind} {change.key}".rstrip(),
             words(change.before, change.after, change.fields, change.kind),
         )
@@ -132,6 +137,8 @@ def render(result: HistoryResult, console: Console) -> None:
         f"{counted(result.total, 'change')} of"
         f" {f'{result.kind} {result.key}'.rstrip()}{never}{more}"
     )
+    if result.origin and result.changes:
+        console.print(why_nobody(result.origin))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
         with ExitStack() as keep:
             lag = lao.tables(rows, lives.brokers, stall_ms=request.stall_ms, keep=keep)
             waited = lao.summarize(lag, request)
-            timeline = make_timeline(rows, lives, axis, lag, audited.findings)
+            timeline = make_timeline(rows, lives, axis, lag, audited.findings, header.origin)
         with ExitStack() as keep:
             served = availability.summarize(availability.tables(rows, lives, keep=keep), charted)
         with ExitStack() as keep:
@@ -105,6 +105,7 @@ def _header(rows: DataFrame, export: Export) -> tuple[Header, Axis]:
         last_epoch=last.last_epoch,
         metadata_version=manifest.metadata_version,
         exported_at=manifest.exported_at,
+        origin=manifest.origin,
     )
     return header, choose_axis(last.begins_ms, last.ends_ms)
 

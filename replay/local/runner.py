@@ -12,6 +12,7 @@ from replay.errors import ReplayError, exit_code
 from replay.local.audit import check_files
 from replay.local.pool import Pool
 from replay.opened import open_export
+from replay.origin import with_origin
 from replay.request import JobRequest
 from replay.shown import show
 
@@ -30,7 +31,7 @@ def compute_local(request: JobRequest) -> Any:
     with Pool(export.record_count) as pool:
         if request.job not in _CHECK_BY_THEMSELVES:
             check_files(export, pool)
-        return job.run_local(export, request, pool)
+        return with_origin(job.run_local(export, request, pool), export.manifest.origin)
 
 
 def run_local(request: JobRequest) -> int:

@@ -172,9 +172,9 @@ def _flapping(short: DataFrame) -> DataFrame:
     return often.select(*event_columns("flapping", WARNING, text, sf.col("times")))
 
 
-def changes_on_purpose(records: DataFrame) -> DataFrame:
+def changes_on_purpose(records: DataFrame, origin: str = "") -> DataFrame:
     """Configs, topics, feature levels and access control entries that somebody changed: one event
-    for each kind, principal and moment.
+    for each kind, principal and moment. ``origin``: whose log it is; another system's names nobody.
     """
     resource = reduce(
         lambda otherwise, each: sf.when(sf.col("resource_type") == each[0], each[1]).otherwise(
@@ -220,11 +220,13 @@ def changes_on_purpose(records: DataFrame) -> DataFrame:
         sf.col("times") > 1,
         sf.concat(sf.lit(" and "), (sf.col("times") - 1).cast("string"), sf.lit(" more")),
     )
-    who = sf.when(sf.col("principal") == "", "controller").otherwise(sf.col("principal"))
+    who = sf.concat(
+        sf.lit(", by "), sf.coalesce(sf.nullif("principal", sf.lit("")), sf.lit("controller"))
+    )
     done = grouped.withColumn("begins_ms", sf.col("timestamp_ms")).withColumn(
         "ends_ms", sf.col("timestamp_ms")
     )
-    text_of_all = sf.concat("what", sf.coalesce(more, sf.lit("")), sf.lit(", by "), who)
+    text_of_all = sf.concat("what", sf.coalesce(more, sf.lit("")), sf.lit("") if origin else who)
     return done.select(*event_columns(sf.lower("type_name"), PLANNED, text_of_all, sf.col("times")))
 
 

@@ -51,7 +51,10 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Whose log, and how much of it. Offsets and epochs are inclusive."""
+    """Whose log, and how much of it. Offsets and epochs are inclusive.
+
+    ``origin``: what kind of cluster wrote it, empty for raftlog.
+    """
 
     cluster_id: str
     generation: int
@@ -62,6 +65,7 @@ class Header(msgspec.Struct, frozen=True):
     last_epoch: int
     metadata_version: int | None
     exported_at: str
+    origin: str = ""
 
 
 class ControllerSpan(msgspec.Struct, frozen=True):

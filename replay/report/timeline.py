@@ -29,9 +29,10 @@ def make_timeline(
     axis: Axis,
     lag: LaoTables,
     offences: Iterable[Finding],
+    origin: str = "",
 ) -> Timeline:
     """The timeline of the records; ``lives``: made of them, ``lag`` and ``offences``: what the jobs
-    lao and audit made of them.
+    lao and audit made of them. ``origin``: what kind of cluster wrote them.
     """
     brokers, partitions = lives
     with ExitStack() as keep:
@@ -45,7 +46,9 @@ def make_timeline(
         )
         reigns, failovers = controller_spans(controllers, axis)
         lanes, brokers_total = broker_lanes(brokers, holding_spans(lag.hold_ups), axis)
-        incidents, incidents_total = find_incidents(happened, changes_on_purpose(records), axis)
+        incidents, incidents_total = find_incidents(
+            happened, changes_on_purpose(records, origin), axis
+        )
         return Timeline(
             axis=axis,
             controllers=reigns,

@@ -176,6 +176,9 @@ def test_a_report_tells_of_entries_as_history_does(spark: SparkSession, tmp_path
     assert [row.text for row in told][-2:] == [
         f"{entry}, by User:admin", f"removed: {entry}, by User:root"
     ]  # fmt: skip
+    # Another system's log names nobody.
+    told = changes_on_purpose(rows, "kafka").orderBy("begins").collect()
+    assert told[0].text == "metadata.version = 7"
 
 
 @pytest.mark.parametrize(
