@@ -55,6 +55,8 @@ class LogHistory:
         self.sequence = self.topic_number = 0
         self.reached = -1
         """The highest LAO that a progress record has said."""
+        self.applied: dict[tuple[int, int], int] = {}
+        """What brokers have reported, by id and epoch."""
         self.client_id = 7
         """Never opened: such a header changes nothing."""
         self.elect(1)
@@ -343,15 +345,22 @@ class LogHistory:
             by="User:admin",
         )
 
+    def least_applied(self, broker_id: int, epoch: int) -> int:
+        """Reports do not go back."""
+        return max(epoch, self.reached, self.applied.get((broker_id, epoch), -1))
+
     def progress(self) -> None:
         high_watermark = self.end_offset
         applied = {
             broker_id: max(
                 high_watermark - 1 - self.rng.randrange(4),
-                self.draft.brokers[broker_id].epoch,
-                self.reached,
+                self.least_applied(broker_id, self.draft.brokers[broker_id].epoch),
             )
             for broker_id in self.active()
+        }
+        self.applied |= {
+            (broker_id, self.draft.brokers[broker_id].epoch): offset
+            for broker_id, offset in applied.items()
         }
         self.reached = min(applied.values(), default=self.reached)
         known = self.log_hash

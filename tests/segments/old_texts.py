@@ -97,6 +97,10 @@ class Story(LogHistory):
         )
         return self.append(first, *self._removals(broker_id), *self._mapping(broker_id))
 
+    def least_applied(self, broker_id: int, epoch: int) -> int:
+        """As when the log of before was written."""
+        return max(epoch, self.reached)
+
     def set_fenced(self, broker_id: int, *, fenced: bool) -> None:
         assert not fenced
         self._do(unfence(self.draft, self.broker(broker_id)))
