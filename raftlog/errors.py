@@ -352,6 +352,19 @@ class NetworkError(ApiError, code=ErrorCode.NETWORK_EXCEPTION):
     """No connection, or it broke before the request left."""
 
 
+class TlsError(NetworkError):
+    """A TLS connection does not come about. Nothing was sent.
+
+    ``trouble`` says why, for programs: "plaintext", "not h2", "expired", "not yet valid", "other
+    authority", "other name" (of the server's certificate), "own expired", "own refused" (of the
+    client's).
+    """
+
+    def __init__(self, trouble: str, message: str) -> None:
+        super().__init__(ErrorCode.NETWORK_EXCEPTION, message)
+        self.trouble = trouble
+
+
 class InvalidTopicError(ApiError, code=ErrorCode.INVALID_TOPIC_EXCEPTION):
     """The topic name is invalid."""
 

@@ -87,6 +87,8 @@ class Leaders:
         self._closed = False
         self.failure = f"none of {', '.join(self._bootstrap)} has answered yet"
         """Why the last refresh did not succeed; empty if it did."""
+        self.turned_away: ApiError | None = None
+        """What the brokers say of a client that they do not let in; None: they do."""
 
     def want(self, topic: str) -> TopicView | None:
         """The topic, if it is known; if not, it is asked for."""
@@ -172,6 +174,8 @@ class Leaders:
                 )
             except ApiError as error:
                 self.failure = str(error)
+                refused = error.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+                self.turned_away = error if refused else None
                 throttled_s = pause_after(error, 0.0)
                 self._stale = True
                 if error.code is ErrorCode.INCONSISTENT_GENERATION:
@@ -180,7 +184,7 @@ class Leaders:
                     self._led.clear()
                 self._ask_all()
             else:
-                self.failure = ""
+                self.failure, self.turned_away = "", None
                 self._take(response.metadata)
             self._stale = self._stale or any(caller.stuck for caller in self._callers.values())
             self._changed()

@@ -391,7 +391,7 @@ class Producer:
             late = [
                 waiting
                 for waiting, _, _ in records
-                if waiting.deadline <= now or waiting.future.done()
+                if self._leaders.turned_away or waiting.deadline <= now or waiting.future.done()
             ]
             if late:
                 left = [one for one in records if one[0] not in late]
@@ -404,6 +404,8 @@ class Producer:
 
     def _why_unrouted(self, topic: str) -> ApiError:
         """Nobody could be asked for the topic, or it is not there: two different things."""
+        if self._leaders.turned_away is not None:
+            return self._leaders.turned_away
         if self._leaders.failure:
             return ApiError(
                 ErrorCode.REQUEST_TIMED_OUT, f"not sent in time: {self._leaders.failure}"

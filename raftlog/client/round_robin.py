@@ -68,6 +68,8 @@ class RoundRobin:
         self._retired: list[_Lane] = []
         self._waiting: dict[_Call, asyncio.TimerHandle] = {}
         self._passed_over: dict[str, float] = {}
+        self._out: set[str] = set()
+        """Those that do not let this client in."""
         self._turn = rng.randrange(len(self._endpoints))
         self._closed = False
 
@@ -106,8 +108,21 @@ class RoundRobin:
             self._retired.append(lane)
             lane.retire()
 
-    def opened(self) -> None:
+    def turned_away(self, endpoint: str, error: ApiError) -> None:
+        """A server does not let this client in: what waits is told so, unless another one may yet
+        take it.
+        """
+        self._out.add(endpoint)
+        if not any(lane.connected for lane in self._lanes.values()) and all(
+            one in self._out or self._lanes[one].failure for one in self._endpoints
+        ):
+            message = f"{error.message}; the request was not executed"
+            for call in self._take_waiting():
+                self._fail(call, ApiError(error.code, message))
+
+    def opened(self, endpoint: str) -> None:
         """A link is up: what waits for one leaves, in order."""
+        self._out.discard(endpoint)
         for call in self._take_waiting():
             self._attempt(call)
 
@@ -221,7 +236,11 @@ class _Lane(RpcClient):
         """Tell whoever waits for a link."""
         super().opened(link)
         greet(self, self._turns.protocol)
-        self._turns.opened()
+        self._turns.opened(self.address)
+
+    def turned_away(self, error: ApiError) -> None:
+        """Tell the round robin."""
+        self._turns.turned_away(self.address, error)
 
     def noticed(self, notice: Any) -> None:
         """Tell the round robin."""

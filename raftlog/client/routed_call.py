@@ -70,6 +70,13 @@ class RoutedCall:
         else:
             self.fail(ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
 
+    def turned_away(self, error: ApiError) -> None:
+        """Nobody lets this client in. As when the deadline comes, but the cause is known."""
+        if self.last is not None:
+            self._resolve(self.last)
+        else:
+            self.fail(ApiError(error.code, f"{error.message}; the request was not executed"))
+
     def fail(self, error: BaseException) -> None:
         """End it with an error."""
         if not self.future.done():

@@ -87,6 +87,7 @@ class Router:
         self._routes: dict[str, Route] = {}
         self._retired: list[Route] = []
         self._failures: dict[str, str] = {}
+        self._turned_away: dict[str, ApiError] = {}
         self._waiting: dict[RoutedCall, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pausing = False
@@ -189,6 +190,8 @@ class Router:
 
     def route_opened(self, route: Route) -> None:
         """A link is up: what waits for it leaves, in order."""
+        self._failures.pop(route.address, None)
+        self._turned_away.pop(route.address, None)
         if self._is_current(route):
             self._stop_timer()
             self._send_waiting()
@@ -204,6 +207,26 @@ class Router:
         del self._routes[route.address]
         if current:
             self._retarget(self._endpoints.unreachable(self._loop.time()))
+        route.close()
+
+    def route_turned_away(self, route: Route, error: ApiError) -> None:
+        """A server does not let this client in: what waits is told so once all have said it.
+
+        [A token has expired: to try until the deadline is to say so late.]
+        """
+        if self._routes.get(route.address) is not route:
+            return
+        self._turned_away[route.address] = error
+        if not self._is_current(route):
+            return
+        del self._routes[route.address]
+        self._failures[route.address] = str(error)
+        pause_s = self._endpoints.unreachable(self._loop.time())
+        out = self._turned_away.keys() | self._failures.keys()
+        if out.issuperset(self._endpoints.known):
+            for call in self._take_waiting():
+                call.turned_away(error)
+        self._retarget(pause_s)
         route.close()
 
     def route_noticed(self, route: Route, notice: Any) -> None:
@@ -350,6 +373,10 @@ class Route(RpcClient):
         super().opened(link)
         greet(self, self._router.protocol)
         self._router.route_opened(self)
+
+    def turned_away(self, error: ApiError) -> None:
+        """Tell the router."""
+        self._router.route_turned_away(self, error)
 
     def closed(self, link: Link, reason: str) -> None:
         """Fail what was in flight, then tell the router."""

@@ -250,6 +250,16 @@ class Watch:
             self._asked_in_vain.add(self._endpoints.target)
             self._go_elsewhere(self._endpoints.unreachable(self._loop.time()))
 
+    def turned_away(self, call: _Call, error: ApiError) -> None:
+        """A broker does not let this client in. A watch that has begun waits until one does."""
+        if call is not self._call:
+            return
+        self._asked_in_vain.add(self._endpoints.target)
+        if not self._started and self._asked_in_vain.issuperset(self._endpoints.known):
+            self._fail(error)
+        else:
+            self._go_elsewhere(self._endpoints.unreachable(self._loop.time()))
+
     def told(self, call: _Call, response: pb.WatchResponse) -> None:
         """A broker tells something."""
         if call is not self._call:
@@ -337,6 +347,10 @@ class _Call:
         self._timer = self._loop.call_later(self._silence_s, self._lost)
         for message in messages:
             self._watch.told(self, message)
+
+    def turned_away(self, error: ApiError) -> None:
+        """The broker does not let this client in."""
+        self._watch.turned_away(self, error)
 
     def closed(self, link: Link, reason: str) -> None:
         """The link is gone."""

@@ -12,7 +12,7 @@ from typing import Literal, Self
 from typing_extensions import Unpack
 
 from raftlog.client.partition_queue import RecordMetadata
-from raftlog.errors import RaftlogError
+from raftlog.errors import ApiError, RaftlogError, SaslAuthenticationFailedError
 from raftlog.library.acls import AsyncAcls
 from raftlog.library.changes import AsyncChanges, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
@@ -25,6 +25,9 @@ from raftlog.library.wire import token_from_wire, token_to_wire
 from raftlog.outcome import Token
 from raftlog.transport.api import Transport
 from raftlog.transport.grpc_transport import GrpcTransport
+
+LET_IN_TIMEOUT_S = 2.0
+"""A broker that says nothing for so long may yet say something to the first call."""
 
 
 class AsyncClient:
@@ -141,6 +144,18 @@ class AsyncClient:
         self._core = None
         if self._open is not None:
             await self._open.aclose()
+
+    async def _let_in(self) -> None:
+        """Ask a broker something, to find out whether the token counts.
+
+        Raises SaslAuthenticationFailedError. Any other trouble is left to the first call.
+        """
+        try:
+            await self._opened().offered(min(LET_IN_TIMEOUT_S, self._options.timeout_s))
+        except SaslAuthenticationFailedError:
+            raise
+        except ApiError:
+            return
 
     def _transport(self) -> Transport:
         return GrpcTransport(tls=self._options.tls, token=self._options.token)

@@ -160,6 +160,7 @@ class Client(Blocking[AsyncClient]):
         self.quorum = Quorum(thread, twin.quorum)
         self.acls = Acls(thread, twin.acls)
 
+    _let_in = blocking(AsyncClient._let_in)
     produce = blocking(AsyncClient.produce)
     see = blocking(AsyncClient.see)
     forget = blocking(AsyncClient.forget)
@@ -222,10 +223,20 @@ class Client(Blocking[AsyncClient]):
 
 
 def connect(bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> Client:
-    """A blocking client, if anybody listens there: else NetworkError at once, and not when the
-    first call's time is over.
-    """
-    from raftlog.cli.listening import require_listener
+    """A blocking client, if anybody listens there and lets it in: else an error at once, and not
+    when the first call's time is over.
 
-    require_listener(Options.of(bootstrap, options).bootstrap)
-    return Client(bootstrap, **options)
+    Raises NetworkError, TlsError, SaslAuthenticationFailedError and ConfigError.
+    """
+    from raftlog.library.admission import require_servers
+
+    checked = Options.of(bootstrap, options)
+    require_servers(checked)
+    client = Client(bootstrap, **options)
+    if checked.token is not None:
+        try:
+            client._let_in()
+        except BaseException:
+            client.close()
+            raise
+    return client

@@ -13,7 +13,7 @@ from raftlog.errors import ConfigError
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.wire import acks_to_wire, mode_to_wire
 from raftlog.transport.tls import ClientTls, TlsConfig, TlsTrust
-from raftlog.transport.token_source import TokenSource, token_file
+from raftlog.transport.token_source import NoTokenError, TokenSource, token_file
 
 Addresses = str | Sequence[str]
 """``host:port``, several of them with commas between, or in a list."""
@@ -156,7 +156,12 @@ def _token(given: ClientOptions) -> TokenSource | None:
     if path is not None and token is not None:
         raise ConfigError("token and token_file: give one of them")
     if path is not None:
-        return token_file(Path(path))
+        source = token_file(Path(path))
+        try:
+            source()
+        except NoTokenError as error:
+            raise ConfigError(f"token_file: {error}") from None
+        return source
     if isinstance(token, str):
         value = token
         return lambda: value

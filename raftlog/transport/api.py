@@ -120,7 +120,11 @@ class LinkHandler(Protocol):
 
 
 class DialHandler(LinkHandler, Protocol):
-    """What reacts to the links that a dialer makes, one after the other, at most one alive."""
+    """What reacts to the links that a dialer makes, one after the other, at most one alive.
+
+    One with a method ``turned_away(error)`` is told when the server says who connects that it may
+    not, for instance as its token does not count. Further attempts follow all the same.
+    """
 
     def opened(self, link: Link) -> None:
         """A new link is ready. Links before it have been reported closed."""

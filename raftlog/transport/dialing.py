@@ -8,6 +8,7 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 
+from raftlog.errors import ApiError
 from raftlog.logger import get_logger
 from raftlog.transport.api import DialHandler, Link, TransportLimits
 from raftlog.transport.base_link import BaseLink
@@ -111,12 +112,16 @@ class BaseDialer(ABC):
         link.attach(self._handler.received, self._link_closed)
         link.guard(self._handler.opened, link)
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, error: ApiError | None = None) -> None:
+        """``error``: the server's own, if it has refused who connects."""
         if reason != self._last_failure and not self._closed:
             # Once for each new reason: a peer that stays down must not fill the log.
             log.info("cannot connect", address=self._address, reason=reason)
             self._last_failure = reason
         self._pause()
+        turned_away = getattr(self._handler, "turned_away", None)
+        if error is not None and turned_away is not None and not self._closed:
+            turned_away(error)
 
     def _link_closed(self, link: Link, reason: str) -> None:
         self._link = None

@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import Conversation, DialHandler, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.dialing import BaseDialer
 from raftlog.transport.grpc_link import GrpcLink, failure_text, status_text
+from raftlog.transport.statuses import ERROR_METADATA_KEY
 from raftlog.transport.token_source import NoTokenError, TokenSource, authorization
+from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.common.v1 import common_pb2
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -70,6 +77,8 @@ class GrpcDialer(BaseDialer):
         self._bounds, self._limits = bounds, bounds.limits
         self._credentials, self._token = credentials, token
         self._task: asyncio.Task[None] | None = None
+        self._attempting = False
+        """It is not known yet what becomes of the attempt. When it is, its task ends by itself."""
         self._attempt()
 
     @property
@@ -86,15 +95,17 @@ class GrpcDialer(BaseDialer):
         self._task = self._loop.create_task(self._connect_and_run())
 
     def _abort(self) -> None:
-        if self._task is not None and self._link is None:
+        if self._task is not None and self._attempting:
             self._task.cancel()
 
     async def _connect_and_run(self) -> None:
         """One attempt, and the life of the link that comes of it."""
+        self._attempting = True
         options = channel_options(self._limits)
         try:
             metadata = await authorization(self._token, self._limits.connect_timeout_ms / 1000)
         except NoTokenError as error:
+            self._attempting = False
             self._failed(str(error))
             return
         if self._credentials is None:
@@ -104,8 +115,10 @@ class GrpcDialer(BaseDialer):
         call = channel.stream_stream(self._conversation.value)(metadata=metadata)
         try:
             refusal = await self._await_acceptance(call)
+            why = await _error_of(call) if refusal else None
+            self._attempting = False
             if refusal:
-                self._failed(refusal)
+                self._failed(refusal, why)
                 return
             link = GrpcLink(call, self._address, self._conversation, self._bounds, serves=False)
             self._opened(link)
@@ -127,3 +140,18 @@ class GrpcDialer(BaseDialer):
             return f"no answer within {self._limits.connect_timeout_ms} ms"
         except (grpc.RpcError, grpc.aio.BaseError) as error:
             return failure_text(error)
+
+
+async def _error_of(call: Any) -> ApiError | None:
+    """What a server says of a client that it does not let in; None: it has said nothing of that."""
+    if not call.done() or await call.code() is not grpc.StatusCode.UNAUTHENTICATED:
+        return None
+    error = common_pb2.Error()
+    for key, value in await call.trailing_metadata() or ():
+        if key == ERROR_METADATA_KEY:
+            with suppress(DecodeError):
+                error.ParseFromString(value)
+    # Of a stranger, or of an older build, the status alone.
+    error.error_code = error.error_code or ErrorCode.SASL_AUTHENTICATION_FAILED
+    error.error_message = error.error_message or await call.details() or ""
+    return error_from_wire(error)

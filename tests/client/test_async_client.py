@@ -259,6 +259,11 @@ def test_a_client_is_of_one_event_loop() -> None:
         ("a:1", {"timeout_s": 0}, "timeout_s=0"),
         ("a:1", {"token": "x"}, "tls_ca_file is missing"),
         ("a:1", {"token": "x", "token_file": "y"}, "give one of them"),
+        (
+            "a:1",
+            {"tls_ca_file": "ca.pem", "token_file": "nowhere"},
+            "token_file: no token: No such file or directory: nowhere",
+        ),
         ("a:1", {"tls_ca_file": "ca", "tls_key_file": "key"}, "go together"),
         ("a:1", {"tls_ca_file": "/nowhere/ca.pem"}, "tls.ca.file: No such file"),
     ],

@@ -1,0 +1,154 @@
+"""Servers that do not let a client in: calls are told so as soon as all have said it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from raftlog.client.broker_client import BrokerClient
+from raftlog.client.watch import Watch
+from raftlog.errors import ApiError, ErrorCode, SaslAuthenticationFailedError
+from raftlog.wire.broker.v1 import broker_pb2
+
+REFUSED = ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "the token has expired")
+FAR_S = 60.0
+
+
+class Dialled:
+    """A dialer that does nothing by itself."""
+
+    def __init__(self, address: str, handler: Any) -> None:
+        self.address, self.handler = address, handler
+        self.link: Any = None
+        self.last_failure = ""
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def turn_away(self) -> None:
+        self.last_failure = "UNAUTHENTICATED"
+        self.handler.turned_away(REFUSED)
+
+
+class Answering:
+    """A link on which every request is answered with an empty response."""
+
+    peer = "server"
+
+    def __init__(self, dialled: Dialled) -> None:
+        self._dialled = dialled
+
+    def send(self, request: Any) -> None:
+        response = broker_pb2.BrokerResponse(correlation_id=request.correlation_id)
+        asyncio.get_running_loop().call_soon(self._dialled.handler.received, self, [response])
+
+
+class Network:
+    """A transport whose dialers a test has at hand."""
+
+    def __init__(self) -> None:
+        self.dialled: list[Dialled] = []
+
+    def dial(self, address: str, conversation: Any, handler: Any) -> Dialled:
+        self.dialled.append(Dialled(address, handler))
+        return self.dialled[-1]
+
+    def at(self, address: str) -> Dialled:
+        """The newest one there."""
+        return next(one for one in reversed(self.dialled) if one.address == address)
+
+    async def until_dialled(self, address: str) -> Dialled:
+        async with asyncio.timeout(5):
+            while not any(one.address == address and not one.closed for one in self.dialled):
+                await asyncio.sleep(0.001)
+        return self.at(address)
+
+
+def client(network: Any, *, round_robin: bool) -> BrokerClient:
+    return BrokerClient(network, ["a:1", "b:1"], rng=random.Random(1), round_robin=round_robin)
+
+
+def ask(brokers: BrokerClient) -> asyncio.Future[Any]:
+    return brokers.send(broker_pb2.BrokerRequest(), FAR_S, idempotent=True)
+
+
+@pytest.mark.parametrize("round_robin", [False, True])
+async def test_a_call_is_told_when_all_have_turned_it_away(round_robin: bool) -> None:
+    network = Network()
+    brokers = client(network, round_robin=round_robin)
+    call = ask(brokers)
+    (await network.until_dialled("a:1")).turn_away()
+    await asyncio.sleep(0.05)
+    assert not call.done()
+    (await network.until_dialled("b:1")).turn_away()
+    with pytest.raises(SaslAuthenticationFailedError, match="expired; the request was not exec"):
+        await asyncio.wait_for(call, 1)
+    assert not call.exception().outcome_unknown
+    brokers.close()
+
+
+@pytest.mark.parametrize("round_robin", [False, True])
+async def test_another_server_may_let_it_in(round_robin: bool) -> None:
+    network = Network()
+    brokers = client(network, round_robin=round_robin)
+    call = ask(brokers)
+    (await network.until_dialled("a:1")).turn_away()
+    other = await network.until_dialled("b:1")
+    other.handler.opened(Answering(other))
+    await asyncio.wait_for(call, 1)
+    brokers.close()
+
+
+async def test_who_does_not_answer_at_all_holds_nobody_up() -> None:
+    network = Network()
+    brokers = client(network, round_robin=True)
+    call = ask(brokers)
+    network.at("b:1").last_failure = "UNAVAILABLE: Connection refused"
+    network.at("a:1").turn_away()
+    with pytest.raises(SaslAuthenticationFailedError):
+        await asyncio.wait_for(call, 1)
+    brokers.close()
+
+
+@pytest.mark.parametrize("round_robin", [False, True])
+async def test_the_next_call_tries_anew(round_robin: bool) -> None:
+    network = Network()
+    brokers = client(network, round_robin=round_robin)
+    call = ask(brokers)
+    for address in ("a:1", "b:1"):
+        (await network.until_dialled(address)).turn_away()
+    with pytest.raises(SaslAuthenticationFailedError):
+        await asyncio.wait_for(call, 1)
+    second = ask(brokers)
+    async with asyncio.timeout(5):
+        while not second.done():
+            for one in [one for one in network.dialled if not one.closed]:
+                one.handler.opened(Answering(one))
+            await asyncio.sleep(0.01)
+    assert second.exception() is None
+    brokers.close()
+
+
+async def test_a_watch_that_has_begun_waits_and_one_that_has_not_is_told() -> None:
+    network: Any = Network()
+    watch = Watch(network, ["a:1"], rng=random.Random(1))
+    network.at("a:1").turn_away()
+    with pytest.raises(SaslAuthenticationFailedError):
+        await asyncio.wait_for(watch.started(), 1)
+    watch.close()
+
+    watch = Watch(network, ["b:1"], rng=random.Random(1))
+    dialled = network.at("b:1")
+    token = broker_pb2.WatchToken(epoch=1, offset=7)
+    dialled.handler.received(Answering(dialled), [broker_pb2.WatchResponse(token=token)])
+    await asyncio.wait_for(watch.started(), 1)
+    dialled.turn_away()
+    again = await network.until_dialled("b:1")
+    assert again is not dialled
+    again.turn_away()
+    assert (await network.until_dialled("b:1")) is not again
+    watch.close()

@@ -1,0 +1,231 @@
+"""``raftlog.connect`` at nodes with TLS and tokens: the right ones get in, and any other is told
+what is wrong with it, at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_kit import PATIENCE_S
+from matrix_pki import Authorities
+from token_issuer import AUDIENCE, ISSUER, Issuer
+
+import raftlog
+from raftlog import errors
+from raftlog.cli.local import HOST, LocalCluster, free_ports
+
+AT_ONCE_S = 5.0
+"""On a busy machine; a call's own time is ten times as long."""
+TIMEOUT_S = 50.0
+NODES, TOKENS = "NODES", "TOKENS"
+
+
+@dataclass(frozen=True)
+class Secured:
+    cluster: LocalCluster
+    directory: Path
+    authorities: Authorities
+    issuer: Issuer
+    by_certificate: str
+    """The broker's listener that wants certificates."""
+    by_token: str
+    """The one that wants tokens."""
+
+    @property
+    def ca(self) -> Path:
+        return self.directory / "pki" / "nodes" / "ca.pem"
+
+    def files(self, name: str, authorities: Authorities, *, expired: bool = False) -> Any:
+        """A client's options with a certificate of its own."""
+        issued = authorities.issue(name, of_nodes=True, expired=expired)
+        certificate, key = self.directory / f"{name}.pem", self.directory / f"{name}.key"
+        certificate.write_bytes(issued.certificate)
+        key.write_bytes(issued.key)
+        key.chmod(0o600)
+        return {"tls_ca_file": self.ca, "tls_certificate_file": certificate, "tls_key_file": key}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("secured")
+    authorities, issuer = Authorities(directory / "pki"), Issuer()
+    jwks = directory / "jwks.json"
+    jwks.write_bytes(issuer.jwks())
+    cluster = LocalCluster(directory / "c", controllers=3, brokers=1)
+    cluster.generate()
+    (token_port,) = free_ports(1)
+    for node in cluster.nodes:
+        keys: dict[str, Any] = {
+            **authorities.files(node, of_nodes=True),
+            "node.principal.rule": "CN=node-{id}",
+            "sasl.oauthbearer.jwks.endpoint.url": jwks.as_uri(),
+            "sasl.oauthbearer.expected.issuer": ISSUER,
+            "sasl.oauthbearer.expected.audience": AUDIENCE,
+        }
+        listeners = [f"{NODES}://{node.endpoint}"]
+        if node.role == "broker":
+            listeners.append(f"{TOKENS}://{HOST}:{token_port}")
+            keys |= {
+                "inter.broker.listener.name": NODES,
+                "listener.name.tokens.ssl.client.auth": "none",
+            }
+        keys |= {
+            "listeners": listeners,
+            "listener.security.protocol.map": f"{NODES}:SSL,{TOKENS}:SSL",
+            "controller.listener.names": NODES,
+        }
+        path = cluster.config_path(node.name)
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("listeners")]
+        lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in keys.items()]
+        path.write_text("\n".join(lines) + "\n")
+    try:
+        cluster.start_controllers()
+        cluster.start_brokers()
+        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+        (broker,) = cluster.brokers
+        yield Secured(
+            cluster, directory, authorities, issuer, broker.endpoint, f"{HOST}:{token_port}"
+        )
+    finally:
+        cluster.stop_all(timeout_s=5)
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    begun = time.monotonic()
+    yield
+    assert time.monotonic() - begun < AT_ONCE_S
+
+
+def test_with_the_right_certificate(secured: Secured) -> None:
+    files = secured.files("billing", secured.authorities)
+    with (
+        raftlog.connect(secured.by_certificate, timeout_s=TIMEOUT_S, **files) as client,
+        client.watch("topics/", idle_timeout_s=TIMEOUT_S) as changes,
+    ):
+        client.topics.create("by-certificate", acks="visible")
+        change = next(changes)
+        assert (change.key, change.principal) == ("by-certificate", "User:CN=billing")
+        client.produce("by-certificate", "hello")
+        with client.consume("by-certificate", offset="earliest") as records:
+            assert next(records).value == b"hello"
+
+
+def test_with_the_right_token_of_each_kind(secured: Secured) -> None:
+    token = secured.issuer.token(sub="alice")
+    file = secured.directory / "alice.token"
+    file.write_text(token + "\n")
+
+    async def fetched() -> str:
+        return token
+
+    given: tuple[Any, ...] = ({"token": token}, {"token_file": file}, {"token": fetched})
+    for number, option in enumerate(given):
+        with raftlog.connect(
+            secured.by_token, timeout_s=TIMEOUT_S, tls_ca_file=secured.ca, **option
+        ) as client:
+            client.topics.create(f"by-token-{number}", acks="visible")
+            with client.watch(f"topics/by-token-{number}", initial=True) as changes:
+                assert next(changes).key == f"by-token-{number}"
+            history = client.configs.describe("topic", f"by-token-{number}")
+            assert history["retention.ms"].is_default
+
+
+@pytest.mark.parametrize("kind", ["forged", "expired", "for somebody else", "garbage"])
+def test_a_token_that_does_not_count_is_refused_at_once(secured: Secured, kind: str) -> None:
+    now = int(time.time())
+    token = {
+        "forged": Issuer().token(sub="alice"),
+        "expired": secured.issuer.token(sub="alice", iat=now - 900, exp=now - 600),
+        "for somebody else": secured.issuer.token(sub="alice", aud="other"),
+        "garbage": "abc",
+    }[kind]
+    options: Any = {"tls_ca_file": secured.ca, "token": token, "timeout_s": TIMEOUT_S}
+    with at_once(), pytest.raises(errors.SaslAuthenticationFailedError) as refused:
+        raftlog.connect(secured.by_token, **options)
+    assert not refused.value.outcome_unknown
+    assert refused.value.message.endswith("; the request was not executed")
+
+    async def asynchronously() -> None:
+        async with raftlog.AsyncClient(secured.by_token, **options) as client:
+            for call in (
+                client.topics.create("forged"),
+                client.topics.list(),
+                client.watch().started(),
+                client.produce("by-certificate", "forged"),
+            ):
+                with at_once(), pytest.raises(errors.SaslAuthenticationFailedError):
+                    await call
+
+    asyncio.run(asynchronously())
+
+
+def test_a_certificate_or_authority_that_does_not_fit_is_said_at_once(
+    secured: Secured, tmp_path: Path
+) -> None:
+    others = Authorities(tmp_path / "pki")
+    right = secured.files("billing", secured.authorities)
+    other_ca = tmp_path / "pki" / "nodes" / "ca.pem"
+    cases: list[tuple[str, str, Any, str]] = [
+        (
+            secured.by_certificate,
+            "other authority",
+            {**right, "tls_ca_file": other_ca},
+            "shows a certificate of another authority",
+        ),
+        (
+            secured.by_certificate,
+            "own expired",
+            secured.files("old", secured.authorities, expired=True),
+            "old.pem, which expired 20",
+        ),
+        (secured.by_certificate, "own refused", secured.files("stranger", others), "stranger.pem"),
+        (
+            secured.by_certificate,
+            "own refused",
+            {"tls_ca_file": secured.ca, "token": secured.issuer.token(sub="alice")},
+            "hangs up on a client without a certificate",
+        ),
+    ]
+    for address, trouble, files, said in cases:
+        with at_once(), pytest.raises(errors.TlsError, match=said) as refused:
+            raftlog.connect(address, timeout_s=TIMEOUT_S, **files)
+        assert refused.value.trouble == trouble
+        assert address in refused.value.message
+        assert isinstance(refused.value, errors.NetworkError)
+    with at_once(), pytest.raises(errors.NetworkError, match="speaks TLS"):
+        raftlog.connect(secured.by_certificate, timeout_s=TIMEOUT_S)
+
+
+def test_a_server_whose_certificate_has_expired_is_named(secured: Secured) -> None:
+    """Last: the broker is not back after that."""
+    (broker,) = secured.cluster.brokers
+    files = secured.files("billing", secured.authorities)
+    now = datetime.now(UTC)
+    place = secured.directory / "pki" / "nodes"
+    issued = secured.authorities.issue(f"node-{broker.node_id}", of_nodes=True, expired=True)
+    assert issued.not_after < now - timedelta(hours=1)
+    (place / f"{broker.name}.pem").write_bytes(issued.certificate)
+    key = place / f"{broker.name}.key"
+    key.write_bytes(issued.key)
+    secured.cluster.stop([broker.name])
+    secured.cluster.start(broker.name)
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        with at_once(), pytest.raises(errors.NetworkError) as refused:
+            raftlog.connect(secured.by_certificate, timeout_s=TIMEOUT_S, **files)
+        if isinstance(refused.value, errors.TlsError):
+            break
+        assert time.monotonic() < deadline, refused.value
+        time.sleep(0.05)
+    assert refused.value.trouble == "expired"
+    assert "shows a certificate that expired 20" in refused.value.message
