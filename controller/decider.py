@@ -34,6 +34,7 @@ from controller.decisions.clients.clients import (
     open_client,
 )
 from controller.decisions.clients.export_cursors import alter_export_cursors, list_export_cursors
+from controller.decisions.clients.key_values import alter_key_values
 from controller.decisions.configs import alter_configs, plain_writes
 from controller.decisions.partitions.alter_partition import alter_partitions
 from controller.decisions.partitions.leader_elections import elect_leaders
@@ -56,7 +57,7 @@ from raftlog.metadata.acls import CLUSTER, AclOperation
 from raftlog.metadata.entities import Broker
 from raftlog.security.authorization import Asker, Authorization
 from raftlog.security.authorizer import Caller
-from raftlog.security.permissions import CONTROLLER, Each, Listed
+from raftlog.security.permissions import CONTROLLER, All, Each, Listed
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
@@ -134,6 +135,7 @@ class Decider:
             "alter_export_cursors": lambda request, now, *refused: alter_export_cursors(
                 state, request, quorum, now, *refused
             ),
+            "alter_key_values": self._alter_key_values,
             "describe_acls": lambda request, now: describe_acls(state, request),
             "create_acls": lambda request, now: create_acls(state, request),
             "delete_acls": lambda request, now: delete_acls(state, request),
@@ -240,7 +242,7 @@ class Decider:
             client.HasField("node_id") or asker.node_id is not None
         ):
             asker = self._asker = Asker.of(client)
-        if type(row) is Each:
+        if type(row) is Each or type(row) is All:
             # Each item takes a verdict: many must not cost more than their handler lets them.
             limit = self.state.settings.max_records_per_request
             check_item_count(len(getattr(body, row.items)), limit, row.items)
@@ -264,6 +266,16 @@ class Decider:
         ):
             check_owner(view, request.client_id, self._asker.caller.principal)
         return close_client(self.state.log.pending, request)
+
+    def _alter_key_values(self, request: rpc.AlterKeyValuesRequest, now: float) -> Decision:
+        log = self.state.log
+        return alter_key_values(
+            log.pending, self.state.settings, request, log.end_offset, self._owner()
+        )
+
+    def _owner(self) -> str | None:
+        """Whose leases the request may use; None: anybody's."""
+        return None if self.state.authorization is None else self._asker.caller.principal
 
     def _heartbeat(self, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
         broker = self.state.check_broker_epoch(request.broker_id, request.broker_epoch)

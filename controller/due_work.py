@@ -172,7 +172,7 @@ class DueWork:
         ]
         if versions.supports_acls(levels):
             for principal in self._state.settings.bootstrap_super_users:
-                records += may_do_everything(principal, self._state.rng)
+                records += may_do_everything(principal, self._state.rng, levels)
         return Write(records)
 
     def begin_generation(self) -> Write | None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ReadMode,
         ResourceType,
     )
+    from raftlog.library.key_values import ABSENT, Delete, Expect, KeyValue, Put
     from raftlog.library.options import ClientOptions
     from raftlog.library.records import Record
     from raftlog.library.values import (
@@ -69,6 +70,7 @@ _FROM = {
         "ReadMode",
         "ResourceType",
     ),
+    "raftlog.library.key_values": ("ABSENT", "Delete", "Expect", "KeyValue", "Put"),
     "raftlog.library.options": ("ClientOptions",),
     "raftlog.client.partition_queue": ("RecordMetadata",),
     "raftlog.library.records": ("Record",),
@@ -94,6 +96,7 @@ _FROM = {
 _HOME = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
+    "ABSENT",
     "Acks",
     "Acl",
     "AclFilter",
@@ -111,11 +114,15 @@ __all__ = [
     "CompactedError",
     "ConfigEntry",
     "ConfigSource",
+    "Delete",
+    "Expect",
     "Feature",
     "FeatureUpdate",
+    "KeyValue",
     "NewTopic",
     "Partition",
     "PatternType",
+    "Put",
     "QuorumInfo",
     "QuorumNode",
     "ReadMode",

@@ -102,8 +102,8 @@ _KIND = _Option(
     typer.Argument(
         metavar="KIND",
         help=(
-            "topic, partition, broker, config, client, feature, hostname, export_cursor, acl,"
-            " leader, voters, …"
+            "topic, partition, broker, config, client, feature, hostname, export_cursor, kv,"
+            " lease, acl, leader, voters, …"
         ),
     ),
     "",

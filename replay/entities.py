@@ -61,6 +61,8 @@ def count_entities(image: Image) -> dict[str, int]:
         "voters": int(image.voters is not None),
         "hostname": len(image.hostnames),
         "export_cursor": len(image.export_cursors),
+        "kv": len(image.key_values),
+        "lease": len(image.leases),
         "acl": len(image.acls),
         **Counter(kind for kind, _ in image.imported),
     }
@@ -96,6 +98,10 @@ def entities(image: Image) -> Iterator[tuple[str, str, Any]]:
         yield "hostname", hostname, mapping
     for name, cursor in sorted(image.export_cursors.items()):
         yield "export_cursor", name, cursor
+    for key, one in sorted(image.key_values.items()):
+        yield "kv", key, one
+    for lease_id, lease in sorted(image.leases.items()):
+        yield "lease", str(lease_id), lease
     for id_, entry in sorted(image.acls.items()):
         yield "acl", id_.hex(), entry
     for (kind, key), value in sorted(image.imported.items()):

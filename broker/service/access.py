@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.metadata.view import View
 from raftlog.errors import ApiError
-from raftlog.metadata.acls import AclOperation
+from raftlog.metadata.acls import AclOperation, Resource
 from raftlog.security.authorization import NONE_REFUSED, Asker, Refused, refusal
 from raftlog.security.client_rules import ClientRules, Peer
 from raftlog.security.permissions import BROKER, EachPartition, topic
@@ -55,13 +55,17 @@ class RequestAccess:
             BROKER.get(body), getattr(request, body), self._rules.asker_of(peer), self._view.tip
         )
 
-    def may_describe(self, peer: Peer) -> Callable[[str], bool] | None:
-        """Whether a topic of this name may be shown; None: each may."""
+    def may_describe(
+        self, peer: Peer, resource: Callable[[str], Resource] = topic
+    ) -> Callable[[str], bool] | None:
+        """Whether a resource of this name, a topic, may be shown; None: each may."""
         if self._rules is None:
             return None
         authorization, asker = self._rules.authorization, self._rules.asker_of(peer)
         image = self._view.tip
-        return lambda name: authorization.allows(asker, AclOperation.DESCRIBE, topic(name), image)
+        return lambda name: authorization.allows(
+            asker, AclOperation.DESCRIBE, resource(name), image
+        )
 
     def partitions(
         self, peer: Peer, body: str, request: broker_pb2.BrokerRequest, answer: Answer

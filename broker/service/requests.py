@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 
 from broker.metadata import reads
+from broker.metadata.key_reads import list_key_values
 from broker.metadata.read_gate import ReadGate
 from broker.metadata.view import View
 from broker.partition.events import Client
@@ -33,6 +34,7 @@ from raftlog.metadata.image import Image
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.resource_limits import TURN_MAX_S
 from raftlog.security.client_rules import ClientRules
+from raftlog.security.permissions import key_value
 from raftlog.tracing import Served
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.wire_errors import error_to_wire
@@ -277,6 +279,9 @@ class RequestServer:
             )
         elif body == "describe_configs":
             answer = reads.describe_configs(image, request.describe_configs, refused)
+        elif body == "list_key_values":
+            may_describe = self._access.may_describe(link, key_value)
+            answer = list_key_values(image, request.list_key_values, may_describe)
         else:
             answer = reads.describe_cluster(
                 image, request.describe_cluster, self._cluster_id, link.listener

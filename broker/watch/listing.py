@@ -85,11 +85,19 @@ def _broker_point(image: Image, segments: list[str]) -> Iterator[Entity]:
         yield str(broker.id), broker
 
 
+def _key_point(image: Image, segments: list[str]) -> Iterator[Entity]:
+    key = "/".join(segments)
+    below = f"{key}/"
+    for one in sorted(one for one in image.key_values if one == key or one.startswith(below)):
+        yield one, image.key_values[one]
+
+
 _POINTS: dict[str, Callable[[Image, list[str]], Iterator[Entity]]] = {
     "config": _config_point,
     "topic": _topic_point,
     "partition": _partition_point,
     "broker": _broker_point,
+    "kv": _key_point,
 }
 """How an entity is found by the rest of its path, and what lies below it."""
 
@@ -126,6 +134,8 @@ _ALL: dict[str, Callable[[Image], Iterator[Entity]]] = {
     "export_cursor": lambda image: (
         (name, image.export_cursors[name]) for name in sorted(image.export_cursors)
     ),
+    "kv": lambda image: ((key, image.key_values[key]) for key in sorted(image.key_values)),
+    "lease": lambda image: ((str(id_), image.leases[id_]) for id_ in sorted(image.leases)),
     "acl": lambda image: ((id_.hex(), image.acls[id_]) for id_ in sorted(image.acls)),
     "voters": lambda image: _alone(image.voters),
     "leader": lambda image: _alone(image.leader),

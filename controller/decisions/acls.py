@@ -24,7 +24,7 @@ from raftlog.metadata.acls import (
 )
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.versions import supports_acls
+from raftlog.metadata.versions import Features, supports_acls, supports_key_values
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -68,6 +68,7 @@ def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write
         result = response.results.add()
         try:
             binding = _checked(wanted, f"creations[{index}]")
+            _check_known(view, binding, f"creations[{index}]")
             if binding in there:
                 result.existed = True
                 continue
@@ -148,7 +149,7 @@ def delete_acls(state: ControllerState, request: rpc.DeleteAclsRequest) -> Write
     return write_or_reply([] if request.validate_only else records, response)
 
 
-def may_do_everything(principal: str, rng: random.Random) -> list[Record]:
+def may_do_everything(principal: str, rng: random.Random, features: Features) -> list[Record]:
     """The entries of a principal that may do everything, until somebody removes them."""
     return [
         _entry(
@@ -164,6 +165,7 @@ def may_do_everything(principal: str, rng: random.Random) -> list[Record]:
             rng,
         )
         for type_ in OPERATIONS_OF
+        if type_ is not AclResourceType.KEY_VALUE or supports_key_values(features)
     ]
 
 
@@ -178,6 +180,17 @@ def check_supported(view: ImageView) -> None:
         raise refuse(
             ErrorCode.UNSUPPORTED_VERSION,
             "access control entries need metadata.version 7: raise it with UpdateFeatures",
+        )
+
+
+def _check_known(view: ImageView, binding: Binding, field: str) -> None:
+    if binding.resource_type == AclResourceType.KEY_VALUE and not supports_key_values(
+        view.features
+    ):
+        raise refuse(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "entries about keys need metadata.version 8: raise it with UpdateFeatures",
+            f"{field}.resource_type",
         )
 
 

@@ -82,6 +82,9 @@ Hostnames = Annotated[
 Cursors = Annotated[
     list[str] | None, _resource("--export-cursor", "NAME", "An export cursor; '*': all.")
 ]
+Keys = Annotated[
+    list[str] | None, _resource("--kv", "KEY", "A key of the key-value store; '*': all.")
+]
 Operations = Annotated[
     list[Operation] | None,
     typer.Option("--operation", metavar="OPERATION", help="Which operation. Can be repeated."),
@@ -102,6 +105,7 @@ class Chosen(NamedTuple):
         sessions: list[str] | None,
         hostnames: list[str] | None,
         cursors: list[str] | None,
+        keys: list[str] | None,
     ) -> Chosen:
         """In the order of the options."""
         named = (
@@ -111,6 +115,7 @@ class Chosen(NamedTuple):
             (AclResourceType.CLIENT_SESSION, sessions),
             (AclResourceType.HOSTNAME, hostnames),
             (AclResourceType.EXPORT_CURSOR, cursors),
+            (AclResourceType.KEY_VALUE, keys),
         )
         return cls([Resource(type_, name) for type_, names in named for name in names or []])
 
@@ -118,8 +123,8 @@ class Chosen(NamedTuple):
         """At least one. Raises ConfigError."""
         if not self.resources:
             raise ConfigError(
-                "name a resource: --topic, --group, --cluster, --client-session, --hostname or"
-                " --export-cursor"
+                "name a resource: --topic, --group, --cluster, --client-session, --hostname,"
+                " --export-cursor or --kv"
             )
         return self.resources
 

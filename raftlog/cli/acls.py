@@ -14,6 +14,7 @@ from raftlog.cli.acl_options import (
     FilterPattern,
     Groups,
     Hostnames,
+    Keys,
     Operation,
     Operations,
     PatternChoice,
@@ -117,6 +118,7 @@ def list_(
     client_session: Sessions = None,
     hostname: Hostnames = None,
     export_cursor: Cursors = None,
+    kv: Keys = None,
     principal: Principal = None,
     host: Host = None,
     operation: Operations = None,
@@ -133,7 +135,7 @@ def list_(
       raftlog acls list --bootstrap-controller 127.0.0.1:9093
       raftlog acls list --topic orders --resource-pattern-type match
     """
-    chosen = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor)
+    chosen = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor, kv)
     filters = _filters(chosen, principal, host, operation, permission, resource_pattern_type)
     answers = [_describe(one, bootstrap_controller, timeout) for one in filters]
     entries = _unique(entry for answer in answers for entry in answer.entries)
@@ -179,6 +181,7 @@ def add(
     client_session: Sessions = None,
     hostname: Hostnames = None,
     export_cursor: Cursors = None,
+    kv: Keys = None,
     resource_pattern_type: Annotated[
         PatternChoice,
         typer.Option("--resource-pattern-type", help="prefixed: all names that begin so."),
@@ -204,7 +207,7 @@ def add(
     """
     if not allow_principal and not deny_principal:
         raise ConfigError("name a principal: --allow-principal or --deny-principal")
-    resources = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor).some()
+    resources = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor, kv).some()
     body = rpc.CreateAclsRequest(validate_only=validate_only)
     for permission, principals, hosts in (
         (AclPermission.ALLOW, allow_principal, allow_host),
@@ -255,6 +258,7 @@ def remove(
     client_session: Sessions = None,
     hostname: Hostnames = None,
     export_cursor: Cursors = None,
+    kv: Keys = None,
     principal: Principal = None,
     host: Host = None,
     operation: Operations = None,
@@ -278,7 +282,7 @@ def remove(
       raftlog acls remove --principal User:alice --topic orders
       raftlog acls remove --principal User:bob --resource-pattern-type any
     """
-    chosen = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor)
+    chosen = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor, kv)
     narrowed = bool(chosen.resources or principal or host or operation or permission)
     if all_ == narrowed:
         raise ConfigError("say which entries, or --all")
@@ -321,6 +325,7 @@ def decide(
     client_session: Sessions = None,
     hostname: Hostnames = None,
     export_cursor: Cursors = None,
+    kv: Keys = None,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
@@ -337,7 +342,7 @@ def decide(
     from raftlog.metadata.acl_index import AclIndex
     from raftlog.security.authorizer import Authorizer, Caller
 
-    resources = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor).some()
+    resources = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor, kv).some()
     everything = _filters(Chosen([]), None, None, None, None, FilterPattern.ANY)
     answer = _describe(everything[0], bootstrap_controller, timeout)
     index = AclIndex()

@@ -146,6 +146,11 @@ COMMANDS = (
         "Make exports of the logs of other systems.",
         extras=("export",),
     ),
+    Command(
+        "kv",
+        "raftlog.cli.key_values:register",
+        "The key-value store: small values, changed on conditions.",
+    ),
     Command("log", "raftlog.cli.log:register", "The records of the log."),
     Command(
         "loglevel",

@@ -151,6 +151,10 @@ def find(document: dict[str, Any], path: str) -> Any:
         matches = [one for one in part if one["id"] == rest]
     elif kind in ("hostnames", "export_cursors"):
         matches = [one for one in part if one["name"] == rest]
+    elif kind == "kv":
+        matches = [one for one in part if one["key"] == rest]
+    elif kind == "leases":
+        matches = [one for one in part if str(one["id"]) == rest]
     elif kind == "configs":
         resource, _, name = rest.partition("/")
         number = RESOURCE_KINDS.get(resource)

@@ -313,6 +313,19 @@ class Settings:
         roles=CONTROLLER,
     )
 
+    kv_max_keys: Annotated[int, Within(1, 100_000)] = _key(
+        10_000,
+        "The most keys in the key-value store. Each is in the memory of every node, and a list of"
+        " keys looks at all of them.",
+        roles=CONTROLLER,
+    )
+    kv_max_bytes: Positive = _key(
+        16 << 20,
+        "The most bytes of all keys and values in the key-value store together.",
+        unit="bytes",
+        roles=CONTROLLER,
+    )
+
     metadata_log_free_space_reserve_bytes: NonNegative = _key(
         256 << 20,
         "Free space to keep on the file system of a controller's log, at most a twentieth of its"

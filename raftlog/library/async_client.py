@@ -18,6 +18,7 @@ from raftlog.library.changes import AsyncChanges, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
 from raftlog.library.core import Core
+from raftlog.library.key_values import AsyncKeyValues
 from raftlog.library.options import Addresses, ClientOptions, Options
 from raftlog.library.records import AsyncRecords
 from raftlog.library.topics import AsyncTopics
@@ -54,6 +55,7 @@ class AsyncClient:
         self.features = AsyncFeatures(self._opened)
         self.quorum = AsyncQuorum(self._opened)
         self.acls = AsyncAcls(self._opened)
+        self.kv = AsyncKeyValues(self._opened)
 
     @property
     def token(self) -> Token | None:

@@ -14,6 +14,7 @@ from raftlog.library.blocking import Blocking, blocking
 from raftlog.library.changes import AsyncChanges, Change, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
+from raftlog.library.key_values import AsyncKeyValues
 from raftlog.library.loop_thread import LoopThread
 from raftlog.library.options import Addresses, ClientOptions, Options
 from raftlog.library.records import AsyncRecords, Record
@@ -72,6 +73,16 @@ class Acls(Blocking[AsyncAcls]):
     create = blocking(AsyncAcls.create)
     delete = blocking(AsyncAcls.delete)
     list = blocking(AsyncAcls.list)
+
+
+class KeyValueStore(Blocking[AsyncKeyValues]):
+    """``client.kv``."""
+
+    alter = blocking(AsyncKeyValues.alter)
+    delete = blocking(AsyncKeyValues.delete)
+    get = blocking(AsyncKeyValues.get)
+    list = blocking(AsyncKeyValues.list)
+    put = blocking(AsyncKeyValues.put)
 
 
 class Records(Blocking[AsyncRecords]):
@@ -159,6 +170,7 @@ class Client(Blocking[AsyncClient]):
         self.features = Features(thread, twin.features)
         self.quorum = Quorum(thread, twin.quorum)
         self.acls = Acls(thread, twin.acls)
+        self.kv = KeyValueStore(thread, twin.kv)
 
     _let_in = blocking(AsyncClient._let_in)
     produce = blocking(AsyncClient.produce)

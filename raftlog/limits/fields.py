@@ -10,6 +10,7 @@ Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from google.protobuf.message import Message
@@ -19,6 +20,7 @@ from raftlog.limits.rules import (
     HOST,
     OPTIONAL_ENDPOINT,
     RACK,
+    Allowed,
     ByHandler,
     Items,
     Octets,
@@ -49,6 +51,16 @@ TOPIC_NAME = Text(249)
 TOPIC_ID = Octets(16)
 RESOURCE_NAME = Text(249)
 CONFIG_KEY = Text(249)
+VALUE_MAX_BYTES = 16 << 10
+"""Of a key of the key-value store: it holds who has a lock and what a setting is, no files."""
+KEY_MAX_CHARS = 249
+_KEY_SEGMENT = r"[A-Za-z0-9._:@=+,-]+"
+KEY = Allowed(
+    KEY_MAX_CHARS,
+    re.compile(rf"({_KEY_SEGMENT}(/{_KEY_SEGMENT})*)?"),
+    "key: segments of letters, digits and . _ - : @ = + , with single slashes between them",
+)
+KEY_PREFIX = Allowed(KEY_MAX_CHARS, re.compile(r"[A-Za-z0-9._:@=+,/-]*"), "beginning of a key")
 SELECTOR = Text(2_000)
 """A path of an entity: two names, percent-encoded, and what stands before them."""
 MANY = Items(100_000)
@@ -159,6 +171,11 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
             1024, "controller.decisions.clients.export_cursors: 1024 printable characters"
         ),
     },
+    controller.AlterKeyValuesRequest: {"alterations": MANY},
+    controller.KeyValueAlteration: {
+        "key": KEY,
+        "value": Octets(VALUE_MAX_BYTES),
+    },
     controller.DescribeAclsRequest: {},
     controller.CreateAclsRequest: {"creations": MANY},
     controller.DeleteAclsRequest: {"filters": ACL_FILTERS},
@@ -181,6 +198,11 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     broker.DescribeConfigsResource: {
         "resource_name": RESOURCE_NAME,
         "configuration_keys": Items(1_000, CONFIG_KEY),
+    },
+    broker.ListKeyValuesRequest: {
+        "keys": Items(1_000, KEY),
+        "prefix": KEY_PREFIX,
+        "after": KEY_PREFIX,
     },
     broker.WatchRequest: {"cluster_id": CLUSTER_ID, "selectors": Items(100, SELECTOR)},
     data.ProduceRequest: {"partitions": DATA_PARTITIONS},

@@ -29,6 +29,7 @@ class AclResourceType(IntEnum):
     CLIENT_SESSION = 100
     HOSTNAME = 101
     EXPORT_CURSOR = 102
+    KEY_VALUE = 103
 
 
 class PatternType(IntEnum):
@@ -86,6 +87,7 @@ OPERATIONS_OF: dict[AclResourceType, frozenset[AclOperation]] = {
     AclResourceType.CLIENT_SESSION: frozenset({AclOperation.CREATE}),
     AclResourceType.HOSTNAME: frozenset({AclOperation.DESCRIBE, AclOperation.ALTER}),
     AclResourceType.EXPORT_CURSOR: frozenset({AclOperation.DESCRIBE, AclOperation.ALTER}),
+    AclResourceType.KEY_VALUE: frozenset({AclOperation.DESCRIBE, AclOperation.ALTER}),
 }  # fmt: skip
 """The operations that there are on a resource; ALL stands for all of them."""
 

@@ -13,7 +13,15 @@ import msgspec
 
 from raftlog import batch
 from raftlog.metadata.acls import AccessControlEntry
-from raftlog.metadata.entities import Client, ClientResult, ExportCursor, Hostname, Partition
+from raftlog.metadata.entities import (
+    Client,
+    ClientResult,
+    ExportCursor,
+    Hostname,
+    KeyValue,
+    Lease,
+    Partition,
+)
 from raftlog.metadata.entity_words import config_key, result_key, to_json
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import Image
@@ -90,8 +98,10 @@ class ChangeRecorder(ImageBuilder):
             return value.name
         if isinstance(value, Partition):
             return f"{self.topics[value.topic_id].name}-{value.index}"
-        if isinstance(value, Client):
+        if isinstance(value, Client | Lease):
             return str(value.id)
+        if isinstance(value, KeyValue):
+            return value.key
         if isinstance(value, ClientResult):
             return result_key(value)
         if isinstance(value, Hostname | ExportCursor):

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from raftlog.metadata.clients import WINDOW
 from raftlog.metadata.entities import Broker, Client, Partition, Topic, Voters, format_hash
+from raftlog.metadata.entity_words import plain
 from raftlog.metadata.image import Image
 
 
@@ -49,6 +50,8 @@ def image_to_dict(image: Image) -> dict[str, Any]:
             asdict(image.export_cursors[name]) for name in sorted(image.export_cursors)
         ],
         "acls": [{**asdict(image.acls[id_]), "id": id_.hex()} for id_ in sorted(image.acls)],
+        "kv": [plain(image.key_values[key]) for key in sorted(image.key_values)],
+        "leases": [asdict(image.leases[id_]) for id_ in sorted(image.leases)],
         "applied": [asdict(image.applied[broker_id]) for broker_id in sorted(image.applied)],
         "imported": [
             {"kind": kind, "key": key, "value": msgspec.json.decode(value)}

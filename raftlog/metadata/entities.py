@@ -297,6 +297,30 @@ class ExportCursor(msgspec.Struct, frozen=True, array_like=True):
     timestamp_ms: int
 
 
+class KeyValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A key of the key-value store.
+
+    ``offset``: of the record that it was last put by, what compare-and-set is on;
+    ``create_offset``: of the one that made it. ``lease_id``: it is deleted with that lease; 0: it
+    stays.
+    """
+
+    key: str
+    value: bytes
+    create_offset: int
+    offset: int
+    lease_id: int
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A lease. ``id``: the offset of its LeaseRecord. ``principal`` empty: anybody's."""
+
+    id: int
+    name: str
+    ttl_ms: int
+    principal: str
+
+
 def entity_hash(*content: object) -> int:
     """One entity's share of the state hash, from its kind, key and fields: XXH3-128 of their
     canonical bytes.

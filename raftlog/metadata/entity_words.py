@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 import msgspec
 
-from raftlog.metadata.entities import ClientResult
+from raftlog.metadata.entities import ClientResult, KeyValue
 
 RESOURCE_TYPES = {2: "topic", 4: "broker", 16: "client-metrics", 32: "group"}
 """Kafka's config resource types."""
@@ -17,6 +18,8 @@ def plain(value: Any) -> Any:
     """A value as JSON has it: structs as objects (in the log's hash they are arrays), bytes in
     hex.
     """
+    if isinstance(value, KeyValue):
+        return _key_value(value)
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, bytes):
@@ -24,6 +27,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(each) for each in value]
     return value
+
+
+def _key_value(one: KeyValue) -> dict[str, Any]:
+    """The value as text if it is UTF-8, else in base64 under another name: either way exactly."""
+    fields = {name: getattr(one, name) for name in one.__struct_fields__}
+    try:
+        fields["value"] = one.value.decode()
+    except UnicodeDecodeError:
+        del fields["value"]
+        fields["value_base64"] = b64encode(one.value).decode()
+    return fields
 
 
 def to_json(value: Any) -> str:

@@ -47,6 +47,7 @@ from raftlog.metadata.imported import (
     put_details,
     remove_with_topic,
 )
+from raftlog.metadata.key_values import fold_key_value, fold_lease, remove_lease
 from raftlog.metadata.new_partitions import NotNextError, put_new
 from raftlog.metadata.records import Record, RecordType, UnknownRecordError, parse_body
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -533,6 +534,9 @@ _HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {
     RecordType.RECOVERY: _no_op,
     RecordType.HOSTNAME: fold_hostname,
     RecordType.EXPORT_CURSOR: fold_export_cursor,
+    RecordType.KEY_VALUE: fold_key_value,
+    RecordType.LEASE: fold_lease,
+    RecordType.REMOVE_LEASE: remove_lease,
     RecordType.IMPORTED: fold_imported,
     RecordType.ACCESS_CONTROL_ENTRY: add_entry,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: remove_entry,

@@ -18,12 +18,13 @@ _ALIASES = {
     "cursor": "export_cursor",
     "cursors": "export_cursor",
     "clients": "client",
+    "leases": "lease",
     "quorum": "cluster",
 }
 _CLUSTER = frozenset({"leader", "voters", "feature"})
 KINDS = (
     "topic", "partition", "broker", "config", "acl", "cluster", "feature", "hostname",
-    "export_cursor", "client",
+    "export_cursor", "kv", "lease", "client",
 )  # fmt: skip
 
 

@@ -24,7 +24,9 @@ from raftlog.metadata.entities import (
     ClientResult,
     ExportCursor,
     Hostname,
+    KeyValue,
     Leader,
+    Lease,
     Partition,
     Progress,
     Topic,
@@ -76,6 +78,10 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     acls: pmap.Map[bytes, AccessControlEntry] = msgspec.field(default_factory=pmap.empty)
     acl_index: AclIndex = msgspec.field(default_factory=AclIndex)
     """Of ``acls``, for verdicts."""
+    key_values: pmap.Map[str, KeyValue] = msgspec.field(default_factory=pmap.empty)
+    keys_of_lease: pmap.Map[int, pmap.Map[str, bool]] = msgspec.field(default_factory=pmap.empty)
+    """Lease id -> the keys that go with it, so that its end touches only those."""
+    leases: pmap.Map[int, Lease] = msgspec.field(default_factory=pmap.empty)
     imported: pmap.Map[tuple[str, str], str] = msgspec.field(default_factory=pmap.empty)
     """(kind, key) -> JSON: what an imported log holds and raftlog has no entity for."""
     leader: Leader | None = None
@@ -84,6 +90,8 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     """None: never named by the log, the configured set counts."""
     state_bytes: int = 0
     """Canonical bytes of all entities: about what a snapshot of it takes."""
+    key_value_bytes: int = 0
+    """Of all keys and values of the key-value store."""
 
     def snapshot(self) -> Image:
         """Itself."""
@@ -145,6 +153,22 @@ class ImageView(Protocol):
     def acl_index(self) -> AclIndex:
         """Of ``acls``, for verdicts."""
 
+    @property
+    def key_values(self) -> pmap.Lookup[str, KeyValue]:
+        """Key -> KeyValue."""
+
+    @property
+    def keys_of_lease(self) -> pmap.Lookup[int, pmap.Map[str, bool]]:
+        """Lease id -> its keys."""
+
+    @property
+    def leases(self) -> pmap.Lookup[int, Lease]:
+        """Lease id -> Lease."""
+
+    @property
+    def key_value_bytes(self) -> int:
+        """Of all keys and values."""
+
     def snapshot(self) -> Image:
         """The same state as an immutable image, for iteration; cheap."""
 
@@ -168,7 +192,11 @@ class ImageDraft:
         "features",
         "hostnames",
         "imported",
+        "key_value_bytes",
+        "key_values",
+        "keys_of_lease",
         "leader",
+        "leases",
         "offset",
         "partitions",
         "progress",
@@ -200,6 +228,10 @@ class ImageDraft:
         self.hostnames = base.hostnames.mutate()
         self.export_cursors = base.export_cursors.mutate()
         self.acls, self.acl_index = base.acls.mutate(), base.acl_index
+        self.key_values = base.key_values.mutate()
+        self.keys_of_lease = base.keys_of_lease.mutate()
+        self.key_value_bytes = base.key_value_bytes
+        self.leases = base.leases.mutate()
         self.imported = base.imported.mutate()
         self.leader, self.progress, self.voters = base.leader, base.progress, base.voters
 
@@ -224,11 +256,15 @@ class ImageDraft:
             self.export_cursors.finish(),
             self.acls.finish(),
             self.acl_index,
+            self.key_values.finish(),
+            self.keys_of_lease.finish(),
+            self.leases.finish(),
             self.imported.finish(),
             self.leader,
             self.progress,
             self.voters,
             self.state_bytes,
+            self.key_value_bytes,
         )
         self._reset(image)
         return image

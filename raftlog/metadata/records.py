@@ -52,6 +52,9 @@ class RecordType(IntEnum):
     SNAPSHOT_ENTITIES = 1008
     HOSTNAME = 1009
     EXPORT_CURSOR = 1010
+    KEY_VALUE = 1011
+    LEASE = 1012
+    REMOVE_LEASE = 1013
     IMPORTED = 1100
 
 
@@ -86,6 +89,9 @@ MESSAGES: dict[int, type[Message]] = {
     RecordType.SNAPSHOT_ENTITIES: pb.SnapshotEntitiesRecord,
     RecordType.HOSTNAME: pb.HostnameRecord,
     RecordType.EXPORT_CURSOR: pb.ExportCursorRecord,
+    RecordType.KEY_VALUE: pb.KeyValueRecord,
+    RecordType.LEASE: pb.LeaseRecord,
+    RecordType.REMOVE_LEASE: pb.RemoveLeaseRecord,
     RecordType.IMPORTED: pb.ImportedRecord,
 }
 TYPE_OF: dict[type[Message], RecordType] = {
@@ -177,6 +183,8 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     RecordType.RECOVERY: lambda _: None,
     RecordType.HOSTNAME: lambda message: GroupKey("hostname", message.hostname),
     RecordType.EXPORT_CURSOR: lambda message: GroupKey("export_cursor", message.name),
+    RecordType.KEY_VALUE: lambda message: GroupKey("kv", message.key),
+    RecordType.REMOVE_LEASE: lambda message: lease_group(message.lease_id),
     RecordType.IMPORTED: _imported,
     RecordType.ACCESS_CONTROL_ENTRY: lambda message: GroupKey("acl", message.id.hex()),
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: lambda message: GroupKey("acl", message.id.hex()),
@@ -192,8 +200,15 @@ def client_group(client_id: int) -> GroupKey:
     return GroupKey("client", str(client_id))
 
 
+def lease_group(lease_id: int) -> GroupKey:
+    """The entity group of a lease."""
+    return GroupKey("lease", str(lease_id))
+
+
 def group_of(type_: int, message: Any, offset: int) -> GroupKey | None:
     """The entity group that the record at ``offset`` changes; None if it changes nothing."""
     if type_ == RecordType.OPEN_CLIENT:  # its offset is the client's id
         return client_group(offset)
+    if type_ == RecordType.LEASE:  # so is a lease's
+        return lease_group(offset)
     return _GROUPS[type_](message)

@@ -9,7 +9,8 @@ A selector is
 * a kind (``brokers``);
 * nothing or a star: everything but the log's own book-keeping, which has to be named.
 
-A slash or a percent sign within a name is percent-encoded.
+A slash or a percent sign within a name is percent-encoded; a key of the key-value store has its
+slashes as they are (``kv/locks/orders``, ``kv/locks/``).
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ KINDS = {
     "features": "feature",
     "hostnames": "hostname",
     "export_cursors": "export_cursor",
+    "kv": "kv",
+    "leases": "lease",
     "acls": "acl",
     "voters": "voters",
     "leader": "leader",
@@ -76,6 +79,8 @@ def path_of(kind: str, key: str, value: Any) -> str:
         return f"partitions/{topic}/{index}"
     if kind == "client_result":
         return f"client_results/{key.replace('-', '/')}"
+    if kind == "kv":
+        return f"kv/{key}"
     plural = PLURAL[kind]
     return f"{plural}/{quoted(key)}" if key else plural
 
@@ -90,6 +95,8 @@ def entity_of(selector: str) -> tuple[str, str]:
     kind = KINDS.get(plural, "")
     if not rest or rest.endswith(("/", EVERYTHING)):
         return kind, ""
+    if kind == "kv":
+        return kind, rest
     segments = [unquoted(segment) for segment in rest.split("/")]
     if kind == "config":
         return kind, ":".join(segments) if len(segments) > 1 else ""

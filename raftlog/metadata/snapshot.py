@@ -34,7 +34,9 @@ from raftlog.metadata.entities import (
     CausedHostname,
     ClientResult,
     ExportCursor,
+    KeyValue,
     Leader,
+    Lease,
     OwnedClient,
     Partition,
     Progress,
@@ -46,6 +48,7 @@ from raftlog.metadata.entities import (
     with_cause,
 )
 from raftlog.metadata.image import Image, ImageDraft
+from raftlog.metadata.key_values import put_key_value
 from raftlog.metadata.log_hash import LogHash
 from raftlog.metadata.new_partitions import put_new
 from raftlog.metadata.records import RecordType, parse, record
@@ -215,6 +218,17 @@ def _add_export_cursor(parts: Parts, content: Content) -> None:
     parts.export_cursors[content[0].name] = content[0]
 
 
+def _add_key_value(parts: Parts, content: Content) -> None:
+    one: KeyValue = content[0]
+    if one.key in parts.key_values:
+        raise ValueError(f"key {one.key!r} is there twice")
+    put_key_value(parts, one.key, None, one)
+
+
+def _add_lease(parts: Parts, content: Content) -> None:
+    parts.leases[content[0].id] = content[0]
+
+
 def _add_imported(parts: Parts, content: Content) -> None:
     kind, key, value = content
     parts.imported[kind, key] = value
@@ -318,6 +332,22 @@ KINDS: tuple[Kind, ...] = (
         lambda parts, content: acl_fold.put(parts, content[0]),
     ),
     Kind(
+        "kv",
+        ("key_values", "keys_of_lease"),
+        lambda image: image.key_values,
+        lambda image, key: ((image.key_values[key],),),
+        tuple[KeyValue],
+        _add_key_value,
+    ),
+    Kind(
+        "lease",
+        ("leases",),
+        lambda image: image.leases,
+        lambda image, id_: ((image.leases[id_],),),
+        tuple[Lease],
+        _add_lease,
+    ),
+    Kind(
         "imported",
         ("imported",),
         lambda image: image.imported,
@@ -328,7 +358,7 @@ KINDS: tuple[Kind, ...] = (
 )
 IN_HEADER = ("offset", "epoch", "timestamp_ms", "state_hash")
 """Fields of ``Image`` that stand in the header and the footer."""
-DERIVED = ("state_bytes",)
+DERIVED = ("state_bytes", "key_value_bytes")
 """Fields of ``Image`` that come of adding the entities."""
 
 

@@ -30,7 +30,7 @@ LATEST_METADATA_VERSION = 8
 cursors. 5: leader epochs that are raised by more than one, after a restore or an unsafe recovery.
 6: the causes of brokers' changes and of hosts' mappings, beside their words. 7: access control
 entries, clients that belong to who has opened them, and several listeners of a voter. 8: the log
-hash.
+hash, keys of the key-value store and leases.
 """
 
 _SNAPSHOTS = 2
@@ -48,6 +48,8 @@ ACLS = 7
 """The level from which on access control entries may be written."""
 _VOTER_LISTENERS = 7
 _SKETCHES = 8
+KEY_VALUES = 8
+"""The level from which on there are keys of the key-value store, and leases."""
 LOG_HASH = 8
 """The level from which on nodes say the hash of the log's bytes, and the log itself does."""
 _HEARTBEAT_LEVELS = 3
@@ -156,3 +158,8 @@ def supports_log_hash(features: Features) -> bool:
 def supports_visibility_sketches(features: Features) -> bool:
     """Whether progress records may say how long records took until all brokers had them."""
     return metadata_version(features) >= _SKETCHES
+
+
+def supports_key_values(features: Features) -> bool:
+    """Whether KeyValueRecords, LeaseRecords and RemoveLeaseRecords may be written."""
+    return metadata_version(features) >= KEY_VALUES

@@ -16,7 +16,16 @@ from raftlog.errors import ErrorCode
 from raftlog.identity import PeerIdentity
 from raftlog.metadata.acls import CLUSTER, AclOperation, Resource
 from raftlog.security.authorizer import Caller, Verdict
-from raftlog.security.permissions import Each, EachPartition, Listed, Row, Whole, topic
+from raftlog.security.permissions import (
+    All,
+    Each,
+    EachPartition,
+    Listed,
+    Row,
+    Whole,
+    key_value,
+    topic,
+)
 
 MAX_RESOURCES = 100
 """Named in one event; the number of the others is said."""
@@ -153,19 +162,20 @@ def operation_of(row: Row | None) -> AclOperation | None:
     """What a request does, as far as its row says."""
     if isinstance(row, Listed):
         return AclOperation.DESCRIBE
-    return row.operation if isinstance(row, Whole | Each | EachPartition) else None
+    return row.operation if isinstance(row, Whole | Each | All | EachPartition) else None
 
 
 def resources_of(row: Row | None, body: Any) -> Iterator[Resource | None]:
     """What a request is about, in its order; None: an item that names nothing known."""
     if isinstance(row, Whole):
         yield row.resource(body)
-    elif isinstance(row, Each):
+    elif isinstance(row, Each | All):
         for item in getattr(body, row.items):
             yield row.resource(item)
     elif isinstance(row, Listed):
         # Those that are asked for by name.
         yield from (topic(name) for name in getattr(body, "topics", ()))
+        yield from (key_value(key) for key in getattr(body, "keys", ()))
     elif isinstance(row, EachPartition):
         return
     else:

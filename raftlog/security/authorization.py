@@ -13,7 +13,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.acl_index import AclIndex
 from raftlog.metadata.acls import CLUSTER, AclOperation, AclResourceType, Resource
 from raftlog.security.authorizer import Authorizer, Caller
-from raftlog.security.permissions import Each, Listed, Row, Whole
+from raftlog.security.permissions import All, Each, Listed, Row, Whole
 from raftlog.wire.common.v1 import common_pb2
 
 Refused = Mapping[int, ApiError]
@@ -72,6 +72,11 @@ class Authorization:
             return self._check_each(row, body, asker, image)
         if type(row) is Whole:
             self._check_whole(row, body, asker, image)
+        elif type(row) is All:
+            for index, item in enumerate(getattr(body, row.items)):
+                if not self.allows(asker, row.operation, row.resource(item), image):
+                    field = f"{row.items}[{index}]"
+                    raise refusal(asker.caller, row.operation, row.resource(item), field)
         elif row is None:
             raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no rule says who may ask this")
         # Of nodes: the guard has checked that. Listed: what is shown is checked.

@@ -34,6 +34,7 @@ CONTROLLER_CLAIMS: Mapping[str, str | None] = {
     "add_raft_voter": None,
     "alter_export_cursors": None,
     "alter_hostnames": None,
+    "alter_key_values": None,
     "alter_partition_reassignments": None,
     "close_client": None,
     "create_acls": None,

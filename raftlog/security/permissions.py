@@ -53,6 +53,17 @@ class Each(NamedTuple):
     instead: Whole | None = None
 
 
+class All(NamedTuple):
+    """Each item needs a permission; where one is missing, the whole request is refused: it is one
+    change.
+    """
+
+    operation: AclOperation
+    items: str
+    resource: Callable[[Any], Resource]
+    of: str
+
+
 class Listed(NamedTuple):
     """The answer shows only the items that may be described; items asked for by name are refused
     alone.
@@ -76,7 +87,7 @@ class Forwarded(NamedTuple):
     """The active controller decides it, by the principal that the broker forwards."""
 
 
-Row = OfNode | OfAnybody | Whole | Each | EachPartition | Listed | Forwarded
+Row = OfNode | OfAnybody | Whole | Each | All | EachPartition | Listed | Forwarded
 
 
 def topic(name: str) -> Resource:
@@ -92,6 +103,11 @@ def hostname(name: str) -> Resource:
 def export_cursor(name: str) -> Resource:
     """An export cursor."""
     return Resource(AclResourceType.EXPORT_CURSOR, name)
+
+
+def key_value(key: str) -> Resource:
+    """A key of the key-value store."""
+    return Resource(AclResourceType.KEY_VALUE, key)
 
 
 def config_resource(item: Any) -> Resource:
@@ -158,6 +174,9 @@ CONTROLLER: Mapping[str, Row] = {
     "alter_export_cursors": Each(
         AclOperation.ALTER, "alterations", lambda item: export_cursor(item.name), "EXPORT_CURSOR"
     ),
+    "alter_key_values": All(
+        AclOperation.ALTER, "alterations", lambda item: key_value(item.key), "KEY_VALUE"
+    ),
     "describe_acls": _DESCRIBE_CLUSTER,
     "create_acls": _ALTER_CLUSTER,
     "delete_acls": _ALTER_CLUSTER,
@@ -169,6 +188,7 @@ BROKER: Mapping[str, Row] = {
     "describe_configs": Each(
         AclOperation.DESCRIBE_CONFIGS, "resources", config_resource, "TOPIC, GROUP or CLUSTER"
     ),
+    "list_key_values": Listed("key_values", lambda item: key_value(item.key), "KEY_VALUE"),
     "describe_cluster": _DESCRIBE_CLUSTER,
     "describe_broker": _DESCRIBE_CLUSTER,
     "broker_metadata": _DESCRIBE_CLUSTER,
@@ -229,6 +249,8 @@ WATCH: Mapping[str, Watched] = {
     "config": Watched(AclOperation.DESCRIBE_CONFIGS, _config_of, "TOPIC, GROUP or CLUSTER"),
     "hostname": Watched(AclOperation.DESCRIBE, hostname, "HOSTNAME"),
     "export_cursor": Watched(AclOperation.DESCRIBE, export_cursor, "EXPORT_CURSOR"),
+    "kv": Watched(AclOperation.DESCRIBE, key_value, "KEY_VALUE"),
+    "lease": _WATCHED_OF_CLUSTER,
     "broker": _WATCHED_OF_CLUSTER,
     "feature": _WATCHED_OF_CLUSTER,
     "acl": _WATCHED_OF_CLUSTER,

@@ -31,6 +31,9 @@ message of ``raftlog.wire.records.v1``).
 * ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says
   a leader epoch only where that leaps (after a restore or an unsafe recovery); else the fold
   counts.
+* ``kv_value``: of a KEY_VALUE, null where the key is deleted; its key is ``group_id``.
+  ``lease_id``: of a KEY_VALUE, 0 for none, and of a REMOVE_LEASE; ``lease_ttl_ms``,
+  ``lease_principal``: of a LEASE.
 * ``eligible_leader_replicas``, ``last_known_elr``, ``imported_name``: only in the log of a Kafka
   cluster (``raftlog import kafka``); the last is the name of a record that raftlog does not have.
 
@@ -162,6 +165,11 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("acknowledged_sketch", _SKETCH),
     ("told_sketch", _SKETCH),
     ("voters", _VOTERS),
+    ("kv_value", pa.binary()),
+    ("lease_id", pa.int64()),
+    ("lease_name", pa.string()),
+    ("lease_ttl_ms", pa.int64()),
+    ("lease_principal", pa.string()),
 )
 _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _CAUSE_NAMES = {int(each): each.name for each in Cause}
@@ -285,6 +293,16 @@ def _export_cursor(message: Any) -> Typed:
     return {"cursor_end_offset": message.end_offset} if message.HasField("end_offset") else {}
 
 
+def _key_value(message: Any) -> Typed:
+    value = {"kv_value": message.value} if message.HasField("value") else {}
+    return value | {"lease_id": message.lease_id}
+
+
+def _lease(message: Any) -> Typed:
+    owner = {"lease_principal": message.principal} if message.principal else {}
+    return {"lease_name": message.name, "lease_ttl_ms": message.ttl_ms} | owner
+
+
 def _entry(message: Any) -> Typed:
     return {
         "acl_resource_type": message.resource_type,
@@ -352,6 +370,9 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.RECOVERY: lambda m: {"reason": m.reason},
     RecordType.HOSTNAME: _hostname,
     RecordType.EXPORT_CURSOR: _export_cursor,
+    RecordType.KEY_VALUE: _key_value,
+    RecordType.LEASE: _lease,
+    RecordType.REMOVE_LEASE: lambda m: {"lease_id": m.lease_id, "reason": m.reason},
     RecordType.ACCESS_CONTROL_ENTRY: _entry,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: lambda _: {},
     RecordType.IMPORTED: lambda m: {"imported_name": m.name},

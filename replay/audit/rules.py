@@ -33,6 +33,7 @@ _BY_CLIENTS = (
     RecordType.FEATURE_LEVEL,
     RecordType.HOSTNAME,
     RecordType.EXPORT_CURSOR,
+    RecordType.KEY_VALUE,
     RecordType.OPEN_CLIENT,
     RecordType.ACCESS_CONTROL_ENTRY,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY,

@@ -38,6 +38,7 @@ NEEDS: dict[RecordType, Need] = {
     RecordType.REMOVE_TOPIC: Need(AclOperation.DELETE, AclResourceType.TOPIC, "topic_name"),
     RecordType.HOSTNAME: Need(AclOperation.ALTER, AclResourceType.HOSTNAME, "group_id"),
     RecordType.EXPORT_CURSOR: Need(AclOperation.ALTER, AclResourceType.EXPORT_CURSOR, "group_id"),
+    RecordType.KEY_VALUE: Need(AclOperation.ALTER, AclResourceType.KEY_VALUE, "group_id"),
     RecordType.OPEN_CLIENT: Need(
         AclOperation.CREATE, AclResourceType.CLIENT_SESSION, "client_name"
     ),

@@ -11,6 +11,7 @@ from raftlog.security.permissions import (
     LOG,
     OF_ANY_NODE,
     WATCH,
+    All,
     Each,
     EachPartition,
     Forwarded,
@@ -62,6 +63,8 @@ def _needs(row: Row) -> tuple[str, str]:
         case Each():
             other = f"; or {row.instead.operation.name} CLUSTER" if row.instead else ""
             return row.operation.name, f"each {row.of}{other}"
+        case All():
+            return row.operation.name, f"every {row.of}"
         case EachPartition():
             return row.operation.name, "each partition's TOPIC"
         case Listed():

@@ -14,6 +14,7 @@ from raftlog.metadata.records import Record, RecordType
 from simulation.checks.node_log import Logged
 
 TOPIC, GROUP, CLUSTER, CLIENT_SESSION, HOSTNAME, EXPORT_CURSOR = 2, 3, 4, 100, 101, 102
+KEY_VALUE = 103
 PREFIXED = 4
 ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = 2, 3, 4, 5, 6, 7, 8
 CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS = 9, 10, 11

@@ -17,6 +17,7 @@ from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import (
     ACLS,
     CAUSES,
+    KEY_VALUES,
     LATEST_METADATA_VERSION,
     LOG_HASH,
     METADATA_VERSION,
@@ -33,6 +34,9 @@ NEEDED: dict[int, int] = {
     RecordType.EXPORT_CURSOR: 4,
     RecordType.ACCESS_CONTROL_ENTRY: ACLS,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: ACLS,
+    RecordType.KEY_VALUE: KEY_VALUES,
+    RecordType.LEASE: KEY_VALUES,
+    RecordType.REMOVE_LEASE: KEY_VALUES,
 }
 """The level that brings a type of record."""
 
@@ -170,6 +174,12 @@ class Levels(Checker):
                 self._caused_hosts.discard(message.hostname)
         elif kind == RecordType.EXPORT_CURSOR:
             (there.add if message.HasField("end_offset") else there.discard)(message.name)
+        elif kind == RecordType.KEY_VALUE:
+            (there.add if message.HasField("value") else there.discard)(message.key)
+        elif kind == RecordType.LEASE:
+            there.add(offset)
+        elif kind == RecordType.REMOVE_LEASE:
+            self._there[RecordType.LEASE].discard(message.lease_id)
         elif kind == RecordType.ACCESS_CONTROL_ENTRY:
             there.add(message.id)
         elif kind == RecordType.REMOVE_ACCESS_CONTROL_ENTRY:

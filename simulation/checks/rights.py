@@ -33,6 +33,7 @@ from simulation.checks.acl_history import (
     EXPORT_CURSOR,
     GROUP,
     HOSTNAME,
+    KEY_VALUE,
     OF_CLUSTER,
     TOPIC,
     AclHistory,
@@ -98,6 +99,7 @@ class Rights(Checker):
             RecordType.OPEN_CLIENT: lambda one, _: [(CREATE, CLIENT_SESSION, one.name)],
             RecordType.HOSTNAME: lambda one, _: [(ALTER, HOSTNAME, one.hostname)],
             RecordType.EXPORT_CURSOR: lambda one, _: [(ALTER, EXPORT_CURSOR, one.name)],
+            RecordType.KEY_VALUE: lambda one, _: [(ALTER, KEY_VALUE, one.key)],
         }
 
     @override

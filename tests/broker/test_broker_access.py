@@ -222,6 +222,24 @@ def test_a_read_that_waits_is_decided_when_it_is_answered() -> None:
     on(scenario)
 
 
+def test_keys_that_may_not_be_described_are_not_there() -> None:
+    def scenario(broker: Broker) -> None:
+        alice = Client("alice")
+        for key in ("mine/a", "theirs/b"):
+            broker.log.append(rec.KeyValueRecord(key=key, value=b"v"))
+        broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "mine/a")
+        broker.apply()
+        for wanted in (
+            pb.ListKeyValuesRequest(),
+            pb.ListKeyValuesRequest(keys=["mine/a", "theirs/b"]),
+        ):
+            response = broker.ask(alice, list_key_values=wanted)
+            assert response is not None
+            assert [one.key for one in response.list_key_values.key_values] == ["mine/a"]
+
+    on(scenario)
+
+
 def test_configs_are_described_one_by_one() -> None:
     def scenario(broker: Broker) -> None:
         alice = Client("alice")

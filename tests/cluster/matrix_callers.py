@@ -31,6 +31,7 @@ SUFFIX = {
     AclResourceType.CLIENT_SESSION: "session",
     AclResourceType.HOSTNAME: "host",
     AclResourceType.EXPORT_CURSOR: "cursor",
+    AclResourceType.KEY_VALUE: "key",
 }
 GONE = "gone"
 """Of a topic that is not there."""

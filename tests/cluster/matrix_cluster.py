@@ -126,6 +126,10 @@ async def _furnished(reach: Reach, issuer: Issuer) -> World:
         reach, leader, "AlterExportCursors",
         controller.AlterExportCursorsRequest(alterations=cursors),
     )  # fmt: skip
+    keys = [controller.KeyValueAlteration(key=f"{one}key", value=b"v") for one in (MINE, THEIRS)]
+    await _write(
+        reach, leader, "AlterKeyValues", controller.AlterKeyValuesRequest(alterations=keys)
+    )
     found = entries()
     creations = [controller.AccessControlEntry(**one._asdict()) for one in found]
     await _write(reach, leader, "CreateAcls", controller.CreateAclsRequest(creations=creations))

@@ -83,7 +83,7 @@ def of_response(response: Any, case: Case) -> Verdict:
         return of_items([code if code in REFUSALS else NONE for code in codes])
     if isinstance(row, Listed):
         found = _items(body, _is_named)
-        names = {one.hostname if hasattr(one, "hostname") else one.name for one in found}
+        names = {next(getattr(one, name) for name in _NAMES if hasattr(one, name)) for one in found}
         shown = {one for one in names if one.startswith((MINE, THEIRS))}
         return of_names(shown, 2)
     return ALLOWED
@@ -108,8 +108,11 @@ def _code(message: Any) -> int | None:
     return int(message.error_code) if "error_code" in fields else None
 
 
+_NAMES = ("hostname", "name", "key")
+
+
 def _is_named(item: Any) -> bool:
-    return "hostname" in item.DESCRIPTOR.fields_by_name or "name" in item.DESCRIPTOR.fields_by_name
+    return any(name in item.DESCRIPTOR.fields_by_name for name in _NAMES)
 
 
 def _items(body: Any, wanted: Callable[[Any], bool]) -> list[Any]:

@@ -84,6 +84,7 @@ _TO_BROKER: Mapping[str, Callable[[Ask], Any]] = {
         topics=[MY_TOPIC, THEIR_TOPIC] if ask.variant == BY_NAME else []
     ),
     "describe_configs": _describe_configs,
+    "list_key_values": lambda ask: broker.ListKeyValuesRequest(),
     "describe_cluster": lambda ask: broker.DescribeClusterRequest(),
     "describe_broker": lambda ask: broker.DescribeBrokerRequest(),
     "broker_metadata": lambda ask: data.BrokerMetadataRequest(),

@@ -126,6 +126,17 @@ def _cursors(ask: Ask) -> Any:
     )
 
 
+def _key_values(ask: Ask) -> Any:
+    return rpc_pb.AlterKeyValuesRequest(
+        alterations=[
+            rpc_pb.KeyValueAlteration(
+                key=f"{begin}key", value=b"7", expected_offset=None if ask.harm else FAR
+            )
+            for begin in (MINE, THEIRS)
+        ]
+    )
+
+
 def _create_acls(ask: Ask) -> Any:
     entry = rpc_pb.AccessControlEntry(
         resource_type=2, resource_name="*", pattern_type=LITERAL, principal="User:*", host="*",
@@ -177,6 +188,7 @@ TO_CONTROLLER: Mapping[str, Callable[[Ask], Any]] = {
     "alter_hostnames": _hostnames,
     "list_export_cursors": lambda ask: rpc_pb.ListExportCursorsRequest(),
     "alter_export_cursors": _cursors,
+    "alter_key_values": _key_values,
     "describe_acls": lambda ask: rpc_pb.DescribeAclsRequest(filter=_filter()),
     "create_acls": _create_acls,
     "delete_acls": _delete_acls,

@@ -46,6 +46,7 @@ from raftlog.security.permissions import (
     LOG,
     QUORUM,
     WATCH,
+    All,
     Each,
     EachPartition,
     Forwarded,
@@ -168,6 +169,9 @@ def _of_asker(asker: Asker, listener: Listener, rpc: Rpc, caller: Caller, facts:
             return of_items(
                 [item(row.operation, row.resource(one)) for one in getattr(body, row.items)]
             )
+        case All():
+            codes = [item(row.operation, row.resource(one)) for one in getattr(body, row.items)]
+            return of_whole(next((code for code in codes if code is not NONE), NONE))
         case EachPartition():
             names = [facts.topics.get(one.topic_id) for one in body.partitions]
             return of_items(
@@ -195,4 +199,4 @@ class _Named:
     """Any item of a listing, by name alone."""
 
     def __init__(self, name: str) -> None:
-        self.name = self.hostname = name
+        self.name = self.hostname = self.key = name

@@ -133,6 +133,13 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
                 )
             ]
         ),
+        "alter_key_values": rpc.AlterKeyValuesRequest(
+            alterations=[
+                rpc.KeyValueAlteration(
+                    key="k", value=b"v", expected_offset=-1, expected_create_offset=-1
+                )
+            ]
+        ),
         "list_export_cursors": rpc.ListExportCursorsRequest(),
         "alter_export_cursors": rpc.AlterExportCursorsRequest(
             alterations=[

@@ -20,7 +20,7 @@ from raftlog.metadata.acls import (
 )
 from raftlog.metadata.records import record
 from raftlog.security.authorizer import Authorizer
-from raftlog.security.permissions import CONTROLLER, Each, Listed, OfAnybody, OfNode, Whole
+from raftlog.security.permissions import CONTROLLER, All, Each, Listed, OfAnybody, OfNode, Whole
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -30,7 +30,7 @@ SETTINGS = ControllerSettings(
     node_principal_rule="CN=node-{id}",
     super_users="User:root",
 )
-RIGHTS = [kind for kind, row in CONTROLLER.items() if isinstance(row, Whole | Each)]
+RIGHTS = [kind for kind, row in CONTROLLER.items() if isinstance(row, Whole | Each | All)]
 ITEMS = [kind for kind, row in CONTROLLER.items() if isinstance(row, Each)]
 REFUSALS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -98,7 +98,7 @@ def needed(kind: str, body: Any) -> tuple[AclOperation, AclResourceType, str]:
     if isinstance(row, Whole):
         resource = row.resource(body)
     else:
-        assert isinstance(row, Each)
+        assert isinstance(row, Each | All)
         wanted = row.resource(getattr(body, row.items)[0])
         assert wanted is not None
         resource = wanted
@@ -203,13 +203,24 @@ def test_each_item_is_refused_alone(kind: str) -> None:
     assert "forbidden" not in str(decided.records)
 
 
-@pytest.mark.parametrize("kind", ITEMS)
+def test_one_key_that_may_not_be_altered_refuses_all_of_them() -> None:
+    stage = Stage()
+    stage.allow(Op.ALTER, Kind.KEY_VALUE, "mine/", pattern=PatternType.PREFIXED)
+    put = rpc.AlterKeyValuesRequest(alterations=[rpc.KeyValueAlteration(key="mine/a")])
+    assert stage.as_("User:alice", put).records
+    put.alterations.add(key="theirs", operation=rpc.KEY_VALUE_COMPARE)
+    error = stage.as_("User:alice", put).error
+    assert error is not None
+    assert (error.code, error.field) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "alterations[1]")
+
+
+@pytest.mark.parametrize("kind", [*ITEMS, "alter_key_values"])
 def test_more_items_than_a_request_may_have_are_not_looked_at(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes a verdict: two million of them would hold up the controller."""
     stage, row = Stage(), CONTROLLER[kind]
-    assert isinstance(row, Each)
+    assert isinstance(row, Each | All)
     body = stage.body(kind)
     items = getattr(body, row.items)
     items.extend([items[0]] * stage.settings.max_records_per_request)
@@ -309,7 +320,7 @@ def test_a_node_asks_in_its_own_name_for_what_is_its_own() -> None:
         assert refused(stage.as_("User:CN=node", body, node_id=body.voter_id + 1, propose=False))
     for kind in RIGHTS:
         row = CONTROLLER[kind]
-        assert isinstance(row, Whole | Each)
+        assert isinstance(row, Whole | Each | All)
         if kind in ("add_raft_voter", "remove_raft_voter"):
             continue
         decided = stage.as_("User:CN=node", stage.body(kind), node_id=7, propose=False)

@@ -34,7 +34,11 @@ TEXTS = [
 )
 def test_each_text_by_itself(type_: Any, name: str) -> None:
     rule = FIELDS[type_][name]
-    values = [b"x" * 17] if isinstance(rule, Octets) else ["x" * 70_000, "a\x1b[31m", "a\n"]
+    values = (
+        [b"x" * (rule.max_bytes + 1)]
+        if isinstance(rule, Octets)
+        else ["x" * 70_000, "a\x1b[31m", "a\n"]
+    )
     for value in values:
         with pytest.raises(ApiError) as raised:
             check(type_(**{name: value}), "outer")

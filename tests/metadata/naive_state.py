@@ -5,6 +5,7 @@ And histories of records that fit.
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from hypothesis import strategies as st
@@ -25,6 +26,8 @@ class NaiveState:
         self.hostnames: dict[str, dict[str, Any]] = {}
         self.export_cursors: dict[str, dict[str, Any]] = {}
         self.acls: dict[bytes, dict[str, Any]] = {}
+        self.kv: dict[str, dict[str, Any]] = {}
+        self.leases: dict[int, dict[str, Any]] = {}
         self.imported: dict[tuple[str, str], int] = {}
         self.leader: dict[str, Any] | None = None
         self.progress: dict[str, int] | None = None
@@ -51,6 +54,9 @@ class NaiveState:
             self._export_cursor,
             self._acl,
             self._imported,
+            self._key_value,
+            self._key_value,
+            self._lease,
         )
         message = makers[choice % len(makers)](n, offset, epoch)
         return record(pb.NoOpRecord() if message is None else message)
@@ -76,6 +82,8 @@ class NaiveState:
             "hostnames": [self.hostnames[name] for name in sorted(self.hostnames)],
             "export_cursors": [self.export_cursors[name] for name in sorted(self.export_cursors)],
             "acls": [self.acls[id_] for id_ in sorted(self.acls)],
+            "kv": [self.kv[key] for key in sorted(self.kv)],
+            "leases": [self.leases[id_] for id_ in sorted(self.leases)],
             "applied": [self.applied[broker_id] for broker_id in sorted(self.applied)],
             "imported": [
                 {"kind": kind, "key": key, "value": value}
@@ -247,6 +255,34 @@ class NaiveState:
         }
         return pb.ExportCursorRecord(name=name, **fields)
 
+    def _key_value(self, n: int, offset: int, epoch: int) -> Any:
+        key = f"k/{n % 4}"
+        old = self.kv.get(key)
+        if n & 32:
+            return self.kv.pop(key, None) and pb.KeyValueRecord(key=key)
+        lease_id, value = (n >> 2) % 3, bytes([n % 256]) * (n % 5)
+        self.kv[key] = {
+            "key": key,
+            **(
+                {"value": value.decode()}
+                if value.isascii()
+                else {"value_base64": base64.b64encode(value).decode()}
+            ),
+            "create_offset": offset if old is None else old["create_offset"],
+            "offset": offset,
+            "lease_id": lease_id,
+        }
+        return pb.KeyValueRecord(key=key, value=value, lease_id=lease_id)
+
+    def _lease(self, n: int, offset: int, epoch: int) -> Any:
+        if n & 8 and self.leases:
+            lease_id = sorted(self.leases)[n % len(self.leases)]
+            del self.leases[lease_id]
+            return pb.RemoveLeaseRecord(lease_id=lease_id, reason="expired")
+        fields: dict[str, Any] = {"name": f"l{n % 3}", "ttl_ms": n, "principal": ""}
+        self.leases[offset] = {"id": offset, **fields}
+        return pb.LeaseRecord(**fields)
+
     def _acl(self, n: int, offset: int, epoch: int) -> Any:
         id_ = bytes([n % 5]) * 16
         if id_ in self.acls:
@@ -295,7 +331,7 @@ class NaiveState:
 
 
 HISTORIES = st.lists(
-    st.lists(st.tuples(st.integers(0, 16), st.integers(0, 2**10 - 1)), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 2**10 - 1)), min_size=1, max_size=5),
     max_size=16,
 )
 """Batches of (choice, number) for ``NaiveState.make``."""

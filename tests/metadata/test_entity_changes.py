@@ -141,3 +141,28 @@ def test_the_cluster_is_its_leaders_voters_and_features() -> None:
 def test_a_question_that_cannot_be_answered_says_so(kind: str, key: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         question(kind, key)
+
+
+def test_a_value_is_text_or_base64_and_its_lease_an_entity() -> None:
+    recorder = ChangeRecorder(Image())
+    messages = (
+        pb.LeaseRecord(name="w", ttl_ms=5),
+        pb.KeyValueRecord(key="a/b", value="ä".encode(), lease_id=0),
+        pb.KeyValueRecord(key="a/b", value=b"\xff"),
+        pb.KeyValueRecord(key="a/b"),
+        pb.RemoveLeaseRecord(lease_id=0),
+    )
+    chunk = batch.encode(
+        [record(one).data for one in messages], base_offset=0, epoch=1, timestamp_ms=1
+    )
+    found = list(changes_of_chunk(recorder, chunk))
+    text = '{"key":"a/b","value":"ä","create_offset":1,"offset":1,"lease_id":0}'
+    other = '{"key":"a/b","create_offset":1,"offset":2,"lease_id":0,"value_base64":"/w=="}'
+    lease = '{"id":0,"name":"w","ttl_ms":5,"principal":""}'
+    assert [(one.kind, one.key, one.before, one.after) for one in found] == [
+        ("lease", "0", None, lease),
+        ("kv", "a/b", None, text),
+        ("kv", "a/b", text, other),
+        ("kv", "a/b", other, None),
+        ("lease", "0", lease, None),
+    ]

@@ -81,6 +81,8 @@ def test_the_empty_image() -> None:
         "hostnames": [],
         "export_cursors": [],
         "acls": [],
+        "kv": [],
+        "leases": [],
         "applied": [],
         "imported": [],
     }

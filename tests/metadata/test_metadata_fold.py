@@ -93,6 +93,8 @@ def hash_from_scratch(image: Image) -> int:
         *(("hostname", mapping) for mapping in image.hostnames.values()),
         *(("export_cursor", cursor) for cursor in image.export_cursors.values()),
         *(("acl", entry) for entry in image.acls.values()),
+        *(("kv", one) for one in image.key_values.values()),
+        *(("lease", lease) for lease in image.leases.values()),
         *(("imported", *key, value) for key, value in image.imported.items()),
     ]
     entities += [
@@ -121,6 +123,14 @@ def test_the_indexes_follow(choices: list) -> None:
     assert dict(image.topic_ids.items()) == {
         topic.name: topic.id for topic in image.topics.values()
     }
+    of_lease: dict[int, set] = {}
+    for key_value in image.key_values.values():
+        if key_value.lease_id:
+            of_lease.setdefault(key_value.lease_id, set()).add(key_value.key)
+    assert {id_: set(keys) for id_, keys in image.keys_of_lease.items()} == of_lease
+    assert image.key_value_bytes == sum(
+        len(one.key) + len(one.value) for one in image.key_values.values()
+    )
     held: dict[int, set] = {}
     for key, partition in image.partitions.items():
         for broker_id in partition.replicas:

@@ -112,7 +112,9 @@ def everything() -> Image:
         pattern_type=4, principal="User:a", host="*", operation=3, permission_type=3)  # fmt: skip
     owned = pb.OpenClientRecord(name="o", principal="User:a")
     imported = pb.ImportedRecord(name="R", kind="controller", key="1", value="{}")
-    for message in (entry, owned, imported):
+    key_value = pb.KeyValueRecord(key="locks/a", value=b"v", lease_id=18)
+    lease = pb.LeaseRecord(name="l", ttl_ms=5, principal="User:a")
+    for message in (entry, owned, imported, key_value, lease):
         builder.apply_batch(
             [record(message)], base_offset=builder.offset + 1, epoch=7, timestamp_ms=99
         )
@@ -144,7 +146,7 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
 
 def test_the_header_says_what_a_replica_needs() -> None:
     header, _ = snapshot.load([content_of(everything())])
-    assert header == SnapshotHeader("c", 3, 17, 7, 99, (Voter(1, "c1:1", "d"),), 2)
+    assert header == SnapshotHeader("c", 3, 19, 7, 99, (Voter(1, "c1:1", "d"),), 2)
 
 
 def large(topics: int = 30, partitions: int = 200) -> Image:
@@ -270,7 +272,7 @@ def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
 
 def test_a_header_of_another_image_is_refused() -> None:
     header = snapshot.header_of(everything(), cluster_id="c", generation=0)
-    with pytest.raises(ValueError, match="header for 17"):
+    with pytest.raises(ValueError, match="header for 19"):
         list(snapshot.pieces(Image(), header))
 
 

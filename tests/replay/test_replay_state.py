@@ -41,7 +41,7 @@ def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def with_clients(tmp_path_factory: pytest.TempPathFactory) -> tuple[LogHistory, Path]:
-    history = LogHistory(23, metadata_version=7).run(1000)
+    history = LogHistory(23, metadata_version=8).run(1000)
     directory = tmp_path_factory.mktemp("clients")
     with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=300) as writer:
         writer.append_chunk(b"".join(history.batches))
@@ -158,7 +158,7 @@ def test_clients_and_their_results(
     )
     assert all(row in found for row in expected)
     assert any(type(client) is OwnedClient for client in image.clients.values())
-    for named in ("hostname", "export_cursor", "acl"):
+    for named in ("hostname", "export_cursor", "kv", "acl"):
         expected = [
             (kind, key, plain(value)) for kind, key, value in entities(image) if kind == named
         ]

@@ -31,7 +31,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, parse
 from raftlog.security.authorizer import Authorizer, Caller
-from raftlog.security.permissions import CONTROLLER, Each, Whole
+from raftlog.security.permissions import CONTROLLER, All, Each, Whole
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RECORDS
@@ -264,6 +264,7 @@ def test_what_is_remembered_of_entries(spark: SparkSession, tmp_path: Path) -> N
         ("update_features", RecordType.FEATURE_LEVEL),
         ("alter_hostnames", RecordType.HOSTNAME),
         ("alter_export_cursors", RecordType.EXPORT_CURSOR),
+        ("alter_key_values", RecordType.KEY_VALUE),
         ("open_client", RecordType.OPEN_CLIENT),
         ("create_acls", RecordType.ACCESS_CONTROL_ENTRY),
         ("delete_acls", RecordType.REMOVE_ACCESS_CONTROL_ENTRY),
@@ -271,5 +272,5 @@ def test_what_is_remembered_of_entries(spark: SparkSession, tmp_path: Path) -> N
 )
 def test_a_record_needs_what_its_request_does(request_: str, type_: RecordType) -> None:
     row = CONTROLLER[request_]
-    assert isinstance(row, Each | Whole)
+    assert isinstance(row, Each | All | Whole)
     assert (NEEDS[type_].operation, NEEDS[type_].type.name) == (row.operation, row.of)

@@ -23,6 +23,7 @@ from raftlog.metadata.versions import (
     supports_acls,
     supports_export_cursors,
     supports_hostnames,
+    supports_key_values,
     supports_leader_epoch_ranges,
     supports_log_hash,
 )
@@ -298,6 +299,23 @@ class LogHistory:
             cursor.end_offset = self.end_offset
         return self.append(cursor, principal="User:exporter")
 
+    def change_key(self, key: str) -> int:
+        """A key is put, deleted, or goes with its lease."""
+        leases = sorted(id_ for id_, _ in self.draft.snapshot().leases.items())
+        dice = self.rng.random()
+        if dice < 0.2:
+            self.append(pb.LeaseRecord(name="worker", ttl_ms=5000), principal="User:worker")
+            leases = [self.draft.offset, *leases]
+        elif dice < 0.3 and leases:
+            held = list(self.draft.keys_of_lease.get(leases[0]) or ())
+            gone = [pb.KeyValueRecord(key=one) for one in sorted(held)]
+            return self.append(*gone, pb.RemoveLeaseRecord(lease_id=leases[0], reason="expired"))
+        change = pb.KeyValueRecord(key=key)
+        if key not in self.draft.key_values or self.rng.random() < 0.8:
+            change.value = bytes(self.rng.randrange(256) for _ in range(self.rng.randrange(9)))
+            change.lease_id = leases[0] if leases and self.rng.random() < 0.5 else 0
+        return self.append(change, principal="User:worker")
+
     def add_entry(
         self,
         principal: str,
@@ -412,6 +430,8 @@ class LogHistory:
             self.move_cursor(f"cursor-{rng.randrange(3)}")
         elif 0.14 <= dice < 0.17 and supports_acls(self.draft.features):
             self._change_entries()
+        elif 0.17 <= dice < 0.185 and supports_key_values(self.draft.features):
+            self.change_key(f"locks/{rng.randrange(4)}")
         elif dice < 0.2:
             self.progress()
         elif dice < 0.3:

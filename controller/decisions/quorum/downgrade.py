@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from raftlog.metadata import versions
+from raftlog.metadata.acls import AclResourceType
 from raftlog.metadata.entities import owner_of
 from raftlog.metadata.image import Image
 from raftlog.quorum.description import QuorumDescription
@@ -23,6 +24,7 @@ _HOSTNAMES = 3
 _EXPORT_CURSORS = 4
 _ACLS = 7
 _VOTER_LISTENERS = 7
+_KEY_VALUES = 8
 
 
 def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[str]:
@@ -66,6 +68,19 @@ def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[s
                 f"{len(owned)} exactly-once clients belong to a principal, the first is"
                 f" {min(owned)}: {cannot}; close them first"
             )
+    if level < _KEY_VALUES and len(image.key_values):
+        yield (
+            f"the key-value store has {len(image.key_values)} keys, the first is"
+            f" {min(image.key_values)!r}: {cannot}; delete them (`raftlog kv delete --prefix ''`)"
+        )
+    of_keys = sum(one.resource_type == AclResourceType.KEY_VALUE for one in image.acls.values())
+    if _ACLS <= level < _KEY_VALUES and of_keys:
+        yield f"{of_keys} access control entries are about keys: {cannot}; remove them"
+    if level < _KEY_VALUES and len(image.leases):
+        yield (
+            f"there are {len(image.leases)} leases, the first is {min(image.leases)}: {cannot};"
+            " revoke them, or let them expire"
+        )
     named = [] if image.voters is None else image.voters.voters
     if level < _VOTER_LISTENERS and (several := [v.id for v in named if "://" in v.endpoint]):
         yield (

@@ -1,0 +1,253 @@
+"""``raftlog kv``: the key-value store."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    BootstrapServer,
+    Json,
+    Timeout,
+)
+from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.cli.reads import ReadMode, ReadModeOption, read
+from raftlog.cli.writes import (
+    Acks,
+    AcksLevel,
+    expected_offset,
+    print_written,
+    require,
+    write,
+    written,
+)
+from raftlog.errors import ConfigError
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+app = typer.Typer(
+    help="The key-value store: small values, changed on conditions.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+)
+Key = Annotated[str, typer.Argument(metavar="KEY", help="As locks/orders/1.")]
+Expected = Annotated[int | None, expected_offset("key", "OFFSET")]
+_SHOWN_CHARS = 60
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="kv")
+
+
+@app.callback()
+def _group() -> None:
+    """The key-value store: small values, changed on conditions."""
+
+
+@app.command(epilog=EPILOG)
+def get(
+    key: Key,
+    mode: ReadModeOption = ReadMode.REPEATABLE,
+    bootstrap_server: BootstrapServer = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Print the value of a key: as it is, if not to a terminal. Exit code 1: it is not there.
+
+    \b
+    Examples:
+      raftlog kv get settings/limit
+      raftlog kv get settings/limit --read strict --json
+    """
+    body = broker_pb2.ListKeyValuesRequest(keys=[key])
+    found = read(body, mode, bootstrap_server, timeout).list_key_values.key_values
+    if not found:
+        raise FailedError(f"there is no key {key}", Exit.REFUSED)
+    if as_json:
+        print_json(_document(found[0]))
+        return
+    if sys.stdout.isatty():
+        typer.echo(_text(found[0].value))
+    else:
+        sys.stdout.buffer.write(found[0].value)
+        sys.stdout.buffer.flush()
+
+
+@app.command("list", epilog=EPILOG)
+def list_(
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin with it.")
+    ] = "",
+    mode: ReadModeOption = ReadMode.REPEATABLE,
+    bootstrap_server: BootstrapServer = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """List the keys by name.
+
+    --expected-offset is compared with OFFSET, where the key was last put. CREATED is where it was
+    made: among keys, who was there first. LEASE is the lease that it goes with.
+
+    \b
+    Examples:
+      raftlog kv list
+      raftlog kv list locks/ --json
+    """
+    found = _list(prefix, mode, bootstrap_server, timeout)
+    if as_json:
+        print_json([_document(one) for one in found])
+        return
+    rows = [
+        (one.key, one.offset, one.create_offset, one.lease_id or None, _short(one.value))
+        for one in found
+    ]
+    columns = ("KEY", "OFFSET", "CREATED", "LEASE", "VALUE")
+    print_table(
+        columns, rows, right=("OFFSET", "CREATED", "LEASE"), least=("CREATED", "LEASE", "OFFSET")
+    )
+
+
+@app.command(epilog=EPILOG)
+def put(
+    key: Key,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Text; -: standard input.")],
+    lease: Annotated[
+        int, typer.Option("--lease", metavar="ID", min=0, help="Delete it with this lease.")
+    ] = 0,
+    expected: Expected = None,
+    acks: Acks = AcksLevel.COMMITTED,
+    bootstrap_server: BootstrapServer = "",
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Put a key.
+
+    \b
+    Examples:
+      raftlog kv put settings/limit 10
+      raftlog kv put settings/limit 20 --expected-offset 1042
+      raftlog kv put settings/limit 10 --expected-offset -1   # only if it is new
+    """
+    content = sys.stdin.buffer.read() if value == "-" else value.encode()
+    change = controller_pb2.KeyValueAlteration(
+        key=key, value=content, lease_id=lease, expected_offset=expected
+    )
+    _alter([change], "put", acks, bootstrap_server, bootstrap_controller, timeout, as_json)
+
+
+@app.command(epilog=EPILOG)
+def delete(
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="The keys.")] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option("--prefix", metavar="PREFIX", help="All keys that begin with it; '': all."),
+    ] = None,
+    expected: Expected = None,
+    acks: Acks = AcksLevel.COMMITTED,
+    bootstrap_server: BootstrapServer = "",
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Delete keys, all or none. One that is not there is no error.
+
+    --prefix deletes what a list shows, and only as it is listed: if a key is put meanwhile, nothing
+    is deleted. It asks a broker.
+
+    \b
+    Examples:
+      raftlog kv delete settings/limit
+      raftlog kv delete settings/limit --expected-offset 1042
+      raftlog kv delete --prefix settings/
+    """
+    if bool(keys) == (prefix is not None):
+        raise ConfigError("give keys, or --prefix")
+    if expected is not None and len(keys or []) != 1:
+        raise ConfigError("--expected-offset is about one key")
+    changes = [_deletion(key, expected) for key in keys or []]
+    if prefix is not None:
+        found = _list(prefix, ReadMode.LATEST, bootstrap_server, timeout)
+        changes = [_deletion(one.key, one.offset) for one in found]
+        if not changes:
+            print_json({}) if as_json else print_line("there are no such keys")
+            return
+    _alter(changes, "deleted", acks, bootstrap_server, bootstrap_controller, timeout, as_json)
+
+
+def _deletion(key: str, expected: int | None) -> controller_pb2.KeyValueAlteration:
+    return controller_pb2.KeyValueAlteration(
+        key=key, operation=controller_pb2.KEY_VALUE_DELETE, expected_offset=expected
+    )
+
+
+def _alter(
+    changes: list[controller_pb2.KeyValueAlteration],
+    what: str,
+    acks: AcksLevel,
+    bootstrap_server: str,
+    bootstrap_controller: str,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    body = controller_pb2.AlterKeyValuesRequest(alterations=changes)
+    response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
+    if as_json:
+        offsets = response.alter_key_values.offsets
+        done = {
+            one.key: None if offset < 0 else offset
+            for one, offset in zip(changes, offsets, strict=False)
+        }
+        print_json({"keys": done, "write": written(response)})
+    else:
+        for one in changes:
+            print_line(f"{one.key}: {what}")
+        print_written(response)
+    require(response, acks)
+
+
+def _list(prefix: str, mode: ReadMode, bootstrap_server: str, timeout: float) -> list[Any]:
+    found: list[Any] = []
+    after = ""
+    while True:
+        body = broker_pb2.ListKeyValuesRequest(prefix=prefix, after=after)
+        answer = read(body, mode, bootstrap_server, timeout).list_key_values
+        found.extend(answer.key_values)
+        if not answer.more or not answer.key_values:
+            return found
+        after = answer.key_values[-1].key
+
+
+def _document(one: broker_pb2.KeyValue) -> dict[str, Any]:
+    """For JSON: the value as text if it is UTF-8, and as base64 in any case."""
+    try:
+        text: str | None = one.value.decode()
+    except UnicodeDecodeError:
+        text = None
+    return {
+        "key": one.key,
+        "value": text,
+        "value_base64": base64.b64encode(one.value).decode(),
+        "offset": one.offset,
+        "create_offset": one.create_offset,
+        "lease_id": one.lease_id or None,
+    }
+
+
+def _text(value: bytes) -> str:
+    """For a terminal: nothing that it would obey."""
+    from raftlog.printable import printable
+
+    return "\n".join(map(printable, value.decode(errors="backslashreplace").split("\n")))
+
+
+def _short(value: bytes) -> str:
+    text = value[: 4 * _SHOWN_CHARS].decode(errors="backslashreplace")
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"

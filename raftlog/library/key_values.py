@@ -1,0 +1,174 @@
+"""The key-value store: small values under keys, changed on conditions, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from raftlog.library.enums import AcksLike, ReadModeLike
+from raftlog.library.namespace import Namespace
+from raftlog.outcome import WriteResult
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+ABSENT = -1
+"""What a change expects of a key that must not be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """A key, as a broker shows it."""
+
+    key: str
+    value: bytes
+    offset: int
+    """Of the record that it was last put by: what ``expected`` is compared with."""
+    create_offset: int
+    """Of the record that made it: a lower one was there first."""
+    lease_id: int | None
+    """The lease that it is deleted with; None: it stays."""
+
+    @property
+    def text(self) -> str:
+        """The value as UTF-8. Raises UnicodeDecodeError."""
+        return self.value.decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The key has this value and this lease from now on."""
+
+    key: str
+    value: bytes | str = b""
+    lease_id: int | None = None
+    expected: int | None = None
+    """The key's offset, or ABSENT; None: whatever is there."""
+    expected_create: int | None = None
+    """The key's create_offset, or ABSENT; None: whatever is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """The key is deleted. One that is not there stays so."""
+
+    key: str
+    expected: int | None = None
+    expected_create: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """Nothing happens to the key; but unless it is as expected, nothing happens to the others."""
+
+    key: str
+    expected: int | None = None
+    expected_create: int | None = None
+
+
+KeyChange = Put | Delete | Expect
+KeyValues = list[KeyValue]
+"""By its own name: a method is called ``list``."""
+
+
+class AsyncKeyValues(Namespace):
+    """``client.kv``."""
+
+    async def get(
+        self, key: str, *, read: ReadModeLike | None = None, timeout_s: float | None = None
+    ) -> KeyValue | None:
+        """A key; None: it is not there, or may not be seen."""
+        body = broker_pb2.ListKeyValuesRequest(keys=[key])
+        response = await self._core.read(body, read, timeout_s)
+        return next(map(_from_wire, response.list_key_values.key_values), None)
+
+    async def list(
+        self,
+        prefix: str = "",
+        *,
+        keys_only: bool = False,
+        read: ReadModeLike | None = None,
+        timeout_s: float | None = None,
+    ) -> KeyValues:
+        """The keys that begin with the prefix, by name.
+
+        Above 1,000 keys or a megabyte it asks again, and each part may be newer than the one before
+        it.
+        """
+        found: KeyValues = []
+        after = ""
+        while True:
+            body = broker_pb2.ListKeyValuesRequest(prefix=prefix, after=after, keys_only=keys_only)
+            answer = (await self._core.read(body, read, timeout_s)).list_key_values
+            found.extend(map(_from_wire, answer.key_values))
+            if not answer.more or not answer.key_values:
+                return found
+            after = answer.key_values[-1].key
+
+    async def put(
+        self,
+        key: str,
+        value: bytes | str,
+        *,
+        lease_id: int | None = None,
+        expected: int | None = None,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult:
+        """Put a key; the result's offset is the key's from now on.
+
+        ``expected``: only if the key has this offset, or is ABSENT. Otherwise nothing changes, and
+        InvalidUpdateVersionError says so; UnknownOutcomeError: it may have happened.
+        """
+        change = Put(key, value, lease_id, expected)
+        return await self.alter(change, acks=acks, timeout_s=timeout_s)
+
+    async def delete(
+        self,
+        key: str,
+        *,
+        expected: int | None = None,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult:
+        """Delete a key. The result has no offset if it was not there."""
+        return await self.alter(Delete(key, expected), acks=acks, timeout_s=timeout_s)
+
+    async def alter(
+        self,
+        *changes: KeyChange,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult:
+        """Make several changes at once, all or none, each on its condition. No key twice.
+
+        Raises InvalidUpdateVersionError for a condition that does not hold: its ``field`` says
+        which; UnknownOutcomeError: all of it may have happened, or nothing.
+        """
+        body = controller_pb2.AlterKeyValuesRequest(
+            alterations=_to_wire(changes), validate_only=validate_only
+        )
+        result, _ = await self._core.write(body, acks, timeout_s)
+        return result
+
+
+def _to_wire(changes: Iterable[KeyChange]) -> Iterable[controller_pb2.KeyValueAlteration]:
+    for one in changes:
+        alteration = controller_pb2.KeyValueAlteration(
+            key=one.key, expected_offset=one.expected, expected_create_offset=one.expected_create
+        )
+        if isinstance(one, Put):
+            value = one.value
+            alteration.value = value.encode() if isinstance(value, str) else value
+            alteration.lease_id = one.lease_id or 0
+        else:
+            alteration.operation = (
+                controller_pb2.KEY_VALUE_DELETE
+                if isinstance(one, Delete)
+                else controller_pb2.KEY_VALUE_COMPARE
+            )
+        yield alteration
+
+
+def _from_wire(one: broker_pb2.KeyValue) -> KeyValue:
+    return KeyValue(one.key, one.value, one.offset, one.create_offset, one.lease_id or None)
