@@ -430,7 +430,7 @@ class LogHistory:
             self.move_cursor(f"cursor-{rng.randrange(3)}")
         elif 0.14 <= dice < 0.17 and supports_acls(self.draft.features):
             self._change_entries()
-        elif 0.17 <= dice < 0.185 and supports_key_values(self.draft.features):
+        elif 0.285 <= dice < 0.3 and supports_key_values(self.draft.features):
             self.change_key(f"locks/{rng.randrange(4)}")
         elif dice < 0.2:
             self.progress()
