@@ -52,6 +52,14 @@ def test_panels_have_titles_and_do_not_overlap(path: Path) -> None:
     assert not [pair for pair in combinations(panels, 2) if _overlap(*pair)]
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_panel_that_is_empty_while_all_is_well_says_so(path: Path) -> None:
+    board = json.loads(path.read_text(encoding="utf-8"))
+    for panel in board["panels"]:
+        if any(one["expr"].endswith("> 0") for one in panel["targets"]):
+            assert panel["fieldConfig"]["defaults"]["noValue"] in ("none", "nobody"), panel["title"]
+
+
 def _overlap(one: Any, other: Any) -> bool:
     a, b = one["gridPos"], other["gridPos"]
     return bool(

@@ -1,0 +1,159 @@
+"""Real nodes under a real Prometheus: what it scrapes, which alerts fire, and what dashboards show.
+
+The gate has the same rules on simulated nodes (test_faults.py), and the same queries against the names
+of metrics (test_dashboards.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from prometheus_kit import PROGRAM, Prometheus, prometheus, queries
+from rule_runs import Firing, each_rule, load_rules
+
+from raftlog import Client
+from raftlog.cli.local import LocalCluster
+from raftlog.errors import RaftlogError
+
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(
+        PROGRAM is None, reason="NO REAL PROMETHEUS WAS ASKED: the program is not on PATH"
+    ),
+]
+SHOWS_TROUBLE = {
+    ("raftlog-overview", "Requests that wait"),
+    ("raftlog-overview", "Errors"),
+    ("raftlog-brokers", "Who holds LAO back"),
+    ("raftlog-quorum", "Refused messages of the quorum"),
+}
+"""Panels that are empty as long as nothing is wrong, and say so (``noValue``)."""
+
+
+class Watched(NamedTuple):
+    cluster: LocalCluster
+    prometheus: Prometheus
+
+    def page(self, name: str) -> Firing:
+        return Firing(name, "critical", self.cluster.cluster_id)
+
+    def ticket(self, name: str) -> Firing:
+        return Firing(name, "warning", self.cluster.cluster_id)
+
+    def only(self, *expected: Firing, lasting: int = 10) -> None:
+        """These fire, no other one does on the way there, and it stays so for some evaluations."""
+        allowed = set(expected)
+
+        def fire() -> bool:
+            firing = self.prometheus.firing()
+            assert firing <= allowed, firing - allowed
+            return firing == allowed
+
+        self.prometheus.wait(f"{sorted(allowed)} are to fire", fire)
+        for _ in range(lasting):
+            before = self.evaluated()
+            self.prometheus.wait("the next evaluation", lambda: self.evaluated() > before)  # noqa: B023
+            assert fire()
+
+    def evaluated(self) -> str:
+        """When the rules were evaluated last: of the group where it is longest ago."""
+        groups = self.prometheus.ask("rules")["groups"]
+        broken = [rule for one in groups for rule in one["rules"] if rule["health"] == "err"]
+        assert broken == []
+        return min(str(one["lastEvaluation"]) for one in groups)
+
+
+@contextmanager
+def writing(cluster: LocalCluster) -> Iterator[None]:
+    """A client that writes metadata and records, several times a second."""
+    ends = threading.Event()
+
+    def write() -> None:
+        with Client(cluster.bootstrap_servers) as client:
+            client.topics.create("orders", partitions=6, acks="visible")
+            client.configs.alter("topic", "orders", set={"min.insync.replicas": 2})
+            number = 0
+            while not ends.wait(0.2):
+                number += 1
+                try:
+                    client.configs.alter("topic", "orders", set={"retention.ms": number})
+                    client.produce("orders", b"x" * 100)
+                except RaftlogError:
+                    pass  # Without a quorum it goes on trying.
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        writer.join(60)
+        assert not writer.is_alive()
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=3)
+    cluster.generate()
+    try:
+        cluster.start_controllers()
+        cluster.wait_leader(60)
+        cluster.start_brokers()
+        cluster.wait_ready([node.name for node in cluster.nodes], 60)
+        targets = [node.http.removeprefix("http://") for node in cluster.nodes]
+        with prometheus(tmp_path / "prometheus", targets) as started, writing(cluster):
+            yield Watched(cluster, started)
+    finally:
+        cluster.delete()
+
+
+def test_a_healthy_cluster_then_a_lost_majority(watched: Watched) -> None:
+    cluster, asked = watched
+    asked.wait("all are scraped", lambda: len(asked.ask("query", query="up == 1")["result"]) == 6)
+    loaded = {one["name"] for group in asked.ask("rules")["groups"] for one in group["rules"]}
+    assert loaded == {one.get("alert") or one["record"] for one in each_rule(load_rules())}
+    watched.only(lasting=20)
+    for one in queries():
+        if (one.board, one.panel) not in SHOWS_TROUBLE:
+            asked.wait(
+                f"{one.board}, {one.panel}: {one.expr}",
+                lambda: asked.series(one.expr, cluster.cluster_id, 60),  # noqa: B023
+            )
+    for node in cluster.controllers[:2]:
+        cluster.kill(node.name, signal.SIGKILL)
+    watched.only(
+        watched.page("RaftlogNoLeader"),
+        watched.ticket("RaftlogNodeDown"),
+        watched.ticket("RaftlogBrokerSelfFenced"),
+    )
+    leaders = next(one for one in queries() if one.panel == "Leaders")
+    (shown,) = asked.series(leaders.expr, cluster.cluster_id, 2)
+    assert shown["values"][-1][1] == "0"
+    for node in cluster.controllers[:2]:
+        cluster.start(node.name)
+    asked.wait("all is well again", lambda: asked.firing() == set())
+
+
+def test_a_paused_broker_is_shown_and_is_no_page(watched: Watched) -> None:
+    cluster, asked = watched
+    watched.only(lasting=5)
+    paused = cluster.brokers[0]
+    pid = cluster.pid(paused.name)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        watched.only(
+            watched.ticket("RaftlogNodeDown"), watched.ticket("RaftlogPartitionsUnderReplicated")
+        )
+        holds = next(one for one in queries() if one.panel == "Who holds LAO back")
+        held = asked.series(holds.expr, cluster.cluster_id, 120)
+        assert {one["metric"]["broker"] for one in held} == {str(paused.node_id)}
+    finally:
+        os.kill(pid, signal.SIGCONT)
