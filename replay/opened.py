@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
-from raftlog.segments.manifest import RECORDS, Manifest, Segment, read_manifest
+from raftlog.segments.manifest import BY_GROUP, RECORDS, Manifest, Segment, read_manifest
 from raftlog.segments.place import is_uri, open_place
 from replay.errors import ReplayError
 from replay.request import JobRequest, format_time
@@ -26,6 +26,16 @@ class Export:
     segments: tuple[Segment, ...]
     at_offset: int | None = None
     at_time_ms: int | None = None
+
+    @property
+    def buckets(self) -> int:
+        """How many there are of those by group, of the ranges that are cut into such; 0: none is,
+        or by another rule than this build knows.
+        """
+        bucketing = self.manifest.bucketing
+        if bucketing is None or bucketing.by != BY_GROUP or not bucketing.segments:
+            return 0
+        return bucketing.count
 
     @property
     def record_count(self) -> int:

@@ -99,7 +99,10 @@ def export_(
         bool,
         typer.Option(
             "--compact",
-            help="Merge small files into large ones: after the export, or while it follows.",
+            help=(
+                "Merge small files into large ones, and cut large ones into buckets by topic: after"
+                " the export, or while it follows."
+            ),
         ),
     ] = False,
     checkpoints: Annotated[
@@ -252,11 +255,13 @@ def _follow(
 
 
 def _compact(place: Place, summary: ExportSummary, signer: ManifestSigner | None) -> None:
+    from raftlog.segments.buckets import add_buckets
     from raftlog.segments.compact import compact
     from raftlog.segments.writer import ExportWriter
 
     with ExportWriter(place, summary.cluster_id, summary.generation, signer=signer) as writer:
         compact(writer)
+        add_buckets(writer)
 
 
 def _telling(also: Published | None, place: Place, as_json: bool) -> Published:

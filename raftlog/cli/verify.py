@@ -122,7 +122,7 @@ def _files(place: Place, manifest: Manifest) -> tuple[tuple[int, int], list[Faul
 
     raw, written = manifest.of_kind(RAW), manifest.of_kind(RECORDS)
     owner = manifest.cluster_id, manifest.generation
-    found = [check_range(place, one, written, owner, []) for one in raw]
+    found = [check_range(place, one, written, owner, [], manifest.buckets) for one in raw]
     faults = between(raw) + [fault for one in found for fault in one.faults]
     return (sum(one.batches for one in found), sum(one.records for one in found)), faults
 
@@ -175,7 +175,7 @@ def _document(
         "generation": manifest.generation,
         "first_offset": manifest.history_begin,
         "last_offset": manifest.end_offset - 1,
-        "files": len(manifest.segments) + len(manifest.checkpoints),
+        "files": manifest.file_count,
         "checkpoints": len(manifest.checkpoints),
         "batches": checked[0],
         "records": checked[1],
@@ -197,7 +197,7 @@ def _show(
         return
     batches, records = checked
     print_line(
-        f"Verified: {counted(len(manifest.segments) + len(manifest.checkpoints), 'file')},"
+        f"Verified: {counted(manifest.file_count, 'file')},"
         f" {counted(batches, 'batch', 'batches')}, {counted(records, 'record')}, offsets"
         f" {manifest.history_begin} to {manifest.end_offset - 1}"
     )

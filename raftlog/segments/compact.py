@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from raftlog import batch
-from raftlog.segments.manifest import Manifest, Retired, Segment
+from raftlog.segments.manifest import Bucketing, Manifest, Retired, Segment
 from raftlog.segments.pair import OpenPair, raw_name, records_name
 from raftlog.segments.raw import RawHeader
 from raftlog.segments.reading import read_segment
@@ -104,8 +106,27 @@ def _merge(writer: ExportWriter, group: Sequence[Pair]) -> None:
         pair.abandon()
         raise
     old = {segment.file for one in group for segment in one}
+    bucketing, old_buckets = _without(manifest.bucketing, first, last)
     kept = [segment for segment in manifest.segments if segment.file not in old]
     # Where the first of them was: the order of the manifest is that of offsets.
     at = next(index for index, segment in enumerate(manifest.segments) if segment.file in old)
-    retired = [Retired(file=name, since_ms=writer.now_ms()) for name in sorted(old)]
-    writer.amend(segments=(*kept[:at], *new, *kept[at:]), retired=(*manifest.retired, *retired))
+    retired = [Retired(file=name, since_ms=writer.now_ms()) for name in sorted(old | old_buckets)]
+    writer.amend(
+        segments=(*kept[:at], *new, *kept[at:]),
+        bucketing=bucketing,
+        retired=(*manifest.retired, *retired),
+    )
+
+
+def _without(
+    bucketing: Bucketing | None, first: int, last: int
+) -> tuple[Bucketing | None, set[str]]:
+    """The buckets but for those within a range of offsets, and the files of those.
+
+    A range that counted as large, and has buckets, may be small for another writer.
+    """
+    if bucketing is None:
+        return None, set()
+    gone = {one.file for one in bucketing.segments if first <= one.base_offset <= last}
+    left = tuple(one for one in bucketing.segments if one.file not in gone)
+    return replace(bucketing, segments=left), gone

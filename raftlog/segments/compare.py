@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raftlog import batch
+from raftlog.segments.bucket_rule import shares
 from raftlog.segments.columns import SCHEMA, RowBuffer
 from raftlog.segments.errors import CorruptExportError, ExportError
 from raftlog.segments.manifest import Segment
@@ -62,6 +63,32 @@ def check_forms(
     chain.finish()
     written.finish()
     return Facts(raw.batches, raw.records, ends)
+
+
+def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) -> None:
+    """Check the buckets of a range against its records, row by row in all columns.
+
+    Raises as ``check_forms`` does.
+    """
+    written = [_ParquetRows(place, records, [one]) for one in buckets]
+    for table in read_rows(place, records):
+        for rows, expected in zip(written, shares(table, len(buckets)), strict=True):
+            rows.require(_complete(expected))
+    for rows in written:
+        rows.finish()
+
+
+def _complete(rows: pa.Table) -> pa.Table:
+    """With null in the columns that the file is from before of."""
+    there = set(rows.column_names)
+    return pa.table(
+        {
+            field.name: rows[field.name]
+            if field.name in there
+            else pa.nulls(rows.num_rows, field.type)
+            for field in SCHEMA
+        }
+    )
 
 
 class _Chain:
@@ -137,25 +164,8 @@ class _ParquetRows:
                 segment.base_offset >= self._raw.base_offset
                 and segment.last_offset <= self._raw.last_offset
             )
-            with place.open(segment.file) as file:
-                try:
-                    for rows in pq.ParquetFile(file, page_checksum_verification=True).iter_batches(
-                        ROWS
-                    ):
-                        table = pa.table(rows)
-                        yield segment, table if inside else self._within(table)
-                except MemoryError:
-                    raise
-                except (pa.ArrowException, OSError) as error:
-                    # Arrow's own errors have no number; those of the operating system say nothing
-                    # of what the file holds.
-                    if isinstance(error, OSError) and error.errno is not None:
-                        raise ExportError(
-                            f"{segment.describe()} can't be read: {error.strerror}"
-                        ) from error
-                    raise corrupt(
-                        segment, segment.base_offset, f"it cannot be read: {error}"
-                    ) from error
+            for table in read_rows(place, segment):
+                yield segment, table if inside else self._within(table)
 
     def _within(self, table: pa.Table) -> pa.Table:
         offset = table["offset"]
@@ -221,6 +231,27 @@ class _ParquetRows:
                 f"column {name} has {_brief(is_there)} at offset {offset}, and {self._raw.file}"
                 f" says {_brief(said)}",
             )
+
+
+def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
+    """The rows of a Parquet file, some thousand at a time.
+
+    Raises CorruptExportError, ExportError.
+    """
+    with place.open(segment.file) as file:
+        try:
+            for rows in pq.ParquetFile(file, page_checksum_verification=True).iter_batches(ROWS):
+                yield pa.table(rows)
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            # Arrow's own errors have no number; those of the operating system say nothing of what
+            # the file holds.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise ExportError(
+                    f"{segment.describe()} can't be read: {error.strerror}"
+                ) from error
+            raise corrupt(segment, segment.base_offset, f"it cannot be read: {error}") from error
 
 
 def _brief(value: object) -> str:

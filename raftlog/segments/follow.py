@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.segments.buckets import add_buckets
 from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
 from raftlog.segments.compact import compact
 from raftlog.segments.export import (
@@ -120,5 +121,6 @@ def follow(
                 due = None
                 if policy.compact_at:
                     compact(writer, at_least=policy.compact_at)
+                    add_buckets(writer)
         publish(source, writer, state_hashes)
         return summary_of(first, writer)

@@ -34,6 +34,10 @@ KINDS = (RAW, RECORDS)
 """Each range of offsets is exported once as each kind."""
 CHECKPOINTS = "checkpoints"
 """The directory of the states in between."""
+BUCKETS = "buckets"
+"""The kind, and the directory, of the records by group."""
+BY_GROUP = "crc32(group_id)"
+"""The only rule for buckets so far (raftlog/segments/buckets.py)."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +62,24 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     def describe(self) -> str:
         """The file and its offsets, for messages."""
         return f"{self.file} (offsets {self.base_offset} to {self.last_offset})"
+
+
+class Bucket(Segment, frozen=True, kw_only=True):
+    """The rows of one bucket of a range, in the order of the log. ``records`` is how many rows they
+    are; epochs, times and ``batches`` are the range's.
+    """
+
+    bucket: int
+
+
+class Bucketing(msgspec.Struct, frozen=True, kw_only=True):
+    """The records of some ranges once more, in ``count`` files each; ``by``: the rule that says
+    which row is in which. ``segments`` by offset and number.
+    """
+
+    by: str
+    count: int
+    segments: tuple[Bucket, ...] = ()
 
 
 class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -141,7 +163,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     what is exported, as made of its bytes, from ``log_hash_begin_offset`` on (empty: not known).
     ``origin``: what kind of cluster the log is of, empty for raftlog's own. ``state_from``: the
     records before this offset are the state there, not history (None: all are history).
-    ``checkpoints``: states in between, by offset. ``retired``: files that do not count any more,
+    ``checkpoints``: states in between, by offset. ``bucketing``: records by group, of the ranges
+    that were compacted (None: of none). ``retired``: files that do not count any more,
     and are removed after a while.
     """
 
@@ -160,6 +183,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     state_from: int | None = None
     segments: tuple[Segment, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
+    bucketing: Bucketing | None = None
     retired: tuple[Retired, ...] = ()
     signature: Signature | None = None
 
@@ -167,6 +191,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def end_offset(self) -> int:
         """The offset after the last one exported: where the next export goes on."""
         return self.segments[-1].last_offset + 1 if self.segments else self.history_begin
+
+    @property
+    def file_count(self) -> int:
+        """How many files count."""
+        return len(self.segments) + len(self.checkpoints) + len(self.buckets)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The files of records by group, by offset and number."""
+        return () if self.bucketing is None else self.bucketing.segments
 
     def of_kind(self, kind: str) -> tuple[Segment, ...]:
         """The segments of one kind, by offset."""
@@ -264,9 +298,11 @@ def _check_ranges(manifest: Manifest, path: str) -> None:
             raise CorruptExportError(
                 f"{path} names {segment.file} of kind {segment.kind}", file=MANIFEST_NAME
             )
-    for file in (one.file for some in (manifest.checkpoints, manifest.retired) for one in some):
+    others = (manifest.checkpoints, manifest.buckets, manifest.retired)
+    for file in (one.file for some in others for one in some):
         if not _is_inside(file):
             raise CorruptExportError(f"{path} names {file}", file=MANIFEST_NAME)
+    _check_buckets(manifest, path)
     offsets = [one.offset for one in manifest.checkpoints]
     if offsets != sorted(set(offsets)) or not all(
         manifest.history_begin <= offset < manifest.end_offset for offset in offsets
@@ -299,3 +335,21 @@ def _check_ranges(manifest: Manifest, path: str) -> None:
             f"{path}: exported up to {manifest.end_offset}, above the high watermark"
             f" {manifest.high_watermark}"
         )
+
+
+def _check_buckets(manifest: Manifest, path: str) -> None:
+    """Each range that has buckets is one of the records', and has all of them."""
+    if manifest.bucketing is None:
+        return
+    ranges = {(one.base_offset, one.last_offset) for one in manifest.of_kind(RECORDS)}
+    found: dict[tuple[int, int], list[int]] = {}
+    for one in manifest.buckets:
+        found.setdefault((one.base_offset, one.last_offset), []).append(one.bucket)
+    every = list(range(manifest.bucketing.count))
+    for span, buckets in found.items():
+        if span not in ranges or buckets != every:
+            raise CorruptExportError(
+                f"{path} names buckets {buckets} of offsets {span[0]} to {span[1]}, of"
+                f" {len(every)} that there must be of a range of records",
+                file=MANIFEST_NAME,
+            )

@@ -55,6 +55,25 @@ def records_name(base_offset: int, last_offset: int) -> str:
     return f"{RECORDS}/{base_offset:020d}-{last_offset:020d}.parquet"
 
 
+def identity(cluster_id: str, generation: int) -> dict[bytes, bytes]:
+    """What a Parquet segment carries of its log."""
+    return {_CLUSTER_KEY: cluster_id.encode(), _GENERATION_KEY: str(generation).encode()}
+
+
+def parquet_writer(path: Path, schema: pa.Schema, named: dict[bytes, bytes]) -> pq.ParquetWriter:
+    """Writes records as Parquet, with the log that they are of (``identity``)."""
+    writer = pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        use_dictionary=_DICTIONARY_COLUMNS,
+        write_page_checksum=True,
+        store_schema=False,
+    )
+    writer.add_key_value_metadata(named)
+    return writer
+
+
 def identity_of(file: BinaryIO) -> tuple[str, int] | None:
     """The (cluster id, generation) that a Parquet segment carries; None if it carries none."""
     metadata = pq.read_metadata(file).metadata or {}
@@ -89,19 +108,9 @@ class OpenPair:
         self._raw_temp = place.temporary(raw_name(header.base_offset))
         self._records_temp = place.temporary(f"{RECORDS}/{header.base_offset:020d}.parquet")
         self._raw = RawWriter(self._raw_temp, header)
-        identity = {
-            _CLUSTER_KEY: header.cluster_id.encode(),
-            _GENERATION_KEY: str(header.generation).encode(),
-        }
-        self._parquet = pq.ParquetWriter(
-            self._records_temp,
-            SCHEMA,
-            compression="zstd",
-            use_dictionary=_DICTIONARY_COLUMNS,
-            write_page_checksum=True,
-            store_schema=False,
+        self._parquet = parquet_writer(
+            self._records_temp, SCHEMA, identity(header.cluster_id, header.generation)
         )
-        self._parquet.add_key_value_metadata(identity)
 
     @property
     def records(self) -> int:

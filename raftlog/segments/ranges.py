@@ -4,12 +4,13 @@ the others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
 
 from raftlog.errors import CorruptLogError, RaftlogError
-from raftlog.segments.compare import check_forms
+from raftlog.segments.compare import check_buckets, check_forms
 from raftlog.segments.errors import CorruptExportError, ExportMismatchError
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import Place
@@ -45,10 +46,12 @@ def check_range(
     written: tuple[Segment, ...],
     owner: tuple[str, int],
     offsets: list[int],
+    buckets: Sequence[Segment] = (),
 ) -> Checked:
     """Check a raw segment and the Parquet files of its offsets.
 
-    ``written``: all Parquet segments; ``offsets``: of which it is asked whether a batch ends there.
+    ``written``: all Parquet segments, and ``buckets`` those by group; ``offsets``: of which it is
+    asked whether a batch ends there.
     """
     covering = [
         one
@@ -57,7 +60,9 @@ def check_range(
     ]
     faults: list[Fault] = []
     # A Parquet file belongs to the range in which it begins, so that each is hashed once.
-    for segment in (raw, *(one for one in covering if one.base_offset >= raw.base_offset)):
+    own = [one for one in covering if one.base_offset >= raw.base_offset]
+    begins = {one.base_offset for one in own}
+    for segment in (raw, *own, *(one for one in buckets if one.base_offset in begins)):
         try:
             check_segment(place, segment, *owner)
         except RaftlogError as error:
@@ -69,6 +74,9 @@ def check_range(
     asked = [offset for offset in offsets if raw.base_offset <= offset <= raw.last_offset]
     try:
         facts = check_forms(place, raw, covering, asked)
+        for one in own:
+            if shared := [each for each in buckets if each.base_offset == one.base_offset]:
+                check_buckets(place, one, shared)
     except CorruptExportError as error:
         check = "CHAIN" if error.file == raw.file else "FORMS"
         return Checked(

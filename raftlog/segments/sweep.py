@@ -10,15 +10,18 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from raftlog.segments import files
-from raftlog.segments.checkpoints import names
 from raftlog.segments.errors import ExportError
-from raftlog.segments.manifest import CHECKPOINTS, KINDS, Manifest
+from raftlog.segments.manifest import BUCKETS, CHECKPOINTS, KINDS, Manifest
 from raftlog.segments.place import Place
 
 KEEP_RETIRED_MS = 3_600_000
 """So long files that were merged stay: whoever has read the manifest before may be reading them."""
 _OURS = re.compile(r"(\d{20})(-\d{20})?\.(rls|parquet)")
-_CHECKPOINT = re.compile(r"\d{20}-\d{10}\.checkpoint")
+_MADE_AGAIN = {
+    CHECKPOINTS: re.compile(r"\d{20}-\d{10}\.checkpoint"),
+    BUCKETS: re.compile(r"\d{2,}-\d{20}-\d{20}\.parquet"),
+}
+"""Directories of what can be made again from the log, wherever in it it lies."""
 
 
 def remove_leftovers(place: Place, manifest: Manifest) -> None:
@@ -36,16 +39,17 @@ def remove_leftovers(place: Place, manifest: Manifest) -> None:
                 place.remove(f"{kind}/{name}")
             elif not name.startswith("."):
                 raise _foreign(place, f"{kind}/{name}")
-    known |= {one.file for one in manifest.checkpoints}
-    for name in names(place):
-        file = f"{CHECKPOINTS}/{name}"
-        if file in known:
-            continue
-        # Wherever it lies: it can be made again from the log.
-        if _CHECKPOINT.fullmatch(name.removeprefix(files.TEMP_PREFIX)):
-            place.remove(file)
-        elif not name.startswith("."):
-            raise _foreign(place, file)
+    known |= {one.file for one in manifest.checkpoints} | {one.file for one in manifest.buckets}
+    there = set(place.names(""))
+    for kind, pattern in _MADE_AGAIN.items():
+        for name in place.names(kind) if kind in there else ():
+            file = f"{kind}/{name}"
+            if file in known:
+                continue
+            if pattern.fullmatch(name.removeprefix(files.TEMP_PREFIX)):
+                place.remove(file)
+            elif not name.startswith("."):
+                raise _foreign(place, file)
 
 
 def _foreign(place: Place, file: str) -> ExportError:
@@ -55,7 +59,8 @@ def _foreign(place: Place, file: str) -> ExportError:
 def remove_retired(place: Place, manifest: Manifest, now_ms: int) -> Manifest:
     """Remove retired files whose time is over; the manifest without them. Raises OSError."""
     over = [one for one in manifest.retired if one.since_ms + KEEP_RETIRED_MS <= now_ms]
-    counted = {one.file for one in manifest.segments} | {one.file for one in manifest.checkpoints}
+    counting = (manifest.segments, manifest.checkpoints, manifest.buckets)
+    counted = {one.file for some in counting for one in some}
     for one in over:
         if one.file in counted:
             raise ExportError(

@@ -14,7 +14,7 @@ from raftlog import batch
 from raftlog.segments import files, pair
 from raftlog.segments.checkpoints import load_checkpoint
 from raftlog.segments.errors import CorruptExportError, ExportError
-from raftlog.segments.manifest import RAW, RECORDS, Manifest, Segment, read_manifest
+from raftlog.segments.manifest import RAW, Manifest, Segment, read_manifest
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.raw import read_header
 from raftlog.segments.reading import corrupt, foreign, read_segment
@@ -49,7 +49,7 @@ def check_segment(
                 segment, f"its SHA-256 is {actual}, and the manifest says {segment.sha256}"
             )
         # What was written may be wrong, too: a record that is there twice would be folded twice.
-        if segment.kind == RECORDS and (rows := pair.rows_of(file)) != segment.records:
+        if segment.kind != RAW and (rows := pair.rows_of(file)) != segment.records:
             raise corrupt(
                 segment, f"it has {rows} rows, and the manifest says {segment.records} records"
             )
@@ -84,6 +84,8 @@ def verify_export(
             _check_batches(place, segment)
         if progress is not None:
             progress(segment)
+    for bucket in manifest.buckets:
+        check_segment(place, bucket, manifest.cluster_id, manifest.generation)
     for one in manifest.checkpoints:
         load_checkpoint(place, manifest, one)
     return manifest

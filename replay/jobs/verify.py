@@ -28,7 +28,7 @@ from rich.table import Column, Table
 from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
 from raftlog.segments.log_hashes import vouched
-from raftlog.segments.manifest import RAW, RECORDS, Segment, StateHash
+from raftlog.segments.manifest import RAW, RECORDS, Bucket, Segment, StateHash
 from raftlog.segments.place import open_place
 from raftlog.segments.ranges import Checked, Fault, between, check_range
 from raftlog.segments.vouching import HOW, Vouching, judge
@@ -125,7 +125,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> VerifyResul
     faults += [_disagreement(one) for one in states if not one.agrees]
     faults.sort()
     return VerifyResult(
-        files=len(raw) + len(export.segments),
+        files=len(raw) + len(export.segments) + len(_buckets(export)),
         batches=sum(one.batches for one in checked),
         records=sum(one.records for one in checked),
         first_offset=raw[0].base_offset,
@@ -153,6 +153,12 @@ def _raw_segments(export: Export) -> tuple[Segment, ...]:
     return tuple(one for one in export.manifest.of_kind(RAW) if one.base_offset <= last)
 
 
+def _buckets(export: Export) -> list[Bucket]:
+    """Those of the ranges in question."""
+    ranges = {one.base_offset for one in export.segments}
+    return [one for one in export.manifest.buckets if one.base_offset in ranges]
+
+
 def _vouching(export: Export, raw: tuple[Segment, ...]) -> Vouching:
     """Who vouches for the bytes, by one pass over them in this process."""
     place = open_place(export.target)
@@ -177,6 +183,7 @@ def _checker(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     target, written = export.target, export.manifest.of_kind(RECORDS)
     owner = export.manifest.cluster_id, export.manifest.generation
+    buckets = _buckets(export)
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_aside_what_is_loaded()
@@ -184,7 +191,7 @@ def _checker(
         for batch in batches:
             found = [
                 msgspec.json.encode(
-                    check_range(place, raw[index], written, owner, offsets)
+                    check_range(place, raw[index], written, owner, offsets, buckets)
                 ).decode()
                 for index in batch.column(0).to_pylist()
             ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
+from raftlog.segments.bucket_rule import number
 from raftlog.segments.manifest import Segment
 from raftlog.segments.verify import check_segment
 from replay.audit.rules import Rule
@@ -126,6 +128,28 @@ def _nothing() -> pa.Table:
     return pa.schema([SCHEMA.field(name) for name in RARE_COLUMNS]).empty_table()
 
 
+class Share(NamedTuple):
+    """Some of so many buckets. ``filed``: the export has a file of each, where it has."""
+
+    buckets: tuple[int, ...] = (0,)
+    of: int = 1
+    filed: bool = False
+
+
+def shares(export: Export, size: int) -> list[Share]:
+    """For each of so many workers his buckets of partitions: those that the export has, if it is
+    cut into such.
+    """
+    count = export.buckets
+    if size == 1 or not count:
+        return [Share((bucket,), size) for bucket in range(size)]
+    workers = min(size, count)
+    return [Share(tuple(range(one, count, workers)), count, filed=True) for one in range(workers)]
+
+
+_ALL = Share()
+
+
 class _Part(NamedTuple):
     """A part of the rules, and of what they judge."""
 
@@ -133,8 +157,7 @@ class _Part(NamedTuple):
     facts: Facts
     rules: tuple[Rule, ...]
     kind: str
-    bucket: int
-    buckets: int
+    share: Share
     limit: int
 
 
@@ -155,13 +178,13 @@ def judge(
 
 
 def _parts(
-    export: Export, facts: Facts, rules: tuple[Rule, ...], limit: int, buckets: int
+    export: Export, facts: Facts, rules: tuple[Rule, ...], limit: int, size: int
 ) -> Iterator[_Part]:
-    def part(kind: str, bucket: int = 0, of: int = 1) -> _Part:
-        return _Part(export, facts, rules, kind, bucket, of, limit)
+    def part(kind: str, share: Share = _ALL) -> _Part:
+        return _Part(export, facts, rules, kind, share, limit)
 
     if kernels.PartitionRules.asked(rules):
-        yield from (part(PARTITIONS, bucket, buckets) for bucket in range(buckets))
+        yield from (part(PARTITIONS, share) for share in shares(export, size))
     for family, kind in (
         (rights, RIGHTS),
         (progress, PROGRESS),
@@ -175,24 +198,41 @@ def _parts(
 
 def _judge(part: _Part) -> Found:
     found = Found(part.limit)
-    kernel, tables = _kernel(part)
-    for table in tables:
-        found.add(kernel.check(table))
-    found.add(kernel.end())
+    for kernel, tables in _of_partitions(part) if part.kind == PARTITIONS else [_kernel(part)]:
+        for table in tables:
+            found.add(kernel.check(table))
+        found.add(kernel.end())
     return found
+
+
+def _of_partitions(part: _Part) -> Iterator[tuple[kernels.Kernel, Iterator[pa.Table]]]:
+    """One bucket after the other: only one's partitions are remembered at a time."""
+    share = part.share
+    for bucket in share.buckets:
+        yield (
+            kernels.PartitionRules(part.facts, part.rules),
+            slices(
+                part.export,
+                COLUMNS,
+                types=PARTITION_TYPES,
+                only=partial(_in_bucket, share, bucket) if share.of > 1 else None,
+                bucket=bucket if share.filed else None,
+            ),
+        )
+
+
+def _in_bucket(share: Share, bucket: int, table: pa.Table) -> pa.Table:
+    """The records of partitions in a bucket."""
+    if share.filed:
+        numbers, ids = codes(table["topic_id"])
+        hashes = np.array([number(each, share.of) for each in ids], np.int64)[numbers]
+    else:
+        hashes = bucket_of(table, share.of)
+    return table.filter(pa.array(hashes == bucket))
 
 
 def _kernel(part: _Part) -> tuple[kernels.Kernel, Iterator[pa.Table]]:
     export, facts, rules = part.export, part.facts, part.rules
-    if part.kind == PARTITIONS:
-
-        def of_bucket(table: pa.Table) -> pa.Table:
-            return table.filter(pa.array(bucket_of(table, part.buckets) == part.bucket))
-
-        only = of_bucket if part.buckets > 1 else None
-        return kernels.PartitionRules(facts, rules), slices(
-            export, COLUMNS, types=PARTITION_TYPES, only=only
-        )
     if part.kind == PROGRESS:
         return kernels.progress_rules(facts, rules), slices(
             export, progress.COLUMNS, types=(RecordType.PROGRESS,)

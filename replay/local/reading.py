@@ -33,18 +33,20 @@ def slices(
     types: Collection[RecordType] | None = None,
     only: Filter | None = None,
     segments: Sequence[Segment] | None = None,
+    bucket: int | None = None,
 ) -> Iterator[pa.Table]:
     """The rows in question in order, whole batches only, some columns of them.
 
     ``types``: of these types only; ``only``: what else chooses among the rows. ``segments``: of
-    these files only. A slice may be empty.
+    these files only. ``bucket``: from the file of that bucket where a range has it; where it has
+    none there are more rows, so ``only`` must choose. A slice may be empty.
     """
     wanted = dict.fromkeys(columns)
     bounds = _BOUNDS if _bounded(export) else ()
     needed = wanted | dict.fromkeys(bounds) | ({"type": None} if types is not None else {})
     kept: list[pa.Table] = []
     rows = 0
-    for segment in export.segments if segments is None else segments:
+    for segment in _files(export, export.segments if segments is None else segments, bucket):
         for read in _read(export, segment, list(needed)):
             table = _of_types(_within(export, read), types)
             table = table if only is None else only(table)
@@ -55,6 +57,15 @@ def slices(
                 kept, rows = [], 0
     if kept:
         yield pa.concat_tables(kept)
+
+
+def _files(export: Export, segments: Sequence[Segment], bucket: int | None) -> Iterator[Segment]:
+    if bucket is None:
+        yield from segments
+        return
+    own = {one.base_offset: one for one in export.manifest.buckets if one.bucket == bucket}
+    for segment in segments:
+        yield own.get(segment.base_offset, segment)
 
 
 def _of_types(table: pa.Table, types: Collection[RecordType] | None) -> pa.Table:

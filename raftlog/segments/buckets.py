@@ -1,0 +1,152 @@
+"""The records of a range once more, by entity group: what is judged or folded together lies
+together, so that whoever works by topic reads only his share, and nothing is shuffled.
+
+A row is in the bucket of the group that it changes, and, if it ends a batch that names a client, in
+that client's, too: the batch's header changes it. In each file rows are in the order of the log.
+The files say nothing that the records do not say; they can be made again.
+
+``raftlog export --compact`` makes them, of ranges that are not merged any more.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import structs
+
+from raftlog.segments import files
+from raftlog.segments.bucket_rule import shares
+from raftlog.segments.manifest import (
+    BUCKETS,
+    BY_GROUP,
+    RAW,
+    RECORDS,
+    Bucket,
+    Bucketing,
+    Manifest,
+    Segment,
+)
+from raftlog.segments.pair import identity, parquet_writer
+from raftlog.segments.place import Place
+from raftlog.segments.verify import check_segment
+from raftlog.segments.writer import ExportWriter
+
+COUNT = 16
+"""As many buckets as tasks pay that read everything; each is an eighth of a row group a million
+records.
+"""
+ROWS = 16_384
+"""A row group of a bucket, which waits in memory until it is full: all of them are two row groups
+of the records.
+"""
+
+
+def add_buckets(writer: ExportWriter) -> int:
+    """Make the buckets of each range that lacks them and is not merged any more: one of at least
+    half the size of a file. How many ranges got them.
+
+    Everything appended must have been published. Raises ExportError and its kinds: damaged files
+    are not copied.
+    """
+    made = 0
+    manifest = writer.manifest
+    bucketing = manifest.bucketing or Bucketing(by=BY_GROUP, count=COUNT)
+    if bucketing.by != BY_GROUP:
+        return 0
+    known = {one.base_offset for one in bucketing.segments}
+    sizes = {one.base_offset: one.bytes for one in manifest.of_kind(RAW)}
+    for segment in manifest.of_kind(RECORDS):
+        large = (
+            segment.records * 2 > writer.max_records
+            or sizes.get(segment.base_offset, 0) * 2 > writer.max_bytes
+        )
+        if large and segment.base_offset not in known:
+            new = write_buckets(writer.place, manifest, segment, bucketing.count)
+            ordered = sorted((*bucketing.segments, *new), key=lambda one: one.base_offset)
+            bucketing = structs.replace(bucketing, segments=tuple(ordered))
+            writer.amend(bucketing=bucketing)
+            made += 1
+    return made
+
+
+def write_buckets(
+    place: Place, manifest: Manifest, segment: Segment, count: int
+) -> tuple[Bucket, ...]:
+    """Write the files of one range, durably and under their names: the caller writes the manifest
+    next.
+    """
+    check_segment(place, segment, manifest.cluster_id, manifest.generation)
+    span = f"{segment.base_offset:020d}-{segment.last_offset:020d}.parquet"
+    made = [_OpenBucket(place, f"{BUCKETS}/{bucket:02d}-{span}", bucket) for bucket in range(count)]
+    with ExitStack() as undo:
+        for one in made:
+            undo.callback(one.abandon)
+        with place.open(segment.file) as opened:
+            source = pq.ParquetFile(opened, page_checksum_verification=True, pre_buffer=False)
+            named = identity(manifest.cluster_id, manifest.generation)
+            for one in made:
+                one.open(source.schema_arrow, named)
+            for rows in source.iter_batches(2 * ROWS, use_threads=False):
+                for one, part in zip(made, shares(pa.table(rows), count), strict=True):
+                    one.add(part)
+        buckets = tuple(one.finish(place, segment) for one in made)
+        undo.pop_all()
+    return buckets
+
+
+class _OpenBucket:
+    """The file of one bucket in the making."""
+
+    def __init__(self, place: Place, name: str, bucket: int) -> None:
+        self._name, self._bucket = name, bucket
+        self._path: Path = place.temporary(name)
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self._rows = self._written = 0
+
+    def open(self, schema: pa.Schema, named: dict[bytes, bytes]) -> None:
+        self._path.parent.mkdir(exist_ok=True)
+        # The names of columns and their types, not what the other file says of itself.
+        self._writer = parquet_writer(self._path, schema.remove_metadata(), named)
+
+    def add(self, rows: pa.Table) -> None:
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        if self._rows >= ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        assert self._writer is not None
+        self._writer.write_table(pa.concat_tables(self._waiting), row_group_size=2 * ROWS)
+        self._written += self._rows
+        self._waiting, self._rows = [], 0
+
+    def finish(self, place: Place, segment: Segment) -> Bucket:
+        if self._waiting:
+            self._write()
+        assert self._writer is not None
+        self._writer.close()
+        size, sha256 = self._path.stat().st_size, files.sha256_of(self._path)
+        place.put(self._path, self._name)
+        return Bucket(
+            **structs.asdict(segment)
+            | {
+                "kind": BUCKETS,
+                "file": self._name,
+                "records": self._written,
+                "bytes": size,
+                "sha256": sha256,
+                "bucket": self._bucket,
+            }
+        )
+
+    def abandon(self) -> None:
+        """Never an error: what is left is the next writer's to remove."""
+        with suppress(OSError, pa.ArrowException):
+            if self._writer is not None:
+                self._writer.close()
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,85 @@
+"""An export that is cut into buckets says what it said before, read by as many workers as there
+are, and each of them reads his share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from log_history import CLUSTER_ID, LogHistory
+
+from raftlog.segments.buckets import COUNT, add_buckets
+from raftlog.segments.manifest import RECORDS
+from raftlog.segments.writer import ExportWriter
+from replay.jobs import audit
+from replay.local import reading
+from replay.local.audit import Share, shares
+from replay.local.pool import Pool
+from replay.opened import open_export
+from replay.request import JobRequest
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same invented history without buckets, and with some of its ranges in buckets."""
+    log = LogHistory(11, metadata_version=7).run(440)
+    plain, cut = tmp_path_factory.mktemp("plain"), tmp_path_factory.mktemp("cut")
+    for directory in (plain, cut):
+        with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=100) as writer:
+            writer.append_chunk(b"".join(log.batches))
+            writer.commit(log.end_offset)
+            if directory == cut:
+                assert 2 < add_buckets(writer) < len(writer.manifest.of_kind(RECORDS))
+    return plain, cut
+
+
+def audited(directory: Path, workers: int, at_offset: int | None = None) -> audit.AuditResult:
+    request = JobRequest(job="audit", export=str(directory), limit=500, at_offset=at_offset)
+    with Pool(0) as one:
+        one.size = workers
+        return audit.run_local(open_export(request), request, one)
+
+
+@pytest.mark.parametrize("at_offset", [None, 251])
+def test_the_audit_of_buckets_is_that_of_the_whole(
+    twice: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, at_offset: int | None
+) -> None:
+    plain, cut = twice
+    expected = audited(plain, 1, at_offset)
+    assert expected.total > 50
+    monkeypatch.setattr(reading, "SLICE_ROWS", 19)
+    for workers in (1, 2, 3, COUNT + 5):
+        assert audited(cut, workers, at_offset) == expected
+
+
+def test_each_worker_reads_his_share_of_the_files(
+    twice: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, cut = twice
+    read: Counter[str] = Counter()
+    plain_read = reading._read
+
+    def noted(export: object, segment: object, columns: list[str]) -> object:
+        if "isr" in columns:
+            read[segment.file] += 1  # type: ignore[attr-defined]
+        return plain_read(export, segment, columns)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reading, "_read", noted)
+    audited(cut, 3)
+    manifest = open_export(JobRequest(job="audit", export=str(cut))).manifest
+    ranges = {one.base_offset for one in manifest.buckets}
+    tail = [one.file for one in manifest.of_kind(RECORDS) if one.base_offset not in ranges]
+    assert read == Counter({one.file: 1 for one in manifest.buckets} | dict.fromkeys(tail, COUNT))
+
+
+def test_all_buckets_are_shared_out(twice: tuple[Path, Path]) -> None:
+    plain, cut = (open_export(JobRequest(job="audit", export=str(one))) for one in twice)
+    assert shares(plain, 2) == [Share((0,), 2), Share((1,), 2)]
+    assert shares(cut, 1) == [Share((0,), 1)]
+    for size in (2, 5, COUNT, 40):
+        found = shares(cut, size)
+        assert len(found) == min(size, COUNT)
+        assert sorted(bucket for one in found for bucket in one.buckets) == list(range(COUNT))
+        assert {(one.of, one.filed) for one in found} == {(COUNT, True)}
