@@ -36,6 +36,7 @@ message of ``raftlog.wire.records.v1``).
   ``lease_principal``: of a LEASE.
 * ``eligible_leader_replicas``, ``last_known_elr``, ``imported_name``: only in the log of a Kafka
   cluster (``raftlog import kafka``); the last is the name of a record that raftlog does not have.
+* ``imported_fields``: what such a record says, as JSON; null: its transaction was aborted.
 
 Columns are added, never changed: a file from before a column was there reads as null.
 """
@@ -170,6 +171,7 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("lease_name", pa.string()),
     ("lease_ttl_ms", pa.int64()),
     ("lease_principal", pa.string()),
+    ("imported_fields", pa.string()),
 )
 _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _CAUSE_NAMES = {int(each): each.name for each in Cause}
@@ -337,6 +339,11 @@ def _voters(message: Any) -> Typed:
     }
 
 
+def _imported(message: Any) -> Typed:
+    effect = {} if message.aborted else {"imported_fields": message.fields}
+    return {"imported_name": message.name} | effect
+
+
 def _leader_change(message: Any) -> Typed:
     if not message.HasField("last_heard_age_ms"):
         return {"leader_id": message.leader_id}
@@ -375,7 +382,7 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.REMOVE_LEASE: lambda m: {"lease_id": m.lease_id, "reason": m.reason},
     RecordType.ACCESS_CONTROL_ENTRY: _entry,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: lambda _: {},
-    RecordType.IMPORTED: lambda m: {"imported_name": m.name},
+    RecordType.IMPORTED: _imported,
 }
 
 

@@ -28,6 +28,7 @@ _AS_THEY_ARE = (
     RecordType.VOTERS,
     RecordType.OPEN_CLIENT,
     RecordType.EXPORT_CURSOR,
+    RecordType.IMPORTED,
     RecordType.ACCESS_CONTROL_ENTRY,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
 )
@@ -38,6 +39,7 @@ def remember(history: History) -> DataFrame:
 
     * the last level of each feature, and the last mapping of each hostname;
     * the last voter set, the cursors that are there, and the clients that are open;
+    * of Kafka's records the last of those in :func:`_compared`;
     * the access control entries that are there, and since when there are any;
     * of the progress records the one with the highest LAO, and of the newest epoch the one with the
       highest high watermark, and for each broker the last that names it;
@@ -49,6 +51,7 @@ def remember(history: History) -> DataFrame:
         _last(history.of(RecordType.FEATURE_LEVEL), "feature_name"),
         _last(history.of(RecordType.HOSTNAME), "group_id"),
         _last(history.of(RecordType.VOTERS), "type"),
+        _last(history.of(RecordType.IMPORTED).where(_compared()), "imported_name"),
         _last_there(history.of(RecordType.EXPORT_CURSOR), sf.col("cursor_end_offset").isNotNull()),
         _last_there(
             history.of(RecordType.OPEN_CLIENT, RecordType.CLOSE_CLIENT),
@@ -68,6 +71,14 @@ def remember(history: History) -> DataFrame:
     return history.records.join(sf.broadcast(offsets), "offset", "left_semi").withColumn(
         "type", type_
     )
+
+
+def _compared() -> Column:
+    """Of Kafka's records those that the next of their kind is compared with."""
+    of_transactions = ("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord")
+    numbers = ("ProducerIdsRecord", "ZkMigrationStateRecord")
+    name, said = sf.col("imported_name"), sf.col("imported_fields").isNotNull()
+    return name.isin(*of_transactions) | (name.isin(*numbers) & said)
 
 
 def _last(rows: DataFrame, key: str) -> DataFrame:

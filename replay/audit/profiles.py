@@ -1,4 +1,6 @@
-"""Which rules do not judge the log of another system: they need what it does not say."""
+"""Which rules judge a log, by whose it is: some need what Kafka's does not say, others what only
+Kafka's says.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,15 @@ _NEED_ALL_OF_THE_LOG = (rules.REPLICA_NOT_REGISTERED,)
 _NEED_OUR_LEVELS = (rules.LEVEL_LOWERED,)
 """Kafka's metadata.version has another name in an import, and other levels."""
 
+_ONLY_KAFKA = (
+    rules.ELIGIBLE_IN_ISR,
+    rules.TRANSACTION_OUT_OF_PLACE,
+    rules.ZK_MIGRATION_WENT_BACK,
+    rules.PRODUCER_IDS_OVERLAP,
+)
+
 NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
+    "": frozenset(_ONLY_KAFKA),
     "kafka": frozenset(
         {
             *_NEED_A_PROPOSER,
@@ -46,9 +56,9 @@ NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
             *_NEED_ALL_OF_THE_LOG,
             *_NEED_OUR_LEVELS,
         }
-    )
+    ),
 }
-"""By the manifest's ``origin``; raftlog's own log has none of them."""
+"""By the manifest's ``origin``, which is empty for raftlog's own log."""
 
 
 def choose(names: Collection[str], origin: str = "") -> tuple[Rule, ...]:

@@ -15,6 +15,7 @@ ERROR = "error"
 DOCUMENTATION = "docs/audit.md"
 
 _PARTITIONS = (RecordType.PARTITION, RecordType.PARTITION_CHANGE)
+_IMPORTED = (RecordType.IMPORTED,)
 _CHANGES = (RecordType.PARTITION_CHANGE,)
 _REGISTRATIONS = (RecordType.REGISTER_BROKER,)
 _STANDINGS = (
@@ -167,6 +168,18 @@ REASSIGNMENT_LOST_ORIGINAL = Rule(
     "a reassignment under way does not say which replicas there were at first",
     _CHANGES,
 )
+RECOVERING_WITH_FOLLOWERS = Rule(
+    "RECOVERING_WITH_FOLLOWERS",
+    ERROR,
+    "an unclean leader that had not recovered had others in its ISR",
+    _PARTITIONS,
+)
+ELIGIBLE_IN_ISR = Rule(
+    "ELIGIBLE_IN_ISR",
+    ERROR,
+    "a replica was eligible to lead outside the ISR, and in it",
+    _PARTITIONS,
+)
 BROKER_EPOCH_REUSED = Rule(
     "BROKER_EPOCH_REUSED",
     CRITICAL,
@@ -257,11 +270,29 @@ VOTERS_REPLACED_WHOLESALE = Rule(
     "the voter set changed by more than one voter at a time",
     (RecordType.VOTERS,),
 )
+TRANSACTION_OUT_OF_PLACE = Rule(
+    "TRANSACTION_OUT_OF_PLACE",
+    ERROR,
+    "a transaction of Kafka's metadata log began within another, or ended without a beginning",
+    _IMPORTED,
+)
+ZK_MIGRATION_WENT_BACK = Rule(
+    "ZK_MIGRATION_WENT_BACK",
+    ERROR,
+    "the migration from ZooKeeper went back to an earlier state",
+    _IMPORTED,
+)
 LEVEL_LOWERED = Rule(
     "LEVEL_LOWERED",
     ERROR,
     "metadata.version was lowered while there was what the lower level cannot read",
     (RecordType.FEATURE_LEVEL,),
+)
+PRODUCER_IDS_OVERLAP = Rule(
+    "PRODUCER_IDS_OVERLAP",
+    CRITICAL,
+    "a block of producer ids was given away twice, or a part of it",
+    _IMPORTED,
 )
 NUMBER_EXECUTED_TWICE = Rule(
     "NUMBER_EXECUTED_TWICE",

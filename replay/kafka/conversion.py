@@ -2,6 +2,8 @@
 
 A transaction of the metadata log (KIP-868) is one batch: an image is at the end of a batch, so
 nobody ever sees a half of it. The records of an aborted one keep their offsets and have no effect.
+One that outlived its controller is several batches, as the election of the next one stands between
+them, and is no part of it.
 """
 
 from __future__ import annotations
@@ -43,11 +45,41 @@ class Counts:
 
 
 class _Run(NamedTuple):
-    """Records that become one batch."""
+    """Records that become one batch. ``source``: the last of Kafka's batches that they are of."""
 
     base_offset: int
     records: list[KafkaRecord]
+    source: KafkaBatch
     aborted: bool = False
+
+
+class _Open:
+    """A transaction that has not ended."""
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._runs: list[_Run] = []
+        self._records = 0
+
+    def add(self, one: KafkaRecord, offset: int, source: KafkaBatch) -> None:
+        """The next record. Raises KafkaLogError if they are too many."""
+        self._records += 1
+        if self._records > MAX_TRANSACTION_RECORDS:
+            raise KafkaLogError(
+                f"the transaction that begins at offset {self.base_offset} has more"
+                f" than {MAX_TRANSACTION_RECORDS} records"
+            )
+        last = self._runs[-1] if self._runs else None
+        if last is None or source.control or last.source.control:
+            self._runs.append(_Run(offset, [one], source))
+        else:
+            last.records.append(one)
+            self._runs[-1] = last._replace(source=source)
+
+    def ended(self, *, aborted: bool) -> Iterator[_Run]:
+        """What it became: one batch, if it had one controller."""
+        for run in self._runs:
+            yield run._replace(aborted=aborted and not run.source.control)
 
 
 class StateHeader(NamedTuple):
@@ -66,8 +98,7 @@ class Conversion:
     def __init__(self) -> None:
         self.counts = Counts()
         self.mapping = Mapping()
-        self._open: _Run | None = None
-        """A transaction that has not ended."""
+        self._open: _Open | None = None
         self._last_ms = 0
 
     @property
@@ -87,7 +118,7 @@ class Conversion:
                 plain(one, aborted=True) if run.aborted else self.mapping.message(one)
                 for one in run.records
             ]
-            parts.append(self._encode(run.base_offset, messages, source, source.control))
+            parts.append(self._encode(run.base_offset, messages, run.source))
         return b"".join(parts)
 
     def state(self, records: Iterable[KafkaRecord], header: StateHeader) -> bytes:
@@ -117,27 +148,22 @@ class Conversion:
             self._count(one)
             if one.name == "BeginTransactionRecord" and self._open is None:
                 if run:
-                    yield _Run(first, run)
-                run, self._open = [], _Run(offset, [])
+                    yield _Run(first, run, source)
+                run, self._open = [], _Open(offset)
             offset += 1
             if self._open is not None:
-                self._open.records.append(one)
-                if len(self._open.records) > MAX_TRANSACTION_RECORDS:
-                    raise KafkaLogError(
-                        f"the transaction that begins at offset {self._open.base_offset} has more"
-                        f" than {MAX_TRANSACTION_RECORDS} records"
-                    )
+                self._open.add(one, offset - 1, source)
                 if one.name in _ENDS:
-                    yield self._ended(one.name)
+                    yield from self._ended(one.name)
                     first = offset
                 continue
             run.append(one)
             if source.control:
                 # Control records stand alone, as raftlog's own do.
-                yield _Run(first, run)
+                yield _Run(first, run, source)
                 run, first = [], offset
         if run:
-            yield _Run(first, run)
+            yield _Run(first, run, source)
 
     def _count(self, one: KafkaRecord) -> None:
         self.counts.records[one.name] += 1
@@ -145,17 +171,14 @@ class Conversion:
         if unknown:
             self.counts.unknown[unknown] += 1
 
-    def _ended(self, by: str) -> _Run:
+    def _ended(self, by: str) -> Iterator[_Run]:
         assert self._open is not None
         ended, self._open = self._open, None
-        if by == "EndTransactionRecord":
-            return ended
-        self.counts.aborted += len(ended.records)
-        return ended._replace(aborted=True)
+        for run in ended.ended(aborted=by != "EndTransactionRecord"):
+            self.counts.aborted += len(run.records) if run.aborted else 0
+            yield run
 
-    def _encode(
-        self, base_offset: int, messages: list[Any], source: KafkaBatch, control: bool
-    ) -> bytes:
+    def _encode(self, base_offset: int, messages: list[Any], source: KafkaBatch) -> bytes:
         ordered = _in_order(messages)
         self.counts.reordered += sum(
             one is not other for one, other in zip(messages, ordered, strict=True)
@@ -168,7 +191,7 @@ class Conversion:
             base_offset=base_offset,
             epoch=source.epoch,
             timestamp_ms=timestamp_ms,
-            control=control,
+            control=source.control,
         )
 
 

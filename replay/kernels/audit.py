@@ -22,6 +22,7 @@ from replay.kernels.rules import (
     departed,
     feature_levels,
     hostnames,
+    kafka,
     members,
     partitions,
     progress,
@@ -41,6 +42,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     hostnames,
     quorum,
     feature_levels,
+    kafka,
     clients,
     configs,
     rights,
@@ -185,6 +187,8 @@ def fact_rules(
         yield from chosen(hostnames.check(facts))
     if _asked(quorum, rules):
         yield from chosen(quorum.check(facts, epochs))
+    if _asked(kafka, rules):
+        yield from chosen(kafka.check(facts))
 
 
 class _Chosen:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +40,7 @@ RARE = frozenset(
         RecordType.HOSTNAME,
         RecordType.ACCESS_CONTROL_ENTRY,
         RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
+        RecordType.IMPORTED,
     }
 )
 """The types that many rules ask for, and that few records are of."""
@@ -73,6 +75,8 @@ RARE_COLUMNS = (
     "host",
     "operation",
     "permission_type",
+    "imported_name",
+    "imported_fields",
 )
 Row = dict[str, Any]
 
@@ -158,6 +162,28 @@ class Facts:
         for life in self.topics:
             lives[life.topic_id].append(life)
         return dict(lives)
+
+    @cached_property
+    def cleared(self) -> tuple[Ints, dict[str, Ints]]:
+        """Where the eligible leader replicas of all topics were cleared, and where those of one
+        topic: by its id. Only the log of a Kafka cluster has such records.
+        """
+        of_all: list[int] = []
+        of_topic: dict[str, list[int]] = defaultdict(list)
+        columns = ("imported_name", "imported_fields", "offset")
+        for row in self.of(RecordType.IMPORTED, columns=columns):
+            if row["imported_name"] != "ClearElrRecord" or row["imported_fields"] is None:
+                continue
+            name, offset = msgspec.json.decode(row["imported_fields"])["topic_name"], row["offset"]
+            if not name:
+                of_all.append(offset)
+            for life in self.topics if name else ():
+                if life.topic_name == name and life.begins < offset < life.ends:
+                    of_topic[life.topic_id].append(offset)
+        return (
+            np.array(of_all, np.int64),
+            {topic_id: np.array(each, np.int64) for topic_id, each in of_topic.items()},
+        )
 
     @cached_property
     def levels(self) -> list[tuple[int, int]]:

@@ -153,6 +153,13 @@ class Lists:
             found |= (self.word(some, index) & ~self.word(others, index)) != 0
         return found
 
+    def share(self, some: Ints, others: Ints) -> Bools:
+        """Whether each of some lists names a member of the other beside it."""
+        found = np.zeros(len(some), np.bool_)
+        for index in range(self.word_count):
+            found |= (self.word(some, index) & self.word(others, index)) != 0
+        return found
+
     def text(self, number: int) -> str:
         """For people."""
         return "nothing" if number < 0 else ids(self.members[number])

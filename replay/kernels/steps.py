@@ -144,6 +144,7 @@ class Partitions:
         self.topics: list[str] = []
         self._numbers: dict[str, int] = {}
         self._lives = _Lives(facts)
+        self._cleared = facts.cleared
         self.state = {name: np.zeros(0, np.int64) for name in _STATE}
         if before is not None and before.num_rows:
             self._begin_with(before)
@@ -186,6 +187,7 @@ class Partitions:
         if there:
             stays = self._lives.removed(state["key"] >> 32, state["begins"]) == NEVER
             state = {name: values[stays] for name, values in state.items()}
+        state = self._with_clears(state)
         columns = {
             "topic_id": [self.topic_of(int(key)) for key in state["key"]],
             "partition_id": state["key"].astype(np.int32),
@@ -199,6 +201,23 @@ class Partitions:
                 else pa.array(values, pa.int64(), mask=values == MISSING)
             )
         return pa.table(columns).cast(STATE_SCHEMA)
+
+    def _with_clears(self, state: dict[str, Ints]) -> dict[str, Ints]:
+        """What was cleared behind the last record of a partition, which a later process does not
+        see.
+        """
+        of_all, of_topic = self._cleared
+        last = np.full(len(state["key"]), of_all[-1] if len(of_all) else MISSING, np.int64)
+        for topic_id, at in of_topic.items():
+            number = self._numbers.get(topic_id)
+            rows = np.flatnonzero(state["key"] >> 32 == (MISSING if number is None else number))
+            last[rows] = np.maximum(last[rows], at[-1])
+        had = (state["eligible"] != self.lists.empty) & (state["eligible"] != NOTHING)
+        cleared = had & (last > state["begins"])
+        return state | {
+            "eligible": np.where(cleared, self.lists.empty, state["eligible"]),
+            "partition_epoch": state["partition_epoch"] + cleared,
+        }
 
     def step(self, table: pa.Table) -> Steps:
         """Go through the records of PARTITION_TYPES of a slice, COLUMNS."""
@@ -249,7 +268,10 @@ class Partitions:
         for name in _LISTS:
             numbers = self.lists.numbers(table[_SAID.get(name, name)])
             said[name] = rows.put(numbers[rows.order], state[name])
+        cleared = self._clear(key >> 32, begins, first, said["eligible"])
         now = {name: carried(values, first) for name, values in said.items()}
+        had = previous(now["eligible"], first)
+        cleared &= (had != self.lists.empty) & (had != NOTHING)
         created = (type_ == RecordType.PARTITION) & rows.real
         leader_epoch, partition_epoch = self._epochs(
             column("leader_epoch", "leader_epoch"),
@@ -258,6 +280,7 @@ class Partitions:
             first,
             created,
             created | ~rows.real,
+            cleared,
         )
         next_begins = np.full(rows.count, NEVER, np.int64)
         next_begins[:-1] = np.where(first[1:], NEVER, begins[1:])
@@ -284,6 +307,24 @@ class Partitions:
             **now,
         )
 
+    def _clear(self, topics: Ints, begins: Ints, first: Bools, eligible: Ints) -> Bools:
+        """Say in ``eligible`` where it was cleared between a row and the one before it; where that
+        is.
+        """
+        of_all, of_topic = self._cleared
+        found = np.zeros(len(topics), np.bool_)
+        if not len(of_all) and not of_topic:
+            return found
+        before = previous(begins, first)
+        found |= np.searchsorted(of_all, begins) > np.searchsorted(of_all, before)
+        for number, topic_id in enumerate(self.topics):
+            if (at := of_topic.get(topic_id)) is not None:
+                rows = np.flatnonzero(topics == number)
+                found[rows] |= np.searchsorted(at, begins[rows]) > np.searchsorted(at, before[rows])
+        found &= ~first
+        eligible[found & (eligible == NOTHING)] = self.lists.empty
+        return found
+
     def _epochs(
         self,
         leader_epoch: Ints,
@@ -292,11 +333,13 @@ class Partitions:
         first: Bools,
         created: Bools,
         begun: Bools,
+        cleared: Bools,
     ) -> tuple[Ints, Ints]:
         """Both epochs of each row: the last that was said, and one for each step since.
 
         KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a
-        replica goes. Where no columns are for the epochs, a created partition begins at 0.
+        replica goes. Where no columns are for the epochs, a created partition begins at 0. Where
+        eligible leader replicas were cleared below a row, there was one more step.
         """
         named, replicas = grows
         before = previous(replicas, first)
@@ -305,7 +348,10 @@ class Partitions:
         lost[changed] = self.lists.lacks(before[changed], replicas[changed])
         grown = np.cumsum(~begun & (named | lost))
         counted = []
-        for said, steps in ((leader_epoch, grown), (partition_epoch, np.arange(len(first)))):
+        for said, steps in (
+            (leader_epoch, grown),
+            (partition_epoch, np.arange(len(first)) + np.cumsum(cleared)),
+        ):
             value = np.where(created & (said == MISSING), 0, said)
             if steps is not grown:
                 value = np.where(begun, value, MISSING)

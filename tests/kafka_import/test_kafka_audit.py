@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import kafka_writer as kafka
+import pytest
 from test_kafka_import import HERE, import_all, log_of
 
 from replay.audit import rules
@@ -61,6 +62,15 @@ def test_a_real_history_breaks_no_rule(tmp_path: Path) -> None:
     assert (result["checked"], result["total"], len(result["rules"])) == (379, 0, len(KAFKAS))
     judged = {rule["id"]: rule["checked"] for rule in result["rules"]}
     assert judged["ISR_EMPTY"] == 115
+
+
+@pytest.mark.parametrize("release", ["3.3.2", "3.9.1"])
+def test_histories_of_earlier_releases_break_none(release: str, tmp_path: Path) -> None:
+    kafka.unpack(HERE / f"kafka-{release}.tar.gz", tmp_path)
+    import_all(tmp_path / "exported", tmp_path / "node100")
+    result = audit(tmp_path / "exported")
+    assert (result["findings"], result["total"]) == ([], 0)
+    assert result["checked"] > 40
 
 
 KAFKAS = choose((), "kafka")

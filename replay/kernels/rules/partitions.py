@@ -14,6 +14,7 @@ from replay.kernels.finding import Finding, offence
 from replay.kernels.judged import Judged
 from replay.kernels.lists import NOTHING, ids
 from replay.kernels.rules import reassignments
+from replay.kernels.steps import RECOVERING
 
 RULES = (
     rules.ISR_NOT_IN_REPLICAS,
@@ -25,6 +26,8 @@ RULES = (
     rules.PROPOSER_NOT_LEADER,
     rules.LEADER_EPOCH_WENT_BACK,
     rules.PARTITION_EPOCH_WENT_BACK,
+    rules.RECOVERING_WITH_FOLLOWERS,
+    rules.ELIGIBLE_IN_ISR,
     *reassignments.RULES,
 )
 
@@ -74,6 +77,23 @@ def _stated(judged: Judged) -> Iterator[Finding]:
             broker_id=int(leader[row]),
             found=f"leader {leader[row]}",
             expected=f"one of the ISR {lists.text(isr[row])}, or nobody",
+        )
+
+    several = (steps.recovery == RECOVERING) & (lists.size(isr) > 1)
+    for row in _rows(judged, several):
+        yield offence(
+            rules.RECOVERING_WITH_FOLLOWERS,
+            judged.place(row),
+            broker_id=int(leader[row]) if leader[row] >= 0 else None,
+            found=f"RECOVERING, ISR {lists.text(isr[row])}",
+            expected="the leader alone in the ISR until it has recovered",
+        )
+    for row in _rows(judged, eligible & lists.share(steps.eligible, isr)):
+        yield offence(
+            rules.ELIGIBLE_IN_ISR,
+            judged.place(row),
+            found=f"eligible {lists.text(steps.eligible[row])}, ISR {lists.text(isr[row])}",
+            expected="each replica in one of them at most",
         )
 
 

@@ -1,0 +1,274 @@
+"""Each rule that judges the log of a Kafka cluster: a log that breaks it, and what is next to it and
+allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kafka_log import KafkaLog, kafka
+from spark_runs import Replay
+
+from replay.audit.profiles import choose
+from replay.audit.rules import CONTROLLER_EPOCH_WENT_BACK
+from replay.jobs.audit import AuditResult
+from replay.local import reading
+from replay.local.runner import compute_local
+from replay.request import JobRequest
+
+Found = list[tuple[str, int]]
+"""(rule, offset) of what there is to be found."""
+Breaks = Callable[[KafkaLog], Found]
+OFFENCES: list[Breaks] = []
+RECOVERED, RECOVERING = 0, 1
+
+
+def offence(breaks: Breaks) -> Breaks:
+    """Part of the broken log; its brokers are unfenced before it and behind it."""
+    OFFENCES.append(breaks)
+    return breaks
+
+
+@offence
+def strangers(log: KafkaLog) -> Found:
+    nobody = log.topic("nobody", [1, 9])
+    twice = log.topic("twice", [1, 2, 2], isr=[1, 2])
+    other = log.change("twice", isr=[1, 3])
+    log.change("twice", replicas=[1, 2, 3])
+    return [
+        ("BROKER_NOT_REGISTERED", nobody),
+        ("DUPLICATE_REPLICA", twice),
+        ("ISR_NOT_IN_REPLICAS", other),
+    ]
+
+
+@offence
+def fenced(log: KafkaLog) -> Found:
+    """One stays in an ISR with others, one enters it, one leads on, and one is made a leader."""
+    log.topic("fenced", [1, 2, 3], isr=[1, 2])
+    log.topic("led", [2])
+    stays = log.append(log.standing(2, fenced=1))
+    log.append(log.changed("fenced", isr=[1]), log.changed("led", leader=-1))
+    made = log.change("led", leader=2)
+    log.change("led", leader=-1)
+    log.topic("entered", [1, 2], isr=[1])
+    entered = log.change("entered", isr=[1, 2])
+    log.change("entered", isr=[1])
+    log.append(log.standing(2, fenced=-1))
+    stopping = log.append(log.standing(1, in_controlled_shutdown=1))
+    log.append(*(log.changed(name, leader=-1) for name in ("fenced", "entered")))
+    for name in list(log.topics):
+        log.delete(name)
+    log.append(log.standing(1, in_controlled_shutdown=-1))
+    return [
+        # In two partitions.
+        ("INACTIVE_IN_ISR", stays),
+        ("INACTIVE_IN_ISR", stays),
+        ("INELIGIBLE_LEADER", made),
+        ("INELIGIBLE_ISR_MEMBER", entered),
+        *(("INACTIVE_IN_ISR", stopping) for _ in ("nobody", "twice", "fenced", "entered")),
+    ]
+
+
+@offence
+def leaders(log: KafkaLog) -> Found:
+    log.topic("outside", [1, 2, 3], isr=[1, 2])
+    outside = log.change("outside", leader=3)
+    log.topic("empty", [1, 2])
+    empty = log.change("empty", isr=[], leader=-1)
+    log.topic("unclean", [1, 2], isr=[1])
+    early = log.change("unclean", isr=[2], leader=2, leader_recovery_state=RECOVERING)
+    with_others = log.change("unclean", isr=[2, 1])
+    log.change("unclean", leader_recovery_state=RECOVERED)
+    log.topic("silent", [1, 2], isr=[1])
+    undeclared = log.change("silent", isr=[2], leader=2)
+    return [
+        ("LEADER_OUTSIDE_ISR", outside),
+        ("ISR_EMPTY", empty),
+        ("UNCLEAN_ELECTION_TOO_EARLY", early),
+        ("RECOVERING_WITH_FOLLOWERS", with_others),
+        ("UNDECLARED_UNCLEAN_ELECTION", undeclared),
+    ]
+
+
+@offence
+def eligible(log: KafkaLog) -> Found:
+    """Also where the replicas were named before; and not behind a record that clears them."""
+    log.topic("elr", [1, 2, 3], isr=[1])
+    both = log.change("elr", eligible_leader_replicas=[1, 2])
+    still = log.change("elr", leader=1)
+    log.change("elr", eligible_leader_replicas=[2, 3])
+    came = log.change("elr", isr=[1, 2])
+    log.append(kafka.metadata("ClearElrRecord", topic_name="elr"))
+    log.change("elr", isr=[1, 2, 3])
+    log.change("elr", isr=[1], eligible_leader_replicas=[3])
+    log.append(kafka.metadata("ClearElrRecord", topic_name=""))
+    log.change("elr", isr=[1, 3])
+    log.change("elr", isr=[1], eligible_leader_replicas=[3])
+    log.append(kafka.metadata("ClearElrRecord", topic_name="elr"))
+    # Nobody may lead then, if nobody is left.
+    empty = log.change("elr", isr=[], leader=-1)
+    return [*(("ELIGIBLE_IN_ISR", at) for at in (both, still, came)), ("ISR_EMPTY", empty)]
+
+
+@offence
+def same_id_again(log: KafkaLog) -> Found:
+    log.topic("again", [1, 2])
+    log.change("again", leader=2)
+    id_ = log.topics["again"]
+    log.delete("again")
+    at = log.topic("again", [1, 2], topic_id=id_)
+    return [("LEADER_EPOCH_WENT_BACK", at), ("PARTITION_EPOCH_WENT_BACK", at)]
+
+
+@offence
+def reassigned(log: KafkaLog) -> Found:
+    nothing: dict[str, list[int]] = {"adding_replicas": [], "removing_replicas": []}
+    log.topic("moved", [1, 2])
+    log.change("moved", replicas=[1, 2, 3], adding_replicas=[3], removing_replicas=[2])
+    lost = log.change(
+        "moved", replicas=[1, 3, 4], adding_replicas=[4], removing_replicas=[], isr=[1]
+    )
+    ended = log.change("moved", replicas=[1, 4], **nothing, isr=[1])
+    return [("REASSIGNMENT_LOST_ORIGINAL", lost), ("REASSIGNMENT_INCOMPLETE", ended)]
+
+
+@offence
+def registrations(log: KafkaLog) -> Found:
+    reused = log.register(5, broker_epoch=log.epochs[5])
+    unfenced = log.register(5, fenced=False)
+    return [("BROKER_EPOCH_REUSED", reused), ("REGISTERED_UNFENCED", unfenced)]
+
+
+@offence
+def controllers(log: KafkaLog) -> Found:
+    """A voter that comes, and one that goes, is no offence; nor is the first set of a log."""
+    twice = log.append(kafka.leader_change(102))
+    log.epoch += 1
+    headless = log.append(kafka.metadata("NoOpRecord"))
+    log.voters("aA", "bB", "cC")
+    log.voters("aA", "bB", "cC", "dD")
+    log.voters("bB", "cC", "dD")
+    wholesale = log.voters("bX", "cC", "dD")
+    return [
+        ("TWO_CONTROLLERS_IN_EPOCH", twice),
+        ("EPOCH_WITHOUT_CONTROLLER", headless),
+        ("VOTERS_REPLACED_WHOLESALE", wholesale),
+    ]
+
+
+@offence
+def configs(log: KafkaLog) -> Found:
+    """Those of a topic that is deleted go with it, without records."""
+    log.topic("configured", [1])
+    log.append(kafka.config("retention.ms", "1", "configured"))
+    log.delete("configured")
+    behind = log.append(kafka.config("retention.ms", "2", "configured"))
+    return [("CONFIG_OF_UNKNOWN_TOPIC", behind)]
+
+
+def producer_ids(log: KafkaLog, following: int) -> int:
+    record = kafka.metadata(
+        "ProducerIdsRecord", broker_id=1, broker_epoch=log.epochs[1], next_producer_id=following
+    )
+    return log.append(record)
+
+
+@offence
+def blocks(log: KafkaLog) -> Found:
+    for following in (1000, 2000, 5000):
+        producer_ids(log, following)
+    part, again, back = (producer_ids(log, each) for each in (5999, 5999, 1000))
+    producer_ids(log, 2000)
+    return [("PRODUCER_IDS_OVERLAP", at) for at in (part, again, back)]
+
+
+@offence
+def migration(log: KafkaLog) -> Found:
+    states = [
+        log.append(kafka.metadata("ZkMigrationStateRecord", zk_migration_state=state))
+        for state in (1, 1, 2, 1, 3)
+    ]
+    return [("ZK_MIGRATION_WENT_BACK", states[3])]
+
+
+@offence
+def transactions(log: KafkaLog) -> Found:
+    """What an aborted one says has no effect; and it may be aborted by the next controller."""
+    begin, end, abort = (
+        kafka.metadata(f"{one}TransactionRecord") for one in ("Begin", "End", "Abort")
+    )
+    log.append(begin)
+    producer_ids(log, 1)
+    log.elect(103)
+    log.append(abort)
+    log.append(begin, kafka.metadata("NoOpRecord"), end)
+    without = [log.append(end), log.append(abort)]
+    log.append(begin)
+    within = log.append(begin, end)
+    log.append(begin, kafka.metadata("NoOpRecord"))
+    log.elect(102)
+    late = log.append(kafka.metadata("NoOpRecord"), end) + 1
+    return [("TRANSACTION_OUT_OF_PLACE", at) for at in (*without, within, late)]
+
+
+# --- tests ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
+    log = KafkaLog()
+    expected: Found = []
+    for breaks in OFFENCES:
+        expected += breaks(log)
+    directory = tmp_path_factory.mktemp("kafka")
+    imported = log.import_into(directory)
+    assert (imported.stopped, imported.end_offset) == ("", log.end_offset)
+    return directory / "exported", expected
+
+
+@pytest.fixture(scope="module")
+def result(broken: tuple[Path, Found]) -> AuditResult:
+    found = compute_local(JobRequest(job="audit", export=str(broken[0]), limit=1000))
+    assert isinstance(found, AuditResult)
+    return found
+
+
+JUDGING = [rule.id for rule in choose((), "kafka") if rule is not CONTROLLER_EPOCH_WENT_BACK]
+"""An importer takes no log with an epoch that goes back."""
+
+
+@pytest.mark.parametrize("rule", JUDGING)
+def test_a_rule_finds_what_breaks_it_and_nothing_else(
+    broken: tuple[Path, Found], result: AuditResult, rule: str
+) -> None:
+    there = sorted(at for id_, at in broken[1] if id_ == rule)
+    assert [each.offset for each in result.findings if each.rule == rule] == there
+    assert there
+
+
+@pytest.mark.parametrize("slice_rows", [7, pytest.param(1, marks=pytest.mark.nightly)])
+def test_wherever_the_log_is_cut_into_slices_the_same_is_found(
+    broken: tuple[Path, Found],
+    result: AuditResult,
+    monkeypatch: pytest.MonkeyPatch,
+    slice_rows: int,
+) -> None:
+    monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
+    assert compute_local(JobRequest(job="audit", export=str(broken[0]), limit=1000)) == result
+
+
+def test_spark_finds_the_same(
+    replay: Replay, broken: tuple[Path, Found], result: AuditResult
+) -> None:
+    assert replay("audit", broken[0], limit=1000) == result
+
+
+def test_rules_of_kafka_judge_no_other_log() -> None:
+    ours, theirs = ({rule.id for rule in choose((), origin)} for origin in ("", "kafka"))
+    assert theirs - ours == {
+        "ELIGIBLE_IN_ISR", "PRODUCER_IDS_OVERLAP", "TRANSACTION_OUT_OF_PLACE",
+        "ZK_MIGRATION_WENT_BACK",
+    }  # fmt: skip
