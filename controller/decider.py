@@ -35,6 +35,12 @@ from controller.decisions.clients.clients import (
 )
 from controller.decisions.clients.export_cursors import alter_export_cursors, list_export_cursors
 from controller.decisions.clients.key_values import alter_key_values
+from controller.decisions.clients.leases import (
+    grant_lease,
+    keep_lease_alive,
+    list_leases,
+    revoke_lease,
+)
 from controller.decisions.configs import alter_configs, plain_writes
 from controller.decisions.partitions.alter_partition import alter_partitions
 from controller.decisions.partitions.leader_elections import elect_leaders
@@ -136,6 +142,12 @@ class Decider:
                 state, request, quorum, now, *refused
             ),
             "alter_key_values": self._alter_key_values,
+            "grant_lease": lambda request, now: grant_lease(state, request, self._owner()),
+            "keep_lease_alive": lambda request, now: keep_lease_alive(
+                state, request, self._owner(), now
+            ),
+            "revoke_lease": self._revoke_lease,
+            "list_leases": lambda request, now: list_leases(state, now),
             "describe_acls": lambda request, now: describe_acls(state, request),
             "create_acls": lambda request, now: create_acls(state, request),
             "delete_acls": lambda request, now: delete_acls(state, request),
@@ -273,6 +285,15 @@ class Decider:
             log.pending, self.state.settings, request, log.end_offset, self._owner()
         )
 
+    def _revoke_lease(self, request: rpc.RevokeLeaseRequest, now: float) -> Decision:
+        authorization, owner = self.state.authorization, self._owner()
+        # Somebody must be able to clear up, as before a downgrade.
+        if authorization is not None and authorization.allows(
+            self._asker, AclOperation.ALTER, CLUSTER, self.state.log.pending
+        ):
+            owner = None
+        return revoke_lease(self.state, request, owner)
+
     def _owner(self) -> str | None:
         """Whose leases the request may use; None: anybody's."""
         return None if self.state.authorization is None else self._asker.caller.principal
@@ -320,6 +341,7 @@ class Decider:
         self.due.touched += 1
         self.state.sessions.extend_all(gap_s, now)
         self.state.absent_ids.extend_all(gap_s)
+        self.state.leases.extend_all(gap_s)
 
     def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
         """There is evidence that the process of a registration has ended: see

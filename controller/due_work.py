@@ -14,6 +14,7 @@ from controller.decisions.brokers.fencing_by_time import fence_gone, fence_silen
 from controller.decisions.brokers.heartbeats import may_unfence, on_probation, unfence_decision
 from controller.decisions.brokers.hostnames import HostnameCollector
 from controller.decisions.clients.clients import ClientExpiry
+from controller.decisions.clients.leases import expire_lease
 from controller.decisions.partitions.balance import LeaderBalance
 from controller.decisions.quorum.membership import Membership
 from controller.effects import ProgressRecorded
@@ -129,6 +130,7 @@ class DueWork:
             or self._expiry.due(pending, now)
             or self._balance.due(pending, state.log.committed, now)
             or self._hostnames.due(pending, now)
+            or expire_lease(state, now)
         )
 
     def next_deadline(self) -> float:
@@ -142,6 +144,7 @@ class DueWork:
             return -math.inf
         expiry = state.sessions.next_expiry()
         progress = state.progress.next_due(state.log.lao.lao)
+        lease = state.leases.next_due()
         return min(
             state.lag_watch.next_check,
             state.gone.next_check,
@@ -153,6 +156,7 @@ class DueWork:
             state.absent_ids.next_check,
             math.inf if expiry is None else expiry[0],
             math.inf if progress is None else progress,
+            math.inf if lease is None else lease,
         )
 
     def bootstrap(self) -> Write | None:

@@ -123,6 +123,26 @@ class ProgressRecorded(NamedTuple):
     message: pb.ProgressRecord
 
 
+class LeaseBegun(NamedTuple):
+    """A lease of the key-value store was granted, and lives its time from now on."""
+
+    lease_id: int
+    ttl_ms: int
+
+
+class LeaseKeptAlive(NamedTuple):
+    """A lease lives its whole time again, from now on."""
+
+    lease_id: int
+    ttl_ms: int
+
+
+class LeaseEnded(NamedTuple):
+    """A lease was revoked, or has expired."""
+
+    lease_id: int
+
+
 Effect = (
     Registered
     | RegisteredAgain
@@ -138,4 +158,7 @@ Effect = (
     | IsrsLeft
     | LeaderEpochsRaised
     | ProgressRecorded
+    | LeaseBegun
+    | LeaseKeptAlive
+    | LeaseEnded
 )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ResourceType,
     )
     from raftlog.library.key_values import ABSENT, Delete, Expect, KeyValue, Put
+    from raftlog.library.leases import LeaseInfo
     from raftlog.library.options import ClientOptions
     from raftlog.library.records import Record
     from raftlog.library.values import (
@@ -71,6 +72,7 @@ _FROM = {
         "ResourceType",
     ),
     "raftlog.library.key_values": ("ABSENT", "Delete", "Expect", "KeyValue", "Put"),
+    "raftlog.library.leases": ("LeaseInfo",),
     "raftlog.library.options": ("ClientOptions",),
     "raftlog.client.partition_queue": ("RecordMetadata",),
     "raftlog.library.records": ("Record",),
@@ -119,6 +121,7 @@ __all__ = [
     "Feature",
     "FeatureUpdate",
     "KeyValue",
+    "LeaseInfo",
     "NewTopic",
     "Partition",
     "PatternType",

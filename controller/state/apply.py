@@ -12,7 +12,10 @@ from controller.effects import (
     Fenced,
     IsrsLeft,
     LeaderEpochsRaised,
+    LeaseBegun,
+    LeaseEnded,
     LeaseGranted,
+    LeaseKeptAlive,
     LeaseStopped,
     Left,
     ProgressRecorded,
@@ -65,6 +68,10 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
             state.isr_removals.advance(broker_id, keys, done)
         case LeaderEpochsRaised(partition_count):
             state.epoch_floor.raised(partition_count)
+        case LeaseBegun(lease_id, ttl_ms) | LeaseKeptAlive(lease_id, ttl_ms):
+            state.leases.keep(lease_id, ttl_ms, now)
+        case LeaseEnded(lease_id):
+            state.leases.end(lease_id)
         case ProgressRecorded(message):
             state.progress.proposed(message, now)
             state.progress.observed_end = state.log.end_offset

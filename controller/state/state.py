@@ -14,6 +14,7 @@ from controller.state.gone import Gone
 from controller.state.id_waits import IdWaits
 from controller.state.isr_removals import IsrRemovals
 from controller.state.lag_watch import LagWatch
+from controller.state.leases import LeaseTracker
 from controller.state.sessions import SessionTracker
 from controller.visibility.progress import ProgressPolicy
 from controller.visibility.read_leases import ReadLeases
@@ -57,6 +58,8 @@ class ControllerState:
     """
     lag_watch: LagWatch = field(init=False)
     read_leases: ReadLeases = field(init=False)
+    leases: LeaseTracker = field(init=False, default_factory=LeaseTracker)
+    """Of the key-value store."""
     absent_ids: AbsentIds = field(init=False)
     gone: Gone = field(init=False)
     progress: ProgressPolicy = field(init=False)
@@ -102,6 +105,7 @@ class ControllerState:
         )
         self.epoch_floor = EpochFloor(self.generation)
         self.isr_removals.resume(image)
+        self.leases.start([(id_, one.ttl_ms) for id_, one in sorted(image.leases.items())], now)
         self.sessions = SessionTracker(session_timeout_s)
         # A fenced broker holds no lease and says soon enough that it lives; one that died long ago
         # must not look alive.

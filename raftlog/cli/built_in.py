@@ -151,6 +151,11 @@ COMMANDS = (
         "raftlog.cli.key_values:register",
         "The key-value store: small values, changed on conditions.",
     ),
+    Command(
+        "lease",
+        "raftlog.cli.leases:register",
+        "Leases: keys that name one are deleted when it ends.",
+    ),
     Command("log", "raftlog.cli.log:register", "The records of the log."),
     Command(
         "loglevel",

@@ -326,6 +326,25 @@ class Settings:
         roles=CONTROLLER,
     )
 
+    lease_max_count: Positive = _key(
+        10_000,
+        "The most leases of the key-value store at a time.",
+        roles=CONTROLLER,
+    )
+    lease_ttl_min_ms: Positive = _key(
+        1_000,
+        "The shortest time that a lease may be granted for. A lease that lives for less than a"
+        " failover takes is lost in each.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
+    lease_ttl_max_ms: Positive = _key(
+        86_400_000,
+        "The longest time that a lease may be granted for.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
+
     metadata_log_free_space_reserve_bytes: NonNegative = _key(
         256 << 20,
         "Free space to keep on the file system of a controller's log, at most a twentieth of its"

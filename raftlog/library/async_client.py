@@ -19,6 +19,7 @@ from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, A
 from raftlog.library.configs import AsyncConfigs
 from raftlog.library.core import Core
 from raftlog.library.key_values import AsyncKeyValues
+from raftlog.library.leases import AsyncLeases
 from raftlog.library.options import Addresses, ClientOptions, Options
 from raftlog.library.records import AsyncRecords
 from raftlog.library.topics import AsyncTopics
@@ -56,6 +57,7 @@ class AsyncClient:
         self.quorum = AsyncQuorum(self._opened)
         self.acls = AsyncAcls(self._opened)
         self.kv = AsyncKeyValues(self._opened)
+        self.leases = AsyncLeases(self._opened)
 
     @property
     def token(self) -> Token | None:

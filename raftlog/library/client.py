@@ -14,7 +14,9 @@ from raftlog.library.blocking import Blocking, blocking
 from raftlog.library.changes import AsyncChanges, Change, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
+from raftlog.library.enums import AcksLike
 from raftlog.library.key_values import AsyncKeyValues
+from raftlog.library.leases import AsyncLease, AsyncLeases
 from raftlog.library.loop_thread import LoopThread
 from raftlog.library.options import Addresses, ClientOptions, Options
 from raftlog.library.records import AsyncRecords, Record
@@ -83,6 +85,66 @@ class KeyValueStore(Blocking[AsyncKeyValues]):
     get = blocking(AsyncKeyValues.get)
     list = blocking(AsyncKeyValues.list)
     put = blocking(AsyncKeyValues.put)
+
+
+class Lease(Blocking[AsyncLease]):
+    """What :meth:`Client.leases.grant` gives: ``with``. It is kept alive in the background."""
+
+    revoke = blocking(AsyncLease.revoke)
+    wait_lost = blocking(AsyncLease.wait_lost)
+
+    @property
+    def id(self) -> int:
+        """The lease's id: keys that are put with it go with it."""
+        return self._twin.id
+
+    @property
+    def ttl_s(self) -> float:
+        """How long it lives without being kept alive."""
+        return self._twin.ttl_s
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is certain, by this clock, that the cluster has not ended it."""
+        return self._twin.is_held
+
+    @property
+    def why_lost(self) -> str:
+        """For people; empty while it is held."""
+        return self._twin.why_lost
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.call(lambda: self._twin.__aexit__(kind, error, traceback))
+
+
+class Leases(Blocking[AsyncLeases]):
+    """``client.leases``."""
+
+    keep_alive = blocking(AsyncLeases.keep_alive)
+    list = blocking(AsyncLeases.list)
+    revoke = blocking(AsyncLeases.revoke)
+
+    def grant(
+        self,
+        ttl_s: float = 10.0,
+        *,
+        name: str = "",
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> Lease:
+        """A new lease, which is kept alive in the background. ``name``: for people."""
+        granted = self._thread.call(
+            lambda: self._twin.grant(ttl_s, name=name, acks=acks, timeout_s=timeout_s)
+        )
+        return Lease(self._thread, granted)
 
 
 class Records(Blocking[AsyncRecords]):
@@ -171,6 +233,7 @@ class Client(Blocking[AsyncClient]):
         self.quorum = Quorum(thread, twin.quorum)
         self.acls = Acls(thread, twin.acls)
         self.kv = KeyValueStore(thread, twin.kv)
+        self.leases = Leases(thread, twin.leases)
 
     _let_in = blocking(AsyncClient._let_in)
     produce = blocking(AsyncClient.produce)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from raftlog.errors import ApiError, ErrorCode, UnknownOutcomeError
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.namespace import Namespace
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
+_CONDITION = re.compile(r"alterations\[(\d+)\]\.expected_(create_)?offset")
 ABSENT = -1
 """What a change expects of a key that must not be there."""
 
@@ -148,8 +151,28 @@ class AsyncKeyValues(Namespace):
         body = controller_pb2.AlterKeyValuesRequest(
             alterations=_to_wire(changes), validate_only=validate_only
         )
-        result, _ = await self._core.write(body, acks, timeout_s)
+        try:
+            result, _ = await self._core.write(body, acks, timeout_s)
+        except UnknownOutcomeError as error:
+            if _never_holds(error, changes):
+                raise ApiError(error.code, error.message, field=error.field) from error
+            raise
         return result
+
+
+def _never_holds(error: ApiError, changes: tuple[KeyChange, ...]) -> bool:
+    """Whether a numbered write, of which an earlier attempt may be on its way, is refused for good.
+
+    An attempt that was executed would have been found. One that is yet to be decided fails, too, if
+    it expects an offset: a key that has left an offset never has it again. One that expects a key
+    to be absent may find it so.
+    """
+    found = _CONDITION.fullmatch(error.field)
+    if error.code is not ErrorCode.INVALID_UPDATE_VERSION or found is None:
+        return False
+    change = changes[int(found[1])]
+    expected = change.expected_create if found[2] else change.expected
+    return expected is not None and expected != ABSENT
 
 
 def _to_wire(changes: Iterable[KeyChange]) -> Iterable[controller_pb2.KeyValueAlteration]:

@@ -176,6 +176,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "key": KEY,
         "value": Octets(VALUE_MAX_BYTES),
     },
+    controller.GrantLeaseRequest: {"name": Text(249)},
     controller.DescribeAclsRequest: {},
     controller.CreateAclsRequest: {"creations": MANY},
     controller.DeleteAclsRequest: {"filters": ACL_FILTERS},

@@ -38,7 +38,8 @@ _READS_AND_DATA = frozenset(
     {
         "api_versions", "broker_metadata", "describe_acls", "describe_broker", "describe_brokers",
         "describe_cluster", "describe_configs", "fetch", "list_export_cursors", "list_hostnames",
-        "list_key_values", "list_offsets", "list_partition_reassignments", "metadata", "produce",
+        "list_key_values", "list_leases", "list_offsets", "list_partition_reassignments",
+        "metadata", "produce",
     }
 )  # fmt: skip
 

@@ -177,6 +177,16 @@ CONTROLLER: Mapping[str, Row] = {
     "alter_key_values": All(
         AclOperation.ALTER, "alterations", lambda item: key_value(item.key), "KEY_VALUE"
     ),
+    "grant_lease": Whole(
+        AclOperation.CREATE,
+        lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
+        "CLIENT_SESSION",
+    ),
+    "keep_lease_alive": OfAnybody("by the principal that the lease was granted to"),
+    "revoke_lease": OfAnybody(
+        "by the principal that the lease was granted to, or with ALTER on CLUSTER"
+    ),
+    "list_leases": _DESCRIBE_CLUSTER,
     "describe_acls": _DESCRIBE_CLUSTER,
     "create_acls": _ALTER_CLUSTER,
     "delete_acls": _ALTER_CLUSTER,

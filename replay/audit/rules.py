@@ -35,6 +35,7 @@ _BY_CLIENTS = (
     RecordType.HOSTNAME,
     RecordType.EXPORT_CURSOR,
     RecordType.KEY_VALUE,
+    RecordType.LEASE,
     RecordType.OPEN_CLIENT,
     RecordType.ACCESS_CONTROL_ENTRY,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY,

@@ -38,6 +38,7 @@ RARE = frozenset(
         RecordType.OPEN_CLIENT,
         RecordType.CLOSE_CLIENT,
         RecordType.HOSTNAME,
+        RecordType.REMOVE_LEASE,
         RecordType.ACCESS_CONTROL_ENTRY,
         RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
         RecordType.IMPORTED,

@@ -1,6 +1,8 @@
 """What the records of clients' requests need, by :mod:`raftlog.security.permissions`: the audit's
 side of that table.
 
+Keys that are deleted in the batch that ends their lease go with it: who has the lease may end it.
+
 Left out is what a node writes in its own name: registrations, heartbeats, ISRs; and the voter set,
 which a controller changes for itself. So is what belongs to another record of its batch: the
 partitions and configs of a topic that is created, the configs of one that is deleted, the ISRs that
@@ -38,6 +40,7 @@ NEEDS: dict[RecordType, Need] = {
     RecordType.REMOVE_TOPIC: Need(AclOperation.DELETE, AclResourceType.TOPIC, "topic_name"),
     RecordType.HOSTNAME: Need(AclOperation.ALTER, AclResourceType.HOSTNAME, "group_id"),
     RecordType.EXPORT_CURSOR: Need(AclOperation.ALTER, AclResourceType.EXPORT_CURSOR, "group_id"),
+    RecordType.LEASE: Need(AclOperation.CREATE, AclResourceType.CLIENT_SESSION, "lease_name"),
     RecordType.KEY_VALUE: Need(AclOperation.ALTER, AclResourceType.KEY_VALUE, "group_id"),
     RecordType.OPEN_CLIENT: Need(
         AclOperation.CREATE, AclResourceType.CLIENT_SESSION, "client_name"
@@ -59,6 +62,7 @@ _LEADING = (
     RecordType.FEATURE_LEVEL,
 )
 """Changes of partitions and hosts in a batch with such a record come of that."""
+_WHOLE = (RecordType.TOPIC, RecordType.REMOVE_TOPIC, RecordType.REMOVE_LEASE)
 _LED = (RecordType.PARTITION_CHANGE, RecordType.HOSTNAME)
 
 
@@ -91,7 +95,7 @@ class Wholes:
     def __init__(self, facts: Facts) -> None:
         self._parts: set[tuple[int, str]] = set()
         columns = ("type", "offset", "batch_base_offset", "topic_id", "topic_name")
-        for row in facts.of(*_LEADING, RecordType.TOPIC, RecordType.REMOVE_TOPIC, columns=columns):
+        for row in facts.of(*_LEADING, *_WHOLE, columns=columns):
             batch = row["batch_base_offset"]
             if row["type"] == RecordType.TOPIC:
                 self._parts |= {
@@ -100,6 +104,8 @@ class Wholes:
                 }
             elif row["type"] == RecordType.REMOVE_TOPIC:
                 self._parts.add((batch, f"topic {_topic_name(row, facts)}"))
+            elif row["type"] == RecordType.REMOVE_LEASE:
+                self._parts.add((batch, "lease"))
             else:
                 self._parts.add((batch, "led"))
 
@@ -107,6 +113,8 @@ class Wholes:
         """Whether a record is a part of another one of its batch."""
         if row["type"] in _LED:
             part = "led"
+        elif row["type"] == RecordType.KEY_VALUE:
+            part = "lease"
         elif row["type"] == RecordType.PARTITION:
             part = f"id {row['topic_id']}"
         elif row["type"] == RecordType.CONFIG and row["resource_type"] == ResourceType.TOPIC:

@@ -84,6 +84,8 @@ class Rights(Checker):
             self._addresses.setdefault(site.principal, []).append(site.address)
         self._written: dict[int, tuple[str, int, list[Right]]] = {}
         """Offset of a record -> its batch's principal and base offset; what it needed any of."""
+        self._leases: dict[int, str] = {}
+        """Lease id -> who has it."""
         self._values: dict[str, Operation] = {}
         self.batches = 0
         """Of the callers."""
@@ -99,6 +101,7 @@ class Rights(Checker):
             RecordType.OPEN_CLIENT: lambda one, _: [(CREATE, CLIENT_SESSION, one.name)],
             RecordType.HOSTNAME: lambda one, _: [(ALTER, HOSTNAME, one.hostname)],
             RecordType.EXPORT_CURSOR: lambda one, _: [(ALTER, EXPORT_CURSOR, one.name)],
+            RecordType.LEASE: lambda one, _: [(CREATE, CLIENT_SESSION, one.name)],
             RecordType.KEY_VALUE: lambda one, _: [(ALTER, KEY_VALUE, one.key)],
         }
 
@@ -126,9 +129,18 @@ class Rights(Checker):
                 header.client_id, header.principal, f"a write at {header.base_offset}"
             )
         self.batches += header.principal in self._addresses
+        ends_lease = any(one.type == RecordType.REMOVE_LEASE for one in records)
         for offset, record in enumerate(records, header.base_offset):
             message = record.message
             self._note(record, offset, header.principal)
+            if ends_lease and record.type == RecordType.KEY_VALUE:
+                continue  # They go with it.
+            if record.type == RecordType.LEASE:
+                self._leases[offset] = message.principal
+            if record.type == RecordType.REMOVE_LEASE:
+                owner = self._leases.pop(message.lease_id, "")
+                if header.principal == owner:
+                    continue
             if record.type == RecordType.CLOSE_CLIENT:
                 if header.principal and not self._may_clear_up(
                     header.principal, header.base_offset

@@ -189,6 +189,13 @@ TO_CONTROLLER: Mapping[str, Callable[[Ask], Any]] = {
     "list_export_cursors": lambda ask: rpc_pb.ListExportCursorsRequest(),
     "alter_export_cursors": _cursors,
     "alter_key_values": _key_values,
+    "grant_lease": lambda ask: rpc_pb.GrantLeaseRequest(
+        name=f"{THEIRS if ask.variant == THEIR_NAME else MINE}session",
+        ttl_ms=ask.pick(60_000, 1),
+    ),
+    "keep_lease_alive": lambda ask: rpc_pb.KeepLeaseAliveRequest(lease_id=FAR),
+    "revoke_lease": lambda ask: rpc_pb.RevokeLeaseRequest(lease_id=FAR),
+    "list_leases": lambda ask: rpc_pb.ListLeasesRequest(),
     "describe_acls": lambda ask: rpc_pb.DescribeAclsRequest(filter=_filter()),
     "create_acls": _create_acls,
     "delete_acls": _delete_acls,

@@ -125,7 +125,7 @@ def _variants(plain: Rpc) -> Iterator[Rpc]:
         isinstance(row, Whole) and row.own_field
     ):
         variants: tuple[str, ...] = (OWN, OTHERS)
-    elif plain.kind == "open_client":
+    elif plain.kind in ("open_client", "grant_lease"):
         variants = (MY_NAME, THEIR_NAME)
     elif plain.kind == "metadata":
         variants = ("", BY_NAME)

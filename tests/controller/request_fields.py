@@ -8,10 +8,22 @@ from typing import Any
 from deciding import CLUSTER_ID, Cell, registration
 from google.protobuf.descriptor import FieldDescriptor
 
+from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 Path = tuple[str, ...]
+
+
+def lease_of(cell: Cell) -> int:
+    """The first lease, granted if there is none."""
+    found = sorted(cell.pending.snapshot().leases)
+    if not found:
+        cell._fold([record(pb.LeaseRecord(name="l", ttl_ms=5_000))])
+        cell.commit()
+        found = sorted(cell.pending.snapshot().leases)
+        cell.decider.state.leases.start([(found[0], 5_000)], cell.now)
+    return found[0]
 
 
 def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
@@ -140,6 +152,10 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
                 )
             ]
         ),
+        "grant_lease": rpc.GrantLeaseRequest(name="l", ttl_ms=5_000),
+        "keep_lease_alive": rpc.KeepLeaseAliveRequest(lease_id=lease_of(cell)),
+        "revoke_lease": rpc.RevokeLeaseRequest(lease_id=lease_of(cell)),
+        "list_leases": rpc.ListLeasesRequest(),
         "list_export_cursors": rpc.ListExportCursorsRequest(),
         "alter_export_cursors": rpc.AlterExportCursorsRequest(
             alterations=[

@@ -112,7 +112,9 @@ def test_every_kind_has_a_row() -> None:
     assert {kind for kind, row in others.items() if isinstance(row, OfNode)} == {
         "register_broker", "broker_heartbeat", "alter_partition", "update_raft_voter",
     }  # fmt: skip
-    assert {kind for kind, row in others.items() if isinstance(row, OfAnybody)} == {"close_client"}
+    assert {kind for kind, row in others.items() if isinstance(row, OfAnybody)} == {
+        "close_client", "keep_lease_alive", "revoke_lease",
+    }  # fmt: skip
     assert {kind for kind, row in others.items() if isinstance(row, Listed)} == {
         "list_hostnames", "list_export_cursors",
     }  # fmt: skip

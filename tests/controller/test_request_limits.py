@@ -54,6 +54,7 @@ class Stage:
     def __init__(self) -> None:
         self.cell = Cell(quorum=quorum)
         self.topic_id = self.cell.create("t")
+        self.valid()  # grants the lease that requests name
 
     def valid(self) -> dict[str, Any]:
         return valid(self.cell, self.topic_id)

@@ -265,6 +265,7 @@ def test_what_is_remembered_of_entries(spark: SparkSession, tmp_path: Path) -> N
         ("alter_hostnames", RecordType.HOSTNAME),
         ("alter_export_cursors", RecordType.EXPORT_CURSOR),
         ("alter_key_values", RecordType.KEY_VALUE),
+        ("grant_lease", RecordType.LEASE),
         ("open_client", RecordType.OPEN_CLIENT),
         ("create_acls", RecordType.ACCESS_CONTROL_ENTRY),
         ("delete_acls", RecordType.REMOVE_ACCESS_CONTROL_ENTRY),

@@ -41,6 +41,7 @@ COLUMNS = (
     "resource_type",
     "resource_name",
     "client_name",
+    "lease_name",
     "proposer_epoch",
 )
 """What the kernel needs of records of TYPES."""

@@ -1,0 +1,202 @@
+"""Leases: what belongs to a program that lives, and goes when it does not."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.library.core import Core
+from raftlog.library.enums import AcksLike
+from raftlog.library.namespace import Namespace
+from raftlog.logger import get_logger
+from raftlog.wire.controller.v1 import controller_pb2
+
+log = get_logger(__name__)
+
+BELIEVED_SHARE = 0.75
+"""Of a lease's time: how long its holder relies on it. The rest is for clocks that run at different
+speeds: it suffices as long as none runs a third faster than another.
+"""
+_KEEP_SHARE = 0.25
+"""Of a lease's time: how often it is kept alive."""
+_PAUSE_S = 0.1
+_ATTEMPT_MIN_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """A lease, as the active controller sees it."""
+
+    id: int
+    name: str
+    ttl_s: float
+    remaining_s: float
+    """How long it still lives if nobody keeps it alive."""
+    principal: str
+    key_count: int
+
+
+class AsyncLease:
+    """A lease that is kept alive in the background until it is revoked, or lost.
+
+    It is lost when nobody has confirmed it for three quarters of its time, counted from when the
+    confirmed request was *sent*: before the cluster ends it, as far as clocks go. A lost lease does
+    not come back.
+    """
+
+    def __init__(self, core: Core, lease_id: int, ttl_s: float, sent_at: float) -> None:
+        self._core, self.id, self.ttl_s = core, lease_id, ttl_s
+        self._loop = asyncio.get_running_loop()
+        self._believed_s = ttl_s * BELIEVED_SHARE
+        self._until = sent_at + self._believed_s
+        self._lost = asyncio.Event()
+        self._why = ""
+        self._timer = self._loop.call_at(self._until, self._look)
+        self._task = self._loop.create_task(self._keep_alive())
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is certain, by this clock, that the cluster has not ended it."""
+        return not self._lost.is_set() and self._loop.time() < self._until
+
+    @property
+    def why_lost(self) -> str:
+        """For people; empty while it is held."""
+        return self._why
+
+    async def wait_lost(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is lost or revoked; False: the time was over first."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._lost.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def revoke(self, *, timeout_s: float | None = None) -> None:
+        """End it, and delete its keys. No error if it has ended already."""
+        self._end("revoked")
+        body = controller_pb2.RevokeLeaseRequest(lease_id=self.id)
+        try:
+            await self._core.write(body, timeout_s=timeout_s)
+        except ApiError as error:
+            if error.code is not ErrorCode.RESOURCE_NOT_FOUND:
+                raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.revoke()
+        except ApiError as failed:
+            # It ends by itself.
+            log.info("a lease was not revoked", lease_id=self.id, reason=str(failed))
+
+    def abandon(self) -> None:
+        """Keep it alive no longer, and rely on it no longer; its time goes on in the cluster."""
+        self._end("abandoned")
+
+    # --- in the background -----------------------------------------------------------------------
+
+    async def _keep_alive(self) -> None:
+        pause_s = self.ttl_s * _KEEP_SHARE
+        body = controller_pb2.KeepLeaseAliveRequest(lease_id=self.id)
+        # Several attempts fit into what is left when one gets lost.
+        attempt_s = max(_ATTEMPT_MIN_S, self.ttl_s * _KEEP_SHARE / 2)
+        while True:
+            await asyncio.sleep(pause_s)
+            sent_at = self._loop.time()
+            try:
+                await self._core.brokers.write(
+                    body, timeout_s=attempt_s, principal=self._core.options.principal
+                )
+            except ApiError as error:
+                if error.code is ErrorCode.RESOURCE_NOT_FOUND:
+                    self._end(error.message)
+                    return
+                pause_s = min(_PAUSE_S, self.ttl_s * _KEEP_SHARE / 4)
+                log.debug("a lease was not kept alive", lease_id=self.id, reason=str(error))
+            else:
+                if not self.is_held:
+                    return  # Too late: somebody may have been told that it is lost.
+                self._until = max(self._until, sent_at + self._believed_s)
+                pause_s = max(0.0, self.ttl_s * _KEEP_SHARE - (self._loop.time() - sent_at))
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        if now >= self._until:
+            self._end(f"nobody has confirmed it for {self._believed_s:g} s")
+        elif not self._lost.is_set():
+            self._timer = self._loop.call_at(self._until, self._look)
+
+    def _end(self, why: str) -> None:
+        if not self._lost.is_set():
+            self._why = why
+            self._lost.set()
+        self._timer.cancel()
+        if self._task is not asyncio.current_task():
+            self._task.cancel()
+
+
+Leases = list[LeaseInfo]
+"""By its own name: a method is called ``list``."""
+
+
+class AsyncLeases(Namespace):
+    """``client.leases``."""
+
+    async def grant(
+        self,
+        ttl_s: float = 10.0,
+        *,
+        name: str = "",
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncLease:
+        """A new lease, which is kept alive in the background. ``name``: for people."""
+        core = self._core
+        sent_at = asyncio.get_running_loop().time()
+        body = controller_pb2.GrantLeaseRequest(name=name, ttl_ms=round(ttl_s * 1000))
+        result, _ = await core.write(body, acks, timeout_s)
+        assert result.offset is not None
+        return AsyncLease(core, result.offset, body.ttl_ms / 1000, sent_at)
+
+    async def keep_alive(self, lease_id: int, *, timeout_s: float | None = None) -> float:
+        """Give a lease its whole time again: how long it lives from when this was called.
+
+        Raises ResourceNotFoundError.
+        """
+        body = controller_pb2.KeepLeaseAliveRequest(lease_id=lease_id)
+        response = await self._core.ask_controller(body, timeout_s)
+        return response.keep_lease_alive.ttl_ms / 1000
+
+    async def revoke(
+        self, lease_id: int, *, acks: AcksLike | None = None, timeout_s: float | None = None
+    ) -> None:
+        """End a lease, and delete its keys. Raises ResourceNotFoundError."""
+        body = controller_pb2.RevokeLeaseRequest(lease_id=lease_id)
+        await self._core.write(body, acks, timeout_s)
+
+    async def list(self, *, timeout_s: float | None = None) -> Leases:
+        """All leases, by id: asked of the controller."""
+        response = await self._core.ask_controller(controller_pb2.ListLeasesRequest(), timeout_s)
+        return [
+            LeaseInfo(
+                one.lease_id,
+                one.name,
+                one.ttl_ms / 1000,
+                one.remaining_ms / 1000,
+                one.principal,
+                one.key_count,
+            )
+            for one in response.list_leases.leases
+        ]

@@ -1,0 +1,99 @@
+"""Compare-and-set and leases on real processes, while leaders die."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from cluster_kit import PATIENCE_S, running
+
+import raftlog
+from raftlog import errors
+from raftlog.cli.local import LocalCluster
+
+WRITERS = 4
+DEATHS = 3
+Step = tuple[int, int, int]
+"""The offset of a success, the value that it wrote, and the offset that it expected."""
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running(
+        LocalCluster(tmp_path_factory.mktemp("keys") / "c", controllers=3, brokers=2)
+    ) as made:
+        yield made
+
+
+def _count(cluster: LocalCluster, stop: threading.Event, done: list[Step]) -> None:
+    """Step after step, each on the condition that nobody was faster."""
+    with raftlog.Client(cluster.bootstrap_servers, timeout_s=30) as client:
+        while not stop.is_set():
+            found = client.kv.get("count", read="latest")
+            assert found is not None
+            value = int(found.text) + 1
+            try:
+                written = client.kv.put("count", str(value), expected=found.offset)
+            except errors.InvalidUpdateVersionError:
+                continue
+            assert written.offset is not None
+            done.append((written.offset, value, found.offset))
+
+
+@pytest.mark.nightly
+def test_each_success_of_a_compare_and_set_has_seen_the_one_before(cluster: LocalCluster) -> None:
+    """Several programs count in one key, each step on the condition that nobody
+    was faster, while leader after leader is killed: no step is lost, and none counts twice.
+    """
+    deadline = time.monotonic() + 4 * PATIENCE_S
+    stop = threading.Event()
+    done: list[Step] = []
+    failed: list[BaseException] = []
+    with raftlog.Client(cluster.bootstrap_servers, timeout_s=30) as first:
+        first.kv.put("count", "0")
+        lease = first.leases.grant(10.0, name="survivor")
+        first.kv.put("live", "here", lease_id=lease.id)
+
+        def count() -> None:
+            try:
+                _count(cluster, stop, done)
+            except BaseException as error:
+                failed.append(error)
+
+        def more() -> None:
+            enough = len(done) + 30
+            while len(done) < enough:
+                assert time.monotonic() < deadline
+                assert not failed
+                time.sleep(0.05)
+
+        threads = [threading.Thread(target=count) for _ in range(WRITERS)]
+        for thread in threads:
+            thread.start()
+        for death in range(DEATHS):
+            more()
+            leader = cluster.wait_leader()
+            cluster.kill(leader.name, signal.SIGKILL)
+            cluster.wait_gone(leader.name)
+            if death < DEATHS - 1:
+                # One may stay away: two are a majority.
+                cluster.start(leader.name)
+        more()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        end = first.kv.get("count", read="strict")
+        assert end is not None
+        steps = sorted(done)
+        assert [value for _, value, _ in steps] == list(range(1, len(steps) + 1))
+        assert int(end.text) == len(steps)
+        # Each has compared with the very one before it.
+        assert [expected for _, _, expected in steps[1:]] == [offset for offset, _, _ in steps[:-1]]
+        assert lease.is_held, lease.why_lost
+        assert first.kv.get("live", read="strict") is not None
+        lease.revoke()
+        assert first.kv.get("live", read="strict") is None

@@ -1,0 +1,183 @@
+"""Leases: how long they live, what keeps them alive, and what goes with them."""
+
+from typing import Any
+
+import pytest
+from deciding import Cell
+
+from controller.decision import Reply
+from controller.settings import ControllerSettings
+from controller.state.leases import LeaseTracker
+from raftlog.errors import ErrorCode
+from raftlog.metadata.entities import Lease
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+TTL_MS = 5_000
+
+
+def grant(at: Cell, ttl_ms: int = TTL_MS) -> int:
+    return int(at.send(rpc.GrantLeaseRequest(name="l", ttl_ms=ttl_ms)).lease_id)
+
+
+def put(at: Cell, *keys: str, lease_id: int) -> None:
+    alterations = [rpc.KeyValueAlteration(key=key, lease_id=lease_id) for key in keys]
+    at.send(rpc.AlterKeyValuesRequest(alterations=alterations))
+
+
+def keep(at: Cell, lease_id: int) -> Any:
+    decided = at.decide(rpc.KeepLeaseAliveRequest(lease_id=lease_id))
+    at.propose(decided)
+    return decided
+
+
+def keys(at: Cell) -> list[str]:
+    return sorted(at.pending.snapshot().key_values)
+
+
+def leases(at: Cell) -> list[int]:
+    return sorted(at.pending.snapshot().leases)
+
+
+def test_a_lease_has_the_offset_of_its_record_and_its_keys_go_with_it() -> None:
+    at = Cell(brokers=0)
+    one, other = grant(at), grant(at, 60_000)
+    assert at.pending.leases[one] == Lease(one, "l", TTL_MS, "")
+    put(at, "a", "b", lease_id=one)
+    put(at, "c", lease_id=other)
+    at.send(rpc.AlterKeyValuesRequest(alterations=[rpc.KeyValueAlteration(key="d")]))
+    at.now += TTL_MS / 1000 - 0.001
+    at.due()
+    assert leases(at) == [one, other]
+    at.now += 0.001
+    (write,) = at.due()
+    # One batch: nobody sees a key whose lease is gone.
+    assert [record.type for record in write.records] == [
+        RecordType.KEY_VALUE, RecordType.KEY_VALUE, RecordType.REMOVE_LEASE,
+    ]  # fmt: skip
+    assert (leases(at), keys(at)) == ([other], ["c", "d"])
+
+
+def test_it_is_kept_alive_without_a_record() -> None:
+    at = Cell(brokers=0)
+    lease = grant(at)
+    for _ in range(5):
+        at.now += 4.0
+        at.due()
+        before = at.pending.offset
+        decided = keep(at, lease)
+        # An answer without records waits for a read-index round: nobody else led meanwhile.
+        assert isinstance(decided.outcome, Reply)
+        assert decided.body.ttl_ms == TTL_MS
+        assert at.pending.offset == before
+    at.now += 5.0
+    at.due()
+    assert leases(at) == []
+    assert keep(at, lease).error.code == ErrorCode.RESOURCE_NOT_FOUND
+
+
+def test_one_that_is_due_is_not_kept_alive_any_more() -> None:
+    at = Cell(brokers=0)
+    lease = grant(at)
+    at.now += 5.0
+    error = keep(at, lease).error
+    assert (error.code, error.field) == (ErrorCode.RESOURCE_NOT_FOUND, "lease_id")
+
+
+def test_a_new_controller_gives_each_its_whole_time_again() -> None:
+    at = Cell(brokers=0)
+    lease = grant(at)
+    at.now += 4.9
+    after = Cell(brokers=0, image=at.pending.snapshot(), epoch=2, now=at.now)
+    after.now += 4.9
+    after.due()
+    assert leases(after) == [lease]
+    after.now += 0.1
+    after.due()
+    assert leases(after) == []
+
+
+def test_a_loop_that_stood_still_ends_no_lease() -> None:
+    at = Cell(brokers=0)
+    lease = grant(at)
+    at.now += 60.0
+    at.decider.was_away(60.0, at.now)
+    at.due()
+    assert leases(at) == [lease]
+    assert keep(at, lease).error is None
+
+
+def test_a_lease_with_many_keys_ends_in_several_batches_and_is_not_revived() -> None:
+    at = Cell(brokers=0, settings=ControllerSettings(max_records_per_request=3))
+    lease = grant(at)
+    for names in ("ab", "cd", "e"):
+        put(at, *names, lease_id=lease)
+    error = at.decide(rpc.RevokeLeaseRequest(lease_id=lease)).error
+    assert error is not None
+    assert error.code == ErrorCode.POLICY_VIOLATION
+    at.now += 5.0
+    first = at.decider.due.next(at.now)
+    assert first is not None
+    at.propose(first)
+    assert (keys(at), leases(at)) == (["c", "d", "e"], [lease])
+    assert keep(at, lease).error.code == ErrorCode.RESOURCE_NOT_FOUND
+    at.due()
+    assert (keys(at), leases(at)) == ([], [])
+
+
+def test_a_key_that_is_put_again_changes_its_lease() -> None:
+    at = Cell(brokers=0)
+    one, other = grant(at), grant(at)
+    put(at, "a", "b", lease_id=one)
+    put(at, "a", lease_id=other)
+    put(at, "b", lease_id=0)
+    at.send(rpc.RevokeLeaseRequest(lease_id=one))
+    assert (keys(at), leases(at)) == (["a", "b"], [other])
+    at.send(rpc.RevokeLeaseRequest(lease_id=other))
+    assert (keys(at), leases(at)) == (["b"], [])
+    error = at.decide(rpc.RevokeLeaseRequest(lease_id=other)).error
+    assert error is not None
+    assert error.code == ErrorCode.RESOURCE_NOT_FOUND
+
+
+@pytest.mark.parametrize("ttl_ms", [-1, 0, 999, 86_400_001])
+def test_a_time_that_cannot_be(ttl_ms: int) -> None:
+    error = Cell().decide(rpc.GrantLeaseRequest(ttl_ms=ttl_ms)).error
+    assert error is not None
+    assert (error.code, error.field) == (ErrorCode.INVALID_REQUEST, "ttl_ms")
+
+
+def test_there_may_be_so_many_leases() -> None:
+    at = Cell(settings=ControllerSettings(lease_max_count=2))
+    first = grant(at)
+    grant(at)
+    error = at.decide(rpc.GrantLeaseRequest(ttl_ms=TTL_MS)).error
+    assert error is not None
+    assert error.code == ErrorCode.POLICY_VIOLATION
+    at.send(rpc.RevokeLeaseRequest(lease_id=first))
+    grant(at)
+
+
+def test_they_are_listed_with_what_is_left() -> None:
+    at = Cell(brokers=0)
+    one, other = grant(at), grant(at, 60_000)
+    put(at, "a", "b", lease_id=one)
+    at.now += 2.0
+    listed = at.send(rpc.ListLeasesRequest()).leases
+    assert [(each.lease_id, each.key_count) for each in listed] == [(one, 2), (other, 0)]
+    assert [each.remaining_ms for each in listed] == pytest.approx([3_000, 58_000], abs=1)
+
+
+def test_the_tracker_orders_by_what_is_due_and_never_shortens() -> None:
+    tracker = LeaseTracker()
+    tracker.start([(1, 5_000), (2, 1_000), (3, 3_000)], 10.0)
+    assert tracker.next_due() == 11.0
+    tracker.keep(2, 9_000, 10.5)
+    tracker.keep(2, 1_000, 10.0)
+    assert (tracker.next_due(), tracker.expired(12.9)) == (13.0, None)
+    assert tracker.expired(13.0) == 3
+    tracker.end(3)
+    tracker.end(3)
+    tracker.extend_all(2.0)
+    assert (tracker.next_due(), tracker.expired(16.9), tracker.expired(17.0)) == (17.0, None, 1)
+    assert (tracker.remaining_s(2, 17.0), tracker.remaining_s(7, 17.0)) == (4.5, 0.0)
