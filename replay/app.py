@@ -133,6 +133,18 @@ _FROM_TIME = _Option(
     int | None,
     typer.Option("--from-time", parser=_time, metavar="TIME", help="From this time."),
 )
+_HISTORY_FROM = _FROM_OFFSET._replace(
+    shown=typer.Option(help="Only changes from this offset on."),
+)
+_FROM_THE_BEGINNING = _Option(
+    "from_the_beginning",
+    bool,
+    typer.Option(
+        "--from-the-beginning",
+        help="Fold the whole log: believe no checkpoint of the export.",
+    ),
+    _DEFAULTS.from_the_beginning,
+)
 _TO_OFFSET = _Option(
     "at_offset",
     int | None,
@@ -252,13 +264,16 @@ _JOBS = (
         "state",
         "State at an offset or a time: every entity and the state hash; or those of a KIND, or the"
         " one under a KEY.",
-        (_KIND, _KEY, _AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
+        (_KIND, _KEY, _AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
     ),
     _Job(
         "diff",
         "What differs between two offsets or times: what was created, changed (field by field),"
         " deleted.",
-        (_KIND, _KEY, _FROM_OFFSET, _FROM_TIME, _TO_OFFSET, _TO_TIME, _LIMIT, _PARTITIONS),
+        (
+            *(_KIND, _KEY, _FROM_OFFSET, _FROM_TIME, _TO_OFFSET, _TO_TIME),
+            *(_FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
+        ),
     ),
     _Job(
         "lao",
@@ -292,12 +307,15 @@ _JOBS = (
     _Job(
         "summary",
         "What the log holds, its state hash at the end, and the audit.",
-        (_SUPER_USER, _AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
+        (_SUPER_USER, _AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
     ),
     _Job(
         "history",
         "Changes of one entity, or of all of a KIND: when, by whom, from what, to what.",
-        (_KIND._replace(default=_REQUIRED), _KEY, _AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
+        (
+            *(_KIND._replace(default=_REQUIRED), _KEY, _HISTORY_FROM, _SINCE),
+            *(_AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
+        ),
     ),
     _Job(
         "report",

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
-from raftlog.segments.manifest import BY_GROUP, RECORDS, Manifest, Segment, read_manifest
+from raftlog.segments.manifest import (
+    BY_GROUP,
+    RECORDS,
+    Checkpoint,
+    Manifest,
+    Segment,
+    read_manifest,
+)
 from raftlog.segments.place import is_uri, open_place
 from replay.errors import ReplayError
 from replay.request import JobRequest, format_time
@@ -18,7 +25,8 @@ class Export:
 
     ``segments`` are those that may hold records of interest.
 
-    ``target``: an absolute path, or a URI for fsspec.
+    ``target``: an absolute path, or a URI for fsspec. ``begin``: the state from which on records
+    are of interest (replay/beginning.py); None: all of them are.
     """
 
     target: str
@@ -26,6 +34,12 @@ class Export:
     segments: tuple[Segment, ...]
     at_offset: int | None = None
     at_time_ms: int | None = None
+    begin: Checkpoint | None = None
+
+    @property
+    def begin_offset(self) -> int:
+        """The first offset of interest."""
+        return self.manifest.history_begin if self.begin is None else self.begin.offset + 1
 
     @property
     def buckets(self) -> int:
@@ -39,8 +53,10 @@ class Export:
 
     @property
     def record_count(self) -> int:
-        """How many records ``segments`` hold: no question is about more."""
-        return sum(segment.records for segment in self.segments)
+        """How many records ``segments`` hold from ``begin`` on: no question is about more."""
+        return sum(
+            one.last_offset + 1 - max(one.base_offset, self.begin_offset) for one in self.segments
+        )
 
 
 def open_export(request: JobRequest) -> Export:

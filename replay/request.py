@@ -55,9 +55,12 @@ class JobRequest(
     ``limit`` bounds the rows shown of each list, ``partitions`` is the number of tasks of a fold
     (None: Spark's own), ``key`` the (kind, key) of the entities asked for (key "": all of the
     kind), ``from_offset`` and ``from_time_ms`` where a diff begins (inclusive, too; None: at the
-    empty log), ``output`` the file that a report goes to, ``query`` a question in SQL, ``rules``
-    are those of the audit (none: all), ``super_users`` the principals that it takes for such.
-    ``since_ms``: figures of the time from then on;
+    empty log), and the former the first offset of a history, ``output`` the file that a report goes
+    to, ``query`` a question in SQL, ``rules`` are those of the audit (none: all), ``super_users``
+    the principals that it takes for such.
+
+    ``from_the_beginning``: fold from there, whatever checkpoints the export has. ``since_ms``:
+    figures, or changes, of the time from then on;
     ``stall_ms``: what LAO waits for at least so long was held back; ``target_percent``: of
     availability.
 
@@ -74,6 +77,7 @@ class JobRequest(
     key: tuple[str, str] | None = None
     from_offset: int | None = None
     from_time_ms: int | None = None
+    from_the_beginning: bool = False
     output: str | None = None
     query: str | None = None
     rules: tuple[str, ...] = ()

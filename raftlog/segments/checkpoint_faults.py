@@ -24,7 +24,7 @@ def checkpoint_faults(place: Place, manifest: Manifest, last_offset: int) -> Ite
         if one.offset > last_offset:
             break
         try:
-            load_checkpoint(place, manifest, one)
+            load_checkpoint(place, manifest.owner, one)
         except ExportError as error:
             yield Fault(one.offset, one.offset, CHECK, one.file, str(error))
     yield from _unnamed(place, manifest)

@@ -155,7 +155,7 @@ def _last_image(place: Place, manifest: Manifest) -> Image:
     """
     for one in reversed(manifest.checkpoints):
         with suppress(CorruptExportError, ExportMismatchError):
-            return load_checkpoint(place, manifest, one)
+            return load_checkpoint(place, manifest.owner, one)
     draft = ImageBuilder(Image())
     draft.offset = manifest.history_begin - 1
     return draft.snapshot()
@@ -165,11 +165,10 @@ def batches_from(
     place: Place, manifest: Manifest, offset: int
 ) -> Iterable[tuple[bytes, batch.BatchHeader]]:
     """The batches of an export from an offset on. Raises CorruptExportError, ExportError."""
-    owner = manifest.cluster_id, manifest.generation
     for segment in manifest.of_kind(RAW):
         if segment.last_offset < offset:
             continue
-        for data in read_segment(place, segment, owner=owner):
+        for data in read_segment(place, segment, owner=manifest.owner):
             for header in batch.headers(data, verify=False):
                 if header.base_offset >= offset:
                     yield data, header

@@ -21,7 +21,7 @@ from raftlog.metadata.snapshot import SnapshotLoader, header_of
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.segments import files
 from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
-from raftlog.segments.manifest import CHECKPOINTS, Checkpoint, Manifest
+from raftlog.segments.manifest import CHECKPOINTS, Checkpoint
 from raftlog.segments.place import Place
 
 _READ_BYTES = 1 << 20
@@ -45,9 +45,9 @@ def last_at(
     return ascending[count - 1] if count else None
 
 
-def load_checkpoint(place: Place, manifest: Manifest, one: Checkpoint) -> Image:
+def load_checkpoint(place: Place, owner: tuple[str, int], one: Checkpoint) -> Image:
     """The state in a checkpoint, which is the file that the manifest names, and says of itself what
-    the manifest says of it.
+    the manifest says of it. ``owner``: cluster and generation of the export.
 
     Raises ExportMismatchError, CorruptExportError, ExportError.
     """
@@ -67,7 +67,6 @@ def load_checkpoint(place: Place, manifest: Manifest, one: Checkpoint) -> Image:
             raise _corrupt(one, "it is missing") from error
         raise
     header = loader.header
-    owner = manifest.cluster_id, manifest.generation
     # Before the hash: "from another cluster" says more than "other bytes than expected".
     if header is not None and (header.cluster_id, header.generation) != owner:
         raise ExportMismatchError(

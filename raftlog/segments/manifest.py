@@ -188,6 +188,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     signature: Signature | None = None
 
     @property
+    def owner(self) -> tuple[str, int]:
+        """Whose log it is: cluster and generation."""
+        return self.cluster_id, self.generation
+
+    @property
     def end_offset(self) -> int:
         """The offset after the last one exported: where the next export goes on."""
         return self.segments[-1].last_offset + 1 if self.segments else self.history_begin

@@ -87,7 +87,7 @@ def verify_export(
     for bucket in manifest.buckets:
         check_segment(place, bucket, manifest.cluster_id, manifest.generation)
     for one in manifest.checkpoints:
-        load_checkpoint(place, manifest, one)
+        load_checkpoint(place, manifest.owner, one)
     return manifest
 
 

@@ -21,6 +21,7 @@ from raftlog.metadata.authors import author, why_nobody
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.asked import ask
+from replay.beginning import Began, began
 from replay.changes import changes
 from replay.errors import ReplayError
 from replay.fold import touched_groups
@@ -65,6 +66,7 @@ class DiffResult(msgspec.Struct, frozen=True):
     ``left_out``: entities of the kinds in SAMPLES that differ, unless they were asked for.
 
     ``origin``: what kind of cluster's log it is, empty for raftlog's own.
+    ``checkpoint``: what the fold began with; null: at the beginning.
     """
 
     begin: Point | None
@@ -73,6 +75,7 @@ class DiffResult(msgspec.Struct, frozen=True):
     counts: dict[str, dict[str, int]]
     left_out: dict[str, int]
     origin: str = ""
+    checkpoint: Began | None = None
 
     @property
     def total(self) -> int:
@@ -142,7 +145,7 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
         of_kind[net.change] = of_kind.get(net.change, 0) + 1
         if len(shown) < request.limit:
             shown.append(_difference(net))
-    return DiffResult(begin, end, shown, counts, left_out)
+    return DiffResult(begin, end, shown, counts, left_out, checkpoint=began(export))
 
 
 def _difference(net: local.Net) -> Difference:
@@ -227,6 +230,8 @@ def render(result: DiffResult, console: Console) -> None:
         else "the empty log"
     )
     console.print(f"From {first}, to offset {end.offset}, {format_time(end.timestamp_ms)}")
+    if result.checkpoint is not None:
+        console.print(result.checkpoint.words)
     if result.differences:
         table = Table(
             TableColumn("entity", overflow="fold"),

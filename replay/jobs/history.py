@@ -8,6 +8,7 @@ import sys
 
 import msgspec
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -15,6 +16,7 @@ from raftlog.metadata.authors import author, why_nobody
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.asked import ask
+from replay.beginning import Began, began, since_of
 from replay.changes import changes
 from replay.local import fold as local
 from replay.local.pool import Pool
@@ -50,6 +52,7 @@ class HistoryResult(msgspec.Struct, frozen=True):
     """The first changes in order of offsets, and how many there are.
 
     ``origin``: what kind of cluster's log it is, empty for raftlog's own.
+    ``checkpoint``: what the fold began with; null: at the beginning.
     """
 
     kind: str
@@ -57,6 +60,7 @@ class HistoryResult(msgspec.Struct, frozen=True):
     changes: list[Change]
     total: int
     origin: str = ""
+    checkpoint: Began | None = None
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> HistoryResult:
@@ -71,6 +75,10 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> HistoryResu
     changed = changes(rows, partitions=request.partitions, only=selection.groups).where(
         selection.entities
     )
+    if (since := since_of(request)) is not None:
+        changed = changed.where(sf.col("offset") > since)
+    if request.since_ms is not None:
+        changed = changed.where(sf.col("timestamp_ms") >= request.since_ms)
     # A history that fits the limit, as most do, costs one fold; a longer one another, to be
     # counted.
     first = changed.orderBy("offset", "kind", "key").limit(request.limit + 1).collect()
@@ -93,7 +101,14 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
     """The same without Spark."""
     require_whole_history(export)
     kind, key = request.key or ("", "")
-    found = local.history(export, pool, ask(kind, key), request.limit)
+    found = local.history(
+        export,
+        pool,
+        ask(kind, key),
+        request.limit,
+        since=since_of(request),
+        since_ms=request.since_ms,
+    )
     shown = [
         Change(
             **one._asdict()
@@ -105,7 +120,7 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
         )
         for one in found.first
     ]
-    return HistoryResult(kind, key, shown, found.total)
+    return HistoryResult(kind, key, shown, found.total, checkpoint=began(export))
 
 
 def render(result: HistoryResult, console: Console) -> None:
@@ -125,6 +140,8 @@ def render(result: HistoryResult, console: Console) -> None:
             f"{change.kind} {change.key}".rstrip(),
             words(change.before, change.after, change.fields, change.kind),
         )
+    if result.checkpoint is not None:
+        console.print(result.checkpoint.words)
     if result.changes:
         console.print(table)
     more = (

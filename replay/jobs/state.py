@@ -18,6 +18,7 @@ from raftlog.metadata.differences import brief
 from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
 from replay.asked import ask
+from replay.beginning import Began, began
 from replay.errors import ReplayError
 from replay.fold import fold, totals
 from replay.local import fold as local
@@ -51,7 +52,7 @@ class StateResult(msgspec.Struct, frozen=True):
     """The state. ``rows`` are the first entities by kind and key; ``entities`` counts all of them.
 
     ``asked``: the kind and the key asked for; then that is all there is, and ``state_hash``, which
-    is of everything, is empty.
+    is of everything, is empty. ``checkpoint``: what the fold began with; null: at the beginning.
     """
 
     point: Point
@@ -59,6 +60,7 @@ class StateResult(msgspec.Struct, frozen=True):
     entities: dict[str, int]
     rows: list[EntityRow]
     asked: tuple[str, str] | None = None
+    checkpoint: Began | None = None
 
 
 def find_point(rows: DataFrame) -> Point:
@@ -104,9 +106,8 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> StateResult:
     point = Point(*local.end_of(export))
     folded = local.fold(export, pool, asked=asked, limit=request.limit)
     rows = [EntityRow(kind, key, msgspec.Raw(value.encode())) for kind, key, value in folded.first]
-    if request.key is not None:
-        return StateResult(point, "", folded.counts, rows, request.key)
-    return StateResult(point, format_hash(folded.state_hash), folded.counts, rows)
+    state_hash = format_hash(folded.state_hash) if asked is None else ""
+    return StateResult(point, state_hash, folded.counts, rows, request.key, began(export))
 
 
 def _some(
@@ -153,6 +154,8 @@ def render(result: StateResult, console: Console) -> None:
     console.print(
         f"State at offset {point.offset}, epoch {point.epoch}, {format_time(point.timestamp_ms)}"
     )
+    if result.checkpoint is not None:
+        console.print(result.checkpoint.words)
     if result.asked is not None:
         _render_some(result, result.asked, console)
         return

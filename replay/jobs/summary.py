@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raftlog.metadata.entities import format_hash
+from replay.beginning import Began, began, begun
 from replay.fold import fold, totals
 from replay.jobs import audit
 from replay.jobs.state import Point, find_point
@@ -23,7 +24,10 @@ from replay.source import records
 
 
 class SummaryResult(msgspec.Struct, frozen=True):
-    """``point`` is the end; ``entities`` counts each kind there."""
+    """``point`` is the end; ``entities`` counts each kind there.
+
+    ``checkpoint``: what their fold began with; null: at the beginning.
+    """
 
     cluster_id: str
     generation: int
@@ -33,6 +37,7 @@ class SummaryResult(msgspec.Struct, frozen=True):
     entities: dict[str, int]
     state_hash: str
     audit: audit.AuditResult
+    checkpoint: Began | None = None
 
     @property
     def passed(self) -> bool:
@@ -61,8 +66,9 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> SummaryResu
 def run_local(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
     """The same without Spark."""
     require_whole_history(export)
-    point = Point(*local.end_of(export))
-    folded = local.fold(export, pool)
+    late = begun(export, request)
+    point = Point(*local.end_of(late))
+    folded = local.fold(late, pool)
     return SummaryResult(
         cluster_id=export.manifest.cluster_id,
         generation=export.manifest.generation,
@@ -72,6 +78,7 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
         entities=folded.counts,
         state_hash=format_hash(folded.state_hash),
         audit=audit.run_local(export, request, pool),
+        checkpoint=began(late),
     )
 
 
@@ -87,6 +94,11 @@ def render(result: SummaryResult, console: Console) -> None:
         table.add_row(f"{kind}s", str(result.entities.get(kind, 0)))
     table.add_row(f"state hash at {point.offset}", result.state_hash)
     console.print(table)
+    if result.checkpoint is not None:
+        console.print(
+            f"Began the state with the checkpoint at offset {result.checkpoint.offset}\n"
+            "(verify folds what leads to it; --from-the-beginning does without it)"
+        )
     audit.render(result.audit, console)
 
 

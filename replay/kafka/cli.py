@@ -62,6 +62,17 @@ def kafka(
         str,
         typer.Option(metavar="ID", help="Of the cluster, where no meta.properties says it."),
     ] = "",
+    checkpoints: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help=(
+                "Write the state into a file every N records, so that replay need not begin at the"
+                " beginning. Default: 50000; 0: never."
+            ),
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Read the metadata log of a Kafka cluster (KRaft, 3.3 to 4.x), so that `raftlog replay` and
@@ -76,11 +87,15 @@ def kafka(
       raftlog import kafka node1 node2 node3 -o exported
       raftlog import kafka /var/lib/kafka -o exported --follow
     """
+    from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
     from replay.kafka.copies import find_copies
     from replay.kafka.importing import Importer
 
+    every = CHECKPOINT_RECORDS if checkpoints is None else checkpoints
     stop = StopOnSignal()
-    with Importer(find_copies(paths), output, cluster_id=cluster_id) as importer:
+    with Importer(
+        find_copies(paths), output, cluster_id=cluster_id, checkpoint_records=every
+    ) as importer:
         imported = importer.run()
         if follow:
             imported = _follow(importer, imported, stop, as_json)

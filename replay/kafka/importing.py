@@ -15,6 +15,7 @@ from raftlog import batch
 from raftlog.metadata.entities import HASH_MASK, format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import FoldError, Image
+from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
 from raftlog.segments.manifest import StateHash
 from raftlog.segments.writer import ExportWriter
 from replay.kafka.checkpoints import differences, image_of, state_of
@@ -77,8 +78,17 @@ class Imported(msgspec.Struct, frozen=True):
 class Importer:
     """Imports the log of some copies into one export. Blocking; to be closed."""
 
-    def __init__(self, copies: Sequence[Copy], target: str, *, cluster_id: str = "") -> None:
-        """Raises KafkaLogError, ExportError and its kinds."""
+    def __init__(
+        self,
+        copies: Sequence[Copy],
+        target: str,
+        *,
+        cluster_id: str = "",
+        checkpoint_records: int = CHECKPOINT_RECORDS,
+    ) -> None:
+        """``checkpoint_records``: see ExportWriter. Raises KafkaLogError, ExportError and its
+        kinds.
+        """
         self._copies = list(copies)
         self.cluster_id = _cluster_id(copies, cluster_id)
         self._conversion = Conversion()
@@ -97,7 +107,13 @@ class Importer:
         self._state_from = None if begin is None else self._next
         self._fold = ImageBuilder(Image())
         self._fold.offset = self._first - 1
-        self._writer = ExportWriter(target, self.cluster_id, 0, start_offset=self._first)
+        self._writer = ExportWriter(
+            target,
+            self.cluster_id,
+            0,
+            start_offset=self._first,
+            checkpoint_records=checkpoint_records,
+        )
         try:
             self._claim(target)
             self._append(chunk)

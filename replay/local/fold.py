@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.entity_words import to_json
-from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import content_hash
 from replay.asked import TOPIC, Asked
+from replay.beginning import base_of
 from replay.entities import count_entities, entities
 from replay.errors import ReplayError
 from replay.kernels.arrays import ints
@@ -24,6 +24,8 @@ from replay.local.pool import Pool
 from replay.local.reading import slices
 from replay.opened import Export
 
+_ALWAYS_MS = -(1 << 62)
+"""Before all times."""
 _POINT_COLUMNS = ("offset", "epoch", "timestamp_ms", "batch_last_offset")
 
 
@@ -41,6 +43,9 @@ def ends_at(
 ) -> End | None:
     """Where the records end, of whole batches up to an offset or a time; None: there are none."""
     offset, epoch, timestamp_ms, count = -1, 0, 0, 0
+    if (begin := export.begin) is not None:
+        offset, epoch, timestamp_ms = begin.offset, begin.epoch, begin.timestamp_ms
+        count = begin.offset + 1 - export.manifest.history_begin
     for table in slices(export, _POINT_COLUMNS):
         part = table
         if until_offset is not None:
@@ -83,9 +88,11 @@ class _FoldTask(NamedTuple):
 def fold(export: Export, pool: Pool, *, asked: Asked | None = None, limit: int = 0) -> Folded:
     """Fold all groups, or those of the entities asked for."""
     groups = groups_of(export, asked)
+    # A state to go on from is whole: it has no buckets.
+    buckets = pool.size if export.begin is None else 1
     tasks = [
-        _FoldTask(export, groups._replace(bucket=bucket, buckets=pool.size), asked, limit)
-        for bucket in range(pool.size)
+        _FoldTask(export, groups._replace(bucket=bucket, buckets=buckets), asked, limit)
+        for bucket in range(buckets)
     ]
     state_hash, counts, first = 0, dict[str, int](), list[tuple[str, str, str]]()
     for part in pool.map(_fold, tasks):
@@ -97,7 +104,7 @@ def fold(export: Export, pool: Pool, *, asked: Asked | None = None, limit: int =
 
 
 def _fold(task: _FoldTask) -> Folded:
-    draft = Unaccounted(Image())
+    draft = Unaccounted(base_of(task.export))
     for table in slices(task.export, COLUMNS):
         for row in rows(table, task.groups):
             row.fold(draft)
@@ -107,6 +114,9 @@ def _fold(task: _FoldTask) -> Folded:
     else:
         asked = task.asked
         chosen = [each for each in entities(image) if asked.has(each[0], each[1])]
+        if task.export.begin is not None:
+            imported = bool(task.export.manifest.origin)
+            chosen = [each for each in chosen if asked.is_in_groups(*each[:2], imported=imported)]
         counts = {}
         for kind, _, _ in chosen:
             counts[kind] = counts.get(kind, 0) + 1
@@ -136,7 +146,8 @@ def groups_of(export: Export, asked: Asked | None) -> Groups:
 
 def _topic_ids(export: Export, name: str) -> set[str]:
     """A name may have belonged to several topics, one after the other."""
-    found: set[str] = set()
+    there = base_of(export).topic_ids.get(name)
+    found = set() if there is None else {there.hex()}
     for table in slices(export, ("topic_id", "topic_name"), types=(RecordType.TOPIC,)):
         names = table["topic_name"].cast(pa.string())
         found.update(table.filter(pc.equal(names, name))["topic_id"].to_pylist())
@@ -159,16 +170,20 @@ class Changed(NamedTuple):
     after: str | None
 
 
-def changes(export: Export, groups: Groups, asked: Asked | None, since: int) -> Iterator[Changed]:
-    """What the records behind an offset changed, of the entities asked for, in order."""
-    draft = ChangeRecorder(Image())
+def changes(
+    export: Export, groups: Groups, asked: Asked | None, since: int, since_ms: int = _ALWAYS_MS
+) -> Iterator[Changed]:
+    """What the records behind an offset, and from a time on, changed, of the entities asked for, in
+    order.
+    """
+    draft = ChangeRecorder(base_of(export))
     for table in slices(export, COLUMNS + AUTHOR_COLUMNS):
         for row in rows(table, groups, authors=True):
             row.fold(draft)
             offset, epoch = row.record[0], row.record[1]
-            if offset > since:
+            timestamp_ms, sequence = row.record[5], row.record[6]
+            if offset > since and timestamp_ms >= since_ms:
                 client_id, principal, type_name = row.author
-                timestamp_ms, sequence = row.record[5], row.record[6]
                 for kind, key, old, new in draft.changes:
                     if asked is None or asked.has(kind, key):
                         yield Changed(
@@ -194,30 +209,46 @@ class _ChangeTask(NamedTuple):
     groups: Groups
     asked: Asked | None
     since: int
+    since_ms: int
     limit: int
 
 
-def history(export: Export, pool: Pool, asked: Asked, limit: int) -> History:
-    """The changes of the entities asked for."""
-    found = list(pool.map(_history, _change_tasks(export, pool, asked, -1, limit)))
+def history(
+    export: Export,
+    pool: Pool,
+    asked: Asked,
+    limit: int,
+    *,
+    since: int | None = None,
+    since_ms: int | None = None,
+) -> History:
+    """The changes of the entities asked for, behind an offset and from a time on."""
+    since = -1 if since is None else since
+    since_ms = _ALWAYS_MS if since_ms is None else since_ms
+    tasks = _change_tasks(export, pool, asked, since, limit, since_ms=since_ms)
+    found = list(pool.map(_history, tasks))
     first = sorted(each for part in found for each in part.first)
     return History(first[:limit], sum(part.total for part in found))
 
 
 def _change_tasks(
-    export: Export, pool: Pool, asked: Asked | None, since: int, limit: int
+    export: Export,
+    pool: Pool,
+    asked: Asked | None,
+    since: int,
+    limit: int,
+    *,
+    since_ms: int = _ALWAYS_MS,
 ) -> list[_ChangeTask]:
     groups = groups_of(export, asked)
-    return [
-        _ChangeTask(export, groups._replace(bucket=bucket, buckets=pool.size), asked, since, limit)
-        for bucket in range(pool.size)
-    ]
+    buckets = [groups._replace(bucket=bucket, buckets=pool.size) for bucket in range(pool.size)]
+    return [_ChangeTask(export, each, asked, since, since_ms, limit) for each in buckets]
 
 
 def _history(task: _ChangeTask) -> History:
     first: list[Changed] = []
     total = 0
-    for change in changes(task.export, task.groups, task.asked, task.since):
+    for change in changes(task.export, task.groups, task.asked, task.since, task.since_ms):
         total += 1
         if len(first) < task.limit:
             first.append(change)

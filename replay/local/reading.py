@@ -76,11 +76,13 @@ def _of_types(table: pa.Table, types: Collection[RecordType] | None) -> pa.Table
 
 
 def _bounded(export: Export) -> bool:
-    return export.at_offset is not None or export.at_time_ms is not None
+    return (export.at_offset, export.at_time_ms, export.begin) != (None, None, None)
 
 
 def _within(export: Export, table: pa.Table) -> pa.Table:
     """A batch is applied whole or not at all."""
+    if export.begin is not None:
+        table = table.filter(pc.greater(table["offset"], export.begin.offset))
     if export.at_offset is not None:
         table = table.filter(pc.less_equal(table["batch_last_offset"], export.at_offset))
     if export.at_time_ms is not None:
@@ -100,7 +102,10 @@ def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.T
             )
             there = set(file.schema_arrow.names)
             for rows in file.iter_batches(
-                SLICE_ROWS, columns=[name for name in columns if name in there], use_threads=False
+                SLICE_ROWS,
+                row_groups=_groups(export, file.metadata),
+                columns=[name for name in columns if name in there],
+                use_threads=False,
             ):
                 yield _complete(rows, columns)
         except (pa.ArrowException, OSError) as error:
@@ -113,6 +118,21 @@ def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.T
                 else "it does not parse"
             )
             raise corrupt(segment, f"it can't be read, {what}") from error
+
+
+def _groups(export: Export, metadata: pq.FileMetaData) -> list[int]:
+    """The row groups that may hold records in question, by the bounds of their offsets."""
+    names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    at, chosen = names.index("offset"), []
+    for index in range(metadata.num_row_groups):
+        known = metadata.row_group(index).column(at).statistics
+        if known is not None and known.has_min_max:
+            if known.max < export.begin_offset:
+                continue
+            if export.at_offset is not None and known.min > export.at_offset:
+                continue
+        chosen.append(index)
+    return chosen
 
 
 def _complete(rows: pa.RecordBatch, columns: list[str]) -> pa.Table:

@@ -8,6 +8,7 @@ from typing import Any
 
 from raftlog.errors import RaftlogError
 from raftlog.printable import printable
+from replay.beginning import BEGIN_IN_BETWEEN, begun
 from replay.errors import ReplayError, exit_code
 from replay.local.audit import check_files
 from replay.local.pool import Pool
@@ -27,6 +28,8 @@ def compute_local(request: JobRequest) -> Any:
     if request.job not in LOCAL_JOBS:
         raise ReplayError(f"{request.job} needs Spark: --engine local has {', '.join(LOCAL_JOBS)}")
     export = open_export(request)
+    if request.job in BEGIN_IN_BETWEEN:
+        export = begun(export, request)
     job = importlib.import_module(f"replay.jobs.{request.job}")
     with Pool(export.record_count) as pool:
         if request.job not in _CHECK_BY_THEMSELVES:

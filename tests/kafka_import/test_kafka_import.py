@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import kafka_writer as kafka
+import msgspec
 import pytest
 
 from raftlog import batch
@@ -82,6 +83,40 @@ def test_the_state_equals_each_snapshot_that_kafka_took(imported: tuple[Imported
     assert {one.offset for one in manifest.state_hashes} == {158, 246, 294, 307, 309}
     assert manifest.metadata_version is None
     assert (manifest.features or {})["kafka.metadata.version"] == 33
+
+
+def test_its_checkpoints_answer_what_the_beginning_does(real: Path, tmp_path: Path) -> None:
+    from replay.local.runner import compute_local
+    from replay.request import JobRequest
+
+    target = tmp_path / "exported"
+    import_all(target, real, checkpoint_records=10)
+    verify_export(target)
+    checkpoints = read_manifest(target).checkpoints
+    assert len(checkpoints) >= 2
+    topics = state(target).topic_ids
+    questions: list[tuple[str, dict[str, Any]]] = [
+        ("state", {}),
+        ("state", {"at_offset": checkpoints[1].offset + 3}),
+        ("state", {"key": ("client_quota", "")}),
+        ("diff", {"from_offset": checkpoints[1].offset + 5}),
+    ]
+    for topic in topics:
+        questions += [
+            ("state", {"key": ("topic", topic)}),
+            ("state", {"key": ("partition_detail", f"{topic}-0")}),
+            ("state", {"key": ("config", f"topic:{topic}")}),
+            ("history", {"key": ("topic", topic), "from_offset": checkpoints[0].offset + 2}),
+        ]
+    for job, asked in questions:
+        found, whole = (
+            compute_local(
+                JobRequest(job=job, export=str(target), from_the_beginning=beginning, **asked)
+            )
+            for beginning in (False, True)
+        )
+        assert (found.checkpoint is None, whole.checkpoint) == (False, None)
+        assert msgspec.structs.replace(found, checkpoint=None) == whole
 
 
 def test_the_state_at_the_end_is_what_kafkas_admin_said(

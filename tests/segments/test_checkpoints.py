@@ -72,7 +72,7 @@ def require_true(directory: Path, history: LogHistory) -> tuple[Checkpoint, ...]
     """Every checkpoint of an export is what the log's own fold had there."""
     place, manifest = open_place(directory), read_manifest(directory)
     for one in manifest.checkpoints:
-        image = load_checkpoint(place, manifest, one)
+        image = load_checkpoint(place, manifest.owner, one)
         assert format_hash(image.state_hash) == format_hash(history.hashes[one.offset])
         assert (image.offset, one.state_hash) == (one.offset, format_hash(image.state_hash))
         said = history.log_hashes[one.offset]
@@ -237,7 +237,7 @@ def test_a_damaged_checkpoint_does_not_keep_the_export_from_going_on(
     (copy / last.file).unlink()
     for one in manifest.checkpoints:
         if one != last:
-            image = load_checkpoint(open_place(copy), manifest, one)
+            image = load_checkpoint(open_place(copy), manifest.owner, one)
             assert format_hash(image.state_hash) == format_hash(history.hashes[one.offset])
 
 
@@ -305,13 +305,13 @@ def _value_changed(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
 
 
 def _another_clusters(directory: Path, manifest: Manifest, one: Checkpoint) -> Checkpoint:
-    image = load_checkpoint(open_place(directory), manifest, one)
+    image = load_checkpoint(open_place(directory), manifest.owner, one)
     header = header_of(image, cluster_id="another", generation=0)
     return _rehashed(directory / one.file, b"".join(pieces(image, header)), one)
 
 
 def _another_generations(directory: Path, manifest: Manifest, one: Checkpoint) -> Checkpoint:
-    image = load_checkpoint(open_place(directory), manifest, one)
+    image = load_checkpoint(open_place(directory), manifest.owner, one)
     header = header_of(image, cluster_id=CLUSTER_ID, generation=1)
     return _rehashed(directory / one.file, b"".join(pieces(image, header)), one)
 

@@ -1,0 +1,100 @@
+"""Where a fold begins: at the empty state, or at the last checkpoint before what is asked for.
+
+A job that begins with a checkpoint believes it: it reads nothing of what lies below. So its answer
+names the checkpoint, and ``verify`` folds what leads to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import msgspec
+
+from raftlog.metadata.image import Image
+from raftlog.segments.checkpoints import last_at, load_checkpoint
+from raftlog.segments.manifest import Checkpoint
+from raftlog.segments.place import open_place
+from replay.opened import Export
+from replay.request import JobRequest
+
+BEGIN_IN_BETWEEN = ("state", "diff", "history")
+"""Jobs that need no record below the checkpoint that they begin with."""
+
+
+class Began(msgspec.Struct, frozen=True):
+    """The checkpoint that an answer began with: nothing up to its offset was read."""
+
+    offset: int
+    file: str
+    state_hash: str
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return (
+            f"Began with the checkpoint at offset {self.offset}; nothing below it was read\n"
+            "(verify folds what leads to it; --from-the-beginning does without it)"
+        )
+
+
+def begun(export: Export, request: JobRequest) -> Export:
+    """The export, from the last checkpoint on with which the question can be answered; the whole
+    export if there is none.
+
+    The state needs one at or before its point, a diff at or before where it begins, and a history
+    before that.
+    """
+    if request.from_the_beginning:
+        return export
+    offsets, times_ms = [request.at_offset], [request.at_time_ms]
+    if request.job == "diff":
+        offsets.append(-1 if _has_no_beginning(request) else request.from_offset)
+        times_ms.append(request.from_time_ms)
+    elif request.job == "history":
+        offsets.append(since_of(request))
+        times_ms.append(None if request.since_ms is None else request.since_ms - 1)
+    one = last_at(
+        export.manifest.checkpoints, offset=_least(offsets), timestamp_ms=_least(times_ms)
+    )
+    if one is None:
+        return export
+    segments = tuple(each for each in export.segments if each.last_offset > one.offset)
+    return replace(export, segments=segments, begin=one)
+
+
+def _has_no_beginning(request: JobRequest) -> bool:
+    return request.from_offset is None and request.from_time_ms is None
+
+
+def since_of(request: JobRequest) -> int | None:
+    """The offset behind which the changes of a history are asked for; None: it begins at a time.
+
+    -1: all of them.
+    """
+    if request.from_offset is not None:
+        return request.from_offset - 1
+    return -1 if request.since_ms is None else None
+
+
+def _least(bounds: list[int | None]) -> int | None:
+    return min((one for one in bounds if one is not None), default=None)
+
+
+def began(export: Export) -> Began | None:
+    """What an answer says of its beginning; None: it is that of the log."""
+    one = export.begin
+    return None if one is None else Began(one.offset, one.file, one.state_hash)
+
+
+def base_of(export: Export) -> Image:
+    """The state that a fold of the export goes on from. Raises CorruptExportError and its kinds."""
+    if export.begin is None:
+        return Image()
+    return _loaded(export.target, export.manifest.owner, export.begin)
+
+
+@lru_cache(maxsize=1)
+def _loaded(target: str, owner: tuple[str, int], one: Checkpoint) -> Image:
+    """Images are immutable: whoever folds on makes another."""
+    return load_checkpoint(open_place(target), owner, one)

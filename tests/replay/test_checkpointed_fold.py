@@ -1,0 +1,213 @@
+"""Whoever begins with a checkpoint says what he says from the beginning, and what the nodes had;
+reads nothing below it, and names it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from log_history import CLUSTER_ID, LogHistory
+from msgspec.structs import replace
+
+from raftlog.metadata.entities import format_hash
+from raftlog.segments import pair
+from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.manifest import RECORDS, read_manifest
+from raftlog.segments.writer import ExportWriter
+from replay.beginning import begun
+from replay.errors import EXIT_FINDINGS
+from replay.local import pool, reading
+from replay.local.runner import compute_local, run_local
+from replay.opened import open_export
+from replay.request import JobRequest
+
+RECORDS_OF_LOG = 900
+EVERY = 60
+
+
+def exported_to(directory: Path, history: LogHistory, segment_records: int) -> Path:
+    with ExportWriter(
+        directory,
+        CLUSTER_ID,
+        0,
+        max_segment_records=segment_records,
+        checkpoint_records=EVERY,
+    ) as writer:
+        for data in history.batches:
+            writer.append_chunk(data)
+        writer.commit(writer.next_offset)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def history() -> LogHistory:
+    return LogHistory(21, metadata_version=8).run(RECORDS_OF_LOG)
+
+
+@pytest.fixture(scope="module")
+def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not to be changed. A few files, each of a few row groups."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pair, "ROW_GROUP_RECORDS", 50)
+        return exported_to(tmp_path_factory.mktemp("export"), history, 350)
+
+
+def both(directory: Path, job: str, **asked: Any) -> tuple[Any, Any]:
+    """The answer, and that from the beginning, but for what it says of the checkpoint."""
+    request = JobRequest(job=job, export=str(directory), **asked)
+    found = compute_local(request)
+    whole = compute_local(replace(request, from_the_beginning=True))
+    assert whole.checkpoint is None
+    return found, msgspec.structs.replace(whole, checkpoint=found.checkpoint)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_state_at_any_offset_is_what_the_nodes_had(seed: int, tmp_path: Path) -> None:
+    rng = Random(seed)
+    history = LogHistory(seed + 40, metadata_version=8 if seed % 2 else 7).run(500)
+    exported_to(tmp_path, history, rng.choice([90, 200, 1000]))
+    begins = set()
+    for offset in [*sorted(rng.sample(sorted(history.hashes), 12)), history.end_offset - 1]:
+        found, whole = both(tmp_path, "state", at_offset=offset)
+        assert found == whole
+        assert found.point.offset == offset
+        assert found.point.records == offset + 1
+        assert found.state_hash == format_hash(history.hashes[offset])
+        if found.checkpoint is not None:
+            assert offset - found.checkpoint.offset < 3 * EVERY
+            begins.add(found.checkpoint.offset)
+    assert len(begins) >= 3
+
+
+def test_time_and_offsets_inside_a_batch_choose_the_same(exported: Path) -> None:
+    rng = Random(5)
+    points = rng.sample(range(RECORDS_OF_LOG), 12)
+    points += [one.offset + more for one in read_manifest(exported).checkpoints for more in (-1, 1)]
+    for offset in points:
+        found, whole = both(exported, "state", at_offset=offset, limit=5)
+        assert found == whole
+        time_ms = found.point.timestamp_ms - rng.randrange(20)
+        found, whole = both(exported, "state", at_time_ms=time_ms, limit=5)
+        assert found == whole
+
+
+@pytest.mark.parametrize(
+    "key",
+    [("topic", ""), ("topic", "topic-9"), ("partition", "topic-3-0"), ("broker", "2"),
+     ("config", ""), ("config", "topic:topic-3"), ("client", ""), ("client_result", ""), ("acl", ""), ("leader", ""), ("applied", "")],
+)  # fmt: skip
+def test_one_entity_is_the_same(exported: Path, key: tuple[str, str]) -> None:
+    if key == ("client", ""):
+        clients = compute_local(JobRequest(job="state", export=str(exported), key=key)).rows
+        key = (key[0], clients[-1].key)
+    for offset in (300, 500, 700, 880):
+        found, whole = both(exported, "state", at_offset=offset, key=key)
+        assert found == whole
+        assert found.checkpoint is not None
+        found, whole = both(exported, "history", from_offset=offset, key=key)
+        assert found == whole
+        assert found.checkpoint is not None
+        assert all(one.offset >= offset for one in found.changes)
+        found, whole = both(exported, "diff", from_offset=offset - 130, at_offset=offset, key=key)
+        assert found == whole
+
+
+def test_differences_are_the_same_from_anywhere_to_anywhere(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SLICE_ROWS", 23)
+    rng = Random(9)
+    with_checkpoint = 0
+    for _ in range(8):
+        begin, end = sorted(rng.sample(range(20, RECORDS_OF_LOG), 2))
+        found, whole = both(exported, "diff", from_offset=begin, at_offset=end)
+        assert found == whole
+        with_checkpoint += found.checkpoint is not None
+        found, whole = both(
+            exported, "diff", from_time_ms=found.begin.timestamp_ms, at_time_ms=None
+        )
+        assert found == whole
+    assert with_checkpoint >= 5
+    # From the empty log on there is no other beginning.
+    assert both(exported, "diff", at_offset=500)[0].checkpoint is None
+    assert both(exported, "history", key=("broker", "1"))[0].checkpoint is None
+
+
+def test_a_history_begins_at_an_offset_or_a_time(exported: Path) -> None:
+    every = compute_local(
+        JobRequest(job="history", export=str(exported), key=("broker", ""), limit=10_000)
+    ).changes
+    for one in every[2 :: len(every) // 6]:
+        found, whole = both(
+            exported, "history", key=("broker", ""), from_offset=one.offset, limit=10_000
+        )
+        assert found == whole
+        assert found.changes == [each for each in every if each.offset >= one.offset]
+        found, whole = both(
+            exported, "history", key=("broker", ""), since_ms=one.timestamp_ms, limit=10_000
+        )
+        assert found == whole
+        assert found.changes == [each for each in every if each.timestamp_ms >= one.timestamp_ms]
+
+
+def test_the_summary_begins_late_and_audits_everything(exported: Path) -> None:
+    found, whole = both(exported, "summary")
+    assert found == whole
+    assert found.checkpoint is not None
+    assert found.point.records == found.audit.checked >= RECORDS_OF_LOG
+
+
+def test_several_workers_say_the_same(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = compute_local(JobRequest(job="diff", export=str(exported), from_offset=700))
+    state = compute_local(JobRequest(job="state", export=str(exported)))
+    monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
+    monkeypatch.setattr(pool, "workers", lambda: 2)
+    assert compute_local(JobRequest(job="diff", export=str(exported), from_offset=700)) == one
+    assert compute_local(JobRequest(job="state", export=str(exported))) == state
+
+
+def test_what_lies_below_is_not_read_and_that_is_said(
+    exported: Path, history: LogHistory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    first = read_manifest(copy).of_kind(RECORDS)[0]
+    (copy / first.file).unlink()
+    request = JobRequest(job="state", export=str(copy))
+    found = compute_local(request)
+    assert found.state_hash == format_hash(history.hashes[history.end_offset - 1])
+    assert run_local(request) == 0
+    shown = capsys.readouterr().out
+    assert f"Began with the checkpoint at offset {found.checkpoint.offset}; nothing below" in shown
+    for job, key in (("diff", None), ("history", ("topic", ""))):
+        assert run_local(JobRequest(job=job, export=str(copy), key=key, from_offset=880)) == 0
+        assert "Began with the checkpoint at offset " in capsys.readouterr().out
+    assert run_local(replace(request, from_the_beginning=True)) == EXIT_FINDINGS
+    assert "it is missing" in capsys.readouterr().err
+
+
+def test_only_the_row_groups_behind_it_are_read(exported: Path) -> None:
+    request = JobRequest(job="state", export=str(exported), at_offset=RECORDS_OF_LOG - 10)
+    export = begun(open_export(request), request)
+    assert export.begin is not None
+    assert export.record_count <= 3 * EVERY + 350
+    read = sum(table.num_rows for each in export.segments
+               for table in reading._read(export, each, ["offset"]))  # fmt: skip
+    assert read <= RECORDS_OF_LOG - export.begin.offset + 2 * 50
+
+
+def test_a_damaged_checkpoint_is_no_answer(exported: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    last = read_manifest(copy).checkpoints[-1]
+    content = bytearray((copy / last.file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / last.file).write_bytes(content)
+    request = JobRequest(job="state", export=str(copy))
+    with pytest.raises(CorruptExportError, match=f"{last.file}.* is corrupt: its SHA-256"):
+        compute_local(request)
+    assert run_local(request) == EXIT_FINDINGS
+    assert run_local(replace(request, from_the_beginning=True)) == 0
