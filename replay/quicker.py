@@ -25,6 +25,7 @@ COSTS = {
     "state": _FOLD,
     "diff": _FOLD,
     "history": _FOLD,
+    "verify": {SPARK: Cost(12, 40), LOCAL: Cost(1.5, 20)},
     "summary": {SPARK: Cost(12, 13.5), LOCAL: Cost(1.5, 11)},
 }
 """Of the jobs that both have; ``benchmarks/run replay`` measures them."""

@@ -10,7 +10,7 @@ export goes on, for it is the evidence.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 from raftlog import batch
@@ -18,16 +18,14 @@ from raftlog.errors import FatalError
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.log_hash import EMPTY, LogHash, extended, unknown
+from raftlog.metadata.log_hash import LogHash, extended
 from raftlog.metadata.records import UnknownRecordError
 from raftlog.metadata.snapshot import header_of, pieces
-from raftlog.metadata.versions import metadata_version
-from raftlog.segments.checkpoints import load_checkpoint
+from raftlog.segments.checkpoints import batches_from, load_checkpoint, log_hash_at
 from raftlog.segments.errors import CorruptExportError, ExportMismatchError
 from raftlog.segments.log_hashes import log_hash_fields
-from raftlog.segments.manifest import CHECKPOINTS, RAW, Checkpoint, Manifest
+from raftlog.segments.manifest import CHECKPOINTS, Checkpoint, Manifest
 from raftlog.segments.place import Place
-from raftlog.segments.reading import read_segment
 
 CHECKPOINT_RECORDS = 50_000
 """So many records lie between two checkpoints: half a second of folding."""
@@ -68,7 +66,8 @@ class CheckpointMaker:
         self._log_bytes = 0
         known = manifest.checkpoints
         self._last = known[-1].offset if known else manifest.history_begin - 1
-        self._draft = ImageBuilder(_last_image(place, manifest))
+        self._begin, image = _last_image(place, manifest)
+        self._draft = ImageBuilder(image)
 
     def catch_up(self) -> Iterator[Checkpoint]:
         """Fold what the export holds behind the state that was gone on from, and write the
@@ -76,7 +75,7 @@ class CheckpointMaker:
 
         Raises CorruptExportError, ExportError, OSError.
         """
-        known = self._log_hash_here()
+        known = log_hash_at(self._begin, self._draft)
         for data, header in batches_from(self._place, self._manifest, self._draft.offset + 1):
             known = extended(known, data)
             made = self.take(data, header, known)
@@ -84,14 +83,6 @@ class CheckpointMaker:
                 yield made
             if self.not_folded:
                 return
-
-    def _log_hash_here(self) -> LogHash:
-        offset, level = self._draft.offset, metadata_version(self._draft.features)
-        for one in self._manifest.checkpoints:
-            if one.offset == offset and one.log_hash:
-                digest = bytes.fromhex(one.log_hash)
-                return LogHash(one.log_hash_begin_offset, offset + 1, digest, level)
-        return EMPTY if offset < 0 else unknown(offset + 1, level)
 
     def take(self, chunk: bytes, header: batch.BatchHeader, log_hash: LogHash) -> Checkpoint | None:
         """Fold a verified batch of a chunk; the checkpoint behind it, if one was due: its file is
@@ -149,26 +140,13 @@ class CheckpointMaker:
         )
 
 
-def _last_image(place: Place, manifest: Manifest) -> Image:
-    """The state to go on from. A damaged checkpoint is passed over: it stays, for ``verify`` to
-    find.
+def _last_image(place: Place, manifest: Manifest) -> tuple[Checkpoint | None, Image]:
+    """The state to go on from, and the checkpoint that holds it. A damaged one is passed over: it
+    stays, for ``verify`` to find.
     """
     for one in reversed(manifest.checkpoints):
         with suppress(CorruptExportError, ExportMismatchError):
-            return load_checkpoint(place, manifest.owner, one)
+            return one, load_checkpoint(place, manifest.owner, one)
     draft = ImageBuilder(Image())
     draft.offset = manifest.history_begin - 1
-    return draft.snapshot()
-
-
-def batches_from(
-    place: Place, manifest: Manifest, offset: int
-) -> Iterable[tuple[bytes, batch.BatchHeader]]:
-    """The batches of an export from an offset on. Raises CorruptExportError, ExportError."""
-    for segment in manifest.of_kind(RAW):
-        if segment.last_offset < offset:
-            continue
-        for data in read_segment(place, segment, owner=manifest.owner):
-            for header in batch.headers(data, verify=False):
-                if header.base_offset >= offset:
-                    yield data, header
+    return None, draft.snapshot()

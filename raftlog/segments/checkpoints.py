@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from raftlog import batch
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.entities import format_hash
-from raftlog.metadata.image import Image
+from raftlog.metadata.image import Image, ImageDraft
+from raftlog.metadata.log_hash import EMPTY, LogHash, unknown
 from raftlog.metadata.records import UnknownRecordError
 from raftlog.metadata.snapshot import SnapshotLoader, header_of
 from raftlog.metadata.snapshot_file import SnapshotHeader
+from raftlog.metadata.versions import metadata_version
 from raftlog.segments import files
 from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
-from raftlog.segments.manifest import CHECKPOINTS, Checkpoint
+from raftlog.segments.manifest import CHECKPOINTS, RAW, Checkpoint, Manifest
 from raftlog.segments.place import Place
+from raftlog.segments.reading import read_segment
 
 _READ_BYTES = 1 << 20
 
@@ -127,6 +131,28 @@ def _require_same(
 def names(place: Place) -> list[str]:
     """The files in the directory of checkpoints; none if there is no such directory."""
     return place.names(CHECKPOINTS) if CHECKPOINTS in place.names("") else []
+
+
+def log_hash_at(begin: Checkpoint | None, draft: ImageDraft) -> LogHash:
+    """Of the log up to where a fold begins, as the checkpoint says it."""
+    offset, level = draft.offset, metadata_version(draft.features)
+    if begin is not None and begin.log_hash:
+        digest = bytes.fromhex(begin.log_hash)
+        return LogHash(begin.log_hash_begin_offset, offset + 1, digest, level)
+    return EMPTY if offset < 0 else unknown(offset + 1, level)
+
+
+def batches_from(
+    place: Place, manifest: Manifest, offset: int
+) -> Iterator[tuple[bytes, batch.BatchHeader]]:
+    """The batches of an export from an offset on. Raises CorruptExportError, ExportError."""
+    for segment in manifest.of_kind(RAW):
+        if segment.last_offset < offset:
+            continue
+        for data in read_segment(place, segment, owner=manifest.owner):
+            for header in batch.headers(data, verify=False):
+                if header.base_offset >= offset:
+                    yield data, header
 
 
 def _corrupt(one: Checkpoint, why: str) -> CorruptExportError:

@@ -7,43 +7,51 @@ nodes had.
   time; between files, too.
 * ``FORMS``: a row of Parquet is not what the raw batch says, in any column.
 * ``LOG_HASH``: the log hash of the bytes is not the one that a node, the log or the manifest says.
+* ``CHECKPOINT``: a checkpoint is damaged, another log's or not in the manifest, or not the state
+  that the log comes to.
 * ``STATE``: the state hash of the fold is not the one that a node had at an offset.
 * ``TASKS``: the fold depends on the number of tasks.
 
-Files are checked on the workers, one task a range of offsets; the fold is the one of all jobs, once
-for each number of tasks.
+Workers check the files, one task a range of offsets. An export with checkpoints is folded in slices
+between them (raftlog/segments/slices.py); without any, Spark makes the fold of all jobs, once for
+each number of tasks.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Collection
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import msgspec
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
 from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
+from raftlog.segments.checkpoint_faults import checkpoint_faults
 from raftlog.segments.log_hashes import vouched
-from raftlog.segments.manifest import RAW, RECORDS, Bucket, Segment, StateHash
+from raftlog.segments.manifest import RAW, Bucket, Checkpoint, Segment, StateHash
 from raftlog.segments.place import open_place
 from raftlog.segments.ranges import Checked, Fault, between, check_range
+from raftlog.segments.slices import FoldedSlice, Slice, fold_slice, plan
 from raftlog.segments.vouching import HOW, Vouching, judge
 from replay.jobs.state import Point, find_point
+from replay.local import fold as local
+from replay.local.pool import Pool
 from replay.opened import Export
 from replay.points import state_hashes
 from replay.request import JobRequest
 from replay.source import records
-from replay.workers import set_aside_what_is_loaded
+from replay.spread import spread
 
 CHECKS_FILES = True
 """The runner leaves the files to this job, which goes on after a fault."""
 TASKS = (1, 7, 200)
 """The fold must not depend on how many tasks it has: it is made with each of these numbers."""
-_CHECKED_SCHEMA = "checked string"
+SLICES_PER_WORKER = 2
 
 
 class StateCheck(msgspec.Struct, frozen=True):
@@ -67,7 +75,9 @@ class StateCheck(msgspec.Struct, frozen=True):
 class VerifyResult(msgspec.Struct, frozen=True):
     """``states`` are the last checks by offset, of ``states_total``.
 
-    ``end``: where the export ends; None if it was not folded.
+    ``end``: where the export ends; None if it was not folded. ``tasks``: in how many the fold was
+    made, once for each number; ``slices``: between how many beginnings, if there are
+    ``checkpoints``.
     """
 
     files: int
@@ -85,6 +95,8 @@ class VerifyResult(msgspec.Struct, frozen=True):
     states: list[StateCheck]
     total: int
     faults: list[Fault]
+    checkpoints: int = 0
+    slices: int = 0
 
     @property
     def passed(self) -> bool:
@@ -92,46 +104,147 @@ class VerifyResult(msgspec.Struct, frozen=True):
         return not self.total
 
 
+class _Fold(NamedTuple):
+    """What a fold gave: the state hash at each offset asked for, and what it found."""
+
+    hashes: dict[int, str]
+    faults: list[Fault]
+    tasks: list[int]
+    slices: int
+
+
+class _Engine(Protocol):
+    """What does the work."""
+
+    def check(self, raw: tuple[Segment, ...], offsets: list[int]) -> list[Checked]:
+        """The files of these ranges; ``offsets``: whether a batch ends there."""
+
+    def end(self) -> Point:
+        """Where the records in question end."""
+
+    def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> _Fold:
+        """Up to ``end``, inclusive. ``known``: the checkpoints that are whole."""
+
+
+class _Spark:
+    def __init__(self, spark: SparkSession, export: Export, request: JobRequest) -> None:
+        self._spark, self._export, self._request = spark, export, request
+
+    def check(self, raw: tuple[Segment, ...], offsets: list[int]) -> list[Checked]:
+        export = self._export
+        return spread(self._spark, raw, Checked, partial(_check, export, offsets))
+
+    def end(self) -> Point:
+        return find_point(records(self._spark, self._export))
+
+    def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> _Fold:
+        if not known:
+            return self._fold_by_groups(offsets)
+        export = self._export
+        count = SLICES_PER_WORKER * self._spark.sparkContext.defaultParallelism
+        slices = plan(known, export.manifest, end, count)
+        work = partial(_fold_slice, export, sorted(offsets))
+        return _together(spread(self._spark, slices, FoldedSlice, work))
+
+    def _fold_by_groups(self, offsets: Collection[int]) -> _Fold:
+        tasks = [self._request.partitions] if self._request.partitions else list(TASKS)
+        rows = records(self._spark, self._export)
+        first, *others = (state_hashes(rows, offsets, partitions=count) for count in tasks)
+        faults = []
+        for count, other in zip(tasks[1:], others, strict=True):
+            for offset in sorted(
+                offset for offset, state_hash in first.items() if other[offset] != state_hash
+            ):
+                message = (
+                    f"at offset {offset} the fold gives {format_hash(first[offset])} in"
+                    f" {counted(tasks[0], 'task')}, and {format_hash(other[offset])} in {count}:"
+                    " that is a defect of the fold, or files changed meanwhile"
+                )
+                faults.append(Fault(offset, offset, "TASKS", "", message))
+        hashes = {offset: format_hash(state_hash) for offset, state_hash in first.items()}
+        return _Fold(hashes, faults, tasks, 0)
+
+
+class _Local:
+    def __init__(self, export: Export, pool: Pool) -> None:
+        self._export, self._pool = export, pool
+
+    def check(self, raw: tuple[Segment, ...], offsets: list[int]) -> list[Checked]:
+        return list(self._pool.map(partial(_check, self._export, offsets), raw))
+
+    def end(self) -> Point:
+        return Point(*local.end_of(self._export))
+
+    def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> _Fold:
+        count = SLICES_PER_WORKER * self._pool.size if self._pool.size > 1 else 1
+        slices = plan(known, self._export.manifest, end, count)
+        work = partial(_fold_slice, self._export, sorted(offsets))
+        return _together(list(self._pool.map(work, slices)))
+
+
+def _check(export: Export, offsets: list[int], raw: Segment) -> Checked:
+    manifest = export.manifest
+    place, written = open_place(export.target), manifest.of_kind("records")
+    return check_range(place, raw, written, manifest.owner, offsets, _buckets(export))
+
+
+def _fold_slice(export: Export, offsets: list[int], one: Slice) -> FoldedSlice:
+    return fold_slice(open_place(export.target), export.manifest, one, offsets)
+
+
+def _together(parts: list[FoldedSlice]) -> _Fold:
+    hashes = {offset: said for part in parts for offset, said in part.hashes.items()}
+    return _Fold(hashes, [fault for part in parts for fault in part.faults], [], len(parts))
+
+
 def run(spark: SparkSession, export: Export, request: JobRequest) -> VerifyResult:
     """Check the files, then fold, if they are whole and the history is."""
-    raw = _raw_segments(export)
-    said = [one for one in export.manifest.state_hashes if one.offset <= raw[-1].last_offset]
-    checked = _check_files(spark, export, raw, sorted({one.offset for one in said}))
+    return _verify(export, request, _Spark(spark, export, request))
+
+
+def run_local(export: Export, request: JobRequest, pool: Pool) -> VerifyResult:
+    """The same without Spark."""
+    return _verify(export, request, _Local(export, pool))
+
+
+def _verify(export: Export, request: JobRequest, engine: _Engine) -> VerifyResult:
+    manifest, raw = export.manifest, _raw_segments(export)
+    said = [one for one in manifest.state_hashes if one.offset <= raw[-1].last_offset]
+    checked = engine.check(raw, sorted({one.offset for one in said}))
     faults = between(raw) + [fault for one in checked for fault in one.faults]
     ends = {offset: epoch for one in checked for offset, epoch in one.ends.items()}
     not_folded, end = "", None
     vouching = None if faults else _vouching(export, raw)
     if vouching is not None:
         faults += vouching.faults
-    hashes: dict[int, int] = {}
-    tasks: list[int] = []
+    place, last = open_place(export.target), raw[-1].last_offset
+    damaged = list(checkpoint_faults(place, manifest, last))
+    faults += damaged
+    bad = {one.file for one in damaged}
+    known = [one for one in manifest.checkpoints if one.offset <= last and one.file not in bad]
+    folded = _Fold({}, [], [], 0)
     if vouching is None:
         not_folded = "files are damaged"
-    elif export.manifest.history_begin and export.manifest.state_from is None:
-        not_folded = f"history begins at offset {export.manifest.history_begin}"
+    elif manifest.history_begin and manifest.state_from is None:
+        not_folded = f"history begins at offset {manifest.history_begin}"
     else:
-        rows = records(spark, export)
-        end = find_point(rows)
-        last = end.offset
-        said = [one for one in said if one.offset <= last]
-        tasks = [request.partitions] if request.partitions else list(TASKS)
-        hashes, more = _fold(
-            lambda count: state_hashes(rows, {last, *(s.offset for s in said)}, partitions=count),
-            tasks,
-        )
-        faults += more
+        end = engine.end()
+        known = [one for one in known if one.offset <= end.offset]
+        said = [one for one in said if one.offset <= end.offset]
+        folded = engine.fold(known, {end.offset, *(one.offset for one in said)}, end.offset)
+        faults += folded.faults
         faults += [fault for one in said for fault in _misplaced(one, ends)]
-    states = _states(said, hashes)
+    states = _states(said, folded.hashes)
     faults += [_disagreement(one) for one in states if not one.agrees]
     faults.sort()
     return VerifyResult(
-        files=len(raw) + len(export.segments) + len(_buckets(export)),
+        files=len(raw) + len(export.segments) + len(_buckets(export)) + len(known),
         batches=sum(one.batches for one in checked),
         records=sum(one.records for one in checked),
         first_offset=raw[0].base_offset,
         last_offset=raw[-1].last_offset,
         end=end,
-        state_hash=None if end is None else format_hash(hashes[end.offset]),
+        state_hash=None if end is None else folded.hashes.get(end.offset),
         end_said_by=(
             []
             if end is None
@@ -139,11 +252,13 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> VerifyResul
         ),
         not_folded=not_folded,
         vouching=vouching,
-        tasks=tasks,
+        tasks=folded.tasks,
         states_total=len(states),
         states=states[-request.limit :],
         total=len(faults),
         faults=faults[: request.limit],
+        checkpoints=len(known),
+        slices=folded.slices,
     )
 
 
@@ -166,59 +281,6 @@ def _vouching(export: Export, raw: tuple[Segment, ...]) -> Vouching:
     return judge(export.manifest, vouched(place, export.manifest, last))
 
 
-def _check_files(
-    spark: SparkSession, export: Export, raw: tuple[Segment, ...], offsets: list[int]
-) -> list[Checked]:
-    tasks = min(len(raw), 4 * spark.sparkContext.defaultParallelism)
-    found = (
-        spark.range(0, len(raw), 1, tasks)
-        .mapInArrow(_checker(export, raw, offsets), _CHECKED_SCHEMA)
-        .collect()
-    )
-    return [msgspec.json.decode(row.checked, type=Checked) for row in found]
-
-
-def _checker(
-    export: Export, raw: tuple[Segment, ...], offsets: list[int]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    target, written = export.target, export.manifest.of_kind(RECORDS)
-    owner = export.manifest.cluster_id, export.manifest.generation
-    buckets = _buckets(export)
-
-    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_aside_what_is_loaded()
-        place = open_place(target)
-        for batch in batches:
-            found = [
-                msgspec.json.encode(
-                    check_range(place, raw[index], written, owner, offsets, buckets)
-                ).decode()
-                for index in batch.column(0).to_pylist()
-            ]
-            yield pa.record_batch([pa.array(found, pa.string())], names=["checked"])
-
-    return check
-
-
-def _fold(
-    fold: Callable[[int], dict[int, int]], tasks: list[int]
-) -> tuple[dict[int, int], list[Fault]]:
-    """The hashes by the first number of tasks, and where the others say something else."""
-    hashes, *others = (fold(count) for count in tasks)
-    faults = []
-    for count, other in zip(tasks[1:], others, strict=True):
-        for offset in sorted(
-            offset for offset, state_hash in hashes.items() if other[offset] != state_hash
-        ):
-            message = (
-                f"at offset {offset} the fold gives {format_hash(hashes[offset])} in"
-                f" {counted(tasks[0], 'task')}, and {format_hash(other[offset])} in {count}: that"
-                " is a defect of the fold, or files changed meanwhile"
-            )
-            faults.append(Fault(offset, offset, "TASKS", "", message))
-    return hashes, faults
-
-
 def _misplaced(one: StateHash, ends: dict[int, int]) -> list[Fault]:
     """A state that was said of another log's offsets: no batch ends there, or one of another
     epoch.
@@ -233,15 +295,13 @@ def _misplaced(one: StateHash, ends: dict[int, int]) -> list[Fault]:
     return [Fault(one.offset, one.offset, "CHAIN", "", message)]
 
 
-def _states(said: list[StateHash], hashes: dict[int, int]) -> list[StateCheck]:
+def _states(said: list[StateHash], hashes: dict[int, str]) -> list[StateCheck]:
     """One check for each different thing said of an offset."""
     who: dict[tuple[int, int, str], list[str]] = {}
     for one in said:
         who.setdefault((one.offset, one.epoch, one.state_hash), []).append(one.describe())
     return [
-        StateCheck(
-            offset, epoch, state_hash, sorted(by), format_hash(hashes[offset]) if hashes else None
-        )
+        StateCheck(offset, epoch, state_hash, sorted(by), hashes.get(offset))
         for (offset, epoch, state_hash), by in sorted(who.items())
     ]
 
@@ -328,6 +388,11 @@ def render(result: VerifyResult, console: Console) -> None:
         console.print(
             f"{said}; made in {counts} tasks, it is the same" if result.tasks[1:] else said
         )
+        if result.checkpoints:
+            console.print(
+                f"{counted(result.checkpoints, 'checkpoint')}: each holds the state that the log"
+                f" comes to\n(folded in {counted(result.slices, 'slice')})"
+            )
 
 
 def _render_vouching(vouching: Vouching, console: Console) -> None:

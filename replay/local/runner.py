@@ -17,9 +17,9 @@ from replay.origin import with_origin
 from replay.request import JobRequest
 from replay.shown import show
 
-LOCAL_JOBS = ("audit", "summary", "state", "diff", "history")
+LOCAL_JOBS = ("audit", "summary", "state", "diff", "history", "verify")
 """Those that need no Spark."""
-_CHECK_BY_THEMSELVES = ("audit", "summary")
+_CHECK_BY_THEMSELVES = ("audit", "summary", "verify")
 """Those that check the files while they read them."""
 
 
