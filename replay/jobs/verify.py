@@ -20,7 +20,7 @@ each number of tasks.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -149,20 +149,9 @@ class _Spark:
     def _fold_by_groups(self, offsets: Collection[int]) -> _Fold:
         tasks = [self._request.partitions] if self._request.partitions else list(TASKS)
         rows = records(self._spark, self._export)
-        first, *others = (state_hashes(rows, offsets, partitions=count) for count in tasks)
-        faults = []
-        for count, other in zip(tasks[1:], others, strict=True):
-            for offset in sorted(
-                offset for offset, state_hash in first.items() if other[offset] != state_hash
-            ):
-                message = (
-                    f"at offset {offset} the fold gives {format_hash(first[offset])} in"
-                    f" {counted(tasks[0], 'task')}, and {format_hash(other[offset])} in {count}:"
-                    " that is a defect of the fold, or files changed meanwhile"
-                )
-                faults.append(Fault(offset, offset, "TASKS", "", message))
-        hashes = {offset: format_hash(state_hash) for offset, state_hash in first.items()}
-        return _Fold(hashes, faults, tasks, 0)
+        hashes, faults = _fold(lambda count: state_hashes(rows, offsets, partitions=count), tasks)
+        said = {offset: format_hash(state_hash) for offset, state_hash in hashes.items()}
+        return _Fold(said, faults, tasks, 0)
 
 
 class _Local:
@@ -180,6 +169,25 @@ class _Local:
         slices = plan(known, self._export.manifest, end, count)
         work = partial(_fold_slice, self._export, sorted(offsets))
         return _together(list(self._pool.map(work, slices)))
+
+
+def _fold(
+    fold: Callable[[int], dict[int, int]], tasks: list[int]
+) -> tuple[dict[int, int], list[Fault]]:
+    """The hashes by the first number of tasks, and where the others say something else."""
+    hashes, *others = (fold(count) for count in tasks)
+    faults = []
+    for count, other in zip(tasks[1:], others, strict=True):
+        for offset in sorted(
+            offset for offset, state_hash in hashes.items() if other[offset] != state_hash
+        ):
+            message = (
+                f"at offset {offset} the fold gives {format_hash(hashes[offset])} in"
+                f" {counted(tasks[0], 'task')}, and {format_hash(other[offset])} in {count}: that"
+                " is a defect of the fold, or files changed meanwhile"
+            )
+            faults.append(Fault(offset, offset, "TASKS", "", message))
+    return hashes, faults
 
 
 def _check(export: Export, offsets: list[int], raw: Segment) -> Checked:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from log_history import LogHistory
 from spark_runs import Replay
@@ -112,7 +113,10 @@ def test_a_damaged_page_is_no_answer(exported: tuple[Path, LogHistory], tmp_path
     export(log, tmp_path)
     (file,) = (tmp_path / "records").glob("*.parquet")
     content = bytearray(file.read_bytes())
-    content[len(content) // 3] ^= 1
+    group = pq.read_metadata(file).row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    (body,) = (one for one in columns if one.path_in_schema == "body")
+    content[body.data_page_offset + body.total_compressed_size // 2] ^= 1
     file.write_bytes(content)
     for job in ("audit", "state"):
         with pytest.raises(Exception, match=f"{file.name}.* is corrupt: its SHA-256 is"):

@@ -294,8 +294,11 @@ def test_one_that_is_dropped_from_directory_and_manifest_deceives_nobody(
     assert (fault.check, fault.file) == ("CHECKPOINT", one.file)
     (copy / one.file).unlink()
     assert verified(copy).passed
-    at = {"job": "state", "at_offset": one.offset + 5}
-    found, true = (compute_local(JobRequest(export=str(where), **at)) for where in (copy, exported))
+    at = one.offset + 5
+    found, true = (
+        compute_local(JobRequest(job="state", export=str(where), at_offset=at))
+        for where in (copy, exported)
+    )
     assert found.state_hash == true.state_hash
     assert found.checkpoint.offset < one.offset == true.checkpoint.offset
 
@@ -353,14 +356,11 @@ def test_a_slice_believes_only_what_it_begins_with(exported: Path, history: LogH
 
 
 def test_spark_folds_slices_too(replay: Replay, exported: Path, copy: Path) -> None:
-    assert replay("verify", exported) == msgspec_with(verified(exported, 2), exported)
+    result = replay("verify", exported)
+    assert result.slices > 1
+    assert replace(result, slices=0) == replace(verified(exported), slices=0)
     one = read_manifest(copy).checkpoints[2]
     rewrite(copy, (one, forged(copy, one, _config_changed)))
     result = replay("verify", copy)
     assert not result.passed
     assert (result.faults[0].check, result.faults[0].file) == ("CHECKPOINT", one.file)
-
-
-def msgspec_with(result: VerifyResult, _: Path) -> VerifyResult:
-    """Spark's workers are two in the tests, and so are its slices four."""
-    return result
