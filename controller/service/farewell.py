@@ -35,11 +35,8 @@ class Farewell:
         self._links: dict[int, Any] = {}
         self._heard_at = -math.inf
         self._begun_at = math.inf
-
-    @property
-    def begun(self) -> bool:
-        """Whether this node takes no requests any more."""
-        return self._begun_at < math.inf
+        self.begun = False
+        """Whether this node takes no requests any more. Each request asks."""
 
     def opened(self, link: Link) -> None:
         """A link that requests come on."""
@@ -55,7 +52,7 @@ class Farewell:
 
     def begin(self, now: float, notice: Callable[[Link], pb.ControllerResponse]) -> None:
         """Send ``notice`` on every link, once."""
-        self._begun_at = now
+        self._begun_at, self.begun = now, True
         self.tell(notice)
 
     def tell(self, notice: Callable[[Link], pb.ControllerResponse]) -> None:

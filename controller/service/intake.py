@@ -11,8 +11,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from controller.service.deadlines import SLACK, Deadlines
 from raftlog import resource_limits as limits
@@ -27,8 +28,7 @@ MAX_WAITING = limits.CONTROLLER_MAX_WAITING_REQUESTS
 MAX_REQUEST_BYTES = limits.CONTROLLER_REQUEST_MAX_BYTES
 
 
-@dataclass(slots=True, eq=False)
-class Waiting:
+class Waiting(msgspec.Struct, eq=False):
     """A request, whom to answer, and by when (seconds of the loop's clock)."""
 
     link: Any
@@ -105,10 +105,10 @@ class Intake:
         it is known. ``begun``: when it came, by the stopwatch.
         """
         if type(request) is ConfigWrites:
-            count = len(request.counts)
+            count, size = len(request.counts), request.size
         else:
             count, kind = 1, kind or request.WhichOneof("body") or ""  # type: ignore[union-attr]
-        size = request.ByteSize()
+            size = request.ByteSize()
         if size > MAX_REQUEST_BYTES:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -162,12 +162,15 @@ class Intake:
                 self._dead[waiting.heartbeat] -= 1
                 continue
             # As ``_gone``: this is on the way of every request.
+            size, count = waiting.size, waiting.count
             waiting.done = True
-            self.waiting_bytes -= waiting.size
-            self._more -= waiting.count - 1
+            self.waiting_bytes -= size
+            self._more -= count - 1
             if waiting.charged:
                 waiting.charged = False
-                self._shares.give_back(waiting.peer, waiting.cost_bytes)
+                self._shares.give_back(
+                    waiting.peer, size + count * limits.CONTROLLER_WAITING_REQUEST_BYTES
+                )
             return waiting
         return None
 

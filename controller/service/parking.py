@@ -12,9 +12,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
+
+import msgspec
 
 from controller.service.deadlines import SLACK, Deadlines
 from raftlog.config_writes.messages import ConfigReplies
@@ -30,8 +31,7 @@ COMMITTED, ACKNOWLEDGED, VISIBLE = (
 )
 
 
-@dataclass(slots=True, eq=False)
-class Parked:
+class Parked(msgspec.Struct, eq=False):
     """One reply that is ready but for what it waits for."""
 
     link: Any
@@ -203,8 +203,10 @@ class Parking:
                     parked.trace.reached("commit")
                     parked.committed = True
                 self._waiting_for[parked.acks].append(parked)
-        self._release_duplicates()
-        self.release_reads()
+        if self._duplicates_waiting:
+            self._release_duplicates()
+        if self._reads:
+            self.release_reads()
 
     def read_index_confirmed(self, number: int) -> None:
         """This node led after round ``number`` began."""

@@ -27,6 +27,7 @@ from collections.abc import Callable
 
 import structlog
 
+from controller.decider import Decider
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.disk.space import SpaceWatch
 from controller.rules.node_roles import is_broker_alone
@@ -40,6 +41,7 @@ from controller.service.hand_over import HandOver
 from controller.service.housekeeping import Housekeeping
 from controller.service.intake import Intake
 from controller.service.joining import Joining
+from controller.service.leadership import Leadership
 from controller.service.life import NodeLife
 from controller.service.node import ControllerNode
 from controller.service.outage import OutageWatch
@@ -378,9 +380,12 @@ class ControllerService:
         self._turn_due = False
         if self.node.closed:
             return
+        leadership = self.node.leadership
         try:
-            if not self._catch_up.step():
-                self._decide()
+            if leadership is not None and leadership.decider is not None and self.node.load is None:
+                self._decide(leadership, leadership.decider)
+            else:
+                self._catch_up.step()
         except FatalError as error:
             log.critical("the controller stops", error=str(error))
             self.failed(error)
@@ -390,12 +395,9 @@ class ControllerService:
             log.exception("the controller stops")
             self.failed(FatalError(f"a defect: {type(error).__name__}: {error}"))
 
-    def _decide(self) -> None:
-        leadership = self.node.leadership
-        if leadership is None or leadership.decider is None:
-            return
+    def _decide(self, leadership: Leadership, decider: Decider) -> None:
         if not self.hand_over.under_way and not self._farewell.begun:
-            self.turns.decide_all(leadership, leadership.decider)
+            self.turns.decide_all(leadership, decider)
             if self._announcements.observers.unreported:
                 self._announcements.ask_reports()
 

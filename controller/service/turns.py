@@ -7,9 +7,9 @@ Why: docs/decisions/008-one-turn-one-chunk.md
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import msgspec
 import structlog
 
 from controller.decider import Decider
@@ -66,14 +66,13 @@ class Node(Protocol):
         """Seconds of the loop's clock."""
 
 
-@dataclass(slots=True)
-class _Turn:
+class _Turn(msgspec.Struct, eq=False):
     """What one turn has decided."""
 
     count: int = 0
-    reads: list[Parked] = field(default_factory=list)
+    reads: list[Parked] = []
     """Replies without records."""
-    appended: list[Parked] = field(default_factory=list)
+    appended: list[Parked] = []
     """Replies that wait for no commit."""
 
 
@@ -108,16 +107,18 @@ class Turns:
         # One uncommitted chunk at a time: requests that arrive meanwhile make the next one larger.
         # Only when a whole chunk of requests waits is it decided while earlier chunks are
         # uncommitted.
-        leadership.log.fold()
+        epoch_log = leadership.log
+        if epoch_log.unfolded:
+            epoch_log.fold()
         allowed = (
             1 if self._intake.waiting_bytes < TURN_MAX_REQUEST_BYTES else MAX_UNCOMMITTED_CHUNKS
         )
         # The first of an epoch go with the inherited tail. Only config writes, though: other
         # decisions look at the voters, and none has fetched yet.
-        waits = leadership.log.uncommitted_chunks >= allowed
+        waits = epoch_log.uncommitted_chunks >= allowed
         early = (
             waits
-            and leadership.log.only_inherited
+            and epoch_log.only_inherited
             and self._intake.next_kind() == KIND
             and not decider.due.is_urgent()
         )
@@ -133,7 +134,7 @@ class Turns:
         if not early:
             self._decide_due(leadership, decider, now, timestamp_ms)
         leadership.propose(self._replica, idle=self._is_idle(now, turn.count))
-        if leadership.log.owes_fold():
+        if epoch_log.unfolded:
             # In the next turn: then it is on its way to the followers, who are to begin first.
             self._wake()
         for parked in turn.appended:
@@ -243,7 +244,9 @@ class Turns:
                 begin += plain
             if begin < total:
                 request = next(writes.requests(begin))
-                one = replace(waiting, request=request, size=0, charged=False, count=1)
+                one = msgspec.structs.replace(
+                    waiting, request=request, size=0, charged=False, count=1
+                )
                 self._decide_one(turn, leadership, decider, one, now, timestamp_ms)
                 begin += 1
 

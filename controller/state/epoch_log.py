@@ -118,6 +118,8 @@ class EpochLog:
         """
         self._unfolded: list[tuple[list[Change], int, int]] = []
         """Config writes that were added since, in order: base offset, timestamp."""
+        self.unfolded = False
+        """Whether something was added or proposed that is not folded yet."""
         self.end_offset = committed.offset + 1
         """The offset of the next record."""
         self._lao = LaoTracker(epoch, epoch_start_offset)
@@ -216,6 +218,7 @@ class EpochLog:
             self.fold()
         changes, base_offset = writes.changes, self.end_offset
         self._unfolded.append((changes, base_offset, timestamp_ms))
+        self.unfolded = True
         self.end_offset = base_offset + len(changes)
         self._chunk.add_configs(writes, base_offset, timestamp_ms)
         self._lao.passed(len(changes), base_offset)
@@ -234,10 +237,6 @@ class EpochLog:
             self._keep_image(self.end_offset, chunk.data)
         return chunk
 
-    def owes_fold(self) -> bool:
-        """Whether something was proposed that is not folded yet."""
-        return self._unfolded_chunk is not None
-
     def fold(self) -> None:
         """Fold what was only added so far, once what was proposed is on its way."""
         pending, unfolded = self._pending, self._unfolded
@@ -246,6 +245,7 @@ class EpochLog:
                 changes, base_offset=base_offset, epoch=self.epoch, timestamp_ms=timestamp_ms
             )
         unfolded.clear()
+        self.unfolded = False
         chunk, self._unfolded_chunk = self._unfolded_chunk, None
         if chunk is not None:
             self._keep_image(pending.offset + 1, chunk.data)
@@ -276,7 +276,7 @@ class EpochLog:
         """Drop the pending image, and every image that is not committed."""
         self._proposed.clear()
         self._unfolded.clear()
-        self._unfolded_chunk = None
+        self._unfolded_chunk, self.unfolded = None, False
         self._pending.abandon()
 
     def _keep_image(self, end_offset: int, data: bytes) -> None:

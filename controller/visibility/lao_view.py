@@ -64,6 +64,8 @@ class LaoView:
 
         Always below the high watermark; a known LAO is never lower than an earlier one.
         """
+        if self._highest_lao < 0:
+            return -1
         by_applied = self._registrations.by_applied
         silent = by_applied and by_applied[0][0] < 0
         unknown = self._heartbeats_off or silent or self._level_is_zero

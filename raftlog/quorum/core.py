@@ -65,6 +65,8 @@ class QuorumCore:
 
         For tests and simulations.
         """
+        self.deadline_nearer = True
+        """Whether the last step may have brought ``next_deadline`` nearer."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             RequestReceived: self._request_received,
@@ -102,6 +104,7 @@ class QuorumCore:
             self.validate()
         elif not node.halted:
             self._invariants.check_constant()
+        self.deadline_nearer = node.role.nearer
         if node.leader_unsaved or node.halted:
             return node.finish_step()
         # As that does: three steps follow from each write.

@@ -17,13 +17,10 @@ class EpochIndex:
 
         Read in each step: no property.
         """
+        self.last_start = -1
+        """Where the last epoch begins; -1 if there is none."""
         for epoch, start in entries:
             self.append(epoch, start)
-
-    @property
-    def last_start(self) -> int:
-        """Where the last epoch begins; -1 if there is none."""
-        return self._starts[-1] if self._starts else -1
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
@@ -44,7 +41,7 @@ class EpochIndex:
                 )
         self._epochs.append(epoch)
         self._starts.append(start)
-        self.last_epoch = epoch
+        self.last_epoch, self.last_start = epoch, start
 
     def truncate(self, end_offset: int) -> None:
         """Forget epochs that begin at or above ``end_offset``."""
@@ -67,6 +64,7 @@ class EpochIndex:
 
     def _cut(self) -> None:
         self.last_epoch = self._epochs[-1] if self._epochs else 0
+        self.last_start = self._starts[-1] if self._starts else -1
 
     def end_offset_for_epoch(
         self, epoch: int, *, log_start: int, log_end: int, start_epoch: int = 0

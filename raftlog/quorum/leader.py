@@ -4,9 +4,9 @@ rounds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from typing_extensions import override
 
 from raftlog.deadline import NEVER
@@ -42,8 +42,7 @@ MAX_PARKED = 1024
 """Fetches parked at once; more are answered empty."""
 
 
-@dataclass(slots=True)
-class ParkedFetch:
+class ParkedFetch(msgspec.Struct, eq=False):
     """A Fetch at the log end that waits for news."""
 
     reply_to: Any
@@ -107,11 +106,13 @@ class Leader(Role):
 
     @override
     def deadline(self) -> float:
+        self.nearer = False
         return min(self._begin_at, self._check_at, self._parked_until)
 
     @override
     def on_tick(self) -> None:
-        now = self.node.now
+        # The timer has gone off, and is to be set anew.
+        self.nearer, now = True, self.node.now
         if now >= self._parked_until:
             self._release_expired()
         if now >= self._check_at:
@@ -217,7 +218,14 @@ class Leader(Role):
                 replica.fetched_at = node.now
                 self._reply_snapshot(request, reply_to, snapshot_id)
                 return
-        diverging = log.divergence(offset, request.last_fetched_epoch)
+        epochs = log.epochs
+        diverging = None
+        if not (
+            request.last_fetched_epoch == epochs.last_epoch
+            and epochs.last_start < offset <= log.end
+        ):
+            # As ``divergence`` begins: this is on the way of every write.
+            diverging = log.divergence(offset, request.last_fetched_epoch)
         if diverging is not None:
             replica.fetched_at = node.now
             self._reply_diverging(request, reply_to, diverging)
@@ -258,15 +266,15 @@ class Leader(Role):
             self._release(parked)
         else:
             self._parked[replica.node_id, request.replica_directory_id] = parked
-            self._parked_until = min(self._parked_until, parked.expires)
+            if parked.expires < self._parked_until:
+                self._parked_until, self.nearer = parked.expires, True
 
     def _release(self, fetch: ParkedFetch) -> None:
         node, number = self.node, 0
         if fetch.is_voter:
             # Observers do not see round numbers: if one became a voter, its echo of a round that
             # requests can still join proves nothing.
-            self.rounds.shown()
-            number = self.rounds.current
+            number = self.rounds.shown()
         response = pb.FetchResponse(
             leader_id=node.config.node_id,
             leader_epoch=self.epoch,
@@ -293,8 +301,10 @@ class Leader(Role):
             return
         until = self.node.now + self._linger_s
         for fetch in self._parked.values():
-            fetch.expires = min(fetch.expires, until)
-            self._parked_until = min(self._parked_until, fetch.expires)
+            if until < fetch.expires:
+                fetch.expires = until
+                if until < self._parked_until:
+                    self._parked_until, self.nearer = until, True
 
     def _release_expired(self) -> None:
         """Answer the fetches whose wait is over.

@@ -47,7 +47,8 @@ class LogEnds:
 
     def flushed(self, end_offset: int) -> None:
         """Everything below ``end_offset`` is durable."""
-        self.flushed_end = max(self.flushed_end, min(end_offset, self.end))
+        end_offset = min(end_offset, self.end)
+        self.flushed_end = max(self.flushed_end, end_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """See :meth:`EpochIndex.end_offset_for_epoch`."""

@@ -26,6 +26,8 @@ class Role:
     name: ClassVar[str]
     start_offset = -1
     """Where a leader's epoch begins in the log; -1 for the others."""
+    nearer = True
+    """Whether its deadline may have come nearer since it was last asked for."""
 
     def __init__(self, node: Node) -> None:
         self.node = node

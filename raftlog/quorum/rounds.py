@@ -27,9 +27,12 @@ class Rounds:
             self.current += 1
         return self.current
 
-    def shown(self) -> None:
-        """A voter is being told the current number: who asks from here on needs another."""
+    def shown(self) -> int:
+        """A voter is being told the current number, which is returned: who asks from here on needs
+        another.
+        """
         self._shown = self.current
+        return self.current
 
     def confirm(self, number: int) -> bool:
         """A majority has echoed ``number``. Whether that is news."""

@@ -84,12 +84,11 @@ class LocalLog:
 
         Raises CorruptLogError, UnknownRecordError.
         """
-        checked = batch.scan(chunk, expect_offset=self.end_offset)
+        end_offset = self._tail.end_offset
+        checked = batch.scan(chunk, expect_offset=end_offset)
         voters = voters_in(chunk, checked.control_at) if checked.control_at else ()
         generation = generation_in(chunk, checked.control_at) if checked.control_at else 0
-        span = ev.LogSpan(
-            self.end_offset, checked.end_offset, checked.epochs, chunk, voters, generation
-        )
+        span = ev.LogSpan(end_offset, checked.end_offset, checked.epochs, chunk, voters, generation)
         self.last_timestamp_ms = max(self.last_timestamp_ms, checked.last_timestamp_ms)
         return span
 
@@ -135,8 +134,18 @@ class LocalLog:
         if offset >= until:
             return b""
         cached = self._tail.read(offset, until, max_bytes)
-        if cached is not None:
-            return cached
+        return self._read_older(offset, until, max_bytes) if cached is None else cached
+
+    def read_on(self, offset: int, max_bytes: int) -> bytes:
+        """As ``read``, up to the end; empty at the end. Raises CorruptLogError."""
+        tail = self._tail
+        until = tail.end_offset
+        if offset >= until:
+            return b""
+        cached = tail.read(offset, until, max_bytes)
+        return self._read_older(offset, until, max_bytes) if cached is None else cached
+
+    def _read_older(self, offset: int, until: int, max_bytes: int) -> bytes:
         if self._unwritten:
             # Part of the log, and in memory, but the store does not have it yet: what is asked for
             # lies before it.
@@ -162,7 +171,8 @@ class LocalLog:
 
         ``inline``: as in the store. Raises StorageError.
         """
-        self.cancel_flush()
+        if self._disk_turn is not None:
+            self.cancel_flush()
         self._write()
         self._store.flush(self._flushed, inline=inline)
 
@@ -173,6 +183,7 @@ class LocalLog:
             self._disk_turn = None
 
     def _flush_now(self) -> None:
+        self._disk_turn = None
         try:
             self.flush(inline=self._inline)
         except Exception as error:

@@ -38,6 +38,10 @@ class PeerAcceptor:
     ) -> None:
         self._control = conversation is Conversation.QUORUM
         self._on_request = on_request
+        self._directory_id: str | None = None
+        """Of the last Fetch that was within its limits: the next one says the same, and a
+        directory's id is all of it that has a limit here.
+        """
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Requests of a peer; a message that is none is counted and dropped."""
@@ -49,23 +53,24 @@ class PeerAcceptor:
                 else:
                     link.unknown_kind(f"{field or 'no body'} as a request of the quorum")
             else:
-                # As ``_request``: this is on the way of every write.
                 reply_to = ReplyTo(link, message.correlation_id)
-                try:
-                    check_limits(message)
-                except ApiError:
+                if type(message) is not pb.FetchRequest:
                     self._request(message, reply_to)
-                else:
+                elif message.replica_directory_id == self._directory_id:
                     self._on_request(message, reply_to)
+                elif self._request(message, reply_to):
+                    self._directory_id = message.replica_directory_id
 
-    def _request(self, request: Any, reply_to: ReplyTo) -> None:
-        """What is beyond its limits never reaches the core."""
-        if within_limits(reply_to, request):
+    def _request(self, request: Any, reply_to: ReplyTo) -> bool:
+        """What is beyond its limits never reaches the core. Whether it is within."""
+        within = within_limits(reply_to, request)
+        if within:
             self._on_request(request, reply_to)
         else:
             reply_to.send(
                 _RESPONSE_OF[type(request)](error_code=ErrorCode.INVALID_REQUEST, leader_id=-1)
             )
+        return within
 
     def closed(self, link: Link, reason: str) -> None:
         """Nothing to do: a reply to a dead link is dropped."""

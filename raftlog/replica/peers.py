@@ -114,7 +114,8 @@ class PeerLink:
         if link is not self._dialer.link:
             return
         self._silence.heard()
-        self._drop_other()
+        if self._other is not None:
+            self._drop_other()
         for message in messages:
             if message.correlation_id in self._in_flight:
                 self._in_flight.discard(message.correlation_id)

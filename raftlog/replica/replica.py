@@ -346,9 +346,11 @@ class Replica(PeerListener):
         finally:
             self._stepping = False
         if not self._closed:
-            deadline = self.core.next_deadline()
-            if deadline < self._timer.at:
-                self._timer.arm(deadline)
+            core = self.core
+            if core.deadline_nearer:
+                deadline = core.next_deadline()
+                if deadline < self._timer.at:
+                    self._timer.arm(deadline)
             if self.stepped is not None:
                 self.stepped()
 
@@ -387,16 +389,15 @@ class Replica(PeerListener):
         effect.reply_to.send(effect.response)
 
     def _reply_fetch(self, effect: ev.ReplyFetch) -> None:
-        self._add_records(effect)
+        if effect.max_bytes > 0:
+            self._add_records(effect)
         effect.reply_to.send(effect.response)
 
     def _add_records(self, effect: ev.ReplyFetch) -> None:
         if effect.max_bytes > 0:
-            end_offset = self._log.end_offset
-            if effect.offset < end_offset:
-                effect.response.records = self._log.read(
-                    effect.offset, end_offset, effect.max_bytes
-                )
+            records = self._log.read_on(effect.offset, effect.max_bytes)
+            if records:
+                effect.response.records = records
 
     def _reply_snapshot(self, effect: ev.ReplySnapshot) -> None:
         reply = self.snapshots.reply(effect)

@@ -157,16 +157,15 @@ def test_config_writes_are_folded_behind_their_proposal_and_before_anybody_looks
     assert log.add_configs(writes("a"), 50) == 0
     assert log.add_configs(writes("b"), 50) == 1
     first = log.cut()
-    assert log.owes_fold()
+    assert log.unfolded
     assert (log.uncommitted_chunks, log.end_offset) == (1, 2)
     assert not len(log.pending_but_configs.configs)
     # What comes next is behind it, and its image ends where the chunk does.
     assert log.add_configs(writes("c"), 51) == 2
-    assert not log.owes_fold()
+    assert len(log.pending_but_configs.configs) == 2
     assert set(log.pending.snapshot().configs) == {(16, "a"), (16, "b"), (16, "c")}
     log.add([config("d")], None, 51)
     second = log.cut()
-    assert not log.owes_fold()
     assert first is not None
     assert second is not None
     assert log.commit(2) == len(first.data)
@@ -202,7 +201,6 @@ def test_decisions_can_ask_the_log_and_lao_and_change_neither() -> None:
             "only_inherited",
             "over",
             "fold",
-            "owes_fold",
         )
     }
 

@@ -21,6 +21,9 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, load
 from raftlog.metadata.snapshot_file import SnapshotHeader
 
+LONG = "x" * 30_000
+"""So long that a backup takes several fetches."""
+
 
 def reader_of(world: World, first: int = 0) -> LogReader:
     endpoints = [voter.endpoint for voter in VOTERS]
@@ -52,7 +55,7 @@ async def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(
     world = World()
     await world.active()
     for i in range(50):
-        await world.client.call(alter(f"before{i}", "x" * 1000))
+        await world.client.call(alter(f"before{i}", LONG))
     stop = asyncio.Event()
     written = 0
 
@@ -81,7 +84,7 @@ async def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(
     assert (header.end_offset, header.epoch) == (expected.offset + 1, expected.epoch)
     assert header == summary.header
     assert image.state_hash == expected.state_hash == summary.state_hash
-    assert image.configs[(16, "before49")] == {"match": "x" * 1000}
+    assert image.configs[(16, "before49")] == {"match": LONG}
     assert os.listdir(tmp_path) == ["backup.checkpoint"]
     assert file.stat().st_size == summary.bytes
     assert not world.network.handler_failures

@@ -77,14 +77,16 @@ class World:
             self.network.transport_for("client"), [v.endpoint for v in VOTERS], rng=random.Random(9)
         )
 
-    async def until(self, condition: Callable[[], T | None], within_s: float = 20.0) -> T:
+    async def until(
+        self, condition: Callable[[], T | None], within_s: float = 20.0, every_s: float = 0.005
+    ) -> T:
         deadline = asyncio.get_running_loop().time() + within_s
         while True:
             found = condition()
             if found:
                 return found
             assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(every_s)
 
     async def active(self) -> Node:
         return await self.until(

@@ -109,6 +109,23 @@ BAD_REQUESTS = [
 ]
 
 
+def test_a_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
+    """Only a directory's id has a limit, so a Fetch with the last one's needs no other look."""
+    limited = {name for type_, name in TEXTS if type_ is pb.FetchRequest}
+    assert limited == {"replica_directory_id"}
+    fields = pb.FetchRequest.DESCRIPTOR.fields
+    assert not any(field.is_repeated or field.message_type for field in fields)
+    reached: list[Any] = []
+    acceptor = PeerAcceptor(
+        Conversation.REPLICATION, lambda request, reply_to: reached.append(request)
+    )
+    link: Any = Answers()
+    for directory_id in ("one", "one", "\x00", "one", "\x00", "two", "x" * 256, "two"):
+        acceptor.received(link, [pb.FetchRequest(replica_directory_id=directory_id)])
+    assert [one.replica_directory_id for one in reached] == ["one", "one", "one", "two", "two"]
+    assert len(link.complaints) == 3
+
+
 @pytest.mark.parametrize(
     ("conversation", "field", "request_"),
     BAD_REQUESTS,

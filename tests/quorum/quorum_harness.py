@@ -7,6 +7,7 @@ happens, see ``quorum_oracle``.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -252,6 +253,7 @@ class SimNode:
         self.dialed: dict[int, Voter] = {}
         self.held: deque[Any] = deque()
         self.saving: VoteState | None = None
+        self.armed = math.inf
         self.flushes: deque[tuple[int, int]] = deque()
         self.truncations = 0
         self.operations = 0
@@ -272,9 +274,19 @@ class SimNode:
         if self.core is None:
             return
         effects = self.core.step(event, self.cluster.now)
+        self.arm(self.core, fired=isinstance(event, Tick))
         self.note(effects)
         for effect in effects:
             self.carry_out(effect)
+
+    def arm(self, core: QuorumCore, *, fired: bool) -> None:
+        """As the shell does: the timer goes off in time though it asks only sometimes."""
+        if fired:
+            self.armed = math.inf
+        if core.deadline_nearer:
+            self.armed = min(self.armed, core.next_deadline())
+        elif not core.halted:
+            assert core.next_deadline() >= self.armed, "the timer would come late"
 
     def note(self, effects: list[Effect]) -> None:
         self.effects.extend(effects)
@@ -418,6 +430,7 @@ class SimNode:
         self.disk.vote = effect.vote
         core = self.up
         more = core.step(VotePersisted(effect.vote), self.cluster.now)
+        self.arm(core, fired=False)
         self.note(more)
         while self.held and not isinstance(self.held[0], PersistVote):
             self.send(self.held.popleft())

@@ -10,6 +10,7 @@ from raftlog.errors import ConfigError
 from raftlog.quorum.config import Voter
 from raftlog.quorum.epoch_index import EpochIndex
 from raftlog.quorum.events import LogSpan
+from raftlog.quorum.log_ends import LogEnds
 from raftlog.quorum.log_state import LogState
 from raftlog.quorum.progress import MAX_OBSERVERS, OBSERVER_FORGOTTEN_AFTER_S, Progress
 from raftlog.quorum.rounds import Rounds
@@ -21,6 +22,16 @@ def voter_set(count: int, *, known: bool = True) -> VoterSet:
     return VoterSet(
         tuple(Voter(i, f"h{i}:1", f"dir{i}" if known else "") for i in range(count, 0, -1))
     )
+
+
+def test_epoch_0_of_a_partition_is_an_epoch_like_any_other() -> None:
+    log = LogEnds(0, 0, ())
+    log.append(LogSpan(0, 2, ((0, 0),), b""))
+    assert log.epochs.entries == ((0, 0),)
+    assert log.divergence(2, 0) is None
+    assert (log.epochs.last_epoch, log.epochs.last_start) == (0, 0)
+    log.truncate(0)
+    assert (log.epochs.last_epoch, log.epochs.last_start) == (0, -1)
 
 
 def test_end_offset_for_epoch() -> None:
