@@ -49,7 +49,7 @@ FLOORS: dict[str, str] = {
     "services": "controller.service broker.service",
     "commands and library": (
         """
-        raftlog raftlog.library
+        raftlog raftlog.library raftlog.recipes
         raftlog.console.document raftlog.console.recent raftlog.console.look raftlog.console.configured
         raftlog.cli raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli
     """

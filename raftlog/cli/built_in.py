@@ -156,6 +156,11 @@ COMMANDS = (
         "raftlog.cli.leases:register",
         "Leases: keys that name one are deleted when it ends.",
     ),
+    Command(
+        "lock",
+        "raftlog.recipes.command:register",
+        "Take a lock, run a command, and let the lock go.",
+    ),
     Command("log", "raftlog.cli.log:register", "The records of the log."),
     Command(
         "loglevel",

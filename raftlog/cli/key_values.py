@@ -14,6 +14,7 @@ from raftlog.cli.options import (
     BootstrapController,
     BootstrapServer,
     Json,
+    JsonLines,
     Timeout,
 )
 from raftlog.cli.output import print_json, print_line, print_table
@@ -111,6 +112,28 @@ def list_(
     columns = ("KEY", "OFFSET", "CREATED", "LEASE", "VALUE")
     print_table(
         columns, rows, right=("OFFSET", "CREATED", "LEASE"), least=("CREATED", "LEASE", "OFFSET")
+    )
+
+
+@app.command(epilog=EPILOG)
+def watch(
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin with it.")
+    ] = "",
+    initial: Annotated[bool, typer.Option("--initial", help="Begin with what there is.")] = False,
+    bootstrap_server: BootstrapServer = "",
+    as_json: JsonLines = False,
+) -> None:
+    """Print each change of the keys, until interrupted: as `raftlog watch kv/PREFIX*` does.
+
+    \b
+    Examples:
+      raftlog kv watch locks/ --initial
+    """
+    from raftlog.cli.watch import watch as watch_all
+
+    watch_all(
+        [f"kv/{prefix}*"], initial=initial, bootstrap_server=bootstrap_server, as_json=as_json
     )
 
 

@@ -236,6 +236,12 @@ class Client(Blocking[AsyncClient]):
         self.leases = Leases(thread, twin.leases)
 
     _let_in = blocking(AsyncClient._let_in)
+
+    @property
+    def parts(self) -> tuple[LoopThread, AsyncClient]:
+        """Its thread and its asynchronous twin, for what is built on it."""
+        return self._thread, self._twin
+
     produce = blocking(AsyncClient.produce)
     see = blocking(AsyncClient.see)
     forget = blocking(AsyncClient.forget)

@@ -23,9 +23,12 @@ SAY = {
     "allow_reading.py": r"ALLOW READ on alice\.\*\ntaken back",
     "cache_of_topics.py": r"topics: cached-2\n",
     "concurrent_writes.py": r"100 writes at 100 offsets\n",
+    "count_together.py": r"counted 30\n",
+    "elect_a_leader.py": r"(host-\d leads with token \d+; everybody sees Leader\(value='host-\d'.*\n){3}",
     "ensure_topics.py": r"ensured\.orders: created\nensured\.audit: created\n",
     "errors_and_outcomes.py": r"refused, for good: the value of retention\.ms",
     "first_topic.py": r"visible on every broker at offset \d+\npartition 0: leader \d+",
+    "one_at_a_time.py": r"with token \d+\nwithout the lock nothing is changed\n",
     "produce_and_consume.py": r"0 b'key \d' b'hello \d'",
     "read_your_writes.py": r"written at 0-1-\d+\nread: handed-over\n",
     "watch_configs.py": r"\d+ User:me configs/topic/watched/retention\.ms None -> 1000\n",
@@ -37,7 +40,7 @@ SAY = {
 def test_each_example_is_run_and_listed() -> None:
     programs = {path.name for path in EXAMPLES.glob("*.py")}
     assert programs == SAY.keys()
-    assert len(programs) == 10
+    assert len(programs) == 13
     listed = re.findall(r"^\* \[(\w+\.py)\]\(\1\):", (EXAMPLES / "README.md").read_text(), re.M)
     assert sorted(listed) == sorted(programs)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
-from cluster_kit import PATIENCE_S, running
+from cluster_kit import PATIENCE_S, Ran, running
+from cluster_kit import raftlog as raftlog_command
 
 import raftlog
 from raftlog import errors
@@ -97,3 +101,46 @@ def test_each_success_of_a_compare_and_set_has_seen_the_one_before(cluster: Loca
         assert first.kv.get("live", read="strict") is not None
         lease.revoke()
         assert first.kv.get("live", read="strict") is None
+
+
+@pytest.mark.nightly
+def test_the_commands(cluster: LocalCluster) -> None:
+    ask = {
+        "RAFTLOG_BOOTSTRAP_SERVER": cluster.bootstrap_servers,
+        "RAFTLOG_BOOTSTRAP_CONTROLLER": cluster.bootstrap_controllers,
+    }
+
+    def run(*arguments: object) -> Ran:
+        return raftlog_command(*arguments, environment=ask)
+
+    made = run("kv", "put", "a/b", "1", "--expected-offset", "-1", "--json").json
+    assert made["keys"]["a/b"] == made["write"]["offset"]
+    assert run("kv", "put", "a/b", "2", "--expected-offset", "-1").code == 1
+    assert run("kv", "get", "a/b").out == "1"
+    assert run("kv", "get", "nothing").code == 1
+    lease = run("lease", "grant", "60").out.strip()
+    assert run("kv", "put", "a/c", "3", "--lease", lease).code == 0
+    assert [one["keys"] for one in run("lease", "list", "--json").json] == [1]
+    assert f"lease {lease} lives for 60 s" in run("lease", "keep-alive", lease, "--once").out
+    assert [one["key"] for one in run("kv", "list", "a/", "--json").json] == ["a/b", "a/c"]
+    assert run("lease", "revoke", lease).code == 0
+    assert run("kv", "delete", "--prefix", "a/", "--json").json["keys"] == {"a/b": None}
+    held = run("lock", "job", "--", "sh", "-c", 'test "$LOCK_TOKEN" -gt 0 && exit 7')
+    assert held.code == 7
+    assert run("kv", "list", "--json").json == []
+    # One whose lock is taken away is ended.
+    with subprocess.Popen(
+        [sys.executable, "-m", "raftlog.cli", "lock", "job", "--", "sleep", "60"],
+        env={**os.environ, **ask},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (leases := run("lease", "list", "--json").json):
+            assert time.monotonic() < deadline
+        assert run("lock", "job", "--wait", "0.5", "--", "true").code == 4
+        (found,) = [one["id"] for one in leases if one["name"] == "lock job"]
+        assert run("lease", "revoke", found).code == 0
+        assert process.wait(PATIENCE_S) == 4
+        assert process.stderr is not None
+        assert "the lock was lost" in process.stderr.read()

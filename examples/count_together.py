@@ -1,0 +1,31 @@
+"""Count in one key from several threads, each step on the condition that nobody was faster."""
+
+import sys
+import threading
+
+import raftlog
+
+
+def count(client: raftlog.Client) -> None:
+    """Ten steps."""
+    for _ in range(10):
+        while True:
+            found = client.kv.get("visits")
+            value = 0 if found is None else int(found.text)
+            expected = raftlog.ABSENT if found is None else found.offset
+            try:
+                client.kv.put("visits", str(value + 1), expected=expected)
+                break
+            except raftlog.errors.InvalidUpdateVersionError:
+                pass  # somebody was faster: look again
+
+
+with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "") as client:
+    client.kv.delete("visits")
+    threads = [threading.Thread(target=count, args=(client,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = client.kv.get("visits", read="strict")
+    print(f"counted {found.text if found else 0}")

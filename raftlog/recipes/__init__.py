@@ -1,0 +1,51 @@
+"""Locks, elections and barriers, made from keys, leases and watches.
+
+``Lock``, ``Election`` and ``Barrier`` belong to :class:`raftlog.Client`; with ``Async`` before
+their names to :class:`raftlog.AsyncClient`. What each promises: docs/recipes.md.
+
+The names are imported when they are first used: the command line needs none of them to list itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raftlog.recipes.barrier import AsyncBarrier
+    from raftlog.recipes.blocking import Barrier, Election, Lock
+    from raftlog.recipes.election import AsyncElection, Leader
+    from raftlog.recipes.lock import AsyncLock
+    from raftlog.recipes.place import PlaceLostError
+
+_HOME = {
+    "AsyncBarrier": "barrier",
+    "AsyncElection": "election",
+    "AsyncLock": "lock",
+    "Barrier": "blocking",
+    "Election": "blocking",
+    "Leader": "election",
+    "Lock": "blocking",
+    "PlaceLostError": "place",
+}
+
+__all__ = [
+    "AsyncBarrier",
+    "AsyncElection",
+    "AsyncLock",
+    "Barrier",
+    "Election",
+    "Leader",
+    "Lock",
+    "PlaceLostError",
+]
+
+
+if not TYPE_CHECKING:  # Type checkers see the names above, and no others.
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'raftlog.recipes' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"raftlog.recipes.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value

@@ -1,0 +1,142 @@
+"""The recipes for :class:`raftlog.Client`: the same calls, which block."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from types import TracebackType
+from typing import Self
+
+from raftlog.library.blocking import Blocking, blocking
+from raftlog.library.client import Client
+from raftlog.library.key_values import Expect
+from raftlog.recipes.barrier import AsyncBarrier
+from raftlog.recipes.election import AsyncElection, Leader
+from raftlog.recipes.lock import DEFAULT_TTL_S, AsyncLock
+
+
+class Lock(Blocking[AsyncLock]):
+    """A lock of this name, for one thread at a time: ``with Lock(client, "orders"):``. See
+    :class:`raftlog.recipes.AsyncLock`.
+    """
+
+    acquire = blocking(AsyncLock.acquire)
+    release = blocking(AsyncLock.release)
+    wait_lost = blocking(AsyncLock.wait_lost)
+
+    def __init__(
+        self, client: Client, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
+    ) -> None:
+        """``ttl_s``: how long the lock outlives a holder that died. ``value``: who holds it, for
+        people.
+        """
+        thread, twin = client.parts
+        super().__init__(thread, AsyncLock(twin, name, ttl_s=ttl_s, value=value))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is certain, by this clock, that nobody else has it."""
+        return self._twin.is_held
+
+    @property
+    def token(self) -> int:
+        """The fencing token: each later holder's is higher."""
+        return self._twin.token
+
+    @property
+    def key(self) -> str:
+        """The key that stands for the holder."""
+        return self._twin.key
+
+    def guard(self) -> Expect:
+        """The condition that the lock is held: for ``client.kv.alter``."""
+        return self._twin.guard()
+
+    def abandon(self) -> None:
+        """Rely on it no longer, and let it end with its time: without a word to the cluster."""
+
+        async def abandon() -> None:
+            self._twin.abandon()
+
+        self._thread.call(abandon)
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.call(lambda: self._twin.__aexit__(kind, error, traceback))
+
+
+class Election(Blocking[AsyncElection]):
+    """An election of this name: ``with Election(client, "scheduler", "host-1"):`` leads inside. See
+    :class:`raftlog.recipes.AsyncElection`.
+    """
+
+    campaign = blocking(AsyncElection.campaign)
+    leader = blocking(AsyncElection.leader)
+    proclaim = blocking(AsyncElection.proclaim)
+    resign = blocking(AsyncElection.resign)
+    wait_lost = blocking(AsyncElection.wait_lost)
+
+    def __init__(
+        self, client: Client, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
+    ) -> None:
+        """``value``: what the others see of the leader, as its address."""
+        thread, twin = client.parts
+        super().__init__(thread, AsyncElection(twin, name, value, ttl_s=ttl_s))
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it is certain, by this clock, that nobody else leads."""
+        return self._twin.is_leader
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this candidate."""
+        return self._twin.token
+
+    def guard(self) -> Expect:
+        """The condition that this candidate has not lost its place: for ``client.kv.alter``."""
+        return self._twin.guard()
+
+    def observe(self) -> Generator[Leader | None]:
+        """Who leads, whenever that changes, from now on. Several changes may show as one."""
+        observed = self._twin.observe()
+
+        async def next_leader() -> Leader | None:
+            return await anext(observed)
+
+        try:
+            while True:
+                yield self._thread.call(next_leader)
+        finally:
+            self._thread.call(observed.aclose)
+
+    def __enter__(self) -> Self:
+        self.campaign()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.call(lambda: self._twin.__aexit__(kind, error, traceback))
+
+
+class Barrier(Blocking[AsyncBarrier]):
+    """A barrier of this name. See :class:`raftlog.recipes.AsyncBarrier`."""
+
+    hold = blocking(AsyncBarrier.hold)
+    lift = blocking(AsyncBarrier.lift)
+    wait = blocking(AsyncBarrier.wait)
+
+    def __init__(self, client: Client, name: str) -> None:
+        thread, twin = client.parts
+        super().__init__(thread, AsyncBarrier(twin, name))

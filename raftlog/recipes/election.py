@@ -1,0 +1,135 @@
+"""An election: one leader at a time, and everybody can know who."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from raftlog.errors import ApiError, InvalidUpdateVersionError
+from raftlog.library.async_client import AsyncClient
+from raftlog.library.key_values import Expect, Put
+from raftlog.recipes.lock import DEFAULT_TTL_S
+from raftlog.recipes.place import Place, PlaceLostError
+
+PREFIX = "elections/"
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads, as a broker shows it."""
+
+    value: str
+    """What the leader says of itself."""
+    token: int
+    """The fencing token: each later leader's is higher."""
+    key: str
+
+
+class AsyncElection:
+    """An election of this name: ``async with AsyncElection(client, "scheduler", "host-1"):`` leads
+    inside.
+
+    Of leadership the same holds as of a lock: see :class:`AsyncLock`.
+    """
+
+    def __init__(
+        self, client: AsyncClient, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
+    ) -> None:
+        """``value``: what the others see of the leader, as its address."""
+        self._client, self._prefix, self._value = client, f"{PREFIX}{name}/", value
+        self._place = Place(client, self._prefix, ttl_s, f"election {name}"[:249])
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it is certain, by this clock, that nobody else leads."""
+        return self._place.is_held and self._leads
+
+    _leads = False
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this candidate."""
+        return self._place.token
+
+    def guard(self) -> Expect:
+        """The condition that this candidate has not lost its place: for ``client.kv.alter``."""
+        return self._place.guard()
+
+    async def campaign(self, timeout_s: float | None = None) -> bool:
+        """Wait until elected; False: the time was over first. Raises PlaceLostError, ApiError."""
+        self._leads = False
+        await self._place.enter(self._value)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._place.first()
+        except TimeoutError:
+            await self._place.leave()
+            return False
+        except BaseException:
+            await asyncio.shield(self._give_up())
+            raise
+        self._leads = True
+        return True
+
+    async def proclaim(self, value: str) -> None:
+        """Say something else of the leader, without another election. Raises PlaceLostError."""
+        put = Put(
+            self._place.key,
+            value,
+            lease_id=self._place.lease.id,
+            expected_create=self._place.token,
+        )
+        try:
+            await self._client.kv.alter(put)
+        except InvalidUpdateVersionError as error:
+            raise PlaceLostError(f"the leadership was lost: {error.message}") from error
+
+    async def resign(self) -> None:
+        """Let another one lead. Idempotent. Raises ApiError: then the lease ends by itself."""
+        self._leads = False
+        await self._place.leave()
+
+    async def wait_lost(self, timeout_s: float | None = None) -> bool:
+        """Wait until the leadership is lost or given up; False: the time was over first."""
+        return await self._place.lease.wait_lost(timeout_s)
+
+    async def leader(self) -> Leader | None:
+        """Who leads; None: nobody. At one moment, and perhaps no more."""
+        found = await self._client.kv.list(self._prefix, read="latest")
+        first = min(found, key=lambda one: one.create_offset, default=None)
+        return None if first is None else Leader(first.text, first.create_offset, first.key)
+
+    async def observe(self) -> AsyncGenerator[Leader | None]:
+        """Who leads, whenever that changes, from now on. Several changes may show as one."""
+        async with self._client.watch(f"kv/{self._prefix}", tip=True) as changes:
+            if changes.token is not None:
+                await self._client.see(changes.token)
+            last = await self.leader()
+            yield last
+            async for change in changes:
+                await self._client.see(change.token)
+                found = await self.leader()
+                if found != last:
+                    last = found
+                    yield found
+
+    async def __aenter__(self) -> Self:
+        await self.campaign()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._give_up()
+
+    async def _give_up(self) -> None:
+        try:
+            await self.resign()
+        except ApiError:
+            return  # It ends with its time.

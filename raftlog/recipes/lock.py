@@ -1,0 +1,98 @@
+"""A lock: at most one holder, first come, first served."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from raftlog.errors import ApiError
+from raftlog.library.async_client import AsyncClient
+from raftlog.library.key_values import Expect
+from raftlog.recipes.place import Place
+
+PREFIX = "locks/"
+DEFAULT_TTL_S = 10.0
+
+
+class AsyncLock:
+    """A lock of this name, for one task at a time: ``async with AsyncLock(client, "orders"):``.
+
+    The log never has two holders. A holder that is paused, or whose last words are late, does not
+    know yet that it has lost the lock: what the lock guards must look at ``token``, or be changed
+    together with ``guard``.
+    """
+
+    def __init__(
+        self, client: AsyncClient, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
+    ) -> None:
+        """``ttl_s``: how long the lock outlives a holder that died. ``value``: who holds it, for
+        people.
+        """
+        self._place = Place(client, f"{PREFIX}{name}/", ttl_s, f"lock {name}"[:249])
+        self._value = value
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is certain, by this clock, that nobody else has it."""
+        return self._place.is_held
+
+    @property
+    def token(self) -> int:
+        """The fencing token: each later holder's is higher."""
+        return self._place.token
+
+    @property
+    def key(self) -> str:
+        """The key that stands for the holder."""
+        return self._place.key
+
+    def guard(self) -> Expect:
+        """The condition that the lock is held: ``client.kv.alter(lock.guard(), Put(…))`` changes
+        nothing once it is lost.
+        """
+        return self._place.guard()
+
+    async def acquire(self, timeout_s: float | None = None) -> bool:
+        """Wait for the lock; False: the time was over first. Raises PlaceLostError, ApiError."""
+        await self._place.enter(self._value)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._place.first()
+        except TimeoutError:
+            await self._place.leave()
+            return False
+        except BaseException:
+            await asyncio.shield(self._give_up())
+            raise
+        return True
+
+    async def release(self) -> None:
+        """Let the next one have it. Idempotent. Raises ApiError: then the lease ends by itself."""
+        await self._place.leave()
+
+    def abandon(self) -> None:
+        """Rely on it no longer, and let it end with its time: without a word to the cluster."""
+        self._place.abandon()
+
+    async def wait_lost(self, timeout_s: float | None = None) -> bool:
+        """Wait until the lock is lost or released; False: the time was over first."""
+        return await self._place.lease.wait_lost(timeout_s)
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._give_up()
+
+    async def _give_up(self) -> None:
+        try:
+            await self._place.leave()
+        except ApiError:
+            return  # It ends with its time.

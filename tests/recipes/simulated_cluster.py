@@ -1,0 +1,44 @@
+"""A whole cluster on virtual time, without faults, for tests of what clients make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import raftlog
+from raftlog.transport.api import Transport
+from simulation.checks.suite import all_checkers
+from simulation.outcome import Outcome
+from simulation.swarm.config import SwarmConfig
+from simulation.twins.loop import run
+from simulation.world import World
+
+CONFIG = SwarmConfig(brokers=2, clients=0, writes_per_s=0.0, reads_per_s=0.0)
+
+
+class Cluster(World):
+    """Three controllers and two brokers, and nobody who does anything."""
+
+    def client(self, name: str = "client", **options: Any) -> raftlog.AsyncClient:
+        """A client on a host of its own."""
+        transport = self.network.transport_for(name)
+
+        class Simulated(raftlog.AsyncClient):
+            def _transport(self) -> Transport:
+                return transport
+
+        return Simulated([member.endpoint for member in self.members], **options)
+
+
+def on_cluster(work: Callable[[Cluster], Awaitable[None]]) -> None:
+    """Run a test on a cluster that is up."""
+
+    async def main() -> None:
+        cluster = Cluster(1, CONFIG, all_checkers(), Outcome(1, CONFIG))
+        for host in cluster.fleet.hosts():
+            host.start()
+        await cluster.until(cluster.is_up, 30, "the cluster comes up")
+        await work(cluster)
+        assert cluster.watch.failure is None, cluster.watch.failure
+
+    run(main())

@@ -1,0 +1,200 @@
+"""Locks, elections and barriers on a whole cluster, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+from simulated_cluster import Cluster, on_cluster
+
+import raftlog
+from raftlog import errors, recipes
+from raftlog.recipes import AsyncBarrier, AsyncElection, AsyncLock, PlaceLostError
+
+
+def test_a_lock_has_one_holder_at_a_time_in_the_order_of_their_coming() -> None:
+    async def test(cluster: Cluster) -> None:
+        order: list[int] = []
+        tokens: list[int] = []
+        inside = 0
+
+        async def worker(number: int) -> None:
+            nonlocal inside
+            async with cluster.client(f"w{number}") as client:
+                await asyncio.sleep(number * 0.1)
+                async with AsyncLock(client, "orders") as lock:
+                    inside += 1
+                    assert (inside, lock.is_held) == (1, True)
+                    order.append(number)
+                    tokens.append(lock.token)
+                    await asyncio.sleep(2.0)
+                    inside -= 1
+
+        await asyncio.gather(*(worker(number) for number in range(5)))
+        assert order == list(range(5))
+        assert tokens == sorted(set(tokens))
+
+    on_cluster(test)
+
+
+def test_only_the_next_one_looks_when_the_holder_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client() as client:
+            holder = AsyncLock(client, "l")
+            await holder.acquire()
+            waiting = [AsyncLock(client, "l") for _ in range(6)]
+            tasks = []
+            for lock in waiting:
+                tasks.append(asyncio.ensure_future(lock.acquire()))
+                await asyncio.sleep(0.2)
+            looks = 0
+            listing = client.kv.list
+
+            async def counted(*args: Any, **kwargs: Any) -> list[raftlog.KeyValue]:
+                nonlocal looks
+                looks += 1
+                return await listing(*args, **kwargs)
+
+            monkeypatch.setattr(client.kv, "list", counted)
+            await holder.release()
+            assert await tasks[0]
+            await asyncio.sleep(1.0)
+            assert (looks, [task.done() for task in tasks]) == (1, [True] + [False] * 5)
+            # One in the middle of the queue goes: the one behind it waits for another one.
+            tasks[3].cancel()
+            await asyncio.sleep(1.0)
+            assert (looks, tasks[4].done()) == (2, False)
+            for lock, task in zip(waiting, tasks, strict=True):
+                if lock is not waiting[3]:
+                    assert await task
+                    await lock.release()
+            assert await client.kv.list("locks/", read="strict") == []
+
+    on_cluster(test)
+
+
+def test_who_does_not_get_the_lock_in_time_leaves_nothing_behind() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a") as one, cluster.client("b") as other:
+            async with AsyncLock(one, "l") as lock:
+                assert not await AsyncLock(other, "l").acquire(timeout_s=1.0)
+                keys = [each.key for each in await one.kv.list("locks/", read="strict")]
+                assert keys == [lock.key]
+            again = AsyncLock(other, "l")
+            assert await again.acquire(timeout_s=1.0)
+            assert again.token > lock.token
+            assert not lock.is_held
+
+    on_cluster(test)
+
+
+def test_the_lock_of_one_that_died_goes_to_the_next_after_its_time() -> None:
+    async def test(cluster: Cluster) -> None:
+        dead = AsyncLock(cluster.client("dead"), "l", ttl_s=5.0)
+        assert await dead.acquire()
+        dead._place.lease._task.cancel()  # it says nothing more
+        begun = cluster.loop.time()
+        async with cluster.client("next") as client, AsyncLock(client, "l") as lock:
+            took_s = cluster.loop.time() - begun
+            assert 4.5 < took_s < 6.0
+            assert not dead.is_held
+            assert "nobody has confirmed it" in dead._place.lease.why_lost
+            # What the dead one would still write is refused by its token.
+            with pytest.raises(errors.InvalidUpdateVersionError):
+                await client.kv.alter(dead.guard(), raftlog.Put("data", "late"))
+            await client.kv.alter(lock.guard(), raftlog.Put("data", "fresh"))
+            found = await client.kv.get("data")
+            assert found is not None
+            assert found.text == "fresh"
+
+    on_cluster(test)
+
+
+def test_a_lock_that_is_taken_away_says_so() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a") as one, cluster.client("b") as other:
+            lock = AsyncLock(one, "l", ttl_s=4.0)
+            await lock.acquire()
+            lease_id = int(lock.key.rpartition("/")[2])
+            await other.leases.revoke(lease_id)
+            assert await lock.wait_lost(3.0)
+            assert not lock.is_held
+            waiting = AsyncLock(other, "l", ttl_s=4.0)
+            holder = AsyncLock(one, "l")
+            await holder.acquire()
+            task = asyncio.ensure_future(waiting.acquire())
+            await asyncio.sleep(1.0)
+            await one.leases.revoke(int(waiting.key.rpartition("/")[2]))
+            with pytest.raises(PlaceLostError):
+                await task
+            await holder.release()
+
+    on_cluster(test)
+
+
+def test_an_election_has_one_leader_whom_everybody_sees() -> None:
+    async def test(cluster: Cluster) -> None:
+        seen: list[str | None] = []
+        async with cluster.client("a") as one, cluster.client("b") as other:
+            observer = AsyncElection(cluster.client("o"), "e")
+
+            async def observe() -> None:
+                async for leader in observer.observe():
+                    said = None if leader is None else leader.value
+                    seen.append(said)
+
+            watching = asyncio.ensure_future(observe())
+            await asyncio.sleep(0.5)
+            first, second = AsyncElection(one, "e", "one"), AsyncElection(other, "e", "two")
+            assert await first.campaign()
+            assert first.is_leader
+            task = asyncio.ensure_future(second.campaign())
+            await asyncio.sleep(0.5)
+            assert not task.done()
+            await first.proclaim("one, still")
+            found = await second.leader()
+            assert found is not None
+            assert (found.value, found.token) == ("one, still", first.token)
+            await first.resign()
+            assert await task
+            assert second.is_leader
+            assert second.token > first.token
+            await second.resign()
+            await asyncio.sleep(0.5)
+            watching.cancel()
+            assert seen == [None, "one", "one, still", "two", None]
+            with pytest.raises(PlaceLostError):
+                await second.proclaim("late")
+
+    on_cluster(test)
+
+
+def test_a_barrier_holds_until_it_is_lifted() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a") as one, cluster.client("b") as other:
+            barrier, theirs = AsyncBarrier(one, "b"), AsyncBarrier(other, "b")
+            assert await theirs.wait(1.0)
+            await barrier.hold()
+            assert not await theirs.wait(1.0)
+            task = asyncio.ensure_future(theirs.wait())
+            await asyncio.sleep(1.0)
+            assert not task.done()
+            await barrier.lift()
+            assert await asyncio.wait_for(task, 2.0)
+            await barrier.lift()
+
+    on_cluster(test)
+
+
+def test_each_recipe_has_a_blocking_twin_with_the_same_arguments() -> None:
+    for name in ("Lock", "Election", "Barrier"):
+        asynchronous, twin = getattr(recipes, f"Async{name}"), getattr(recipes, name)
+        for method, what in vars(asynchronous).items():
+            if method.startswith("_") or not callable(what):
+                continue
+            ours = inspect.signature(getattr(twin, method)).parameters
+            assert ours == inspect.signature(what).parameters, (name, method)
