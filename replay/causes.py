@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from raftlog.metadata.causes import OLD_HOSTNAME_TEXTS, OLD_TEXTS, Cause
+from raftlog.metadata.causes import OLD_HOSTNAME_TEXTS, OLD_TEXTS
 
 CAUSE = "cause"
 
@@ -32,11 +32,6 @@ def _read(said: Column, reason: Column, texts: Mapping[str, IntEnum]) -> Column:
         *(sf.lit(word) for text, each in texts.items() for word in (text, each.name))
     )
     return sf.coalesce(said, sf.try_element_at(table, reason))
-
-
-def is_one_of(causes: Iterable[Cause], name: str = CAUSE) -> Column:
-    """Whether the column is one of the causes; false, not null, where it is null."""
-    return sf.coalesce(sf.col(name).isin(*sorted(each.name for each in causes)), sf.lit(False))
 
 
 def with_causes(rows: DataFrame) -> DataFrame:

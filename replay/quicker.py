@@ -26,6 +26,10 @@ COSTS = {
     "diff": _FOLD,
     "history": _FOLD,
     "verify": {SPARK: Cost(12, 40), LOCAL: Cost(1.5, 20)},
+    "lao": {SPARK: Cost(12, 3.5), LOCAL: Cost(1, 2.5)},
+    "availability": {SPARK: Cost(12, 4), LOCAL: Cost(1, 3)},
+    "churn": {SPARK: Cost(12, 15), LOCAL: Cost(1.5, 12)},
+    "report": {SPARK: Cost(14, 24), LOCAL: Cost(2.5, 20)},
     "summary": {SPARK: Cost(12, 13.5), LOCAL: Cost(1.5, 11)},
 }
 """Of the jobs that both have; ``benchmarks/run replay`` measures them."""

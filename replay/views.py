@@ -7,7 +7,7 @@ changed: a row for each entity, with its value before and after (:mod:`replay.ch
 registrations, a row for each interval in which one's facts are constant (:mod:`replay.timelines`,
 as the rest) ``partitions``  replicas, leader, ISR of partitions ``topics``      from creation to
 removal ``configs``     values of config keys ``controllers`` who led the quorum ``lao``         LAO
-and its lag, at each progress record (:mod:`replay.lag.samples`) ===============
+and its lag, at each progress record (:mod:`replay.lag.points`) ===============
 =====================================================================================================
 """
 
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from replay import timelines
 from replay.changes import changes
-from replay.lag.samples import points
+from replay.lag.table import points
 from replay.opened import Export, open_export, require_whole_history
 from replay.request import JobRequest
 from replay.source import check_files, records

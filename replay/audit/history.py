@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -61,8 +61,8 @@ class History:
             self.end_offset,
             self.since,
             self.super_users,
-            brokers_before=_rows(self.brokers_before, BrokerSpan),
-            topics_before=_rows(self.topics_before, TopicLife),
+            brokers_before=remembered_spans(self.brokers_before, BrokerSpan),
+            topics_before=remembered_spans(self.topics_before, TopicLife),
         )
 
     @cached_property
@@ -176,10 +176,13 @@ def state_of(rows: pa.Table) -> pa.Table:
     )
 
 
-def _rows(frame: DataFrame | None, kind: type[BrokerSpan] | type[TopicLife]) -> list:  # type: ignore[type-arg]
+Span = TypeVar("Span", BrokerSpan, TopicLife)
+
+
+def remembered_spans(frame: DataFrame | None, kind: type[Span]) -> list[Span]:
     """The open ones of what was remembered."""
     if frame is None:
         return []
     kept = [name for name in kind._fields if name not in {"ends", "ends_ms"}]
     rows: list[Any] = frame.where(sf.col("ends").isNull()).toArrow().to_pylist()
-    return [kind(*(row.get(name) for name in kept)) for row in rows]
+    return [kind(**{name: row.get(name) for name in kept}) for row in rows]

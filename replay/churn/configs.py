@@ -2,46 +2,116 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as sf
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
+from replay.churn.model import ConfigChurn
+from replay.kernels.arrays import codes, ints
+from replay.kernels.passes import BY_CONFIG, Pass, Rows
+
+_COLUMNS = (
+    "offset",
+    "timestamp_ms",
+    "principal",
+    "resource_type",
+    "resource_name",
+    "config_name",
+    "config_value",
+)
+Key = tuple[int, str, str]
 
 
-def config_churn(records: DataFrame, since_ms: int) -> DataFrame:
-    """One row a key of a resource that was set or deleted from ``since_ms`` on.
+class _Write(NamedTuple):
+    offset: int
+    timestamp_ms: int
+    principal: str
+    value: str | None
 
-    A write of the value that is there, or of none where none is, changes nothing and does not
-    count.
 
-    resource_type, resource_name, config_name, changes, ``reversals`` (changes to the value before
-    the last one: A, B, A), principals (how many different ones), last_offset, last_ms,
-    last_principal, last_value (null: deleted).
-    """
-    key = ["resource_type", "resource_name", "config_name"]
-    of_key = Window.partitionBy(*key).orderBy("offset")
-    # Before the first write there is no value, as behind a deletion.
-    again = sf.col("config_value").eqNullSafe(sf.lag("config_value").over(of_key))
-    changed = (
-        records.where(sf.col("type") == int(RecordType.CONFIG))
-        .withColumn("again", again)
-        .where(~sf.col("again"))
-    )
-    back = (
-        sf.col("config_value").eqNullSafe(sf.lag("config_value", 2).over(of_key))
-        & sf.lag("offset", 2).over(of_key).isNotNull()
-    )
-    return (
-        changed.withColumn("back", back)
-        .where(sf.col("timestamp_ms") >= since_ms)
-        .groupBy(*key)
-        .agg(
-            sf.count("*").alias("changes"),
-            sf.count_if("back").alias("reversals"),
-            sf.count_distinct("principal").alias("principals"),
-            sf.max("offset").alias("last_offset"),
-            sf.max("timestamp_ms").alias("last_ms"),
-            sf.max_by("principal", "offset").alias("last_principal"),
-            sf.max_by("config_value", "offset").alias("last_value"),
-        )
-    )
+class _Config:
+    """One key of a resource."""
+
+    __slots__ = ("before", "changes", "last", "principals", "reversals", "value")
+
+    def __init__(self) -> None:
+        # Before the first write there is no value, as behind a deletion.
+        self.value: str | None = None
+        self.before: tuple[str | None, ...] = ()
+        """The value before the last change; empty: there was none."""
+        self.changes = self.reversals = 0
+        self.principals: set[str] = set()
+        self.last: _Write | None = None
+
+    def write(self, write: _Write, *, counts: bool) -> None:
+        """A write of the value that is there, or of none where none is, changes nothing."""
+        if write.value == self.value:
+            return
+        back = self.before == (write.value,)
+        self.before = () if self.last is None else (self.value,)
+        self.value, self.last = write.value, write
+        if counts:
+            self.changes += 1
+            self.reversals += back
+            self.principals.add(write.principal)
+
+
+class _Configs:
+    """Carries each key's value."""
+
+    def __init__(self, since_ms: int) -> None:
+        self._since_ms = since_ms
+        self._of: dict[Key, _Config] = {}
+
+    def take(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        resources, resource_names = codes(table["resource_name"])
+        names, config_names = codes(table["config_name"])
+        kinds = ints(table["resource_type"])
+        packed = (kinds * len(resource_names) + resources) * len(config_names) + names
+        _, first, where = np.unique(packed, return_index=True, return_inverse=True)
+        states = [
+            self._of.setdefault(
+                (int(kinds[at]), resource_names[resources[at]], config_names[names[at]]), _Config()
+            )
+            for at in first.tolist()
+        ]
+        principals, who = codes(table["principal"])
+        for place, offset, at_ms, principal, value in zip(
+            where.tolist(),
+            ints(table["offset"]).tolist(),
+            ints(table["timestamp_ms"]).tolist(),
+            principals.tolist(),
+            table["config_value"].to_pylist(),
+            strict=True,
+        ):
+            state = states[place]
+            if value != state.value:
+                write = _Write(offset, at_ms, who[principal], value)
+                state.write(write, counts=at_ms >= self._since_ms)
+
+    def end(self) -> list[ConfigChurn]:
+        return [
+            ConfigChurn(
+                *key,
+                each.changes,
+                each.reversals,
+                len(each.principals),
+                each.last.offset,
+                each.last.timestamp_ms,
+                each.last.principal,
+                each.last.value,
+            )
+            for key, each in self._of.items()
+            if each.changes and each.last is not None
+        ]
+
+
+def config_churn(log: Rows, since_ms: int) -> list[ConfigChurn]:
+    """One row a key of a resource that was set or deleted from ``since_ms`` on."""
+    work = Pass(partial(_Configs, since_ms), _COLUMNS, (RecordType.CONFIG,), BY_CONFIG)
+    return [each for part in log.run(work) for each in part]

@@ -1,61 +1,59 @@
 """How large the state was, and so a snapshot of it, from the fold itself: what each record adds to
 it and takes away.
-
-Entity by entity, so no state is ever held whole: a task adds up, for each period and kind, what its
-own groups' changes come to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-import pyarrow as pa
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as sf
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
 
 from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import BATCH_BYTES
-from replay.fold import FOLD_COLUMNS, by_group
 from replay.kernels.folding import apply_row
-from replay.workers import set_aside_what_is_loaded
+from replay.kernels.passes import Log
 
-_TIMESTAMP = FOLD_COLUMNS.index("timestamp_ms") - 2
-"""Where a row has it, behind its group."""
-_GREW = pa.schema(
-    [
-        ("period_ms", pa.int64()),
-        ("kind", pa.string()),
-        ("entities", pa.int64()),
-        ("bytes", pa.int64()),
-    ]
-)
-_GREW_DDL = "period_ms long, kind string, entities long, bytes long"
+_TIMESTAMP = 5
+"""Where a row has it."""
 _BATCH_OVERHEAD = 100
 """Bytes about the entities of each batch of a snapshot, more or less."""
 
 
-class SizeRecorder(ImageBuilder):
-    """A draft that adds up what its changes do to the size of a snapshot: kind -> [entities,
-    bytes].
+class _Changed(NamedTuple):
+    """An entity as it was when the period began (None: it was not there), and as it is now."""
+
+    key: tuple[object, ...]
+    before: object | None
+    now: object | None
+
+
+class ChangedOnly(ImageBuilder):
+    """A draft that notes which entities have changed. One that has no key is known by itself: what
+    comes next names it as what was before.
     """
 
-    __slots__ = ("grown",)
+    __slots__ = ("changed", "gone")
 
     def __init__(self, base: Image) -> None:
         super().__init__(base)
-        self.grown: dict[str, list[int]] = {}
+        self.changed: dict[object, _Changed] = {}
+        self.gone: list[_Changed] = []
 
     def replace(
         self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
     ) -> None:
-        """Account a change by size alone: the hash is not asked for."""
-        grown = self.grown.setdefault(kind, [0, 0])
-        for value, sign in ((old, -1), (new, 1)):
-            if value is not None:
-                grown[0] += sign
-                grown[1] += sign * _in_snapshot(len(entity_bytes((*key, value))))
+        """Note a change: the hash is not asked for."""
+        if key:
+            known = self.changed.pop((kind, key), None)
+        else:
+            known = None if old is None else self.changed.pop(id(old), None)
+        change = _Changed(key, old if known is None else known.before, new)
+        if new is not None:
+            self.changed[(kind, key) if key else id(new)] = change
+        elif change.before is not None:
+            self.gone.append(change)
 
 
 def _in_snapshot(length: int) -> int:
@@ -63,58 +61,68 @@ def _in_snapshot(length: int) -> int:
     return length + 2 + (length >= 1 << 7) + (length >= 1 << 14)
 
 
-def state_growth(records: DataFrame, period_ms: int, *, partitions: int | None = None) -> DataFrame:
-    """How many entities and bytes of snapshot each period brought: period_ms (its beginning), kind,
-    entities, bytes; negative if less.
+class Size(NamedTuple):
+    """The state at the end of a period: entities, and about the bytes of a snapshot."""
+
+    entities: int
+    snapshot_bytes: int
+
+
+class _Sizes:
+    """Adds up by period how many entities and bytes came; negative if less. An entity is looked at
+    once a period, however often it changed.
     """
-    grouped = by_group(records, FOLD_COLUMNS, partitions)
-    return (
-        grouped.mapInArrow(_sizer(period_ms), _GREW_DDL)
-        .groupBy("period_ms", "kind")
-        .agg(sf.sum("entities").alias("entities"), sf.sum("bytes").alias("bytes"))
-    )
+
+    def __init__(self, period_ms: int) -> None:
+        self._period_ms = period_ms
+        self._draft = ChangedOnly(Image())
+        self._period = 0
+        self._grown: dict[int, list[int]] = {}
+
+    def row(self, kind: str, id_: str, record: tuple[Any, ...]) -> None:
+        period = record[_TIMESTAMP] - record[_TIMESTAMP] % self._period_ms
+        if period != self._period:
+            self._account()
+            self._period = period
+        apply_row(self._draft, id_, *record)
+
+    def next_group(self) -> None:
+        self._account()
+        self._draft = ChangedOnly(Image())
+
+    def _account(self) -> None:
+        draft = self._draft
+        if not draft.changed and not draft.gone:
+            return
+        grown = self._grown.setdefault(self._period, [0, 0])
+        for key, *states in (*draft.changed.values(), *draft.gone):
+            for value, sign in zip(states, (-1, 1), strict=True):
+                if value is not None:
+                    grown[0] += sign
+                    grown[1] += sign * _in_snapshot(len(entity_bytes((*key, value))))
+        draft.changed.clear()
+        draft.gone.clear()
+
+    def end(self) -> dict[int, list[int]]:
+        self._account()
+        return self._grown
 
 
-def _sizer(period_ms: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def size_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_aside_what_is_loaded()
-        current: tuple[str, str] | None = None
-        draft = SizeRecorder(Image())
-        sums: dict[tuple[int, str], list[int]] = {}
-        for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in FOLD_COLUMNS)
-            for kind, id_, *row in zip(*columns, strict=True):
-                if (kind, id_) != current:
-                    current, draft = (kind, id_), SizeRecorder(Image())
-                apply_row(draft, id_, *row)
-                period = row[_TIMESTAMP] - row[_TIMESTAMP] % period_ms
-                for changed, (entities, size) in draft.grown.items():
-                    total = sums.setdefault((period, changed), [0, 0])
-                    total[0] += entities
-                    total[1] += size
-                draft.grown.clear()
-        rows = [(period, kind, entities, size) for (period, kind), (entities, size) in sums.items()]
-        arrays = list(zip(*rows, strict=True)) or [()] * len(_GREW)
-        yield pa.record_batch(
-            [pa.array(column, field.type) for column, field in zip(arrays, _GREW, strict=True)],
-            schema=_GREW,
-        )
-
-    return size_groups
+def state_sizes(log: Log, period_ms: int, *, tasks: int | None = None) -> dict[int, Size]:
+    """The size at the end of each period in which it changed, by the period's beginning."""
+    return added_up(log.fold(partial(_Sizes, period_ms), tasks))
 
 
-def state_sizes(grown: DataFrame) -> DataFrame:
-    """The size at the end of each period in which it changed: period_ms, entities, snapshot_bytes
-    (about).
-    """
-    in_order = Window.orderBy("period_ms")
-    # A row a period: few enough for one task.
-    sums = grown.groupBy("period_ms").agg(
-        sf.sum("entities").alias("entities"), sf.sum("bytes").alias("bytes")
-    )
-    total = sf.sum("bytes").over(in_order)
-    return sums.select(
-        "period_ms",
-        sf.sum("entities").over(in_order).alias("entities"),
-        (total + (sf.floor(total / BATCH_BYTES) + 2) * _BATCH_OVERHEAD).alias("snapshot_bytes"),
-    )
+def added_up(parts: Iterable[dict[int, list[int]]]) -> dict[int, Size]:
+    """What some folds found, one period after the other."""
+    grown: dict[int, list[int]] = {}
+    for part in parts:
+        for period, (entities, size) in part.items():
+            total = grown.setdefault(period, [0, 0])
+            total[0] += entities
+            total[1] += size
+    found, entities, size = {}, 0, 0
+    for period, (more, bytes_more) in sorted(grown.items()):
+        entities, size = entities + more, size + bytes_more
+        found[period] = Size(entities, size + (size // BATCH_BYTES + 2) * _BATCH_OVERHEAD)
+    return found

@@ -9,18 +9,19 @@ while either is so. Times are differences of log timestamps.
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
-
-from replay import timelines
+from replay.counted import counted
+from replay.kernels.census import Census
+from replay.kernels.facts import BrokerSpan, Facts
+from replay.kernels.intervals import Names, of_partitions
+from replay.kernels.passes import Rows, facts_of
+from replay.local.passes import ExportLog
 from replay.opened import Export, require_whole_history
-from replay.outages import brokers as of_brokers
-from replay.outages import partitions as of_partitions
-from replay.outages.failovers import failovers
+from replay.outages.brokers import by_broker
+from replay.outages.failovers import Controller, controllers, failovers
 from replay.outages.fencings import fencings, service
+from replay.outages.min_isr import min_isr
 from replay.outages.model import (
     AvailabilityResult,
     BrokerOutage,
@@ -31,16 +32,19 @@ from replay.outages.model import (
     PeriodOutage,
     TopicOutage,
 )
+from replay.outages.partitions import PartitionTables, outage_watcher, together
 from replay.outages.show import render
 from replay.outages.stretch import Stretch
 from replay.request import JobRequest
-from replay.rows import first, keeper
-from replay.source import records
-from replay.timelines_of import BrokerTimelines, timelines_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from replay.local.pool import Pool
 
 __all__ = [
+    "Availability",
     "AvailabilityResult",
-    "AvailabilityTables",
     "BrokerOutage",
     "Failover",
     "Fencing",
@@ -48,146 +52,152 @@ __all__ = [
     "PartitionOutage",
     "PeriodOutage",
     "TopicOutage",
+    "look",
     "render",
     "run",
+    "run_local",
     "summarize",
-    "tables",
 ]
 
 
-class AvailabilityTables(NamedTuple):
-    """The tables behind the result, unordered and unbounded: columns as of the structs above.
-
-    ``impaired``: of :func:`replay.outages.partitions.impaired`, each interval in which a partition
-    could not be used.
-    """
+class Availability(NamedTuple):
+    """What the result is made of, unordered and unbounded."""
 
     stretch: Stretch
-    impaired: DataFrame
-    topics: DataFrame
-    partitions: DataFrame
-    brokers: DataFrame
-    fencings: DataFrame
-    failovers: DataFrame
-    periods: DataFrame
-
-
-def tables(
-    rows: DataFrame,
-    lives: BrokerTimelines | None = None,
-    *,
-    since_ms: int | None = None,
-    keep: ExitStack | None = None,
-) -> AvailabilityTables:
-    """The tables over the records ``rows``, of the time from ``since_ms`` on.
-
-    ``lives``: of these records, where they have been made.
-
-    ``keep``: what several of them need is kept until it is closed, instead of being made again.
-    """
-    kept = keeper(keep)
-    brokers, partitions = lives or timelines_of(rows, kept)
-
-    stretch = Stretch.of(rows, since_ms)
-    impaired = kept(of_partitions.impaired(partitions, rows))
-    lived = kept(of_partitions.lives(partitions, stretch))
-    fenced = kept(_within(fencings(service(brokers)), stretch))
-    changed = failovers(timelines.controllers(rows), rows).where(
-        sf.col("begins_ms") >= stretch.since_ms
-    )
-    leaderless, either = sf.col("leaderless"), sf.col("leaderless") | sf.col("under_min_isr")
-    life = stretch.by_period(lived, life_ms=sf.lit(True))
-    lost = stretch.by_period(stretch.clip(impaired), leaderless_ms=leaderless, unwritable_ms=either)
-    return AvailabilityTables(
-        stretch,
-        impaired,
-        kept(of_partitions.by_topic(lived, impaired, stretch)),
-        kept(of_partitions.by_partition(impaired, stretch)),
-        kept(of_brokers.by_broker(of_brokers.lives(brokers, stretch), fenced, stretch)),
-        fenced,
-        kept(changed),
-        life.join(lost, "period_ms"),
-    )
-
-
-def _within(intervals: DataFrame, stretch: Stretch) -> DataFrame:
-    """Those that last into the stretch, whole."""
-    return intervals.where(sf.col("ends_ms").isNull() | (sf.col("ends_ms") >= stretch.since_ms))
+    partitions: PartitionTables
+    brokers: list[BrokerOutage]
+    fencings: list[Fencing]
+    failovers: list[Failover]
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> AvailabilityResult:
     """All of it, bounded."""
+    from replay.spark_pool import SparkPool
+
+    return run_local(export, request, SparkPool(spark, export.record_count))
+
+
+def run_local(export: Export, request: JobRequest, pool: Pool) -> AvailabilityResult:
+    """The same by the tasks of any pool."""
     require_whole_history(export)
-    with ExitStack() as keep:
-        return summarize(
-            tables(records(spark, export), since_ms=request.since_ms, keep=keep), request
-        )
+    return answer(ExportLog(export, pool), request)
 
 
-def summarize(found: AvailabilityTables, request: JobRequest) -> AvailabilityResult:
-    """The tables as figures and bounded lists."""
-    limit = request.limit
-    worst = [sf.desc(name) for name in ("leaderless_ms", "unwritable_ms")]
-    topics, topics_total = first(found.topics, limit, *worst, "topic_name", "topic_id")
-    partitions, partitions_total = first(
-        found.partitions, limit, *worst, "topic_name", "partition_id", "topic_id"
+def answer(log: Rows, request: JobRequest) -> AvailabilityResult:
+    """Of a log, whatever reads it."""
+    facts, census = facts_of(log), counted(log)
+    stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
+    parts = log.run(of_partitions(facts, outage_watcher(stretch, min_isr(log))))
+    tables = together([found for (found,) in parts], Names(facts))
+    return summarize(look(facts, controllers(log, census), census, stretch, tables), request)
+
+
+def look(
+    facts: Facts,
+    reigns: list[Controller],
+    counted: Census,
+    stretch: Stretch,
+    partitions: PartitionTables,
+) -> Availability:
+    """Look at what a log's few records say, beside what was found of its partitions."""
+    brokers: list[BrokerSpan] = facts.brokers
+    fenced = [
+        each
+        for each in fencings(service(brokers))
+        if each.ends_ms is None or each.ends_ms >= stretch.since_ms
+    ]
+    return Availability(
+        stretch,
+        partitions,
+        by_broker(brokers, fenced, stretch),
+        fenced,
+        [each for each in failovers(reigns, counted) if each.begins_ms >= stretch.since_ms],
     )
-    unplanned = sf.desc(sf.col("out_ms") - sf.col("planned_ms"))
-    brokers, brokers_total = first(found.brokers, limit, unplanned, sf.desc("out_ms"), "broker_id")
-    fenced, fencings_total = first(found.fencings, limit, sf.desc("begins"))
-    changed, failovers_total = first(found.failovers, limit, sf.desc("begins"))
-    periods = found.periods.orderBy(sf.desc("period_ms")).limit(limit).collect()
+
+
+def summarize(found: Availability, request: JobRequest) -> AvailabilityResult:
+    """As figures and bounded lists."""
+    limit, tables = request.limit, found.partitions
+    topics = sorted(
+        tables.topics,
+        key=lambda each: (
+            -each.leaderless_ms, -each.unwritable_ms, each.topic_name, each.topic_id
+        ),
+    )  # fmt: skip
+    partitions = sorted(
+        tables.partitions,
+        key=lambda each: (
+            -each.leaderless_ms,
+            -each.unwritable_ms,
+            each.topic_name,
+            each.partition_id,
+            each.topic_id,
+        ),
+    )
+    brokers = sorted(
+        found.brokers,
+        key=lambda each: (each.planned_ms - each.out_ms, -each.out_ms, each.broker_id),
+    )
+    fenced = sorted(found.fencings, key=lambda each: (-each.begins, each.broker_id))
+    changed = sorted(found.failovers, key=lambda each: -each.begins)
     return AvailabilityResult(
         since_ms=found.stretch.since_ms,
         until_ms=found.stretch.until_ms,
         target_percent=request.target_percent,
         objectives=_objectives(found, request.target_percent),
-        topics_total=topics_total,
-        topics=[TopicOutage(**row.asDict()) for row in topics],
-        partitions_total=partitions_total,
-        partitions=[PartitionOutage(**row.asDict()) for row in partitions],
-        brokers_total=brokers_total,
-        brokers=[BrokerOutage(**row.asDict()) for row in brokers],
-        fencings_total=fencings_total,
-        fencings=[Fencing(**row.asDict()) for row in fenced],
-        failovers_total=failovers_total,
-        failovers=[Failover(**row.asDict()) for row in changed],
+        topics_total=len(topics),
+        topics=topics[:limit],
+        partitions_total=len(partitions),
+        partitions=partitions[:limit],
+        brokers_total=len(brokers),
+        brokers=brokers[:limit],
+        fencings_total=len(fenced),
+        fencings=fenced[:limit],
+        failovers_total=len(changed),
+        failovers=changed[:limit],
         period_length_ms=found.stretch.period_ms,
-        periods=[PeriodOutage(**row.asDict()) for row in reversed(periods)],
+        periods=_periods(found)[-limit:],
     )
 
 
-def _objectives(found: AvailabilityTables, target: float | None) -> list[Objective]:
-    names = ("life_ms", "leaderless_ms", "unwritable_ms")
-    of_partitions_ = found.topics.agg(
-        *(sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names)
-    )
-    unplanned = sf.sum(sf.col("out_ms") - sf.col("planned_ms")).alias("unplanned_ms")
-    of_brokers_ = found.brokers.agg(sf.sum("life_ms").alias("registered_ms"), unplanned)
-    gaps = [
-        sf.coalesce(sf.sum("absent_most_ms"), sf.lit(0)).alias("absent_ms"),
-        # Silence is no absence: of this time nothing is known.
-        sf.coalesce(
-            sf.sum(sf.when(sf.col("absent_most_ms").isNull(), sf.col("silent_ms"))), sf.lit(0)
-        ).alias("unknown_ms"),
-    ]
-    # One row each.
-    row = of_partitions_.crossJoin(of_brokers_).crossJoin(found.failovers.agg(*gaps)).collect()[0]
+def _periods(found: Availability) -> list[PeriodOutage]:
+    tables = found.partitions
+    sums = (tables.life_ms, tables.leaderless_ms, tables.unwritable_ms)
     return [
-        _objective("partitions with a leader", row.life_ms, row.leaderless_ms, target),
-        _objective("partitions open to acks=all", row.life_ms, row.unwritable_ms, target),
+        PeriodOutage(period_ms, *values)
+        for period_ms, *values in zip(
+            found.stretch.periods, *(each.tolist() for each in sums), strict=True
+        )
+    ]
+
+
+def _objectives(found: Availability, target: float | None) -> list[Objective]:
+    topics, brokers = found.partitions.topics, found.brokers
+    life_ms = sum(each.life_ms for each in topics)
+    # Silence is no absence: of this time nothing is known.
+    unknown_ms = sum(each.silent_ms for each in found.failovers if each.absent_most_ms is None)
+    return [
+        _objective(
+            "partitions with a leader", life_ms, sum(each.leaderless_ms for each in topics), target
+        ),
+        _objective(
+            "partitions open to acks=all",
+            life_ms,
+            sum(each.unwritable_ms for each in topics),
+            target,
+        ),
         _objective(
             "brokers in service, but for planned stops",
-            row.registered_ms or 0,
-            row.unplanned_ms or 0,
+            sum(each.life_ms for each in brokers),
+            sum(each.out_ms - each.planned_ms for each in brokers),
             target,
         ),
         _objective(
             "a controller, at the least",
-            max(0, found.stretch.length_ms - row.unknown_ms),
-            row.absent_ms,
+            max(0, found.stretch.length_ms - unknown_ms),
+            sum(each.absent_most_ms or 0 for each in found.failovers),
             target,
-            unknown_ms=row.unknown_ms,
+            unknown_ms=unknown_ms,
         ),
     ]
 

@@ -9,15 +9,12 @@ forecasts are straight lines through the last periods.
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
-from typing import NamedTuple
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.segments.manifest import RAW
 from replay.churn.configs import config_churn
 from replay.churn.forecast import DAY_MS, Trend, load_bytes_per_s, trend
+from replay.churn.growth import Growth, growth
 from replay.churn.model import (
     BrokerChurn,
     ChurnResult,
@@ -27,23 +24,29 @@ from replay.churn.model import (
     PeriodGrowth,
     TypeGrowth,
 )
-from replay.churn.moves import KEY, flapping, isr_moves, leader_moves, leaderships
+from replay.churn.moves import move_watcher, together
 from replay.churn.show import render
-from replay.churn.state_size import state_growth, state_sizes
+from replay.churn.state_size import Size, state_sizes
+from replay.counted import counted
+from replay.kernels.intervals import Names, of_partitions
+from replay.kernels.passes import Log, facts_of
+from replay.local.passes import ExportLog
 from replay.opened import Export, require_whole_history
 from replay.outages.stretch import Stretch
 from replay.request import JobRequest
-from replay.rows import first, keeper
-from replay.source import records
-from replay.timelines_of import BrokerTimelines, timelines_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from replay.local.pool import Pool
 
 AHEAD_DAYS = (7, 30, 90, 365)
 _TREND_PERIODS = 30
 
 __all__ = [
     "BrokerChurn",
+    "Churn",
     "ChurnResult",
-    "ChurnTables",
     "ConfigChurn",
     "Forecast",
     "PartitionChurn",
@@ -51,130 +54,91 @@ __all__ = [
     "TypeGrowth",
     "render",
     "run",
+    "run_local",
     "summarize",
-    "tables",
 ]
 
 
-class ChurnTables(NamedTuple):
-    """The tables behind the result, unordered and unbounded.
-
-    isr_moves, leader_moves: :mod:`replay.churn.moves`; the others: columns as of the structs above.
-    """
+class Churn(NamedTuple):
+    """What the result is made of, unordered and unbounded."""
 
     stretch: Stretch
-    isr_moves: DataFrame
-    leader_moves: DataFrame
-    brokers: DataFrame
-    partitions: DataFrame
-    configs: DataFrame
-    types: DataFrame
-    periods: DataFrame
-
-
-_COUNTS = [
-    "leaves",
-    "leaves_by_leader",
-    "joins",
-    "returns",
-]
-
-
-def tables(
-    rows: DataFrame,
-    lives: BrokerTimelines | None = None,
-    *,
-    since_ms: int | None = None,
-    partitions: int | None = None,
-    keep: ExitStack | None = None,
-) -> ChurnTables:
-    """The tables over the records ``rows``, of the time from ``since_ms`` on.
-
-    ``lives``: of these records, where they have been made; ``partitions``: tasks of the fold.
-    ``keep``: what several of them need is kept until it is closed, instead of being made again.
-    """
-    kept = keeper(keep)
-    lived = (lives or timelines_of(rows, kept)).partitions
-
-    stretch = Stretch.of(rows, since_ms)
-    late = sf.col("begins_ms") >= stretch.since_ms
-    moved, led = kept(isr_moves(lived).where(late)), kept(leader_moves(lived).where(late))
-    by_broker = flapping(moved, "broker_id").join(leaderships(led), "broker_id", "full")
-    led_of = led.groupBy(*KEY).agg(sf.count("*").alias("leader_moves"))
-    by_partition = flapping(moved, *KEY).join(led_of, KEY, "full")
-    recent = rows.where(sf.col("timestamp_ms") >= stretch.since_ms)
-    days = max(stretch.length_ms, 1) / DAY_MS
-    types = recent.groupBy("type_name").agg(
-        sf.count("*").alias("records"),
-        sf.sum(sf.octet_length("body")).cast("long").alias("bytes"),
-        (sf.count("*") / days).alias("per_day"),
-    )
-    return ChurnTables(
-        stretch,
-        moved,
-        led,
-        kept(by_broker.fillna(0, [*_COUNTS, "leaderships_lost", "leaderships_gained"])),
-        kept(by_partition.fillna(0, [*_COUNTS, "leader_moves"])),
-        kept(config_churn(rows, stretch.since_ms)),
-        types,
-        kept(_periods(rows, stretch, partitions)),
-    )
-
-
-def _periods(rows: DataFrame, stretch: Stretch, partitions: int | None) -> DataFrame:
-    length = stretch.period_ms
-    written = rows.groupBy(
-        (sf.col("timestamp_ms") - sf.col("timestamp_ms") % length).alias("period_ms")
-    )
-    # In a period with records something was written: every record's group is in the state, or was.
-    sizes = state_sizes(state_growth(rows, length, partitions=partitions))
-    joined = written.agg(sf.count("*").alias("records")).join(sizes, "period_ms", "left")
-    return joined.where(sf.col("period_ms") + length > stretch.since_ms)
+    brokers: list[BrokerChurn]
+    partitions: list[PartitionChurn]
+    configs: list[ConfigChurn]
+    grown: Growth
+    sizes: dict[int, Size]
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> ChurnResult:
     """All of it, bounded."""
+    from replay.spark_pool import SparkPool
+
+    return run_local(export, request, SparkPool(spark, export.record_count))
+
+
+def run_local(export: Export, request: JobRequest, pool: Pool) -> ChurnResult:
+    """The same by the tasks of any pool."""
     require_whole_history(export)
-    with ExitStack() as keep:
-        found = tables(
-            records(spark, export),
-            since_ms=request.since_ms,
-            partitions=request.partitions,
-            keep=keep,
-        )
-        return summarize(found, export, request)
+    return answer(ExportLog(export, pool), export, request)
 
 
-def summarize(found: ChurnTables, export: Export, request: JobRequest) -> ChurnResult:
-    """The tables as figures and bounded lists."""
+def answer(log: Log, export: Export, request: JobRequest) -> ChurnResult:
+    """Of a log, whatever reads it."""
+    facts, census = facts_of(log), counted(log)
+    stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
+    parts = log.run(of_partitions(facts, move_watcher(stretch.since_ms)))
+    brokers, partitions = together([found for (found,) in parts], Names(facts))
+    found = Churn(
+        stretch,
+        brokers,
+        partitions,
+        config_churn(log, stretch.since_ms),
+        growth(log, stretch.since_ms, stretch.period_ms),
+        state_sizes(log, stretch.period_ms, tasks=request.partitions),
+    )
+    return summarize(found, export, request)
+
+
+def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:
+    """As figures and bounded lists."""
     limit = request.limit
     raw = [each for each in export.manifest.segments if each.kind == RAW]
     bytes_per_record = sum(each.bytes for each in raw) / max(1, sum(each.records for each in raw))
-    brokers, brokers_total = first(
-        found.brokers, limit, sf.desc("leaves_by_leader"), sf.desc("leaves"), "broker_id"
+    brokers = sorted(
+        found.brokers, key=lambda each: (-each.leaves_by_leader, -each.leaves, each.broker_id)
     )
-    flaps = [sf.desc(name) for name in ("returns", "leader_moves", "leaves")]
-    partitions, partitions_total = first(found.partitions, limit, *flaps, *KEY)
-    resource = ("resource_type", "resource_name", "config_name")
-    configs, configs_total = first(found.configs, limit, sf.desc("changes"), *resource)
-    types = found.types.orderBy(sf.desc("bytes"), "type_name").collect()
-    periods = [
-        row.asDict() for row in found.periods.orderBy(sf.desc("period_ms")).limit(limit).collect()
-    ]
-    grown = [PeriodGrowth(**row) for row in reversed(periods)]
+    partitions = sorted(
+        found.partitions,
+        key=lambda each: (
+            -each.returns,
+            -each.leader_moves,
+            -each.leaves,
+            each.topic_id,
+            each.topic_name,
+            each.partition_id,
+        ),
+    )
+    configs = sorted(
+        found.configs,
+        key=lambda each: (
+            -each.changes, each.resource_type, each.resource_name, each.config_name
+        ),
+    )  # fmt: skip
+    grown = _periods(found)[-limit:]
     rate = load_bytes_per_s()
     now = grown[-1].snapshot_bytes
-    log_bytes = round(bytes_per_record * sum(row.records for row in types))
+    log_bytes = round(bytes_per_record * sum(found.grown.records.values()))
     return ChurnResult(
         since_ms=found.stretch.since_ms,
         until_ms=found.stretch.until_ms,
-        brokers_total=brokers_total,
-        brokers=[BrokerChurn(**row.asDict()) for row in brokers],
-        partitions_total=partitions_total,
-        partitions=[PartitionChurn(**row.asDict()) for row in partitions],
-        configs_total=configs_total,
-        configs=[ConfigChurn(**row.asDict()) for row in configs],
-        types=[TypeGrowth(**row.asDict()) for row in types],
+        brokers_total=len(brokers),
+        brokers=brokers[:limit],
+        partitions_total=len(partitions),
+        partitions=partitions[:limit],
+        configs_total=len(configs),
+        configs=configs[:limit],
+        types=_types(found),
         period_length_ms=found.stretch.period_ms,
         periods=grown,
         log_bytes=log_bytes,
@@ -185,6 +149,27 @@ def summarize(found: ChurnTables, export: Export, request: JobRequest) -> ChurnR
             grown[-_TREND_PERIODS:], bytes_per_record, log_bytes, rate, found.stretch.until_ms
         ),
     )
+
+
+def _types(found: Churn) -> list[TypeGrowth]:
+    days = max(found.stretch.length_ms, 1) / DAY_MS
+    types = [
+        TypeGrowth(name, records, found.grown.bytes.get(name, 0), records / days)
+        for name, records in found.grown.records.items()
+    ]
+    return sorted(types, key=lambda each: (-each.bytes, each.type_name))
+
+
+def _periods(found: Churn) -> list[PeriodGrowth]:
+    """Those with records, in order. In each of them something was written: every record's group is
+    in the state, or was.
+    """
+    told, size = [], Size(0, 0)
+    for period, records in sorted(found.grown.periods.items()):
+        size = found.sizes.get(period, size)
+        if period + found.stretch.period_ms > found.stretch.since_ms:
+            told.append(PeriodGrowth(period, records, *size))
+    return told
 
 
 def _forecasts(

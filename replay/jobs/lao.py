@@ -2,185 +2,210 @@
 broker held them up.
 
 From the progress records, which are a sample of LAO's progress: see :mod:`replay.lag.samples` for
-what they can and cannot say, and :mod:`replay.lag.holders` for how a stall is laid to a broker. A
+what they can and cannot say, and :mod:`replay.lag.holders` for how a stall is laid to brokers. A
 broker counts while its registration in the log is unfenced. Lag in offsets is up to the last
 committed record; times are differences of the log's timestamps, up to ``progress.interval.ms`` too
-long.
+long, but where controllers have measured them.
 """
 
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+import numpy as np
 
-from raftlog.metadata.records import RecordType
-from replay import timelines
+from replay.kernels.arrays import MISSING
+from replay.kernels.histogram import Figures, percentile
+from replay.kernels.passes import Rows, facts_of
 from replay.lag import holders
 from replay.lag.absence import returns
+from replay.lag.holders import Blame
 from replay.lag.measured import measured
 from replay.lag.model import BrokerLag, Hour, LaoPoint, LaoResult, LaoStall, Measured
-from replay.lag.samples import POINT_COLUMNS, hourly, samples, timeline, wait_figures, waits
+from replay.lag.points import Points, points
+from replay.lag.samples import COLUMNS, TYPES, Samples, samples
 from replay.lag.show import render
-from replay.lag.words import lags, words
+from replay.lag.waits import HOUR_MS, Steps, Waited, waits
+from replay.lag.words import BrokerWords, lags, words
+from replay.local.passes import ExportLog
 from replay.opened import Export, require_whole_history
-from replay.order import order_for
 from replay.outages.fencings import departures, service
 from replay.request import JobRequest
-from replay.rows import first, keeper
-from replay.source import records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from replay.kernels.facts import BrokerSpan
+    from replay.local.pool import Pool
 
 __all__ = [
     "BrokerLag",
     "Hour",
+    "Lao",
     "LaoPoint",
     "LaoResult",
     "LaoStall",
-    "LaoTables",
+    "look",
     "render",
     "run",
+    "run_local",
     "summarize",
-    "tables",
 ]
 
 
-class LaoTables(NamedTuple):
-    """The tables behind the result, unordered and unbounded, and the time of the last record.
-
-    points: :func:`replay.lag.samples.timeline`; waits: :func:`replay.lag.samples.waits`; words:
-    :func:`replay.lag.words.words`; stalls and hold_ups: :mod:`replay.lag.holders`.
+class Lao(NamedTuple):
+    """What the result is made of. ``points``: all samples; those from the place ``first`` on are in
+    question.
     """
 
-    end_ms: int
-    points: DataFrame
-    waits: DataFrame
-    words: DataFrame
-    stalls: DataFrame
-    hold_ups: DataFrame
+    points: Points
+    first: int
+    waited: Waited
+    words: list[BrokerWords]
+    laid: list[Blame]
+    hold_ups: list[LaoStall]
     acknowledged: Measured | None
     told: Measured | None
 
 
-def tables(
-    rows: DataFrame,
-    brokers: DataFrame | None = None,
+def look(
+    log: Rows,
+    brokers: list[BrokerSpan],
     *,
     stall_ms: int,
     since_ms: int | None = None,
-    keep: ExitStack | None = None,
-) -> LaoTables:
-    """The tables over the records ``rows``; of what came before ``since_ms`` only what lasts until
-    then.
-
-    ``brokers``: of :func:`replay.timelines.brokers` over these records, where it has been made.
-    ``keep``: what several of them need is kept until it is closed, instead of being made again.
+    steps: Steps | None = None,
+) -> Lao:
+    """Look at a log; of what came before ``since_ms`` only at what lasts until then. ``steps``: of
+    these, too, it is to be said how long records waited.
     """
-    kept = keeper(keep)
-
-    end = rows.agg(
-        sf.max("timestamp_ms").alias("ms"),
-        sf.max("epoch").alias("epoch"),
-        sf.count("*").alias("records"),
-    ).collect()[0]
-    order = order_for(end.records)
-    brokers = kept(timelines.brokers(rows)) if brokers is None else brokers
-    sampled = kept(samples(rows, order))
-    waited = kept(waits(rows, sampled, order))
-    points = kept(timeline(rows, sampled, waited, order))
-    stood = kept(words(rows, sampled, brokers, order))
-    stalled = holders.stalls(points, waited, least_ms=stall_ms, end_ms=end.ms, end_epoch=end.epoch)
-    if since_ms is not None:
-        points, waited = (
-            frame.where(sf.col("timestamp_ms") >= since_ms) for frame in (points, waited)
-        )
-        stalled = stalled.where(sf.col("ended_ms") >= since_ms)
-    stalled = kept(stalled)
-    served = service(brokers)
-    laid = holders.blamed(
-        stalled, sampled, stood, departures(served), returns(served, order), order
+    sampled = samples(log.table(COLUMNS, TYPES))
+    stood = words(sampled, brokers)
+    known = sampled.lao[sampled.lao != MISSING]
+    asked, waited = waits(
+        log,
+        sampled,
+        np.concatenate([known + 1, stood.applied + 1]),
+        since_ms=since_ms,
+        steps=steps,
     )
-    recorded = rows.where(sf.col("type") == int(RecordType.PROGRESS))
+    found = points(sampled, asked, waited)
+    stalled = holders.stalls(found, waited, least_ms=stall_ms)
+    first = 0
     if since_ms is not None:
-        recorded = recorded.where(sf.col("timestamp_ms") >= since_ms)
-        stood = stood.where(sf.col("ends_ms").isNull() | (sf.col("ends_ms") >= since_ms))
-    return LaoTables(
-        end.ms,
-        points,
+        first = int(np.searchsorted(sampled.timestamp_ms, since_ms))
+        stalled = [each for each in stalled if each.ended_ms >= since_ms]
+    served = service(brokers)
+    laid = holders.blamed(stalled, sampled, stood, departures(served), returns(served))
+    recent = stood if since_ms is None else stood.since(since_ms)
+    return Lao(
+        found,
+        first,
         waited,
-        stood,
-        stalled,
-        kept(holders.hold_ups(laid)),
-        measured(recorded, "acknowledged_sketch"),
-        measured(recorded, "told_sketch"),
+        lags(recent, asked, waited),
+        laid,
+        holders.hold_ups(laid),
+        measured(sampled.table["acknowledged_sketch"][first:]),
+        measured(sampled.table["told_sketch"][first:]),
     )
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> LaoResult:
     """Hold-ups, brokers, hours and timeline."""
+    from replay.spark_pool import SparkPool
+
+    return run_local(export, request, SparkPool(spark, export.record_count))
+
+
+def run_local(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
+    """The same by the tasks of any pool."""
     require_whole_history(export)
-    with ExitStack() as keep:
-        found = tables(
-            records(spark, export), stall_ms=request.stall_ms, since_ms=request.since_ms, keep=keep
-        )
-        return summarize(found, request)
+    return answer(ExportLog(export, pool), request)
 
 
-def summarize(found: LaoTables, request: JobRequest) -> LaoResult:
-    """The tables as figures and bounded lists."""
-    waited = found.waits.agg(*wait_figures()).collect()[0]
-    lag = found.points.agg(
-        sf.count("*").alias("samples"),
-        sf.count_if(sf.col("lowest_acknowledged_offset").isNull()).alias("unknown"),
-        sf.percentile_approx("lag_offsets", 0.5).alias("p50_lag_offsets"),
-        sf.percentile_approx("lag_offsets", 0.99).alias("p99_lag_offsets"),
-        sf.max("lag_offsets").alias("max_lag_offsets"),
-        sf.max("lag_ms").alias("max_lag_ms"),
-    ).collect()[0]
-    held = found.stalls.agg(sf.coalesce(sf.sum("held_ms"), sf.lit(0)).alias("held_ms")).collect()[0]
-    longest, hold_ups = first(
-        found.hold_ups, request.limit, sf.desc("held_ms"), "began_ms", "broker_id"
+def answer(log: Rows, request: JobRequest) -> LaoResult:
+    """Of a log, whatever reads it."""
+    brokers = facts_of(log).brokers
+    found = look(log, brokers, stall_ms=request.stall_ms, since_ms=request.since_ms)
+    return summarize(found, request)
+
+
+def summarize(found: Lao, request: JobRequest) -> LaoResult:
+    """As figures and bounded lists."""
+    limit = request.limit
+    points_, waited = found.points, found.waited
+    sampled: Samples = points_.samples
+    recent = np.arange(found.first, len(sampled))
+    known = recent[points_.lag_offsets[recent] != MISSING]
+    whole = waited.hours.whole()
+    waiting = sum(waited.waiting_hours.values())
+    ups = sorted(found.hold_ups, key=lambda up: (-up.held_ms, up.began_ms, up.broker_ids))
+    brokers = sorted(
+        _brokers(found), key=lambda each: (-each.held_ms, -each.max_lag_ms, each.broker_id)
     )
-    slowest, brokers = first(
-        broker_lags(found), request.limit, sf.desc("held_ms"), sf.desc("max_lag_ms"), "broker_id"
-    )
-    last_hours, hours = first(hourly(found.waits), request.limit, sf.desc("hour_ms"))
-    last = (
-        found.points.select(*POINT_COLUMNS)
-        .orderBy(sf.desc("offset"))
-        .limit(request.limit)
-        .collect()
-    )
+    hours = _hours(waited)
     return LaoResult(
-        end_ms=found.end_ms,
+        end_ms=waited.end_ms,
         stall_ms=request.stall_ms,
-        **waited.asDict(),
-        hold_ups_total=hold_ups,
-        **held.asDict(),
-        hold_ups=[LaoStall(**row.asDict()) for row in longest],
-        brokers_total=brokers,
-        brokers=[BrokerLag(**row.asDict()) for row in slowest],
-        hours_total=hours,
-        hours=[Hour(**row.asDict()) for row in reversed(last_hours)],
-        **lag.asDict(),
-        timeline=[LaoPoint(**row.asDict()) for row in reversed(last)],
+        records=whole.durations + waiting,
+        waiting=waiting,
+        p50_ms=whole.p50_ms,
+        p90_ms=whole.p90_ms,
+        p99_ms=whole.p99_ms,
+        max_ms=whole.max_ms,
+        hold_ups_total=len(ups),
+        held_ms=sum(blame.stall.held_ms for blame in found.laid),
+        hold_ups=ups[:limit],
+        brokers_total=len(brokers),
+        brokers=brokers[:limit],
+        hours_total=len(hours),
+        hours=hours[-limit:],
+        samples=len(recent),
+        unknown=int((sampled.lao[recent] == MISSING).sum()),
+        p50_lag_offsets=percentile(points_.lag_offsets[known], 50),
+        p99_lag_offsets=percentile(points_.lag_offsets[known], 99),
+        max_lag_offsets=percentile(points_.lag_offsets[known], 100),
+        max_lag_ms=percentile(points_.lag_ms[known], 100),
+        timeline=points_.rows(recent[-limit:]),
         acknowledged=found.acknowledged,
         told=found.told,
     )
 
 
-def broker_lags(found: LaoTables) -> DataFrame:
-    """One row a broker: the columns of BrokerLag."""
-    held = found.hold_ups.groupBy("broker_id").agg(
-        sf.count("*").alias("hold_ups"),
-        sf.sum("held_ms").alias("held_ms"),
-        sf.max("waited_ms").alias("longest_ms"),
-    )
-    figures = ("hold_ups", "held_ms", "longest_ms")
-    joined = lags(found.words).join(held, "broker_id", "left").fillna(0, list(figures))
-    return joined.select(*BrokerLag.__struct_fields__)
+def _hours(waited: Waited) -> list[Hour]:
+    figures, waiting = waited.hours.figures(), waited.waiting_hours
+    told = []
+    for hour in sorted({*figures, *waiting}):
+        each, late = figures.get(hour, Figures()), waiting.get(hour, 0)
+        told.append(
+            Hour(
+                hour * HOUR_MS,
+                each.durations + late,
+                each.p50_ms,
+                each.p90_ms,
+                each.p99_ms,
+                each.max_ms,
+                late,
+            )
+        )
+    return told
+
+
+def _brokers(found: Lao) -> list[BrokerLag]:
+    held = holders.by_broker(found.laid, found.hold_ups)
+    return [
+        BrokerLag(
+            each.broker_id,
+            each.reports,
+            each.last_applied_offset,
+            each.p50_lag_offsets,
+            each.max_lag_offsets,
+            each.max_lag_ms,
+            *held.get(each.broker_id, holders.Held(0, 0, 0)),
+        )
+        for each in found.words
+    ]
 
 
 if __name__ == "__main__":

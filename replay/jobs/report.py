@@ -6,28 +6,41 @@ See :mod:`replay.report`.
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, structs
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 from rich.console import Console
 
-from replay.audit.profiles import choose
-from replay.errors import ReplayError
+from replay.churn.configs import config_churn
+from replay.churn.growth import growth
+from replay.churn.moves import move_watcher
+from replay.churn.moves import together as moves_of
+from replay.churn.state_size import state_sizes
+from replay.counted import counted
 from replay.jobs import audit, availability, churn, lao
-from replay.opened import Export, require_whole_history
-from replay.report import page
-from replay.report.axis import choose_axis
-from replay.report.model import MAX_PERIODS, Axis, Header, ReportResult
+from replay.jobs.audit import AuditResult
+from replay.kernels.census import Census
+from replay.kernels.intervals import Names, of_partitions
+from replay.kernels.passes import Log, facts_of
+from replay.local.passes import ExportLog
+from replay.opened import Export
+from replay.outages.failovers import controllers
+from replay.outages.min_isr import min_isr
+from replay.outages.partitions import outage_watcher
+from replay.outages.partitions import together as outages_of
+from replay.outages.stretch import Stretch
+from replay.report import moments, page
+from replay.report.axis import choose_axis, steps_of
+from replay.report.model import MAX_PERIODS, Header, ReportResult
 from replay.report.summary import verdict
 from replay.report.timeline import make_timeline
 from replay.report.words import number, period
 from replay.request import JobRequest
-from replay.rows import keeper
-from replay.source import records
-from replay.timelines_of import timelines_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from replay.local.pool import Pool
 
 Result = TypeVar("Result", bound=Struct)
 _WHOLE = {"periods", "objectives", "types", "forecasts"}
@@ -39,33 +52,64 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
 
     Raises ReplayError if it can't be written.
     """
-    require_whole_history(export)
+    from replay.spark_pool import SparkPool
+
+    return run_local(export, request, SparkPool(spark, export.record_count))
+
+
+def run_local(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
+    """The same by the tasks of any pool; the files are checked on the way."""
+    page.writable(request.output)
+    audited = audit.run_local(export, request, pool)
+    return answer(ExportLog(export, pool), export, request, audited)
+
+
+def answer(log: Log, export: Export, request: JobRequest, audited: AuditResult) -> ReportResult:
+    """Of a log, whatever reads it, beside what the audit found in it."""
     output = page.writable(request.output)
-    rows = records(spark, export)
-    header, axis = _header(rows, export)
     charted = structs.replace(request, limit=max(request.limit, MAX_PERIODS))
-    whole = audit.history_of(rows, export, request)
-    with whole.kept() as history:
-        audited = audit.judge(history, choose(request.rules, export.manifest.origin), request.limit)
-    with ExitStack() as lived:
-        lives = timelines_of(rows, keeper(lived))
-        with ExitStack() as keep:
-            lag = lao.tables(rows, lives.brokers, stall_ms=request.stall_ms, keep=keep)
-            waited = lao.summarize(lag, request)
-            timeline = make_timeline(rows, lives, axis, lag, audited.findings, header.origin)
-        with ExitStack() as keep:
-            served = availability.summarize(availability.tables(rows, lives, keep=keep), charted)
-        with ExitStack() as keep:
-            moved = churn.tables(rows, lives, partitions=request.partitions, keep=keep)
-            changed = churn.summarize(moved, export, charted)
+    facts, census = facts_of(log), counted(log)
+    names, reigns = Names(facts), controllers(log, census)
+    axis = choose_axis(census.first_ms, census.last_ms)
+    stretch = Stretch.of(census.first_ms, census.last_ms, None)
+    parts = log.run(
+        of_partitions(
+            facts,
+            outage_watcher(stretch, min_isr(log)),
+            move_watcher(stretch.since_ms),
+            moments.TroubleWatcher,
+        )
+    )
+    outages, moves, troubles = zip(*parts, strict=True)
+    waited = lao.look(log, facts.brokers, stall_ms=request.stall_ms, steps=steps_of(axis))
+    grown = growth(log, stretch.since_ms, stretch.period_ms, steps_of(axis))
+    troubled = moments.together(list(troubles), names)
+    timeline = make_timeline(
+        log,
+        facts,
+        names,
+        axis,
+        reigns,
+        (troubled, waited, grown),
+        audited.findings,
+        export.manifest.origin,
+    )
+    served = availability.look(facts, reigns, census, stretch, outages_of(list(outages), names))
+    changed = churn.Churn(
+        stretch,
+        *moves_of(list(moves), names),
+        config_churn(log, stretch.since_ms),
+        grown,
+        state_sizes(log, stretch.period_ms, tasks=request.partitions),
+    )
     result = ReportResult(
         output=str(output),
-        header=header,
+        header=_header(census, export),
         timeline=timeline,
         audit=audited,
-        lao=waited,
-        availability=_rows(served, request.limit),
-        churn=_rows(changed, request.limit),
+        lao=lao.summarize(waited, request),
+        availability=_rows(availability.summarize(served, charted), request.limit),
+        churn=_rows(churn.summarize(changed, export, charted), request.limit),
     )
     page.write(page.render_page(result), output)
     return result
@@ -81,33 +125,21 @@ def _rows(result: Result, limit: int) -> Result:
     )
 
 
-def _header(rows: DataFrame, export: Export) -> tuple[Header, Axis]:
-    """Whose log, and from when to when."""
-    last = rows.select(
-        sf.min("offset").alias("first_offset"),
-        sf.max("offset").alias("last_offset"),
-        sf.min("epoch").alias("first_epoch"),
-        sf.max("epoch").alias("last_epoch"),
-        sf.min("timestamp_ms").alias("begins_ms"),
-        sf.max("timestamp_ms").alias("ends_ms"),
-        sf.count("*").alias("records"),
-    ).collect()[0]
-    if not last.records:
-        raise ReplayError("no whole batch lies within the offsets asked for")
-    manifest = export.manifest
-    header = Header(
+def _header(counted: Census, export: Export) -> Header:
+    """Whose log, and how much of it."""
+    manifest, epochs = export.manifest, counted.epochs
+    return Header(
         cluster_id=manifest.cluster_id,
         generation=manifest.generation,
-        first_offset=last.first_offset,
-        last_offset=last.last_offset,
-        records=last.records,
-        first_epoch=last.first_epoch,
-        last_epoch=last.last_epoch,
+        first_offset=min(each.first for each in epochs),
+        last_offset=max(each.last for each in epochs),
+        records=counted.records,
+        first_epoch=epochs[0].epoch,
+        last_epoch=epochs[-1].epoch,
         metadata_version=manifest.metadata_version,
         exported_at=manifest.exported_at,
         origin=manifest.origin,
     )
-    return header, choose_axis(last.begins_ms, last.ends_ms)
 
 
 def render(result: ReportResult, console: Console) -> None:

@@ -67,11 +67,11 @@ class Lists:
         offsets = (column.offsets.to_numpy().astype(np.int64) + values.offset) * _ITEM_BYTES
         return self._of_offsets(offsets, values.buffers()[1], column)
 
-    def _of_offsets(self, offsets: Ints, data: pa.Buffer, column: pa.Array) -> Ints:
+    def _of_offsets(self, offsets: Ints, data: pa.Buffer | None, column: pa.Array) -> Ints:
         count = len(column)
         # The bytes of a list are its key: Arrow tells the different ones apart.
         flat = pa.Array.from_buffers(
-            pa.large_binary(), count, [None, pa.py_buffer(offsets), data]
+            pa.large_binary(), count, [None, pa.py_buffer(offsets), data or pa.py_buffer(b"")]
         ).dictionary_encode()
         table = np.array([self._of_bytes(each) for each in flat.dictionary.to_pylist()], np.int64)
         numbers = table[flat.indices.to_numpy()] if count else np.zeros(0, np.int64)

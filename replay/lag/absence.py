@@ -4,42 +4,44 @@ is none.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from replay.order import BUCKETS, Order, Running
+from replay.outages.fencings import Service
 
 AT_THE_END = (1 << 63) - 1
 """In the place of an offset: behind the last one."""
 
 
-def returns(served: DataFrame, order: Order = BUCKETS) -> DataFrame:
-    """One row for each end of a time in which no broker was in service, from the rows of
-    :func:`replay.outages.fencings.service`.
+class Return(NamedTuple):
+    """The record that unfenced the first broker; AT_THE_END both: there was none."""
 
-    offset, timestamp_ms: of the record that unfenced the first one; AT_THE_END both, if it goes on.
-    Such a time is before the first broker.
-    """
-    up = served.where(~sf.col("fenced"))
-    come = up.select(
-        sf.col("begins").alias("offset"),
-        sf.col("begins_ms").alias("timestamp_ms"),
-        sf.lit(1).alias("by"),
-    )
-    gone = up.where(sf.col("ends").isNotNull()).select("ends", "ends_ms", sf.lit(-1))
-    # One batch may do both: its records have offsets of their own, but one that replaces a
-    # registration does both at one.
-    steps = (
-        come.union(gone)
-        .groupBy("offset")
-        .agg(sf.max("timestamp_ms").alias("timestamp_ms"), sf.sum("by").alias("by"))
-    )
-    counted = order.so_far(steps, before=Running(sf.col("by"), "sum", including=False))
-    ended = counted.where((sf.coalesce("before", sf.lit(0)) == 0) & (sf.col("by") > 0)).select(
-        "offset", "timestamp_ms"
-    )
-    serving = up.agg(sf.count_if(sf.col("ends").isNull()).alias("serving")).where(
-        sf.col("serving") == 0
-    )
-    end = sf.lit(AT_THE_END).cast("long")
-    return ended.unionByName(serving.select(end.alias("offset"), end.alias("timestamp_ms")))
+    offset: int
+    timestamp_ms: int
+
+
+def returns(served: Iterable[Service]) -> list[Return]:
+    """Each end of a time in which no broker was in service; such a time is before the first one."""
+    steps: dict[int, tuple[int, int]] = {}
+
+    def step(offset: int, timestamp_ms: int, by: int) -> None:
+        # One batch may do both: its records have offsets of their own, but one that replaces a
+        # registration does both at one.
+        before = steps.get(offset, (timestamp_ms, 0))
+        steps[offset] = (max(before[0], timestamp_ms), before[1] + by)
+
+    serving = 0
+    for each in served:
+        if each.fenced:
+            continue
+        step(each.begins, each.begins_ms, 1)
+        if each.ends is None or each.ends_ms is None:
+            serving += 1
+        else:
+            step(each.ends, each.ends_ms, -1)
+    found, level = [], 0
+    for offset, (timestamp_ms, by) in sorted(steps.items()):
+        if level == 0 and by > 0:
+            found.append(Return(offset, timestamp_ms))
+        level += by
+    return found if serving else [*found, Return(AT_THE_END, AT_THE_END)]

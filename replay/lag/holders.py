@@ -4,27 +4,37 @@ A *stall* is a sample whose oldest newly covered record had waited for long; rec
 covers at the end are one, too. Whom LAO waited for, by what the log has to say; the first that
 holds:
 
-* ``FENCED``: a member was fenced, unregistered or replaced while the record waited, and LAO went on
-  without it;
+* ``FENCED``: members were fenced, unregistered or replaced while the record waited, and LAO went on
+  without them;
 * ``NO_BROKER``: no broker was in service for a part of the time, as before a cluster's first one:
   there was no LAO;
 * ``FAILOVER``: a controller's epoch began meanwhile: until all members have reported to it, LAO is
   unknown;
-* ``BEHIND``: a member had applied just what LAO was, and less than another one;
+* ``BEHIND``: members had applied just what LAO was, and less than another one;
 * ``UNKNOWN``: whoever it was has caught up at one blow, and left no trace.
 
-A *hold-up* is a run of stalls by the same broker, without a sample between them that is none.
+A *hold-up* is a run of stalls by the same brokers, or some of them, without a sample between them
+that is none: an outage of a site is one, however many brokers it takes along.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as sf
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
 
 from raftlog.metadata.causes import SHUT_DOWN
-from replay.causes import is_one_of
-from replay.lag.absence import AT_THE_END
-from replay.order import BUCKETS, Order
+from replay.kernels.arrays import MISSING, NEVER
+from replay.lag.absence import AT_THE_END, Return
+from replay.lag.model import LaoStall
+from replay.lag.points import Points
+from replay.lag.samples import Samples
+from replay.lag.waits import Waited
+from replay.lag.words import Words
+from replay.outages.fencings import Departure
 
 FENCED, NO_BROKER, FAILOVER, BEHIND, UNKNOWN = (
     "FENCED",
@@ -33,192 +43,234 @@ FENCED, NO_BROKER, FAILOVER, BEHIND, UNKNOWN = (
     "BEHIND",
     "UNKNOWN",
 )
-_WHO = "struct<broker_id: int, reason: string, broker_cause: string>"
 _ON_ITS_WAY_MS = 250
 """A record that is younger may just be on its way to a broker."""
+_SHUT_DOWN = frozenset(each.name for each in SHUT_DOWN)
 
 
-def stalls(
-    points: DataFrame, waited: DataFrame, *, least_ms: int, end_ms: int, end_epoch: int
-) -> DataFrame:
+class Stall(NamedTuple):
+    """``at``: the sample's offset, or AT_THE_END. ``began_ms``: when the oldest record was written;
+    ``held_ms``: the part of the wait since the sample before: parts do not overlap; ``records``:
+    how many waited.
+    """
+
+    at: int
+    epoch: int
+    lowest_acknowledged_offset: int | None
+    most_applied: int | None
+    lag_ms: int | None
+    previous_offset: int | None
+    previous_epoch: int | None
+    began_ms: int
+    ended_ms: int
+    waited_ms: int
+    held_ms: int
+    records: int
+
+
+class Blame(NamedTuple):
+    """What a stall is laid to: a cause, and the brokers, with the reason and cause of each."""
+
+    stall: Stall
+    cause: str
+    brokers: tuple[tuple[int, str | None, str | None], ...] = ()
+
+
+def _known(value: int) -> int | None:
+    return None if value == MISSING else value
+
+
+def stalls(points: Points, found: Waited, *, least_ms: int) -> list[Stall]:
     """The samples whose oldest record had waited for ``least_ms`` or more, and what waits for so
     long at the end of the log.
-
-    at (the sample's offset, or AT_THE_END), epoch, lowest_acknowledged_offset, most_applied,
-    lag_ms, previous_offset, previous_epoch, began_ms (when the oldest record was written),
-    ended_ms, waited_ms, held_ms (the part of it since the sample before: parts do not overlap),
-    records (how many waited).
     """
-    seen = points.select(
-        sf.col("offset").alias("at"),
-        "epoch",
-        "lowest_acknowledged_offset",
-        "most_applied",
-        "lag_ms",
-        "previous_offset",
-        "previous_ms",
-        "previous_epoch",
-        sf.col("oldest_ms").alias("began_ms"),
-        sf.col("timestamp_ms").alias("ended_ms"),
-        sf.col("covered").alias("records"),
-    )
-    every = seen.unionByName(_unseen(points, waited, end_ms, end_epoch), allowMissingColumns=True)
-    every = every.withColumn("waited_ms", sf.col("ended_ms") - sf.col("began_ms"))
-    since = sf.greatest("previous_ms", "began_ms")
-    return every.where(sf.col("waited_ms") >= least_ms).withColumn(
-        "held_ms", sf.col("ended_ms") - since
-    )
+    sampled = points.samples
+    told = []
+    long = (points.oldest_ms != NEVER) & (points.waited_ms >= least_ms)
+    for place in np.flatnonzero(long).tolist():
+        began_ms, waited_ms = int(points.oldest_ms[place]), int(points.waited_ms[place])
+        before = place - 1 if place else None
+        since = began_ms
+        if before is not None:
+            since = max(since, int(sampled.timestamp_ms[before]))
+        told.append(
+            Stall(
+                int(sampled.offset[place]),
+                int(sampled.epoch[place]),
+                _known(int(sampled.lao[place])),
+                _known(int(sampled.most_applied[place])),
+                _known(int(points.lag_ms[place])),
+                None if before is None else int(sampled.offset[before]),
+                None if before is None else int(sampled.epoch[before]),
+                began_ms,
+                began_ms + waited_ms,
+                waited_ms,
+                max(0, began_ms + waited_ms - since),
+                int(points.covered[place]),
+            )
+        )
+    last = _unseen(sampled, found)
+    return [*told, last] if last is not None and last.waited_ms >= least_ms else told
 
 
-def _unseen(points: DataFrame, waited: DataFrame, end_ms: int, end_epoch: int) -> DataFrame:
-    """One row for all records that no sample covers; none of a log without samples, where LAO is
-    not recorded at all.
+def _unseen(sampled: Samples, found: Waited) -> Stall | None:
+    """All records that no sample covers; None of a log without samples, where LAO is not recorded
+    at all.
     """
-    waiting = waited.where(sf.col("seen_at").isNull()).agg(
-        sf.count("*").alias("records"), sf.min("timestamp_ms").alias("began_ms")
-    )
-    last = points.agg(
-        sf.max("offset").alias("previous_offset"),
-        sf.max("timestamp_ms").alias("previous_ms"),
-        sf.max("epoch").alias("previous_epoch"),
-        sf.max("reached").alias("lowest_acknowledged_offset"),
-        sf.max("most_applied").alias("most_applied"),
-    ).where(sf.col("previous_offset").isNotNull())
-    fixed = {"at": AT_THE_END, "ended_ms": end_ms}
-    # One row each.
-    return waiting.crossJoin(last).withColumns(
-        {
-            **{name: sf.lit(value).cast("long") for name, value in fixed.items()},
-            "epoch": sf.lit(end_epoch),
-            "lag_ms": sf.lit(end_ms).cast("long") - sf.col("began_ms"),
-        }
+    began_ms = int(found.oldest_ms[-1])
+    if began_ms == NEVER or not len(sampled):
+        return None
+    return Stall(
+        AT_THE_END,
+        found.end_epoch,
+        _known(int(sampled.reached[-1])),
+        _known(int(sampled.most_applied[-1])),
+        found.end_ms - began_ms,
+        int(sampled.offset[-1]),
+        int(sampled.epoch.max()),
+        began_ms,
+        found.end_ms,
+        found.end_ms - began_ms,
+        found.end_ms - max(began_ms, int(sampled.timestamp_ms[-1])),
+        int(found.covered[-1]),
     )
 
 
 def blamed(
-    stalled: DataFrame,
-    sampled: DataFrame,
-    stood: DataFrame,
-    departed: DataFrame,
-    returned: DataFrame,
-    order: Order = BUCKETS,
-) -> DataFrame:
-    """One row for each stall and broker that it is laid to: the stall's columns, cause, broker_id
-    (null: nobody), reason, broker_cause.
+    stalled: list[Stall],
+    sampled: Samples,
+    stood: Words,
+    departed: Iterable[Departure],
+    returned: Iterable[Return],
+) -> list[Blame]:
+    """What each stall is laid to. ``departed``: members that left."""
+    offsets = sampled.offset.tolist()
 
-    ``stood``: of :func:`replay.lag.words.words`; ``departed``: broker_id, offset, timestamp_ms,
-    reason and cause of members that left; ``returned``: of :func:`replay.lag.absence.returns`.
-    """
-    joined = (
-        stalled.join(_left(sampled, departed, order), "at", "left")
-        .join(_served(sampled, returned, order), "at", "left")
-        .join(_lowest(stalled, stood), "at", "left")
-    )
-    fenced = sf.filter("left", lambda broker: broker.left_ms >= sf.col("began_ms"))
-    failover = sf.col("previous_epoch") != sf.col("epoch")
-    nobody = sf.lit(None).cast(_WHO)
-    laid = (
-        sf.when(sf.size(fenced) > 0, _laid(FENCED, fenced))
-        .when(sf.col("served_ms") > sf.col("began_ms"), sf.array(_blame(NO_BROKER, nobody)))
-        .when(failover, sf.array(_blame(FAILOVER, nobody)))
-        .when(sf.size("lowest") > 0, _laid(BEHIND, sf.col("lowest")))
-        .otherwise(sf.array(_blame(UNKNOWN, nobody)))
-    )
-    return joined.select(*stalled.columns, sf.inline(laid))
+    def next_sample(offset: int) -> int:
+        at = bisect_left(offsets, offset)
+        return offsets[at] if at < len(offsets) else AT_THE_END
+
+    left: dict[int, list[Departure]] = defaultdict(list)
+    for departure in departed:
+        # Who shuts down in order goes on applying: it is not why.
+        if departure.cause not in _SHUT_DOWN:
+            left[next_sample(departure.offset)].append(departure)
+    served: dict[int, int] = {}
+    for each in returned:
+        at = next_sample(each.offset)
+        served[at] = max(served.get(at, 0), each.timestamp_ms)
+    lowest = _Lowest(stalled, stood)
+    return [_blame(stall, left[stall.at], served.get(stall.at), lowest) for stall in stalled]
 
 
-def _laid(cause: str, brokers: Column) -> Column:
-    return sf.transform(brokers, lambda broker: _blame(cause, broker))
+def _blame(stall: Stall, left: list[Departure], served_ms: int | None, lowest: _Lowest) -> Blame:
+    # Who left twice meanwhile held it back once.
+    gone = {each.broker_id: each for each in left if each.timestamp_ms >= stall.began_ms}
+    if gone:
+        fenced = ((each, gone[each].reason, gone[each].cause) for each in sorted(gone))
+        return Blame(stall, FENCED, tuple(fenced))
+    if served_ms is not None and served_ms > stall.began_ms:
+        return Blame(stall, NO_BROKER)
+    if stall.previous_epoch is not None and stall.previous_epoch != stall.epoch:
+        return Blame(stall, FAILOVER)
+    behind = tuple((each, None, None) for each in lowest.of(stall))
+    return Blame(stall, BEHIND, behind) if behind else Blame(stall, UNKNOWN)
 
 
-def _blame(cause: str, broker: Column) -> Column:
-    who = (broker.getField(name).alias(name) for name in ("broker_id", "reason", "broker_cause"))
-    return sf.struct(sf.lit(cause).alias("cause"), *who)
+class _Lowest:
+    """Who had applied just what LAO was."""
+
+    def __init__(self, stalled: Iterable[Stall], stood: Words) -> None:
+        self._stood = stood
+        wanted = np.array(
+            [each.lowest_acknowledged_offset or 0 for each in stalled if _tells(each)], np.int64
+        )
+        places = np.flatnonzero(np.isin(stood.applied, wanted))
+        self._of: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for place in places.tolist():
+            key = int(stood.epoch[place]), int(stood.applied[place])
+            self._of[key].append(place)
+
+    def of(self, stall: Stall) -> Iterator[int]:
+        """The brokers, by id."""
+        if not _tells(stall):
+            return
+        sample = stall.previous_offset if stall.at == AT_THE_END else stall.at
+        stood = self._stood
+        for place in self._of[stall.epoch, stall.lowest_acknowledged_offset or 0]:
+            if stood.begins[place] <= sample < stood.ends[place]:
+                yield int(stood.broker_id[place])
 
 
-def _left(sampled: DataFrame, departed: DataFrame, order: Order) -> DataFrame:
-    """Who left before a sample and behind the one before it: at, left.
-
-    Who shuts down in order goes on applying: it is not why.
-    """
-    abrupt = departed.where(~is_one_of(SHUT_DOWN)).withColumnRenamed("cause", "broker_cause")
-    broker = sf.struct(
-        "broker_id", "reason", "broker_cause", sf.col("timestamp_ms").alias("left_ms")
-    )
+def _tells(stall: Stall) -> bool:
+    lao, most = stall.lowest_acknowledged_offset, stall.most_applied
     return (
-        _next_sample(abrupt, sampled, order)
-        .groupBy("at")
-        .agg(sf.collect_list(broker).alias("left"))
+        lao is not None
+        and most is not None
+        and most > lao
+        and stall.lag_ms is not None
+        and stall.lag_ms >= _ON_ITS_WAY_MS
     )
 
 
-def _served(sampled: DataFrame, returned: DataFrame, order: Order) -> DataFrame:
-    """When there was a broker in service again, before a sample and behind the one before it: at,
-    served_ms.
-    """
-    return (
-        _next_sample(returned, sampled, order)
-        .groupBy("at")
-        .agg(sf.max("timestamp_ms").alias("served_ms"))
+def hold_ups(laid: Iterable[Blame]) -> list[LaoStall]:
+    """Runs of stalls: one for each time that brokers, or nobody who is known, held LAO back."""
+    runs: list[list[Blame]] = []
+    for blame in sorted(laid, key=lambda each: each.stall.at):
+        if runs and _goes_on(runs[-1], blame):
+            runs[-1].append(blame)
+        else:
+            runs.append([blame])
+    return [_hold_up(run) for run in runs]
+
+
+def _goes_on(run: list[Blame], blame: Blame) -> bool:
+    if run[-1].stall.at != blame.stall.previous_offset:
+        return False
+    mine = {each[0] for one in run for each in one.brokers}
+    its = {each[0] for each in blame.brokers}
+    # What is nobody's is of one cause.
+    return not mine.isdisjoint(its) if mine or its else run[-1].cause == blame.cause
+
+
+def _hold_up(run: list[Blame]) -> LaoStall:
+    first, last = run[0].stall, run[-1].stall
+    brokers = sorted({each[0] for blame in run for each in blame.brokers})
+    # What most of them left for.
+    reasons = Counter((reason, cause) for _, reason, cause in run[-1].brokers)
+    reason, cause = reasons.most_common(1)[0][0] if reasons else (None, None)
+    return LaoStall(
+        broker_ids=brokers,
+        cause=run[-1].cause,
+        reason=reason,
+        broker_cause=cause,
+        began_ms=min(each.stall.began_ms for each in run),
+        ended_ms=max(each.stall.ended_ms for each in run),
+        held_ms=sum(each.stall.held_ms for each in run),
+        waited_ms=max(each.stall.waited_ms for each in run),
+        records=sum(each.stall.records for each in run),
+        samples=len(run),
+        first_offset=first.previous_offset,
+        last_offset=None if last.at == AT_THE_END else last.at,
     )
 
 
-def _next_sample(events: DataFrame, sampled: DataFrame, order: Order) -> DataFrame:
-    """``events`` with the offset of the first sample behind each: at."""
-    ends = sampled.select(sf.col("offset").alias("sampled_at"))
-    found = order.next_event(events, ends, at="offset", key="sampled_at", name="next")
-    return found.withColumn("at", sf.coalesce("next.sampled_at", sf.lit(AT_THE_END)))
+class Held(NamedTuple):
+    """Of one broker: how often it held LAO back, how long in all, the longest wait for it."""
+
+    hold_ups: int
+    held_ms: int
+    longest_ms: int
 
 
-def _lowest(stalled: DataFrame, stood: DataFrame) -> DataFrame:
-    """Who had applied just what LAO was: at, lowest.
-
-    LAO grows from sample to sample, so that each word meets few of them.
-    """
-    telling = (sf.col("most_applied") > sf.col("lowest_acknowledged_offset")) & (
-        sf.col("lag_ms") >= _ON_ITS_WAY_MS
-    )
-    sample = sf.when(sf.col("at") == AT_THE_END, sf.col("previous_offset")).otherwise(sf.col("at"))
-    asked = stalled.where(telling).select(
-        "at", sample.alias("sample"), "epoch", sf.col("lowest_acknowledged_offset").alias("applied")
-    )
-    said = stood.select("epoch", "applied", "broker_id", "begins", "ends")
-    stands = (sf.col("begins") <= sf.col("sample")) & (
-        sf.col("ends").isNull() | (sf.col("sample") < sf.col("ends"))
-    )
-    nothing = (sf.lit(None).cast("string").alias(name) for name in ("reason", "broker_cause"))
-    broker = sf.struct("broker_id", *nothing)
-    met = asked.join(said, ["epoch", "applied"]).where(stands)
-    return met.groupBy("at").agg(sf.collect_list(broker).alias("lowest"))
-
-
-def hold_ups(laid: DataFrame) -> DataFrame:
-    """Runs of stalls: one row for each time that a broker held LAO back, from the rows of
-    :func:`blamed`.
-
-    broker_id (null: nobody is known), cause, reason and broker_cause of its last stall, began_ms,
-    ended_ms, held_ms (time in which something waited for it), waited_ms (the longest that one
-    record waited), records, samples (stalls), first_offset (of the last sample before; null: none),
-    last_offset (of the sample that ended it; null: it goes on).
-    """
-    # A run that is nobody's is of one cause.
-    of_broker = Window.partitionBy("broker_id", "nobody").orderBy("at")
-    laid = laid.withColumn("nobody", sf.when(sf.col("broker_id").isNull(), sf.col("cause")))
-    begins = ~sf.coalesce(sf.lag("at").over(of_broker) == sf.col("previous_offset"), sf.lit(False))
-    numbered = laid.withColumn("begins", begins).withColumn(
-        "run", sf.sum(sf.col("begins").cast("int")).over(of_broker)
-    )
-    runs = numbered.groupBy("broker_id", "nobody", "run").agg(
-        sf.max_by("cause", "at").alias("cause"),
-        sf.max_by("reason", "at").alias("reason"),
-        sf.max_by("broker_cause", "at").alias("broker_cause"),
-        sf.min("began_ms").alias("began_ms"),
-        sf.max("ended_ms").alias("ended_ms"),
-        sf.sum("held_ms").alias("held_ms"),
-        sf.max("waited_ms").alias("waited_ms"),
-        sf.sum("records").alias("records"),
-        sf.count("*").alias("samples"),
-        sf.min("previous_offset").alias("first_offset"),
-        sf.nullif(sf.max("at"), sf.lit(AT_THE_END)).alias("last_offset"),
-    )
-    return runs.drop("nobody", "run")
+def by_broker(laid: Iterable[Blame], ups: Iterable[LaoStall]) -> dict[int, Held]:
+    """Of each broker that held it back. A stall of several brokers counts for each of them."""
+    found: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for up in ups:
+        for broker in up.broker_ids:
+            found[broker][0] += 1
+    for blame in laid:
+        for broker, _, _ in blame.brokers:
+            found[broker][1] += blame.stall.held_ms
+            found[broker][2] = max(found[broker][2], blame.stall.waited_ms)
+    return {broker: Held(*figures) for broker, figures in found.items()}

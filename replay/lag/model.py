@@ -26,13 +26,14 @@ class LaoPoint(msgspec.Struct, frozen=True):
 class LaoStall(msgspec.Struct, frozen=True):
     """One time that LAO was held back for long, as in :func:`replay.lag.holders.hold_ups`.
 
-    ``broker_id`` None: the log does not tell whom it waited for. ``cause``: FENCED, NO_BROKER,
-    FAILOVER, BEHIND or UNKNOWN. ``broker_cause``: of a FENCED one, the name of the ``BrokerCause``
-    that ``reason`` says to people; None: it was unregistered. ``records``: how many waited.
-    ``last_offset``: of the progress record that ended it; None: it goes on where the log ends.
+    ``broker_ids``: whom it waited for, all at once; empty: the log does not tell. ``cause``:
+    FENCED, NO_BROKER, FAILOVER, BEHIND or UNKNOWN. ``broker_cause``: of a FENCED one, the name of
+    the ``BrokerCause`` that ``reason`` says to people; None: it was unregistered. ``records``: how
+    many waited. ``last_offset``: of the progress record that ended it; None: it goes on where the
+    log ends.
     """
 
-    broker_id: int | None
+    broker_ids: list[int]
     cause: str
     reason: str | None
     broker_cause: str | None

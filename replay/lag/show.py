@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from raftlog.plural import counted
+from replay.kernels.histogram import HOW_EXACT
 from replay.lag import holders
 from replay.lag.model import LaoResult, LaoStall
 from replay.request import format_time
@@ -18,6 +19,14 @@ def _show(value: int | None) -> str:
     return "unknown" if value is None else str(value)
 
 
+def by_whom(held: LaoStall) -> str:
+    """Which brokers held LAO back; a dash: nobody knows."""
+    if not held.broker_ids:
+        return "-"
+    names = ", ".join(map(str, held.broker_ids))
+    return f"broker{'s' if len(held.broker_ids) > 1 else ''} {names}"
+
+
 def why(held: LaoStall) -> str:
     """Why LAO was held back, in words."""
     return in_words(held.cause, held.reason)
@@ -26,7 +35,7 @@ def why(held: LaoStall) -> str:
 def in_words(cause: str, reason: str | None) -> str:
     """A cause of :mod:`replay.lag.holders`, and the reason that goes with it."""
     if cause == holders.FENCED:
-        return f"went on without it: {reason}"
+        return f"went on without: {reason}"
     return {
         holders.NO_BROKER: "no broker was in service",
         holders.FAILOVER: "a new controller, to which not all brokers had reported",
@@ -39,7 +48,7 @@ def _hold_ups(result: LaoResult) -> Table:
     table = Table(
         Column("from", no_wrap=True),
         Column("for", no_wrap=True),
-        "broker",
+        "by",
         "waited longest",
         "records",
         "why",
@@ -49,7 +58,7 @@ def _hold_ups(result: LaoResult) -> Table:
         table.add_row(
             format_time(held.began_ms),
             duration(held.held_ms) + (" so far" if held.last_offset is None else ""),
-            "-" if held.broker_id is None else str(held.broker_id),
+            by_whom(held),
             duration(held.waited_ms),
             str(held.records),
             why(held),
@@ -91,6 +100,7 @@ def _hours(result: LaoResult) -> Table:
         "max",
         "still waiting",
         title="From commit to visible everywhere",
+        caption=f"Percentiles are approximate: {HOW_EXACT}",
     )
     for hour in result.hours:
         times = (hour.p50_ms, hour.p90_ms, hour.p99_ms, hour.max_ms)

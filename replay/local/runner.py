@@ -17,9 +17,20 @@ from replay.origin import with_origin
 from replay.request import JobRequest
 from replay.shown import show
 
-LOCAL_JOBS = ("audit", "summary", "state", "diff", "history", "verify")
+LOCAL_JOBS = (
+    "audit",
+    "summary",
+    "state",
+    "diff",
+    "history",
+    "verify",
+    "lao",
+    "availability",
+    "churn",
+    "report",
+)
 """Those that need no Spark."""
-_CHECK_BY_THEMSELVES = ("audit", "summary", "verify")
+_CHECK_BY_THEMSELVES = ("audit", "summary", "verify", "report")
 """Those that check the files while they read them."""
 
 

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
+from collections import defaultdict
+from collections.abc import Iterable
 
+from replay.kernels.facts import BrokerSpan
+from replay.outages.model import BrokerOutage, Fencing
 from replay.outages.stretch import Stretch
 
 
-def lives(brokers: DataFrame, stretch: Stretch) -> DataFrame:
-    """The intervals in which a broker was registered: broker_id, begins_ms, ends_ms."""
-    return stretch.clip(brokers.select("broker_id", "begins_ms", "ends_ms"))
+def by_broker(
+    brokers: Iterable[BrokerSpan], fenced: Iterable[Fencing], stretch: Stretch
+) -> list[BrokerOutage]:
+    """One row a broker that was registered within the stretch.
 
-
-def by_broker(lived: DataFrame, fenced: DataFrame, stretch: Stretch) -> DataFrame:
-    """One row a broker: broker_id, life_ms (registered), fencings, out_ms (fenced), planned_ms (of
-    it), longest_ms, ``out``: it is now.
-
-    ``fenced``: of :func:`replay.outages.fencings.fencings`. The time before a broker was unfenced
-    for the first time is no outage.
+    The time before a broker was unfenced for the first time is no outage.
     """
-    length = sf.col("ends_ms") - sf.col("begins_ms")
-    life = lived.groupBy("broker_id").agg(sf.sum(length).alias("life_ms"))
-    times = stretch.clip(fenced.withColumn("out", sf.col("ends").isNull()))
-    out = times.groupBy("broker_id").agg(
-        sf.count("*").alias("fencings"),
-        sf.sum(length).alias("out_ms"),
-        sf.sum(sf.when(sf.col("planned"), length).otherwise(0)).alias("planned_ms"),
-        sf.max(length).alias("longest_ms"),
-        sf.bool_or("out").alias("out"),
-    )
-    joined = life.join(out, "broker_id", "left").fillna(
-        0, ["fencings", "out_ms", "planned_ms", "longest_ms"]
-    )
-    return joined.fillna({"out": False})
+    life: dict[int, int] = {}
+    for span in brokers:
+        clipped = stretch.clip_one(span.begins_ms, span.ends_ms)
+        if clipped is not None:
+            life[span.broker_id] = life.get(span.broker_id, 0) + clipped[1] - clipped[0]
+    out: dict[int, list[tuple[int, Fencing]]] = defaultdict(list)
+    for each in fenced:
+        clipped = stretch.clip_one(each.begins_ms, each.ends_ms)
+        if clipped is not None:
+            out[each.broker_id].append((clipped[1] - clipped[0], each))
+    return [
+        BrokerOutage(
+            broker_id,
+            life_ms,
+            len(out[broker_id]),
+            sum(length for length, _ in out[broker_id]),
+            sum(length for length, each in out[broker_id] if each.planned),
+            max((length for length, _ in out[broker_id]), default=0),
+            any(each.ends is None for _, each in out[broker_id]),
+        )
+        for broker_id, life_ms in sorted(life.items())
+    ]

@@ -1,47 +1,95 @@
-"""Changes of the controller, and how long there was none."""
+"""Controllers, their changes, and how long there was none."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as sf
+from itertools import pairwise
+from typing import NamedTuple
 
 from raftlog.metadata.records import RecordType
+from replay.kernels.census import Census
+from replay.kernels.passes import Rows
+from replay.outages.model import Failover
+
+_COLUMNS = (
+    "offset",
+    "epoch",
+    "leader_id",
+    "timestamp_ms",
+    "last_heard_epoch",
+    "last_heard_age_ms",
+    "last_heard_by_all",
+)
 
 
-def failovers(controllers: DataFrame, records: DataFrame) -> DataFrame:
-    """One row for each epoch but the first, from ``timelines.controllers``.
+class Controller(NamedTuple):
+    """The reign of one, which ends where the next one's begins (None: it lasts).
 
-    epoch, leader_id, begins, begins_ms; previous_leader_id; ``silent_since_ms`` (the old
-    controller's last record) and ``silent_ms`` from it to the new one's first: nobody wrote for so
-    long, though on a quiet cluster the old one may have lived for most of it. ``absent_most_ms``:
-    there was none for so long at the most, as those say that elected the new one (null: the log
-    does not say; then the silence proves nothing), and ``absent_least_ms`` at the least;
-    ``epochs_without_leader``: elections that nobody won; ``lao_known_ms``: from the beginning until
-    LAO was recorded again (null: never).
+    ``last_ms``: of the last record of the epoch: from then on nobody wrote. ``last_heard_…``: of
+    the leaders before, as its first record says.
     """
-    # One row an election: few enough for one task.
-    in_order = Window.orderBy("begins")
-    known = records.where(sf.col("type") == int(RecordType.PROGRESS)).groupBy("epoch")
-    first = known.agg(sf.min("timestamp_ms").alias("known_ms"))
-    before = {
-        "previous_leader_id": sf.lag("leader_id").over(in_order),
-        "silent_since_ms": sf.lag("last_ms").over(in_order),
-        "previous_epoch": sf.lag("epoch").over(in_order),
-    }
-    known_of = sf.col("last_heard_epoch") >= sf.col("previous_epoch")
-    heard = sf.least("last_heard_age_ms", sf.col("begins_ms") - sf.col("silent_since_ms"))
-    by_all = sf.coalesce("last_heard_by_all", sf.lit(False))
-    later = controllers.withColumns(before).where(sf.col("previous_epoch").isNotNull())
-    return later.join(first, "epoch", "left").select(
-        "epoch",
-        "leader_id",
-        "begins",
-        "begins_ms",
-        "previous_leader_id",
-        "silent_since_ms",
-        (sf.col("begins_ms") - sf.col("silent_since_ms")).alias("silent_ms"),
-        sf.when(by_all, heard).otherwise(sf.lit(0)).alias("absent_least_ms"),
-        sf.when(known_of, heard).alias("absent_most_ms"),
-        (sf.col("epoch") - sf.col("previous_epoch") - 1).alias("epochs_without_leader"),
-        (sf.col("known_ms") - sf.col("begins_ms")).alias("lao_known_ms"),
-    )
+
+    epoch: int
+    leader_id: int
+    begins: int
+    ends: int | None
+    begins_ms: int
+    last_ms: int
+    ends_ms: int | None
+    last_heard_epoch: int | None
+    last_heard_age_ms: int | None
+    last_heard_by_all: bool | None
+
+
+def controllers(log: Rows, counted: Census) -> list[Controller]:
+    """The reigns, in order."""
+    last_ms = {each.epoch: each.last_ms for each in counted.epochs}
+    rows = log.table(_COLUMNS, (RecordType.LEADER_CHANGE,)).to_pylist()
+    return [
+        Controller(
+            row["epoch"],
+            row["leader_id"],
+            row["offset"],
+            None if after is None else after["offset"],
+            row["timestamp_ms"],
+            last_ms[row["epoch"]],
+            None if after is None else after["timestamp_ms"],
+            row["last_heard_epoch"],
+            row["last_heard_age_ms"],
+            row["last_heard_by_all"],
+        )
+        for row, after in zip(rows, [*rows[1:], None], strict=True)
+    ]
+
+
+def failovers(reigns: list[Controller], counted: Census) -> list[Failover]:
+    """One for each reign but the first.
+
+    ``silent_since_ms`` (the old controller's last record) and ``silent_ms`` from it to the new
+    one's first: nobody wrote for so long, though on a quiet cluster the old one may have lived for
+    most of it. ``absent_most_ms``: there was none for so long at the most, as those say that
+    elected the new one (None: the log does not say; then the silence proves nothing), and
+    ``absent_least_ms`` at the least; ``epochs_without_leader``: elections that nobody won;
+    ``lao_known_ms``: from the beginning until LAO was recorded again (None: never).
+    """
+    found = []
+    for old, new in pairwise(reigns):
+        silent_ms = new.begins_ms - old.last_ms
+        age, known_ms = new.last_heard_age_ms, counted.known_ms.get(new.epoch)
+        heard = None if age is None else min(age, silent_ms)
+        known = new.last_heard_epoch is not None and new.last_heard_epoch >= old.epoch
+        found.append(
+            Failover(
+                new.epoch,
+                new.leader_id,
+                new.begins,
+                new.begins_ms,
+                old.leader_id,
+                old.last_ms,
+                silent_ms,
+                (heard or 0) if new.last_heard_by_all else 0,
+                heard if known else None,
+                new.epoch - old.epoch - 1,
+                None if known_ms is None else known_ms - new.begins_ms,
+            )
+        )
+    return found

@@ -2,85 +2,119 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as sf
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
 
 from raftlog.metadata.causes import PLANNED
-from replay.causes import is_one_of
+from replay.kernels.arrays import NEVER
+from replay.kernels.causes import cause_named
+from replay.kernels.facts import BrokerSpan
+from replay.outages.model import Fencing
 
 REGISTERED_ANEW, UNREGISTERED = "registered anew", "unregistered"
 """Reasons that no record gives: another process took the place of one that had not been fenced; the
 registration was removed.
 """
+_PLANNED = frozenset(each.name for each in PLANNED)
 
 
-def service(brokers: DataFrame) -> DataFrame:
-    """Intervals of ``timelines.brokers`` put together to those in which a broker was ``fenced``, or
-    was not: two neighbours differ.
+class Service(NamedTuple):
+    """A time in which a broker was ``fenced``, or was not: two neighbours differ.
 
-    broker_id, fenced, begins, ends (offsets, exclusive; null: still), begins_ms, ends_ms, reason
-    and cause (of its beginning), follows (it begins where the one before ended; else the broker was
-    not registered meanwhile), followed.
+    Offsets; ``ends`` None: still. ``reason`` and ``cause`` are of its beginning. ``follows``: it
+    begins where the one before ended; else the broker was not registered meanwhile; ``followed``.
     """
-    of_broker = Window.partitionBy("broker_id").orderBy("begins")
-    follows = sf.coalesce(sf.lag("ends").over(of_broker) == sf.col("begins"), sf.lit(False))
-    same = sf.coalesce(sf.lag("fenced").over(of_broker) == sf.col("fenced"), sf.lit(False))
-    reason = sf.when(sf.col("registration"), REGISTERED_ANEW).otherwise(sf.col("reason"))
-    cut = brokers.withColumns({"follows": follows, "same": same, "why": reason})
-    numbered = cut.withColumn(
-        "run", sf.count_if(~(sf.col("follows") & sf.col("same"))).over(of_broker)
-    )
-    runs = numbered.groupBy("broker_id", "run").agg(
-        sf.first("fenced").alias("fenced"),
-        sf.min("begins").alias("begins"),
-        sf.min("begins_ms").alias("begins_ms"),
-        sf.max_by("ends", "begins").alias("ends"),
-        sf.max_by("ends_ms", "begins").alias("ends_ms"),
-        sf.min_by("why", "begins").alias("reason"),
-        sf.min_by("cause", "begins").alias("cause"),
-        sf.min_by("follows", "begins").alias("follows"),
-    )
-    followed = sf.coalesce(sf.lead("begins").over(of_broker) == sf.col("ends"), sf.lit(False))
-    return runs.withColumn("followed", followed).drop("run")
+
+    broker_id: int
+    fenced: bool
+    begins: int
+    begins_ms: int
+    ends: int | None
+    ends_ms: int | None
+    reason: str | None
+    cause: str | None
+    follows: bool
+    followed: bool = False
 
 
-def fencings(served: DataFrame) -> DataFrame:
-    """One row for each time that a broker fell out of service, from the rows of :func:`service`.
+class Departure(NamedTuple):
+    """A broker ceased to be in service. ``cause`` None: it was unregistered."""
 
-    To be fenced at first is none.
+    broker_id: int
+    offset: int
+    timestamp_ms: int
+    reason: str | None
+    cause: str | None
 
-    broker_id, begins, ends (null: it still is out), begins_ms, ends_ms, reason, cause, ``planned``
-    (it shut down in order, or was asked to be fenced), ``unregistered`` (that is how it ended).
+
+def service(brokers: Iterable[BrokerSpan]) -> list[Service]:
+    """The spans of brokers put together, by broker and in order."""
+    found: list[Service] = []
+    in_order = sorted(brokers, key=attrgetter("broker_id", "begins"))
+    for _, spans in groupby(in_order, key=attrgetter("broker_id")):
+        found += _of_one(spans)
+    return found
+
+
+def _of_one(spans: Iterable[BrokerSpan]) -> Iterator[Service]:
+    current: Service | None = None
+    for span in spans:
+        follows = current is not None and current.ends == span.begins
+        ends = None if span.ends == NEVER else span.ends
+        if current is not None and follows and current.fenced == span.fenced:
+            current = current._replace(ends=ends, ends_ms=span.ends_ms)
+            continue
+        if current is not None:
+            yield current._replace(followed=follows)
+        current = Service(
+            span.broker_id,
+            bool(span.fenced),
+            span.begins,
+            span.begins_ms,
+            ends,
+            span.ends_ms,
+            REGISTERED_ANEW if span.registration else span.reason,
+            cause_named(span.cause, span.reason),
+            follows,
+        )
+    if current is not None:
+        yield current
+
+
+def fencings(served: Iterable[Service]) -> list[Fencing]:
+    """Each time that a broker fell out of service. To be fenced at first is none.
+
+    ``planned``: it shut down in order, or was asked to be fenced; ``unregistered``: that is how it
+    ended.
     """
-    out = served.where(sf.col("fenced") & sf.col("follows"))
-    return out.select(
-        "broker_id",
-        "begins",
-        "ends",
-        "begins_ms",
-        "ends_ms",
-        "reason",
-        "cause",
-        is_one_of(PLANNED).alias("planned"),
-        (sf.col("ends").isNotNull() & ~sf.col("followed")).alias("unregistered"),
-    )
+    return [
+        Fencing(
+            each.broker_id,
+            each.begins,
+            each.ends,
+            each.begins_ms,
+            each.ends_ms,
+            each.reason or "",
+            each.cause,
+            each.cause in _PLANNED,
+            each.ends is not None and not each.followed,
+        )
+        for each in served
+        if each.fenced and each.follows
+    ]
 
 
-def departures(served: DataFrame) -> DataFrame:
-    """When brokers ceased to be in service, for whatever reason: broker_id, offset, timestamp_ms,
-    reason, cause (null: unregistered).
-    """
-    of_broker = Window.partitionBy("broker_id").orderBy("begins")
-    next_cause = sf.when(sf.col("followed"), sf.lead("cause").over(of_broker))
-    next_reason = sf.when(sf.col("followed"), sf.lead("reason").over(of_broker)).otherwise(
-        UNREGISTERED
-    )
-    next_ = {"next_reason": next_reason, "next_cause": next_cause}
-    told = served.withColumns(next_).where(~sf.col("fenced") & sf.col("ends").isNotNull())
-    return told.select(
-        "broker_id",
-        sf.col("ends").alias("offset"),
-        sf.col("ends_ms").alias("timestamp_ms"),
-        sf.col("next_reason").alias("reason"),
-        sf.col("next_cause").alias("cause"),
-    )
+def departures(served: list[Service]) -> list[Departure]:
+    """When brokers ceased to be in service, for whatever reason."""
+    found = []
+    for each, after in zip(served, [*served[1:], None], strict=True):
+        if each.fenced or each.ends is None or each.ends_ms is None:
+            continue
+        if each.followed and after is not None:
+            reason, cause = after.reason, after.cause
+        else:
+            reason, cause = UNREGISTERED, None
+        found.append(Departure(each.broker_id, each.ends, each.ends_ms, reason, cause))
+    return found

@@ -7,103 +7,128 @@ do not count.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as sf
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.metadata.config_layers import ALL_BROKERS, BROKER_NAME
 from raftlog.metadata.records import RecordType
+from replay.kernels.passes import Pass, Rows
 
 _KEY = "min.insync.replicas"
+_OF_BROKERS = BROKER_NAME[_KEY]
 _DEFAULT = 1
-_EVER = (1 << 63) - 1
+_COLUMNS = (
+    "offset",
+    "timestamp_ms",
+    "resource_type",
+    "resource_name",
+    "config_name",
+    "config_value",
+)
 
 
-def with_min_isr(partitions: DataFrame, records: DataFrame, *, only_below: Column) -> DataFrame:
-    """The intervals of ``timelines.partitions`` that may have had too few in sync, or fulfil
-    ``only_below``; cut where the config changed.
+class Change(NamedTuple):
+    """From an offset on the key has this value; None: none."""
 
-    ``min_isr``: how many had to be in sync. An interval whose ISR was never smaller than the
-    highest value there ever was is left out, so that in a healthy history few are left to be looked
-    up.
-    """
-    of_topics, of_all = (
-        _steps(records, ResourceType.TOPIC, _KEY),
-        _steps(records, ResourceType.BROKER, BROKER_NAME[_KEY]),
-    )
-    of_all = of_all.where(sf.col("resource_name") == ALL_BROKERS).drop("resource_name")
-    most_of_topic = of_topics.groupBy(sf.col("resource_name").alias("topic_name")).agg(
-        sf.max("value").alias("most_own")
-    )
-    most_of_all = of_all.agg(sf.coalesce(sf.max("value"), sf.lit(_DEFAULT)).alias("most_shared"))
-    # One row on the right side.
-    asked = partitions.join(most_of_topic, "topic_name", "left").crossJoin(
-        sf.broadcast(most_of_all)
-    )
-    most = sf.greatest("most_own", "most_shared")
-    few = asked.where((sf.size("isr") < most) | only_below).drop("most_own", "most_shared")
-    own = _cut(
-        few, of_topics.withColumnRenamed("resource_name", "topic_name"), "own", ["topic_name"]
-    )
-    shared = _cut(own, of_all, "shared", [])
-    there = sf.size("replicas") - sf.size(
-        sf.coalesce("adding_replicas", sf.array().cast("array<int>"))
-    )
-    wanted = sf.coalesce("own", "shared", sf.lit(_DEFAULT))
-    return shared.withColumn("min_isr", sf.least(wanted, sf.greatest(there, sf.lit(1)))).drop(
-        "own", "shared"
-    )
+    offset: int
+    timestamp_ms: int
+    value: int | None
 
 
-def _steps(records: DataFrame, resource_type: int, name: str) -> DataFrame:
-    """From when to when the key had which value: resource_name, value (null: none), from, to,
-    from_ms, to_ms, without a gap.
-    """
-    of_type = (sf.col("type") == int(RecordType.CONFIG)) & (
-        sf.col("resource_type") == int(resource_type)
-    )
-    said = records.where(of_type & (sf.col("config_name") == name)).select(
-        "resource_name",
-        sf.col("config_value").try_cast("int").alias("value"),
-        sf.col("offset").alias("from"),
-        sf.col("timestamp_ms").alias("from_ms"),
-    )
-    nothing = {
-        "value": sf.lit(None).cast("int"),
-        "from": sf.lit(0).cast("long"),
-        "from_ms": sf.lit(0).cast("long"),
-    }
-    # An offset of 0 is a controller's, so no config record stands there.
-    begun = said.unionByName(said.select("resource_name").distinct().withColumns(nothing))
-    of_resource = Window.partitionBy("resource_name").orderBy("from")
-    ends = {
-        f"to{of}": sf.coalesce(sf.lead(f"from{of}").over(of_resource), sf.lit(_EVER))
-        for of in ("", "_ms")
-    }
-    return begun.withColumns(ends)
+class Cut(NamedTuple):
+    """A part of an interval in which one value is in force; offsets and times, exclusive."""
+
+    begins: int
+    begins_ms: int
+    ends: int
+    ends_ms: int
+    asked: int
 
 
-def _cut(intervals: DataFrame, steps: DataFrame, name: str, keys: list[str]) -> DataFrame:
-    """Each interval, cut where steps begin and end, with the step's value as the column ``name``;
-    whole and null without steps.
-    """
-    prefixed = steps.select(
-        *(sf.col(key).alias(f"_{key}") for key in keys), "value", "from", "to", "from_ms", "to_ms"
-    )
-    ends = sf.coalesce("ends", sf.lit(_EVER))
-    overlap = (sf.col("begins") < sf.col("to")) & (sf.col("from") < ends)
-    for key in keys:
-        overlap = overlap & (sf.col(key) == sf.col(f"_{key}"))
-    joined = intervals.join(prefixed if keys else sf.broadcast(prefixed), overlap, "left")
-    cut = {
-        "begins": sf.greatest("begins", "from"),
-        "begins_ms": sf.greatest("begins_ms", "from_ms"),
-        "ends": sf.nullif(sf.least(ends, sf.col("to")), sf.lit(_EVER)),
-        "ends_ms": sf.nullif(
-            sf.least(sf.coalesce("ends_ms", sf.lit(_EVER)), sf.col("to_ms")), sf.lit(_EVER)
-        ),
-    }
-    return joined.select(
-        *(cut.get(column, sf.col(column)).alias(column) for column in intervals.columns),
-        sf.col("value").alias(name),
-    )
+class MinIsr:
+    """``of_topics``: topic name -> changes in order; ``of_all``: of all brokers."""
+
+    def __init__(self, of_topics: dict[str, list[Change]], of_all: list[Change]) -> None:
+        self._of_topics, self._of_all = of_topics, of_all
+        self._most_of_all = max(
+            (each.value for each in of_all if each.value is not None), default=_DEFAULT
+        )
+
+    def most(self, topic: str | None) -> int:
+        """What was ever asked of a topic at the most."""
+        own = self._of_topics.get(topic or "", ())
+        return max([self._most_of_all, *(each.value for each in own if each.value is not None)])
+
+    def cut(
+        self, topic: str | None, begins: int, begins_ms: int, ends: int, ends_ms: int
+    ) -> Iterator[Cut]:
+        """The interval, cut where the value changed."""
+        own, shared = self._of_topics.get(topic or "", []), self._of_all
+        inside = sorted(each for each in (*own, *shared) if begins < each.offset < ends)
+        edges = [*((each.offset, each.timestamp_ms) for each in inside), (ends, ends_ms)]
+        for end, end_ms in edges:
+            value = _at(own, begins)
+            if value is None:
+                value = _at(shared, begins)
+            yield Cut(begins, begins_ms, end, end_ms, _DEFAULT if value is None else value)
+            begins, begins_ms = end, end_ms
+
+
+def _at(changes: list[Change], offset: int) -> int | None:
+    place = bisect_right(changes, offset, key=lambda each: each.offset)
+    return changes[place - 1].value if place else None
+
+
+class _Configs:
+    def __init__(self) -> None:
+        self._found: list[tuple[int, int, int, str, str | None]] = []
+
+    def take(self, table: pa.Table) -> None:
+        names = table["config_name"].cast(pa.string())
+        few = table.filter(pc.is_in(names, pa.array([_KEY, _OF_BROKERS])))
+        for row in few.to_pylist():
+            wanted = _KEY if row["resource_type"] == ResourceType.TOPIC else _OF_BROKERS
+            of_brokers = row["resource_type"] == ResourceType.BROKER
+            if row["config_name"] != wanted or (of_brokers and row["resource_name"] != ALL_BROKERS):
+                continue
+            self._found.append(
+                (
+                    row["offset"],
+                    row["timestamp_ms"],
+                    row["resource_type"],
+                    row["resource_name"],
+                    row["config_value"],
+                )
+            )
+
+    def end(self) -> list[tuple[int, int, int, str, str | None]]:
+        return self._found
+
+
+def min_isr(log: Rows) -> MinIsr:
+    """As the configs of a log say."""
+    work = Pass(_Configs, _COLUMNS, (RecordType.CONFIG,))
+    of_topics: dict[str, list[Change]] = defaultdict(list)
+    of_all: list[Change] = []
+    for offset, at_ms, kind, resource, text in sorted(
+        row for part in log.run(work) for row in part
+    ):
+        change = Change(offset, at_ms, _number(text))
+        if kind == ResourceType.TOPIC:
+            of_topics[resource].append(change)
+        elif kind == ResourceType.BROKER:
+            of_all.append(change)
+    return MinIsr(dict(of_topics), of_all)
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None

@@ -4,97 +4,291 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
-from replay.outages.min_isr import with_min_isr
+import numpy as np
+
+from raftlog.metadata.records import RecordType
+from replay.kernels.arrays import Bools, Ints
+from replay.kernels.facts import Facts
+from replay.kernels.intervals import Intervals, Names, Removals, nothing_of
+from replay.kernels.spells import SpellFinder, Spells
+from replay.kernels.steps import Partitions, Steps
+from replay.outages.min_isr import MinIsr
+from replay.outages.model import PartitionOutage, TopicOutage
 from replay.outages.stretch import Stretch
-from replay.spells import merge_close, spells
-
-KEY = ["topic_id", "topic_name", "partition_id"]
 
 
-def lives(partitions: DataFrame, stretch: Stretch) -> DataFrame:
-    """One row a partition, from its creation to the removal of its topic: KEY, begins_ms,
-    ends_ms.
+class _Lost:
+    """Times that a partition lost; see PartitionOutage."""
+
+    __slots__ = ("leaderless_ms", "longest_ms", "outages", "under_min_isr_ms", "unwritable_ms")
+
+    def __init__(self) -> None:
+        self.leaderless_ms = self.under_min_isr_ms = self.unwritable_ms = 0
+        self.outages = self.longest_ms = 0
+
+
+@dataclass
+class Outages:
+    """What a part found. ``topics``: their ids, by their numbers in keys.
+
+    ``lives``: key, begins_ms and ends_ms of each partition's life, clipped; ``without``: key,
+    begins_ms and ends_ms of times without a leader, clipped; ``life_ms``, ``leaderless_ms`` and
+    ``unwritable_ms``: by period.
     """
-    open_end = sf.max(sf.coalesce("ends_ms", sf.lit(stretch.until_ms)))
-    return stretch.clip(
-        partitions.groupBy(*KEY).agg(
-            sf.min("begins_ms").alias("begins_ms"), open_end.alias("ends_ms")
+
+    topics: list[str]
+    lost: dict[int, _Lost]
+    lives: dict[str, Ints]
+    without: dict[str, Ints]
+    life_ms: Ints
+    leaderless_ms: Ints
+    unwritable_ms: Ints
+
+
+class _Impaired(NamedTuple):
+    key: int
+    begins_ms: int
+    ends_ms: int
+    leaderless: bool
+    under: bool
+
+
+@dataclass
+class OutageWatcher:
+    """Watches partitions; ``found`` gives Outages."""
+
+    stretch: Stretch
+    asked: MinIsr
+    facts: Facts
+    partitions: Partitions
+    _leaderless: SpellFinder = field(default_factory=SpellFinder)
+    _spells: list[Spells] = field(default_factory=list)
+    _lives: list[dict[str, Ints]] = field(default_factory=list)
+    _impaired: list[_Impaired] = field(default_factory=list)
+    _most: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Look removals up once."""
+        self._removals = Removals(self.facts)
+
+    def take(self, steps: Steps, intervals: Intervals) -> None:
+        """A slice."""
+        self._begin_lives(steps)
+        self._look(intervals)
+
+    def last(self, intervals: Intervals) -> None:
+        """Those that nothing follows."""
+        self._look(intervals)
+        self._spells.append(self._leaderless.end())
+
+    def _begin_lives(self, steps: Steps) -> None:
+        again = np.zeros(len(steps.key), np.bool_)
+        again[1:] = steps.removed[:-1] <= steps.begins[1:]
+        begun = np.flatnonzero(
+            steps.real & (steps.type == RecordType.PARTITION) & (steps.first | again)
         )
-    )
+        ends_ms = self._removals.times(steps.removed[begun])
+        self._lives.append(
+            {"key": steps.key[begun], "begins_ms": steps.begins_ms[begun], "ends_ms": ends_ms}
+        )
+
+    def _look(self, intervals: Intervals) -> None:
+        leaderless = intervals.leaderless
+        self._spells.append(self._leaderless.take(intervals, leaderless))
+        size = intervals.lists.size(intervals.isr)
+        most = self._most_asked(intervals)
+        for place in np.flatnonzero(leaderless | (size < most)).tolist():
+            self._cut(intervals, place, int(size[place]))
+
+    def _most_asked(self, intervals: Intervals) -> Ints:
+        topics, where = np.unique(intervals.key >> 32, return_inverse=True)
+        for topic in topics.tolist():
+            if topic not in self._most:
+                self._most[topic] = self.asked.most(self._name(topic << 32))
+        return np.array([self._most[topic] for topic in topics.tolist()], np.int64)[where]
+
+    def _name(self, key: int) -> str | None:
+        lives = self.facts.lives_of.get(self.partitions.topic_of(key), ())
+        return lives[0].topic_name if lives else None
+
+    def _cut(self, intervals: Intervals, place: int, in_sync: int) -> None:
+        lists = intervals.lists
+        there = lists.size(intervals.replicas[place : place + 1])[0]
+        there -= max(0, int(lists.size(intervals.adding[place : place + 1])[0]))
+        key, leaderless = int(intervals.key[place]), bool(intervals.leader[place] < 0)
+        for cut in self.asked.cut(
+            self._name(key),
+            int(intervals.begins[place]),
+            int(intervals.begins_ms[place]),
+            int(intervals.ends[place]),
+            int(intervals.ends_ms[place]),
+        ):
+            under = in_sync < min(cut.asked, max(int(there), 1))
+            if leaderless or under:
+                self._impaired.append(_Impaired(key, cut.begins_ms, cut.ends_ms, leaderless, under))
+
+    def found(self) -> Outages:
+        """Of all partitions watched."""
+        stretch = self.stretch
+        lives = _clipped(stretch, _joined(self._lives))
+        rows = np.array(self._impaired, np.int64).reshape(len(self._impaired), 5)
+        times = _clipped(
+            stretch,
+            dict(zip(("key", "begins_ms", "ends_ms", "leaderless", "under"), rows.T, strict=True)),
+        )
+        leaderless = times["leaderless"] == 1
+        without = {
+            name: np.concatenate([getattr(each, name) for each in self._spells])
+            for name in ("key", "begins_ms", "ends_ms")
+        }
+        without = _clipped(stretch, without)
+        return Outages(
+            self.partitions.topics,
+            _lost(times, without),
+            lives,
+            without,
+            _by_period(stretch, lives),
+            _by_period(stretch, times, leaderless),
+            _by_period(stretch, times),
+        )
 
 
-def impaired(partitions: DataFrame, records: DataFrame) -> DataFrame:
-    """The intervals in which a partition had no leader or too few in sync.
+def _joined(parts: list[dict[str, Ints]]) -> dict[str, Ints]:
+    names = ("key", "begins_ms", "ends_ms")
+    if not parts:
+        return nothing_of(*names)
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
-    KEY, begins, ends, begins_ms, ends_ms, ``leaderless`` (nobody serves it), ``under_min_isr``
-    (writes with acks=all are refused), leader, isr, replicas, min_isr.
-    """
-    leaderless = sf.col("leader") < 0
-    columns = [
-        *KEY,
-        "begins",
-        "ends",
-        "begins_ms",
-        "ends_ms",
-        "leader",
-        "isr",
-        "replicas",
-        "adding_replicas",
+
+def _clipped(stretch: Stretch, rows: dict[str, Ints]) -> dict[str, Ints]:
+    inside = stretch.has(rows["begins_ms"], rows["ends_ms"])
+    rows = {name: values[inside] for name, values in rows.items()}
+    begins_ms, ends_ms = stretch.clip(rows["begins_ms"], rows["ends_ms"])
+    return rows | {"begins_ms": begins_ms, "ends_ms": ends_ms}
+
+
+def _by_period(stretch: Stretch, rows: dict[str, Ints], chosen: Bools | None = None) -> Ints:
+    begins_ms, ends_ms = rows["begins_ms"], rows["ends_ms"]
+    if chosen is not None:
+        begins_ms, ends_ms = begins_ms[chosen], ends_ms[chosen]
+    return stretch.by_period(begins_ms, ends_ms)
+
+
+def _lost(times: dict[str, Ints], without: dict[str, Ints]) -> dict[int, _Lost]:
+    found: dict[int, _Lost] = {}
+    for key, begins_ms, ends_ms, leaderless, under in zip(
+        *(values.tolist() for values in times.values()), strict=True
+    ):
+        lost, length = found.setdefault(key, _Lost()), ends_ms - begins_ms
+        lost.leaderless_ms += length if leaderless else 0
+        lost.under_min_isr_ms += length if under else 0
+        lost.unwritable_ms += length
+    for key, begins_ms, ends_ms in zip(
+        *(values.tolist() for values in without.values()), strict=True
+    ):
+        lost = found.setdefault(key, _Lost())
+        lost.outages += 1
+        lost.longest_ms = max(lost.longest_ms, ends_ms - begins_ms)
+    return found
+
+
+def outage_watcher(stretch: Stretch, asked: MinIsr) -> partial[OutageWatcher]:
+    """What makes one; to be pickled."""
+    return partial(OutageWatcher, stretch, asked)
+
+
+class PartitionTables(NamedTuple):
+    """All parts together: every topic, every impaired partition, and times by period."""
+
+    topics: list[TopicOutage]
+    partitions: list[PartitionOutage]
+    life_ms: Ints
+    leaderless_ms: Ints
+    unwritable_ms: Ints
+
+
+def together(parts: list[Outages], names: Names) -> PartitionTables:
+    """All of them, by the numbers of ``names``."""
+    lost: dict[int, _Lost] = {}
+    for part in parts:
+        keys = np.array(list(part.lost), np.int64)
+        lost |= dict(zip(names.keys(keys, part.topics).tolist(), part.lost.values(), strict=True))
+    lives = _all_of([part.lives for part in parts], parts, names)
+    without = _all_of([part.without for part in parts], parts, names)
+    partitions = [
+        PartitionOutage(
+            names.id_of(key),
+            names.topic(key),
+            key & 0xFFFFFFFF,
+            each.leaderless_ms,
+            each.under_min_isr_ms,
+            each.unwritable_ms,
+            each.outages,
+            each.longest_ms,
+        )
+        for key, each in lost.items()
     ]
-    looked_up = with_min_isr(partitions.select(*columns), records, only_below=leaderless)
-    flagged = looked_up.withColumns(
-        {"leaderless": leaderless, "under_min_isr": sf.size("isr") < sf.col("min_isr")}
-    )
-    return flagged.where("leaderless OR under_min_isr").drop("adding_replicas")
-
-
-def _ms(flag: Column) -> Column:
-    return sf.coalesce(
-        sf.sum(sf.when(flag, sf.col("ends_ms") - sf.col("begins_ms"))), sf.lit(0).cast("long")
+    return PartitionTables(
+        _topics(lives, without, lost, names),
+        partitions,
+        *(
+            np.sum([getattr(part, name) for part in parts], axis=0)
+            for name in ("life_ms", "leaderless_ms", "unwritable_ms")
+        ),
     )
 
 
-def _sums() -> list[Column]:
-    leaderless, under = sf.col("leaderless"), sf.col("under_min_isr")
+def _all_of(tables: list[dict[str, Ints]], parts: list[Outages], names: Names) -> dict[str, Ints]:
+    keyed = [
+        {**table, "key": names.keys(table["key"], part.topics)}
+        for table, part in zip(tables, parts, strict=True)
+    ]
+    return _joined(keyed)
+
+
+def _topics(
+    lives: dict[str, Ints], without: dict[str, Ints], lost: dict[int, _Lost], names: Names
+) -> list[TopicOutage]:
+    count = len(names.ids)
+    length = lives["ends_ms"] - lives["begins_ms"]
+    topic = lives["key"] >> 32
+    partitions = np.bincount(np.unique(lives["key"]) >> 32, minlength=count)
+    life_ms = np.zeros(count, np.int64)
+    np.add.at(life_ms, topic, length)
+    sums = np.zeros((3, count), np.int64)
+    for key, each in lost.items():
+        sums[:, key >> 32] += (each.leaderless_ms, each.under_min_isr_ms, each.unwritable_ms)
+    leaderless_ms, under_min_isr_ms, unwritable_ms = sums
+    offline = _offline(without, count)
     return [
-        _ms(leaderless).alias("leaderless_ms"),
-        _ms(under).alias("under_min_isr_ms"),
-        _ms(leaderless | under).alias("unwritable_ms"),
+        TopicOutage(
+            names.ids[number],
+            names.topic(number << 32),
+            int(partitions[number]),
+            int(life_ms[number]),
+            int(leaderless_ms[number]),
+            int(under_min_isr_ms[number]),
+            int(unwritable_ms[number]),
+            int(offline[number]),
+        )
+        for number in np.flatnonzero(partitions).tolist()
     ]
 
 
-def by_partition(found: DataFrame, stretch: Stretch) -> DataFrame:
-    """One row a partition that was impaired: KEY, leaderless_ms, under_min_isr_ms, unwritable_ms
-    (either), outages, longest_ms.
-
-    ``outages``: how often it had no leader; ``longest_ms``: for how long at the most.
-    """
-    sums = stretch.clip(found).groupBy(*KEY).agg(*_sums())
-    without = stretch.clip(spells(found, KEY, sf.col("leaderless"), [sf.col("isr")]))
-    times = without.groupBy(*KEY).agg(
-        sf.count("*").alias("outages"),
-        sf.max(sf.col("ends_ms") - sf.col("begins_ms")).alias("longest_ms"),
-    )
-    return sums.join(times, KEY, "left").fillna(0, ["outages", "longest_ms"])
-
-
-def by_topic(lived: DataFrame, found: DataFrame, stretch: Stretch) -> DataFrame:
-    """One row a topic: topic_id, topic_name, partitions, life_ms (all partitions' together),
-    leaderless_ms, under_min_isr_ms, unwritable_ms (all of them sums over partitions) and
-    offline_ms: how long at least one partition had no leader.
-    """
-    topic = ["topic_id", "topic_name"]
-    all_of_it = lived.groupBy(*topic).agg(
-        sf.count("*").alias("partitions"), _ms(sf.lit(True)).alias("life_ms")
-    )
-    clipped = stretch.clip(found)
-    sums = clipped.groupBy(*topic).agg(*_sums())
-    merged = merge_close(
-        clipped.where("leaderless").select(*topic, "begins", "begins_ms", "ends_ms"), topic, 0
-    )
-    offline = merged.groupBy(*topic).agg(_ms(sf.lit(True)).alias("offline_ms"))
-    joined = all_of_it.join(sums, topic, "left").join(offline, topic, "left")
-    return joined.fillna(0, ["leaderless_ms", "under_min_isr_ms", "unwritable_ms", "offline_ms"])
+def _offline(without: dict[str, Ints], count: int) -> Ints:
+    """Of each topic, how long at least one of its partitions had no leader."""
+    topic = without["key"] >> 32
+    order = np.lexsort([without["begins_ms"], topic])
+    topic, begins_ms, ends_ms = topic[order], without["begins_ms"][order], without["ends_ms"][order]
+    found, reached, last = np.zeros(count, np.int64), 0, -1
+    for each, begins, ends in zip(
+        topic.tolist(), begins_ms.tolist(), ends_ms.tolist(), strict=True
+    ):
+        reached = begins if each != last else max(reached, begins)
+        found[each] += max(0, ends - reached)
+        reached, last = max(reached, ends), each
+    return found

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as sf
+import numpy as np
+
+from replay.kernels.arrays import Bools, Ints
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 _HOURS_UP_TO_DAYS = 3
@@ -20,15 +21,9 @@ class Stretch(NamedTuple):
     until_ms: int
 
     @classmethod
-    def of(cls, records: DataFrame, since_ms: int | None) -> Stretch:
-        """That of the records, from ``since_ms`` on if it is within them; None: all of it."""
-        whole = records.agg(
-            sf.min("timestamp_ms").alias("first"), sf.max("timestamp_ms").alias("last")
-        ).collect()[0]
-        return cls(
-            whole.first if since_ms is None else min(max(since_ms, whole.first), whole.last),
-            whole.last,
-        )
+    def of(cls, first_ms: int, last_ms: int, since_ms: int | None) -> Stretch:
+        """That of records, from ``since_ms`` on if it is within them; None: all of it."""
+        return cls(first_ms if since_ms is None else min(max(since_ms, first_ms), last_ms), last_ms)
 
     @property
     def length_ms(self) -> int:
@@ -40,55 +35,37 @@ class Stretch(NamedTuple):
         """What it is cut into for people: hours, or days if it has more than three."""
         return HOUR_MS if self.length_ms <= _HOURS_UP_TO_DAYS * DAY_MS else DAY_MS
 
-    def clip(self, intervals: DataFrame) -> DataFrame:
-        """What of the intervals lies in it: begins_ms and ends_ms, without nulls; what lasts still
-        ends with the stretch.
-        """
-        begins = sf.greatest(sf.col("begins_ms"), sf.lit(self.since_ms))
-        ends = sf.least(sf.coalesce("ends_ms", sf.lit(self.until_ms)), sf.lit(self.until_ms))
-        inside = (sf.col("begins_ms") <= self.until_ms) & (
-            sf.coalesce("ends_ms", sf.lit(self.until_ms)) >= self.since_ms
+    @property
+    def periods(self) -> range:
+        """When its hours or days begin."""
+        return range(
+            self.since_ms - self.since_ms % self.period_ms, self.until_ms + 1, self.period_ms
         )
-        return intervals.where(inside).withColumns({"begins_ms": begins, "ends_ms": ends})
 
-    def by_period(self, clipped: DataFrame, **flags: Column) -> DataFrame:
-        """How long the intervals lasted in each period, added up: period_ms (its beginning), and
-        for each of ``flags`` its sum in ms.
+    def has(self, begins_ms: Ints, ends_ms: Ints) -> Bools:
+        """Whether something of each interval lies in it; what lasts still ends at NEVER."""
+        return (begins_ms <= self.until_ms) & (ends_ms >= self.since_ms)
 
-        ``flags`` are 0 or 1 for an interval. The cost is that of adding up its two ends, however
-        many periods an interval spans.
+    def clip(self, begins_ms: Ints, ends_ms: Ints) -> tuple[Ints, Ints]:
+        """What of each interval that has something in it lies in it."""
+        return np.maximum(begins_ms, self.since_ms), np.minimum(ends_ms, self.until_ms)
+
+    def clip_one(self, begins_ms: int, ends_ms: int | None) -> tuple[int, int] | None:
+        """The same of one interval (None: it lasts); None: nothing lies in it."""
+        ends = self.until_ms if ends_ms is None else ends_ms
+        if begins_ms > self.until_ms or ends < self.since_ms:
+            return None
+        return max(begins_ms, self.since_ms), min(ends, self.until_ms)
+
+    def by_period(self, begins_ms: Ints, ends_ms: Ints) -> Ints:
+        """How long clipped intervals lasted in each period, added up.
+
+        The cost is that of their ends, however many periods an interval spans.
         """
-        length = self.period_ms
-        begun = clipped.select(
-            sf.col("begins_ms").alias("at"),
-            *(flag.cast("long").alias(name) for name, flag in flags.items()),
-        )
-        ended = clipped.select(
-            sf.col("ends_ms").alias("at"),
-            *((-flag.cast("long")).alias(name) for name, flag in flags.items()),
-        )
-        period = sf.col("at") - sf.col("at") % length
-        left = period + length - sf.col("at")
-        sums = [
-            column
-            for name in flags
-            for column in (
-                sf.sum(name).alias(f"{name}_net"),
-                sf.sum(sf.col(name) * left).alias(f"{name}_inside"),
-            )
-        ]
-        changed = begun.unionByName(ended).groupBy(period.alias("period_ms")).agg(*sums)
-        first = self.since_ms - self.since_ms % length
-        calendar = clipped.sparkSession.range(first, self.until_ms + 1, length, 1).select(
-            sf.col("id").alias("period_ms")
-        )
-        # A row a period: few enough for one task.
-        before = Window.orderBy("period_ms").rowsBetween(Window.unboundedPreceding, -1)
-        nothing = sf.lit(0).cast("long")
-        totals = {
-            name: sf.coalesce(sf.sum(f"{name}_net").over(before), nothing) * length
-            + sf.coalesce(f"{name}_inside", nothing)
-            for name in flags
-        }
-        joined = calendar.join(changed, "period_ms", "left")
-        return joined.select("period_ms", *(total.alias(name) for name, total in totals.items()))
+        first, length, count = self.periods.start, self.period_ms, len(self.periods)
+        net, inside = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        for at_ms, sign in ((begins_ms, 1), (ends_ms, -1)):
+            period = (at_ms - first) // length
+            np.add.at(net, period, sign)
+            np.add.at(inside, period, sign * (first + (period + 1) * length - at_ms))
+        return (np.cumsum(net) - net) * length + inside

@@ -1,244 +1,208 @@
-"""What happened, as rows: ``kind, severity, begins_ms, ends_ms, begins, count, text``. Columnar.
-
-What happened at one moment for one reason is one row, so that the fencing of a broker with a
-hundred thousand partitions is a few.
-"""
+"""What happened, as events. What happened at one moment for one reason is one."""
 
 from __future__ import annotations
 
-from functools import reduce
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from raftlog.metadata.acl_words import in_words
 from raftlog.metadata.records import RecordType
-from replay import acls
 from replay.entities import RESOURCE_TYPES
-from replay.outages.fencings import REGISTERED_ANEW, fencings, service
-from replay.report.model import CRITICAL, NOTICE, PLANNED, WARNING
-from replay.spells import spells
+from replay.kernels.arrays import NEVER, Ints
+from replay.kernels.facts import Facts
+from replay.kernels.finding import Finding
+from replay.kernels.intervals import Names
+from replay.kernels.passes import Pass, Rows
+from replay.outages.failovers import Controller
+from replay.outages.fencings import REGISTERED_ANEW, Service, fencings
+from replay.report.model import CRITICAL, NOTICE, PLANNED, WARNING, Event
+from replay.report.moments import Moments, Troubled
 
-_COLUMNS = ("kind", "severity", "begins_ms", "ends_ms", "begins", "count", "text")
-_FLAP_GAP = "5 minutes"
-_FLAPS = 4
-"""So many times out of the ISR, each within the gap of the last, are flapping."""
-
-
-def troubles(
-    controllers: DataFrame, brokers: DataFrame, partitions: DataFrame, short: DataFrame
-) -> DataFrame:
-    """All that nobody asked for. ``short``: of :func:`short_isrs`."""
-    kinds = [
-        _failovers(controllers),
-        _outages(brokers),
-        _leaderless(partitions),
-        _at_once(short, "short", NOTICE, "ISR short of replicas: "),
-        _flapping(short),
-    ]
-    return reduce(DataFrame.unionByName, kinds)
-
-
-def event_columns(
-    kind: str | Column, severity: int | Column, text: Column, count: Column | None = None
-) -> list[Column]:
-    """The columns of an event, from rows that have ``begins_ms``, ``ends_ms`` (null: not over) and
-    ``begins``, an offset.
-    """
-
-    def column(value: str | int | Column) -> Column:
-        return value if isinstance(value, Column) else sf.lit(value)
-
-    return [
-        column(kind).alias("kind"),
-        column(severity).cast("int").alias("severity"),
-        sf.col("begins_ms"),
-        sf.col("ends_ms"),
-        sf.col("begins"),
-        (sf.lit(1) if count is None else count).cast("long").alias("count"),
-        text.alias("text"),
-    ]
+_ON_PURPOSE = (
+    RecordType.CONFIG,
+    RecordType.TOPIC,
+    RecordType.REMOVE_TOPIC,
+    RecordType.FEATURE_LEVEL,
+    RecordType.ACCESS_CONTROL_ENTRY,
+    RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
+)
+_COLUMNS = (
+    "offset",
+    "timestamp_ms",
+    "type",
+    "type_name",
+    "principal",
+    "group_id",
+    "resource_type",
+    "resource_name",
+    "config_name",
+    "config_value",
+    "topic_id",
+    "topic_name",
+    "feature_name",
+    "feature_level",
+    "acl_resource_type",
+    "pattern_type",
+    "acl_principal",
+    "host",
+    "operation",
+    "permission_type",
+)
+Row = dict[str, Any]
 
 
-def _failovers(controllers: DataFrame) -> DataFrame:
+def of_controllers(reigns: list[Controller]) -> Iterator[Event]:
     """A change of the controller, for as long as there was none; where the log does not say, only
     when the new one began: that nobody wrote proves nothing.
     """
-    before = controllers.where(sf.col("ends").isNotNull()).select(
-        sf.col("ends").alias("begins"),
-        sf.col("last_ms").alias("since_ms"),
-        sf.col("leader_id").alias("old"),
-        sf.col("epoch").alias("old_epoch"),
-    )
-    pairs = controllers.select(
-        "begins",
-        sf.col("begins_ms").alias("until_ms"),
-        "epoch",
-        "leader_id",
-        "last_heard_epoch",
-        "last_heard_age_ms",
-    ).join(before, "begins")
-    text = sf.concat(
-        sf.lit("controller "),
-        _text("old"),
-        sf.lit(" → "),
-        _text("leader_id"),
-        sf.lit(", epoch "),
-        _text("epoch"),
-    )
-    heard_ms = sf.when(
-        sf.col("last_heard_epoch") >= sf.col("old_epoch"),
-        sf.greatest(sf.col("until_ms") - sf.col("last_heard_age_ms"), "since_ms"),
-    )
-    moved = pairs.withColumn(
-        "begins_ms", sf.least(sf.coalesce(heard_ms, "until_ms"), "until_ms")
-    ).withColumn("ends_ms", sf.col("until_ms"))
-    return moved.select(*event_columns("failover", WARNING, text))
+    for old, new in pairwise(reigns):
+        since_ms = new.begins_ms
+        heard, age_ms = new.last_heard_epoch, new.last_heard_age_ms
+        if heard is not None and age_ms is not None and heard >= old.epoch:
+            since_ms = min(max(new.begins_ms - age_ms, old.last_ms), new.begins_ms)
+        text = f"controller {old.leader_id} → {new.leader_id}, epoch {new.epoch}"
+        yield Event("failover", WARNING, since_ms, new.begins_ms, new.begins, 1, text)
 
 
-def _outages(brokers: DataFrame) -> DataFrame:
+def of_brokers(served: list[Service]) -> Iterator[Event]:
     """Brokers out of service, and those that registered for the first time."""
-    served = service(brokers)
-    broker = sf.concat(sf.lit("broker "), _text("broker_id"))
-    reason = sf.coalesce(sf.nullif("reason", sf.lit("")), sf.lit("no reason given"))
-    again = sf.col("reason") == REGISTERED_ANEW
-    kind = sf.when(sf.col("planned"), "left").when(again, "restarted").otherwise("fenced")
-    text = (
-        sf.when(sf.col("planned"), sf.concat(broker, sf.lit(" left: "), reason))
-        .when(again, sf.concat(broker, sf.lit(" restarted, without being fenced first")))
-        .otherwise(sf.concat(broker, sf.lit(" fenced: "), reason))
-    )
-    severity = sf.when(sf.col("planned"), PLANNED).otherwise(WARNING)
-    out = fencings(served).select(*event_columns(kind, severity, text))
-    new = served.where(sf.col("fenced") & ~sf.col("follows"))
-    return out.unionByName(
-        new.select(*event_columns("joined", PLANNED, sf.concat(broker, sf.lit(" registered"))))
-    )
+    for out in fencings(served):
+        broker, reason = f"broker {out.broker_id}", out.reason or "no reason given"
+        if out.planned:
+            kind, severity, text = "left", PLANNED, f"{broker} left: {reason}"
+        elif out.reason == REGISTERED_ANEW:
+            kind, severity = "restarted", WARNING
+            text = f"{broker} restarted, without being fenced first"
+        else:
+            kind, severity, text = "fenced", WARNING, f"{broker} fenced: {reason}"
+        yield Event(kind, severity, out.begins_ms, out.ends_ms, out.begins, 1, text)
+    for each in served:
+        if each.fenced and not each.follows:
+            text = f"broker {each.broker_id} registered"
+            yield Event("joined", PLANNED, each.begins_ms, each.ends_ms, each.begins, 1, text)
 
 
-def _named(partitions: DataFrame) -> DataFrame:
-    return partitions.withColumn("name", sf.concat_ws("-", "topic_name", "partition_id"))
-
-
-def _at_once(found: DataFrame, kind: str, severity: int, words: str) -> DataFrame:
-    """Spells of partitions that begin at one moment, as one event that ends with the last of
-    them.
+def of_findings(findings: Iterable[Finding]) -> Iterator[Event]:
+    """Findings of the audit, so that an incident tells of the rule that was broken in it; those
+    whose time is not known are left to the audit's table.
     """
-    still = sf.count_if(sf.col("ends_ms").isNull()) > 0
-    grouped = found.groupBy("begins_ms").agg(
-        sf.when(~still, sf.max("ends_ms")).alias("ends_ms"),
-        sf.min_by("name", "begins").alias("name"),
-        sf.min("begins").alias("begins"),
-        sf.count("*").alias("partitions"),
-    )
-    more = sf.when(
-        sf.col("partitions") > 1,
-        sf.concat(sf.lit(" and "), (sf.col("partitions") - 1).cast("string"), sf.lit(" more")),
-    ).otherwise("")
-    return grouped.select(
-        *event_columns(kind, severity, sf.concat(sf.lit(words), "name", more), sf.col("partitions"))
-    )
+    for each in findings:
+        if each.timestamp_ms is not None:
+            text = f"rule broken: {each.rule}, {each.subject}: {each.found}"
+            at_ms = each.timestamp_ms
+            yield Event("offence", CRITICAL, at_ms, at_ms, each.offset, 1, text)
 
 
-def _leaderless(partitions: DataFrame) -> DataFrame:
-    without = spells(
-        _named(partitions), ["topic_id", "partition_id"], sf.col("leader") < 0, [sf.col("name")]
-    )
-    return _at_once(without, "leaderless", CRITICAL, "no leader for ")
+def of_partitions(found: Troubled, names: Names) -> Iterator[Event]:
+    """Partitions without a leader, and those whose ISR flapped."""
+    yield from _at_once(found.leaderless, "leaderless", CRITICAL, "no leader for ", names)
+    for key, begins, begins_ms, _, ends_ms, times in zip(
+        *(values.tolist() for values in found.flaps), strict=True
+    ):
+        text = f"ISR of {names.name(key)} flapped {times} times"
+        yield Event("flapping", WARNING, begins_ms, ends_ms, begins, times, text)
 
 
-def short_isrs(partitions: DataFrame) -> DataFrame:
-    """From when to when a partition's ISR was smaller than its replicas: of
-    :func:`replay.spells.spells`, with the column name.
+def short_isrs(found: Troubled, names: Names, since_ms: int, until_ms: int) -> Iterator[Event]:
+    """The ISRs that came to be smaller than their replicas within a time, both ends inclusive."""
+    first = np.searchsorted(found.short.begins_ms, since_ms)
+    last = np.searchsorted(found.short.begins_ms, until_ms, side="right")
+    part = Moments(*(values[first:last] for values in found.short))
+    yield from _at_once(part, "short", NOTICE, "ISR short of replicas: ", names)
+
+
+def _at_once(
+    moments: Moments, kind: str, severity: int, words: str, names: Names
+) -> Iterator[Event]:
+    for begins_ms, ends_ms, begins, count, key in zip(
+        *(values.tolist() for values in moments), strict=True
+    ):
+        more = f" and {count - 1} more" if count > 1 else ""
+        text = f"{words}{names.name(key)}{more}"
+        ended = None if ends_ms == NEVER else ends_ms
+        yield Event(kind, severity, begins_ms, ended, begins, count, text)
+
+
+class _Within:
+    """The records of some times."""
+
+    def __init__(self, since_ms: Ints, until_ms: Ints) -> None:
+        self._since_ms, self._until_ms = since_ms, until_ms
+        self._found: list[Row] = []
+
+    def take(self, table: pa.Table) -> None:
+        for since_ms, until_ms in zip(
+            self._since_ms.tolist(), self._until_ms.tolist(), strict=True
+        ):
+            at_ms = table["timestamp_ms"]
+            chosen = pc.and_(pc.greater_equal(at_ms, since_ms), pc.less_equal(at_ms, until_ms))
+            self._found += table.filter(chosen).to_pylist()
+
+    def end(self) -> list[Row]:
+        return self._found
+
+
+def changes_on_purpose(
+    log: Rows, facts: Facts, since_ms: list[int], until_ms: list[int], origin: str = ""
+) -> list[Event]:
+    """Configs, topics, feature levels and access control entries that somebody changed within some
+    times, both ends inclusive: one event for each kind, principal and moment. ``origin``: whose log
+    it is; another system's names nobody.
     """
-    short = sf.size("isr") < sf.size("replicas")
-    return spells(_named(partitions), ["topic_id", "partition_id"], short, [sf.col("name")])
-
-
-def _flapping(short: DataFrame) -> DataFrame:
-    session = sf.session_window(sf.timestamp_millis("begins_ms"), _FLAP_GAP)
-    often = (
-        short.groupBy(session, "topic_id", "partition_id", "name")
-        .agg(
-            sf.min("begins").alias("begins"),
-            sf.min("begins_ms").alias("begins_ms"),
-            sf.max(sf.coalesce("ends_ms", "begins_ms")).alias("ends_ms"),
-            sf.count("*").alias("times"),
-        )
-        .where(sf.col("times") >= _FLAPS)
-    )
-    text = sf.concat(
-        sf.lit("ISR of "), "name", sf.lit(" flapped "), _text("times"), sf.lit(" times")
-    )
-    return often.select(*event_columns("flapping", WARNING, text, sf.col("times")))
-
-
-def changes_on_purpose(records: DataFrame, origin: str = "") -> DataFrame:
-    """Configs, topics, feature levels and access control entries that somebody changed: one event
-    for each kind, principal and moment. ``origin``: whose log it is; another system's names nobody.
-    """
-    resource = reduce(
-        lambda otherwise, each: sf.when(sf.col("resource_type") == each[0], each[1]).otherwise(
-            otherwise
-        ),
-        RESOURCE_TYPES.items(),
-        _text("resource_type"),
-    )
-    config = sf.concat(
-        resource,
-        sf.lit(" "),
-        sf.when(sf.col("resource_name") == "", "(all)").otherwise(sf.col("resource_name")),
-        sf.lit(": "),
-        "config_name",
-        sf.lit(" = "),
-        sf.coalesce("config_value", sf.lit("(deleted)")),
-    )
-    words = {
-        RecordType.CONFIG: config,
-        RecordType.TOPIC: sf.concat(sf.lit("topic "), "topic_name", sf.lit(" created")),
-        RecordType.REMOVE_TOPIC: sf.concat(
-            sf.lit("topic "), sf.substring("topic_id", 1, 8), sf.lit("… deleted")
-        ),
-        RecordType.FEATURE_LEVEL: sf.concat("feature_name", sf.lit(" = "), _text("feature_level")),
-        RecordType.ACCESS_CONTROL_ENTRY: acls.record_in_words(),
-        RecordType.REMOVE_ACCESS_CONTROL_ENTRY: sf.concat(sf.lit("removed: "), _entry_removed()),
+    if not since_ms:
+        return []
+    begin = partial(_Within, np.array(since_ms), np.array(until_ms))
+    rows = {
+        row["offset"]: row for part in log.run(Pass(begin, _COLUMNS, _ON_PURPOSE)) for row in part
     }
-    wanted = records.where(sf.col("type").isin([int(each) for each in words]))
-    wanted = wanted.join(_entries(records), "group_id", "left")
-    text = reduce(
-        lambda otherwise, each: sf.when(sf.col("type") == int(each[0]), each[1]).otherwise(
-            otherwise
-        ),
-        words.items(),
-        sf.lit(""),
-    )
-    grouped = wanted.groupBy("timestamp_ms", "type", "type_name", "principal").agg(
-        sf.min_by(text, "offset").alias("what"),
-        sf.min("offset").alias("begins"),
-        sf.count("*").alias("times"),
-    )
-    more = sf.when(
-        sf.col("times") > 1,
-        sf.concat(sf.lit(" and "), (sf.col("times") - 1).cast("string"), sf.lit(" more")),
-    )
-    who = sf.concat(
-        sf.lit(", by "), sf.coalesce(sf.nullif("principal", sf.lit("")), sf.lit("controller"))
-    )
-    done = grouped.withColumn("begins_ms", sf.col("timestamp_ms")).withColumn(
-        "ends_ms", sf.col("timestamp_ms")
-    )
-    text_of_all = sf.concat("what", sf.coalesce(more, sf.lit("")), sf.lit("") if origin else who)
-    return done.select(*event_columns(sf.lower("type_name"), PLANNED, text_of_all, sf.col("times")))
+    words = _words(facts)
+    grouped: dict[tuple[int, int, str], list[Row]] = defaultdict(list)
+    for _, row in sorted(rows.items()):
+        grouped[row["timestamp_ms"], row["type"], row["principal"]].append(row)
+    events = []
+    for (at_ms, type_, principal), some in grouped.items():
+        more = f" and {len(some) - 1} more" if len(some) > 1 else ""
+        what = words[type_](some[0])
+        who = "" if origin else f", by {principal or 'controller'}"
+        text = f"{what}{more}{who}"
+        kind = some[0]["type_name"].lower()
+        events.append(Event(kind, PLANNED, at_ms, at_ms, some[0]["offset"], len(some), text))
+    return events
 
 
-def _entries(records: DataFrame) -> DataFrame:
-    """What each access control entry says: the columns group_id, entry."""
-    added = records.where(sf.col("type") == int(RecordType.ACCESS_CONTROL_ENTRY))
-    return added.groupBy("group_id").agg(sf.max_by(acls.record_in_words(), "offset").alias("entry"))
+def _words(facts: Facts) -> dict[int, Callable[[Row], str]]:
+    names = {each.topic_id: each.topic_name for each in facts.topics}
+    entries = {row["group_id"]: _entry(row) for row in facts.of(RecordType.ACCESS_CONTROL_ENTRY)}
+
+    def gone(row: Row) -> str:
+        return f"topic {names.get(row['topic_id']) or row['topic_id'][:8] + '…'} deleted"
+
+    def removed(row: Row) -> str:
+        return f"removed: {entries.get(row['group_id'], 'entry ' + str(row['group_id']))}"
+
+    return {
+        RecordType.CONFIG: _config,
+        RecordType.TOPIC: lambda row: f"topic {row['topic_name']} created",
+        RecordType.REMOVE_TOPIC: gone,
+        RecordType.FEATURE_LEVEL: lambda row: f"{row['feature_name']} = {row['feature_level']}",
+        RecordType.ACCESS_CONTROL_ENTRY: _entry,
+        RecordType.REMOVE_ACCESS_CONTROL_ENTRY: removed,
+    }
 
 
-def _entry_removed() -> Column:
-    return sf.coalesce("entry", sf.concat(sf.lit("entry "), "group_id"))
+def _config(row: Row) -> str:
+    resource = RESOURCE_TYPES.get(row["resource_type"], str(row["resource_type"]))
+    value = "(deleted)" if row["config_value"] is None else row["config_value"]
+    return f"{resource} {row['resource_name'] or '(all)'}: {row['config_name']} = {value}"
 
 
-def _text(name: str) -> Column:
-    return sf.col(name).cast("string")
+def _entry(row: Row) -> str:
+    said = {"resource_type": row["acl_resource_type"], "principal": row["acl_principal"]}
+    return in_words(row | said)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+from collections.abc import Iterable, Iterator
 
+from replay.kernels.histogram import Figures
 from replay.lag import holders
-from replay.lag.samples import wait_figures
-from replay.report.axis import bucket_of, start_of
-from replay.report.events import event_columns
-from replay.report.model import NOTICE, WARNING, Axis, Wait
+from replay.lag.model import LaoStall
+from replay.lag.waits import Waited
+from replay.report.axis import start_of
+from replay.report.model import NOTICE, WARNING, Axis, BrokerSpan, Event, Wait
 
 HOLDING = "holding"
 """A broker's state, beside the others: LAO waited for it."""
@@ -17,56 +17,66 @@ _LONG_MS = 10_000
 """From so long on, a hold-up is a warning: what else waits a second or two is seen in the curve."""
 
 
-def waits_by_step(waits: DataFrame, axis: Axis) -> list[Wait]:
+def waits_by_step(waited: Waited, axis: Axis) -> list[Wait]:
     """From commit to visible everywhere, for what was written in each step of the axis; steps
     without a write are left out.
     """
-    steps = (
-        waits.groupBy(bucket_of(axis, "timestamp_ms").alias("bucket"))
-        .agg(*wait_figures())
-        .orderBy("bucket")
-    )
-    return [
-        Wait(
-            start_of(axis, row.bucket), row.records, row.p50_ms, row.p99_ms, row.max_ms, row.waiting
+    figures, waiting = waited.steps.figures(), waited.waiting_steps
+    told = []
+    for step in sorted({*figures, *waiting}):
+        each, late = figures.get(step, Figures()), waiting.get(step, 0)
+        told.append(
+            Wait(
+                start_of(axis, step),
+                each.durations + late,
+                each.p50_ms,
+                each.p99_ms,
+                each.max_ms,
+                late,
+            )
         )
-        for row in steps.collect()
-    ]
+    return told
 
 
-def hold_up_events(hold_ups: DataFrame) -> DataFrame:
-    """As :mod:`replay.report.events` tells them."""
-    by = sf.when(
-        sf.col("broker_id").isNotNull(),
-        sf.concat(sf.lit("LAO held back by broker "), sf.col("broker_id").cast("string")),
-    ).otherwise(_nobody())
-    severity = sf.when(sf.col("waited_ms") >= _LONG_MS, WARNING).otherwise(NOTICE)
-    ended = sf.when(sf.col("last_offset").isNotNull(), sf.col("ended_ms"))
-    return (
-        hold_ups.withColumn("begins_ms", sf.col("began_ms"))
-        .withColumn("ends_ms", ended)
-        .withColumn("begins", sf.coalesce("first_offset", "last_offset", sf.lit(0)))
-        .select(*event_columns("held_back", severity, by, sf.col("records")))
-    )
+def of_hold_ups(hold_ups: Iterable[LaoStall]) -> Iterator[Event]:
+    """As events."""
+    for up in hold_ups:
+        yield Event(
+            "held_back",
+            WARNING if up.waited_ms >= _LONG_MS else NOTICE,
+            up.began_ms,
+            None if up.last_offset is None else up.ended_ms,
+            _offset(up),
+            up.records,
+            _by_whom(up),
+        )
 
 
-def _nobody() -> Column:
-    cause = sf.col("cause")
-    return (
-        sf.when(cause == holders.FAILOVER, "LAO unknown while brokers reported to a new controller")
-        .when(cause == holders.NO_BROKER, "LAO unknown, no broker was in service")
-        .otherwise("LAO held back, the log does not say by whom")
-    )
+def _offset(up: LaoStall) -> int:
+    return next((each for each in (up.first_offset, up.last_offset) if each is not None), 0)
 
 
-def holding_spans(hold_ups: DataFrame) -> DataFrame:
-    """As intervals of brokers, for their lanes."""
-    known = hold_ups.where(sf.col("broker_id").isNotNull())
-    return known.select(
-        "broker_id",
-        sf.coalesce("first_offset", "last_offset", sf.lit(0)).alias("begins"),
-        sf.col("began_ms").alias("begins_ms"),
-        sf.col("ended_ms").alias("ends_ms"),
-        sf.lit(HOLDING).alias("state"),
-        sf.coalesce("reason", sf.lit("")).alias("reason"),
-    )
+def _by_whom(up: LaoStall) -> str:
+    if up.broker_ids:
+        several = "s" if len(up.broker_ids) > 1 else ""
+        return f"LAO held back by broker{several} {', '.join(map(str, up.broker_ids))}"
+    if up.cause == holders.FAILOVER:
+        return "LAO unknown while brokers reported to a new controller"
+    if up.cause == holders.NO_BROKER:
+        return "LAO unknown, no broker was in service"
+    return "LAO held back, the log does not say by whom"
+
+
+def holding_spans(hold_ups: Iterable[LaoStall]) -> Iterator[tuple[int, BrokerSpan]]:
+    """Of each broker, for its lane."""
+    for up in hold_ups:
+        span = BrokerSpan(
+            HOLDING,
+            up.began_ms,
+            up.ended_ms,
+            1,
+            up.ended_ms - up.began_ms,
+            up.reason or "",
+            _offset(up),
+        )
+        yield from ((broker, span) for broker in up.broker_ids)

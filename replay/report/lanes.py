@@ -4,11 +4,14 @@ trouble.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Row, Window
-from pyspark.sql import functions as sf
+from collections import defaultdict
+from collections.abc import Iterable
+
+from msgspec import structs
 
 from raftlog.metadata.entities import has_left
-from replay.report.axis import bucket_of, clip
+from replay.kernels import facts
+from replay.outages.failovers import Controller
 from replay.report.model import (
     MAX_EXACT_SPANS,
     MAX_LANES,
@@ -17,7 +20,6 @@ from replay.report.model import (
     BrokerSpan,
     ControllerSpan,
 )
-from replay.spells import merge_close
 
 SERVING, LEAVING, STOPPED, FENCED, STARTING = "serving", "leaving", "stopped", "fenced", "starting"
 _EXACT_REIGNS = 400
@@ -27,126 +29,130 @@ apart: about ten pixels.
 """
 
 
-def controller_spans(controllers: DataFrame, axis: Axis) -> tuple[list[ControllerSpan], int]:
+def controller_spans(reigns: list[Controller], axis: Axis) -> tuple[list[ControllerSpan], int]:
     """The reigns, drawn as one where they are too many; and how many changes of the controller
     there were.
     """
-    before = controllers.where(sf.col("ends").isNotNull()).select(
-        sf.col("ends").alias("begins"), sf.col("last_ms").alias("silent_since_ms")
-    )
-    gap = sf.greatest(sf.col("begins_ms") - sf.col("silent_since_ms"), sf.lit(0))
-    reigns = (
-        clip(controllers, axis)
-        .join(before, "begins", "left")
-        .select(
-            "leader_id",
-            sf.col("epoch").alias("first_epoch"),
-            sf.col("epoch").alias("last_epoch"),
-            sf.lit(1).alias("epochs"),
-            "begins_ms",
-            "ends_ms",
-            sf.coalesce(gap, sf.lit(0)).alias("gap_ms"),
+    spans, silent_since_ms = [], None
+    for each in reigns:
+        gap_ms = 0 if silent_since_ms is None else max(0, each.begins_ms - silent_since_ms)
+        ends_ms = axis.ends_ms if each.ends_ms is None else each.ends_ms
+        spans.append(
+            ControllerSpan(
+                each.leader_id, each.epoch, each.epoch, 1, each.begins_ms, ends_ms, gap_ms
+            )
         )
-    )
-    rows = reigns.orderBy("first_epoch").limit(_EXACT_REIGNS + 1).collect()
-    changes = len(rows) - 1
-    if len(rows) > _EXACT_REIGNS:
-        changes = reigns.count() - 1
-        rows = _by_step(reigns, axis).collect()
-    return [ControllerSpan(**row.asDict()) for row in rows], changes
+        silent_since_ms = each.last_ms
+    changes = max(0, len(spans) - 1)
+    return (_by_step(spans, axis) if len(spans) > _EXACT_REIGNS else spans), changes
 
 
-def _by_step(reigns: DataFrame, axis: Axis) -> DataFrame:
+def _by_step(spans: list[ControllerSpan], axis: Axis) -> list[ControllerSpan]:
     """Reigns follow one another without gaps: those that begin in one step of the axis are put
     together.
     """
-    merged = reigns.groupBy(bucket_of(axis, "begins_ms").alias("step")).agg(
-        sf.max_by("leader_id", "last_epoch").alias("leader_id"),
-        sf.min("first_epoch").alias("first_epoch"),
-        sf.max("last_epoch").alias("last_epoch"),
-        sf.count("*").alias("epochs"),
-        sf.min("begins_ms").alias("begins_ms"),
-        sf.max("ends_ms").alias("ends_ms"),
-        sf.max("gap_ms").alias("gap_ms"),
-    )
-    return merged.orderBy("step").drop("step")
+    by_step: dict[int, list[ControllerSpan]] = defaultdict(list)
+    for span in spans:
+        by_step[(span.begins_ms - axis.begins_ms) // axis.bucket_ms].append(span)
+    return [
+        structs.replace(
+            some[-1],
+            first_epoch=some[0].first_epoch,
+            epochs=len(some),
+            begins_ms=some[0].begins_ms,
+            gap_ms=max(each.gap_ms for each in some),
+        )
+        for _, some in sorted(by_step.items())
+    ]
+
+
+class _Life:
+    """One broker's."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id, self.rack = broker_id, ""
+        self.registrations = self.fencings = self.fenced_ms = self.held_ms = 0
+        self.spans: list[BrokerSpan] = []
 
 
 def broker_lanes(
-    brokers: DataFrame, holding: DataFrame, axis: Axis
+    brokers: Iterable[facts.BrokerSpan], holding: Iterable[tuple[int, BrokerSpan]], axis: Axis
 ) -> tuple[list[BrokerLane], int]:
     """The lanes of the brokers with the most trouble, by id; and how many brokers there are.
 
-    ``holding``: when LAO waited for a broker, as :func:`replay.report.lags.holding_spans` has it.
+    ``holding``: when LAO waited for a broker.
     """
-    states = clip(brokers, axis).withColumn("state", _state())
-    chosen = _most_troubled(states, holding)
-    told = ["broker_id", "state", "begins", "begins_ms", "ends_ms", "reason"]
-    wanted = states.select(*told).unionByName(holding.select(*told))
-    wanted = wanted.where(sf.col("broker_id").isin([row.broker_id for row in chosen]))
-    spans = wanted.select(
-        "*", sf.lit(1).alias("spans"), (sf.col("ends_ms") - sf.col("begins_ms")).alias("total_ms")
-    )
-    rows = spans.limit(MAX_EXACT_SPANS + 1).collect()
-    if len(rows) > MAX_EXACT_SPANS:
-        merged = merge_close(wanted, ["broker_id", "state"], _COARSE * axis.bucket_ms)
-        rows = merged.withColumn("reason", sf.col("last.reason")).collect()
-    of_broker: dict[int, list[BrokerSpan]] = {row.broker_id: [] for row in chosen}
-    for row in sorted(rows, key=lambda row: (row.begins_ms, row.begins)):
-        span = BrokerSpan(
-            row.state,
-            row.begins_ms,
-            row.ends_ms,
-            row.spans,
-            row.total_ms,
-            row.reason or "",
-            row.begins,
-        )
-        of_broker[row.broker_id].append(span)
-    lanes = [
-        BrokerLane(
-            row.broker_id,
-            row.rack,
-            row.registrations,
-            row.fencings,
-            row.fenced_ms,
-            row.held_ms,
-            of_broker[row.broker_id],
-        )
-        for row in sorted(chosen, key=lambda row: int(row.broker_id))
-    ]
-    return lanes, chosen[0].brokers if chosen else 0
-
-
-def _most_troubled(states: DataFrame, holding: DataFrame) -> list[Row]:
-    """One row for each broker that gets a lane, with the number of all brokers."""
-    length = sf.col("ends_ms") - sf.col("begins_ms")
-    fell = (sf.col("state") == FENCED) & ~sf.col("registration")
-    lives = states.groupBy("broker_id").agg(
-        sf.coalesce(sf.max_by("rack", "begins"), sf.lit("")).alias("rack"),
-        sf.count_if("registration").alias("registrations"),
-        sf.count_if(fell).alias("fencings"),
-        sf.coalesce(sf.sum(sf.when(sf.col("state") == FENCED, length)), sf.lit(0)).alias(
-            "fenced_ms"
+    lives: dict[int, _Life] = {}
+    for each in sorted(brokers, key=lambda span: (span.broker_id, span.begins)):
+        life = lives.setdefault(each.broker_id, _Life(each.broker_id))
+        _live(life, each, axis)
+    for broker_id, span in holding:
+        if broker_id in lives:
+            lives[broker_id].spans.append(span)
+            lives[broker_id].held_ms += span.total_ms
+    worst = sorted(
+        lives.values(),
+        key=lambda life: (
+            -life.fencings,
+            -life.held_ms,
+            -life.fenced_ms,
+            -life.registrations,
+            life.broker_id,
         ),
     )
-    held = holding.groupBy("broker_id").agg(sf.sum(length).alias("held_ms"))
-    # One row a broker: few enough for one task.
-    every = Window.partitionBy()
-    ranked = (
-        lives.join(held, "broker_id", "left")
-        .fillna(0, ["held_ms"])
-        .withColumn("brokers", sf.count("*").over(every))
-    )
-    worst = [sf.desc(name) for name in ("fencings", "held_ms", "fenced_ms", "registrations")]
-    return ranked.orderBy(*worst, "broker_id").limit(MAX_LANES).collect()
+    chosen = sorted(worst[:MAX_LANES], key=lambda life: life.broker_id)
+    crowded = sum(len(life.spans) for life in chosen) > MAX_EXACT_SPANS
+    return [_lane(life, axis, crowded=crowded) for life in chosen], len(lives)
 
 
-def _state() -> Column:
-    return (
-        sf.when(has_left(sf.col("fenced"), sf.col("in_controlled_shutdown")), STOPPED)
-        .when(sf.col("in_controlled_shutdown"), LEAVING)
-        .when(~sf.col("fenced"), SERVING)
-        .when(sf.col("registration"), STARTING)
-        .otherwise(FENCED)
+def _live(life: _Life, each: facts.BrokerSpan, axis: Axis) -> None:
+    ends_ms = axis.ends_ms if each.ends_ms is None else each.ends_ms
+    state, length = _state(each), ends_ms - each.begins_ms
+    life.rack = each.rack or life.rack
+    life.registrations += each.registration
+    life.fencings += state == FENCED and not each.registration
+    life.fenced_ms += length if state == FENCED else 0
+    life.spans.append(
+        BrokerSpan(state, each.begins_ms, ends_ms, 1, length, each.reason or "", each.begins)
     )
+
+
+def _lane(life: _Life, axis: Axis, *, crowded: bool) -> BrokerLane:
+    spans = _merged(life.spans, _COARSE * axis.bucket_ms) if crowded else life.spans
+    return BrokerLane(
+        life.broker_id,
+        life.rack,
+        life.registrations,
+        life.fencings,
+        life.fenced_ms,
+        life.held_ms,
+        sorted(spans, key=lambda span: (span.begins_ms, span.offset)),
+    )
+
+
+def _merged(spans: list[BrokerSpan], gap_ms: int) -> list[BrokerSpan]:
+    """Those of one state that overlap, or lie at most ``gap_ms`` apart, as one."""
+    found: dict[str, list[BrokerSpan]] = defaultdict(list)
+    for span in sorted(spans, key=lambda each: (each.begins_ms, each.offset)):
+        same = found[span.state]
+        if not same or span.begins_ms - same[-1].ends_ms > gap_ms:
+            same.append(span)
+            continue
+        same[-1] = structs.replace(
+            same[-1],
+            ends_ms=max(same[-1].ends_ms, span.ends_ms),
+            spans=same[-1].spans + 1,
+            total_ms=same[-1].total_ms + span.total_ms,
+            reason=span.reason,
+        )
+    return [span for some in found.values() for span in some]
+
+
+def _state(each: facts.BrokerSpan) -> str:
+    if has_left(bool(each.fenced), bool(each.in_controlled_shutdown)):
+        return STOPPED
+    if each.in_controlled_shutdown:
+        return LEAVING
+    if not each.fenced:
+        return SERVING
+    return STARTING if each.registration else FENCED

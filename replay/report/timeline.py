@@ -5,59 +5,79 @@ on one axis.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import ExitStack
+from functools import partial
 
-from pyspark.sql import DataFrame
-
-from replay import timelines
-from replay.jobs.lao import LaoTables
+from replay.churn.growth import Growth
+from replay.jobs.lao import Lao
+from replay.kernels.facts import Facts
 from replay.kernels.finding import Finding
-from replay.report.events import changes_on_purpose, short_isrs, troubles
-from replay.report.incidents import find_incidents
-from replay.report.lags import hold_up_events, holding_spans, waits_by_step
+from replay.kernels.intervals import Names
+from replay.kernels.passes import Rows
+from replay.outages.failovers import Controller
+from replay.outages.fencings import service
+from replay.report import events
+from replay.report.incidents import BEFORE_MS, Near, find_sessions, incidents_of
+from replay.report.lags import holding_spans, of_hold_ups, waits_by_step
 from replay.report.lanes import broker_lanes, controller_spans
-from replay.report.model import Axis, Timeline
-from replay.report.offences import offence_events
+from replay.report.model import Axis, Event, Incident, Timeline
+from replay.report.moments import Troubled
 from replay.report.series import growth, impaired
-from replay.rows import keeper
-from replay.timelines_of import BrokerTimelines
 
 
 def make_timeline(
-    records: DataFrame,
-    lives: BrokerTimelines,
+    log: Rows,
+    facts: Facts,
+    names: Names,
     axis: Axis,
-    lag: LaoTables,
+    reigns: list[Controller],
+    found: tuple[Troubled, Lao, Growth],
     offences: Iterable[Finding],
     origin: str = "",
 ) -> Timeline:
-    """The timeline of the records; ``lives``: made of them, ``lag`` and ``offences``: what the jobs
-    lao and audit made of them. ``origin``: what kind of cluster wrote them.
+    """The timeline of a log; what was found of its partitions, of LAO and of its growth, and what
+    the audit did. ``origin``: what kind of cluster wrote it.
     """
-    brokers, partitions = lives
-    with ExitStack() as keep:
-        kept = keeper(keep)
-        controllers, short = kept(timelines.controllers(records)), kept(short_isrs(partitions))
-        # What happened at one moment is one row: few, and asked for twice.
-        happened = kept(
-            troubles(controllers, brokers, partitions, short)
-            .unionByName(hold_up_events(lag.hold_ups))
-            .unionByName(offence_events(records.sparkSession, offences))
-        )
-        reigns, failovers = controller_spans(controllers, axis)
-        lanes, brokers_total = broker_lanes(brokers, holding_spans(lag.hold_ups), axis)
-        incidents, incidents_total = find_incidents(
-            happened, changes_on_purpose(records, origin), axis
-        )
-        return Timeline(
-            axis=axis,
-            controllers=reigns,
-            failovers=failovers,
-            brokers=lanes,
-            brokers_total=brokers_total,
-            levels=impaired(partitions, axis),
-            waits=waits_by_step(lag.waits, axis),
-            growth=growth(records, axis),
-            incidents=incidents,
-            incidents_total=incidents_total,
-        )
+    troubled, lao, grown = found
+    happened = [
+        *events.of_controllers(reigns),
+        *events.of_brokers(service(facts.brokers)),
+        *events.of_partitions(troubled, names),
+        *of_hold_ups(lao.hold_ups),
+        *events.of_findings(offences),
+    ]
+    incidents, total = _incidents(
+        log, facts, axis, happened, partial(events.short_isrs, troubled, names), origin
+    )
+    spans, failovers = controller_spans(reigns, axis)
+    lanes, brokers_total = broker_lanes(facts.brokers, holding_spans(lao.hold_ups), axis)
+    return Timeline(
+        axis=axis,
+        controllers=spans,
+        failovers=failovers,
+        brokers=lanes,
+        brokers_total=brokers_total,
+        levels=impaired(troubled, axis),
+        waits=waits_by_step(lao.waited, axis),
+        growth=growth(grown, axis),
+        incidents=incidents,
+        incidents_total=total,
+    )
+
+
+def _incidents(
+    log: Rows,
+    facts: Facts,
+    axis: Axis,
+    happened: list[Event],
+    notices: Near,
+    origin: str,
+) -> tuple[list[Incident], int]:
+    sessions, total = find_sessions(happened, axis)
+    on_purpose = events.changes_on_purpose(
+        log,
+        facts,
+        [each.begins_ms - BEFORE_MS for each in sessions],
+        [each.begins_ms for each in sessions],
+        origin,
+    )
+    return incidents_of(sessions, happened, notices, on_purpose), total

@@ -4,30 +4,18 @@ remembered of those before it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import ExitStack
-
-from pyspark.sql import DataFrame, SparkSession
 
 from replay.audit.check import audit, beginnings, partitions
 from replay.audit.history import History
 from replay.audit.memory import remember
 from replay.audit.rules import RULES, Rule
-from replay.kernels.arrays import NEVER
-from replay.kernels.facts import BrokerSpan, TopicLife
+from replay.streaming.open_spans import BROKERS_DDL, TOPICS_DDL, open_spans
 from replay.streaming.watch import Judge, Judged, Piece
 
 NAME = "audit"
 """Of the job, in its directory."""
-_BROKERS_DDL = (
-    "broker_id int, broker_epoch long, begins long, begins_ms long, epoch int, fenced boolean,"
-    " in_controlled_shutdown boolean, rack string, reason string, cause string,"
-    " registration boolean, incarnation_id string, principal string, batch_base_offset long,"
-    " batch_last_offset long, ends long, ends_ms long"
-)
-_TOPICS_DDL = (
-    "topic_id string, topic_name string, begins long, begins_ms long, ends long, ends_ms long"
-)
 
 
 def judge(rules: Collection[Rule] = RULES, super_users: Collection[str] = ()) -> Judge:
@@ -51,9 +39,9 @@ def judge(rules: Collection[Rule] = RULES, super_users: Collection[str] = ()) ->
         spark = history.records.sparkSession
         facts = history.facts
         state = {
-            "brokers": _open(spark, facts.brokers, _BROKERS_DDL),
+            "brokers": open_spans(spark, facts.brokers, BROKERS_DDL),
             "partitions": partitions(history),
-            "topics": _open(spark, facts.topics, _TOPICS_DDL),
+            "topics": open_spans(spark, facts.topics, TOPICS_DDL),
             "records": remember(history),
         }
         begins = beginnings(history, rules)
@@ -61,11 +49,3 @@ def judge(rules: Collection[Rule] = RULES, super_users: Collection[str] = ()) ->
         return Judged({"alerts": audit(history, judging)}, state)
 
     return judge_piece
-
-
-def _open(
-    spark: SparkSession, spans: Sequence[BrokerSpan] | Sequence[TopicLife], ddl: str
-) -> DataFrame:
-    """Those that have not ended."""
-    rows = [(*span[:-2], None, None) for span in spans if span.ends == NEVER]
-    return spark.createDataFrame(rows, ddl)

@@ -4,59 +4,51 @@ something waited for long.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import reduce
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from raftlog.metadata.records import RecordType
-from replay import timelines
-from replay.audit.memory import highest, reports
-from replay.causes import with_causes
-from replay.lag.absence import AT_THE_END, returns
-from replay.lag.holders import blamed, stalls
-from replay.lag.samples import POINT_COLUMNS, samples, timeline, waits
+from replay.audit.history import remembered_spans
+from replay.kernels.causes import cause_named
+from replay.kernels.facts import BROKER_TYPES, RARE_COLUMNS, BrokerSpan, Facts
+from replay.lag.absence import AT_THE_END, Return, returns
+from replay.lag.holders import Blame, blamed, stalls
+from replay.lag.pieces import COLUMNS, look_at, remember
+from replay.lag.table import POINTS_DDL, as_rows
 from replay.lag.words import words
-from replay.order import order_for
-from replay.outages.fencings import departures, service
-from replay.rows import keeper
+from replay.outages.fencings import Departure, departures, service
 from replay.streaming.ledger import ALERTS
+from replay.streaming.open_spans import BROKERS_DDL, open_spans
 from replay.streaming.watch import Judge, Judged, Piece
 
 NAME = "lao"
 """Of the job, in its directory."""
 SAMPLES = "samples"
-"""Of its other output: a row a progress record, POINT_COLUMNS."""
-ALERT_COLUMNS = (
-    "offset",
-    "epoch",
-    "cause",
-    "broker_id",
-    "reason",
-    "began_ms",
-    "ended_ms",
-    "waited_ms",
-    "records",
-    "lowest_acknowledged_offset",
+"""Of its other output: a row a progress record, the fields of LaoPoint."""
+ALERT_DEPARTED_DDL = "broker_id int, offset long, timestamp_ms long, reason string, cause string"
+_RETURNED_DDL = "offset long, timestamp_ms long"
+_TOLD_DDL = "began_ms long"
+
+
+ALERTS_DDL = (
+    "offset long, epoch int, cause string, broker_id int, reason string, began_ms long,"
+    " ended_ms long, waited_ms long, records long, lowest_acknowledged_offset long"
 )
 """``offset``: of the progress record that ended the stall; null: it goes on.
 
 The others are as in :mod:`replay.lag.holders`.
 """
-_COLUMNS = (
-    "offset",
-    "epoch",
-    "timestamp_ms",
-    "type",
-    "lowest_acknowledged_offset",
-    "high_watermark",
-    "applied",
-)
+_DEPARTED_DDL = "broker_id int, offset long, timestamp_ms long, reason string, cause string"
+_RETURNED_DDL = "offset long, timestamp_ms long"
+_TOLD_DDL = "began_ms long"
 
 
 def judge(stall_ms: int) -> Judge:
-    """Stalls as alerts (ALERT_COLUMNS), and samples.
+    """Stalls as alerts (ALERTS_DDL), and samples.
 
     An alert is a row for each stall in which a record waited ``stall_ms`` or longer, and each
     broker that it is laid to (:func:`replay.lag.holders.blamed`). It comes when the stall has
@@ -64,95 +56,99 @@ def judge(stall_ms: int) -> Judge:
     """
 
     def judge_piece(piece: Piece, stack: ExitStack) -> Judged:
-        kept = keeper(stack)
-        memory = piece.remembered("records")
-        rows = piece.records.select(*_COLUMNS)
-        rows = kept(rows if memory is None else memory.unionByName(rows))
-        end = rows.agg(
-            sf.max("timestamp_ms").alias("ms"),
-            sf.max("epoch").alias("epoch"),
-            sf.count("*").alias("records"),
-        ).collect()[0]
-        order = order_for(end.records)
-        brokers = kept(timelines.brokers(piece.records, piece.remembered("brokers")))
+        spark = piece.records.sparkSession
+        rows = _with_memory(piece)
+        brokers = _brokers(piece)
         served = service(brokers)
-        left = piece.remembered("departed")
-        departed = kept(_also(departures(served), None if left is None else with_causes(left)))
+        departed = [*_departed(piece), *departures(served)]
         # What is remembered of brokers does not tell of times before this piece, and those are
         # remembered themselves.
-        returned = returns(served, order).where(sf.col("offset") >= piece.since)
-        returned = kept(_also(returned, piece.remembered("returned")))
-        sampled = kept(samples(rows, order))
-        waited = kept(waits(rows, sampled, order))
-        points = kept(timeline(rows, sampled, waited, order))
-        stalled = stalls(points, waited, least_ms=stall_ms, end_ms=end.ms, end_epoch=end.epoch)
-        stalled = kept(stalled.where(sf.col("at") >= piece.since))
-        laid = kept(
-            blamed(
-                stalled, sampled, words(rows, sampled, brokers, order), departed, returned, order
-            )
-        )
-        last = points.agg(sf.max("offset").alias("last"))
+        returned = [
+            *(Return(*row) for row in _rows(piece, "returned", "offset", "timestamp_ms")),
+            *(each for each in returns(served) if each.offset >= piece.since),
+        ]
+        points, waited = look_at(rows)
+        sampled = points.samples
+        stalled = [
+            each for each in stalls(points, waited, least_ms=stall_ms) if each.at >= piece.since
+        ]
+        laid = blamed(stalled, sampled, words(sampled, brokers), departed, returned)
+        last = int(sampled.offset[-1]) if len(sampled) else -1
+        told = {row[0] for row in _rows(piece, "told", "began_ms")}
+        going_on = {each.stall.began_ms for each in laid if _goes_on(each)}
         state = {
-            "records": _remember(rows, waited),
-            "brokers": brokers.where(sf.col("ends").isNull()),
+            "records": spark.createDataFrame(remember(rows, sampled)),
+            "brokers": open_spans(spark, brokers, BROKERS_DDL),
             # Of these the next sample will tell.
-            "departed": _behind(departed, last),
-            "returned": _behind(returned.where(sf.col("offset") < AT_THE_END), last),
-            "told": laid.where(_goes_on()).select("began_ms").distinct(),
+            "departed": spark.createDataFrame(
+                [each for each in departed if each.offset > last], _DEPARTED_DDL
+            ),
+            "returned": spark.createDataFrame(
+                [each for each in returned if last < each.offset < AT_THE_END], _RETURNED_DDL
+            ),
+            "told": spark.createDataFrame([(each,) for each in sorted(going_on)], _TOLD_DDL),
         }
-        new = points.where(sf.col("offset") >= piece.since).select(*POINT_COLUMNS)
-        return Judged({ALERTS: _alerts(laid, piece.remembered("told")), SAMPLES: new}, state)
+        new = points.rows(np.flatnonzero(sampled.offset >= piece.since))
+        alerts = spark.createDataFrame(list(_alerts(laid, told)), ALERTS_DDL)
+        output = {ALERTS: alerts, SAMPLES: spark.createDataFrame(as_rows(new), POINTS_DDL)}
+        return Judged(output, state)
 
     return judge_piece
 
 
-def _also(new: DataFrame, remembered: DataFrame | None) -> DataFrame:
-    return new if remembered is None else remembered.unionByName(new)
+def _with_memory(piece: Piece) -> pa.Table:
+    """The records, behind those that are remembered, in order."""
+    rows, memory = piece.records.select(*COLUMNS), piece.remembered("records")
+    if memory is not None:
+        # What a build remembered that had fewer columns has null in the others.
+        rows = memory.unionByName(rows, allowMissingColumns=True)
+    return rows.toArrow().sort_by("offset")
 
 
-def _behind(events: DataFrame, last: DataFrame) -> DataFrame:
-    """Those behind the last sample."""
-    return events.join(sf.broadcast(last), sf.col("offset") > sf.coalesce("last", sf.lit(-1))).drop(
-        "last"
-    )
+def _brokers(piece: Piece) -> list[BrokerSpan]:
+    numbers = [int(each) for each in BROKER_TYPES]
+    rare = piece.records.where(sf.col("type").isin(*numbers)).select(*RARE_COLUMNS)
+    return Facts(
+        rare.toArrow().sort_by("offset"),
+        piece.end_offset,
+        brokers_before=remembered_spans(piece.remembered("brokers"), BrokerSpan),
+    ).brokers
 
 
-def _goes_on() -> Column:
-    return sf.col("at") == AT_THE_END
+def _departed(piece: Piece) -> Iterator[Departure]:
+    for broker, offset, at_ms, reason, cause in _rows(piece, "departed", *Departure._fields):
+        yield Departure(broker, offset, at_ms, reason, cause_named(cause, reason))
 
 
-def _alerts(laid: DataFrame, told: DataFrame | None) -> DataFrame:
+def _rows(piece: Piece, name: str, *columns: str) -> list[tuple[Any, ...]]:
+    """What is remembered; None in columns that a build before did not have."""
+    frame = piece.remembered(name)
+    rows = [] if frame is None else [row.asDict() for row in frame.collect()]
+    return [tuple(row.get(column) for column in columns) for row in rows]
+
+
+def _goes_on(blame: Blame) -> bool:
+    return blame.stall.at == AT_THE_END
+
+
+def _alerts(laid: list[Blame], told: set[int]) -> Iterator[tuple[Any, ...]]:
     """What is to be said: what has ended, and what goes on and was not said in an earlier
     micro-batch.
     """
-    goes_on = laid.where(_goes_on())
-    if told is not None:
-        goes_on = goes_on.join(sf.broadcast(told), "began_ms", "left_anti").select(*laid.columns)
-    offset = sf.when(~_goes_on(), sf.col("at"))
-    return (
-        laid.where(~_goes_on())
-        .unionByName(goes_on)
-        .withColumn("offset", offset)
-        .select(*ALERT_COLUMNS)
-    )
-
-
-def _remember(rows: DataFrame, waited: DataFrame) -> DataFrame:
-    """The records that a later piece begins with: what LAO has not passed yet, and some progress
-    records.
-
-    Of these the last one, the one with the highest LAO, the one that says the most applied, and
-    each broker's last word.
-    """
-    progress = rows.where(sf.col("type") == int(RecordType.PROGRESS))
-    most = sf.array_max(sf.transform("applied", lambda entry: entry.applied_offset))
-    kept = (
-        waited.where(sf.col("seen_at").isNull()).select("offset"),
-        progress.agg(sf.max("offset").alias("offset")),
-        progress.agg(sf.max_by("offset", most).alias("offset")),
-        highest(progress),
-        reports(progress, rows),
-    )
-    offsets = reduce(DataFrame.union, kept).where(sf.col("offset").isNotNull()).distinct()
-    return rows.join(offsets, "offset", "left_semi").select(*_COLUMNS)
+    for blame in laid:
+        stall = blame.stall
+        if _goes_on(blame) and stall.began_ms in told:
+            continue
+        for broker, reason, _ in blame.brokers or ((None, None, None),):
+            yield (
+                None if _goes_on(blame) else stall.at,
+                stall.epoch,
+                blame.cause,
+                broker,
+                reason,
+                stall.began_ms,
+                stall.ended_ms,
+                stall.waited_ms,
+                stall.records,
+                stall.lowest_acknowledged_offset,
+            )

@@ -110,7 +110,7 @@ def lag() -> LaoResult:
     return LaoResult(
         end_ms=ENDS_MS, stall_ms=2000, records=120, waiting=0, p50_ms=40, p90_ms=70, p99_ms=90, max_ms=60_000, hold_ups_total=1,
         held_ms=60_000,
-        hold_ups=[LaoStall(2, "FENCED", "session timed out", "SESSION_TIMED_OUT", at(59), at(60), 60_000, 60_000, 3, 1, 590, 600)],
+        hold_ups=[LaoStall([2], "FENCED", "session timed out", "SESSION_TIMED_OUT", at(59), at(60), 60_000, 60_000, 3, 1, 590, 600)],
         brokers_total=1, brokers=[BrokerLag(2, 700, 1200, 1, 9, 60_000, 1, 60_000, 60_000)], hours_total=1,
         hours=[Hour(BEGINS_MS, 60, 40, 70, 90, 60_000, 0)], samples=700, unknown=1, p50_lag_offsets=1, p99_lag_offsets=3,
         max_lag_offsets=9, max_lag_ms=60_000, timeline=[],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from outage_story import OutageStory
-from pyspark.sql import SparkSession
 from spark_runs import Replay
 
 from raftlog.metadata.records import RecordType
@@ -14,6 +14,7 @@ from replay.churn.configs import config_churn
 from replay.churn.forecast import trend
 from replay.jobs import churn
 from replay.jobs.churn import ChurnResult
+from replay.kernels.passes import TableRows
 from replay.text import console
 
 STORY = OutageStory()
@@ -118,7 +119,7 @@ def test_what_is_printed(result: ChurnResult, capsys: pytest.CaptureFixture[str]
     assert "3 partitions whose ISR or leader changed; 3 config keys that changed" in said
 
 
-def test_a_write_of_the_value_that_is_there_is_no_change(spark: SparkSession) -> None:
+def test_a_write_of_the_value_that_is_there_is_no_change() -> None:
     values = ["1", "1", None, None, "1", "2", "2", "1"]
     rows = [
         (int(RecordType.CONFIG), at, at, 2, "a", "k", value, "User:alice")
@@ -126,11 +127,11 @@ def test_a_write_of_the_value_that_is_there_is_no_change(spark: SparkSession) ->
     ]
     # Deleted where it never was.
     rows.append((int(RecordType.CONFIG), 9, 9, 2, "a", "never", None, "User:bob"))
-    frame = spark.createDataFrame(
-        rows,
-        "type int, offset long, timestamp_ms long, resource_type int, resource_name string,"
-        " config_name string, config_value string, principal string",
-    )
-    (found,) = config_churn(frame, 0).collect()
+    names = (
+        "type", "offset", "timestamp_ms", "resource_type", "resource_name", "config_name",
+        "config_value", "principal",
+    )  # fmt: skip
+    table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+    (found,) = config_churn(TableRows(table, 10), 0)
     assert (found.config_name, found.changes, found.reversals) == ("k", 5, 2)
     assert (found.last_offset, found.last_value) == (7, "1")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from log_history import LogHistory
-from pyspark.sql import SparkSession
 from rich.console import Console
 from spark_runs import Replay
 
@@ -17,10 +16,12 @@ from raftlog.metadata.differences import words
 from raftlog.segments.export import export
 from replay.errors import ReplayError
 from replay.jobs import history, state
+from replay.kernels.passes import facts_of
+from replay.local.passes import ExportLog
+from replay.local.pool import Pool
 from replay.opened import open_export
 from replay.report.events import changes_on_purpose
 from replay.request import JobRequest
-from replay.source import records
 
 
 def small(seed: int = 51) -> LogHistory:
@@ -164,21 +165,24 @@ def test_history_of_access_control_entries(replay: Replay, tmp_path: Path) -> No
     assert "orders" not in shown
 
 
-def test_a_report_tells_of_entries_as_history_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_report_tells_of_entries_as_history_does(tmp_path: Path) -> None:
     log = LogHistory(54, metadata_version=7)
     operation, type_ = AclOperation.ALTER_CONFIGS, AclResourceType.EXPORT_CURSOR
     id_ = log.add_entry("User:alice", operation, type_, "e", host="10.0.0.1", by="User:admin")
     log.remove_entry(id_, by="User:root")
     export(log, tmp_path)
-    rows = records(spark, open_export(JobRequest(job="", export=str(tmp_path))))
-    told = changes_on_purpose(rows).orderBy("begins").collect()
+    exported = open_export(JobRequest(job="", export=str(tmp_path)))
+    with Pool(0) as one:
+        log_ = ExportLog(exported, one)
+        facts, times = facts_of(log_), ([0], [log.timestamp_ms])
+        told = changes_on_purpose(log_, facts, *times)
+        # Another system's log names nobody.
+        unnamed = changes_on_purpose(log_, facts, *times, "kafka")
     entry = "allow User:alice alter configs on export cursor e from host 10.0.0.1"
     assert [row.text for row in told][-2:] == [
         f"{entry}, by User:admin", f"removed: {entry}, by User:root"
     ]  # fmt: skip
-    # Another system's log names nobody.
-    told = changes_on_purpose(rows, "kafka").orderBy("begins").collect()
-    assert told[0].text == "metadata.version = 7"
+    assert unnamed[0].text == "metadata.version = 7"
 
 
 @pytest.mark.parametrize(

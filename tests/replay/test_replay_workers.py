@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from replay.changes import _record_changes
-from replay.churn.state_size import _sizer
 from replay.fold import _folder
 from replay.points import _sharer
 
@@ -25,7 +24,8 @@ def _nothing_set_aside() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_nothing_set_aside")
 @pytest.mark.parametrize(
-    "task", [_record_changes, _folder(with_entities=False), _sharer([]), _sizer(1)]
+    "task",
+    [_record_changes, _folder(with_entities=False), _sharer([])],
 )
 def test_what_is_loaded_is_in_no_later_collection(task: Task) -> None:
     assert gc.get_freeze_count() == 0

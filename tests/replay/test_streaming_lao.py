@@ -19,7 +19,7 @@ from replay.app import create_app
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT
 from replay.jobs import watch
 from replay.lag import holders
-from replay.lag.samples import points
+from replay.lag.table import points
 from replay.opened import open_export
 from replay.request import JobRequest
 from replay.source import records
@@ -97,7 +97,7 @@ def test_each_stall_once_over_restarts(spark: SparkSession, replay: Replay, tmp_
         alerts = [(row.offset, row.cause, row.broker_id, row.waited_ms) for row in rows]
         assert sorted(alerts, key=str) == sorted(expected, key=str)
         assert ("so far" in printed.output) == (batch == 0)
-        assert ("went on without it: session timed out" in printed.output) == (batch == 2)
+        assert ("went on without: session timed out" in printed.output) == (batch == 2)
     sampled = output(spark, directory, lao.SAMPLES)
     assert sampled is not None
     whole = points(records(spark, open_export(JobRequest(job="", export=str(exported)))))

@@ -1,0 +1,81 @@
+"""What a pass over all records counts: where they begin and end, epoch by epoch, type by type."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from raftlog.metadata.records import RecordType
+from replay.kernels.arrays import ints
+from replay.kernels.passes import Pass, Rows
+from replay.kernels.rules.quorum import Epoch, epochs_of, together
+
+COLUMNS = ("offset", "epoch", "timestamp_ms", "type")
+
+
+@dataclass
+class Census:
+    """``known_ms``: epoch -> time of its first progress record."""
+
+    types: Counter[int] = field(default_factory=Counter)
+    epochs: list[Epoch] = field(default_factory=list)
+    known_ms: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return self.types.total()
+
+    @property
+    def first_ms(self) -> int:
+        """When the first record was written."""
+        return min(each.first_ms for each in self.epochs)
+
+    @property
+    def last_ms(self) -> int:
+        """When the last one was."""
+        return max(each.last_ms for each in self.epochs)
+
+    def merge(self, other: Census) -> None:
+        """What another part counted."""
+        self.types += other.types
+        self.epochs = together([*self.epochs, *other.epochs])
+        for epoch, at_ms in other.known_ms.items():
+            self.known_ms[epoch] = min(at_ms, self.known_ms.get(epoch, at_ms))
+
+
+class _Counting:
+    def __init__(self) -> None:
+        self._found = Census()
+
+    def take(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        type_, epoch, at_ms = (ints(table[name]) for name in ("type", "epoch", "timestamp_ms"))
+        numbers, counts = np.unique(type_, return_counts=True)
+        of_progress = type_ == RecordType.PROGRESS
+        known: dict[int, int] = {}
+        which, first = np.unique(epoch[of_progress], return_index=True)
+        for each, place in zip(which.tolist(), first.tolist(), strict=True):
+            known[each] = int(at_ms[of_progress][place])
+        self._found.merge(
+            Census(
+                Counter(dict(zip(numbers.tolist(), counts.tolist(), strict=True))),
+                list(epochs_of(table)),
+                known,
+            )
+        )
+
+    def end(self) -> Census:
+        return self._found
+
+
+def census(log: Rows) -> Census:
+    """Of a log."""
+    found = Census()
+    for part in log.run(Pass(_Counting, COLUMNS)):
+        found.merge(part)
+    return found

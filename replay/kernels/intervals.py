@@ -1,0 +1,184 @@
+"""Intervals of partitions: from when to when a state stood, once its end is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from replay.kernels.arrays import NEVER, Bools, Ints
+from replay.kernels.facts import Facts
+from replay.kernels.lists import Lists
+from replay.kernels.passes import BY_PARTITION, Pass
+from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions, Steps
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Some states, by partition and then in order; each array has one place an interval.
+
+    ``ends`` is exclusive; ``ends`` and ``ends_ms`` are NEVER if it lasts where the log ends.
+    """
+
+    lists: Lists
+    key: Ints
+    begins: Ints
+    begins_ms: Ints
+    ends: Ints
+    ends_ms: Ints
+    leader: Ints
+    isr: Ints
+    replicas: Ints
+    adding: Ints
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    @property
+    def leaderless(self) -> Bools:
+        """Whether nobody leads."""
+        return self.leader < 0
+
+    @property
+    def short(self) -> Bools:
+        """Whether fewer are in sync than there are replicas."""
+        return self.lists.size(self.isr) < self.lists.size(self.replicas)
+
+
+class Watcher(Protocol):
+    """Looks at all steps and intervals of some partitions, slice by slice."""
+
+    def take(self, steps: Steps, intervals: Intervals) -> None:
+        """The steps of a slice, and the intervals that end by it."""
+        ...
+
+    def last(self, intervals: Intervals) -> None:
+        """Those that nothing follows."""
+        ...
+
+    def found(self) -> Any:
+        """What came of it; to be sent to another process."""
+        ...
+
+
+class Removals:
+    """When topics went, by the offset."""
+
+    def __init__(self, facts: Facts) -> None:
+        gone = sorted(
+            (each.ends, each.ends_ms) for each in facts.topics if each.ends_ms is not None
+        )
+        self._offsets = np.array([offset for offset, _ in gone], np.int64)
+        self._times = np.array([at_ms for _, at_ms in gone], np.int64)
+
+    def times(self, offsets: Ints) -> Ints:
+        """Of each offset, which may be NEVER."""
+        if not len(self._offsets):
+            return np.full(len(offsets), NEVER, np.int64)
+        at = np.minimum(np.searchsorted(self._offsets, offsets), len(self._offsets) - 1)
+        return np.where(offsets == NEVER, NEVER, self._times[at])
+
+
+Maker = Callable[[Facts, Partitions], Watcher]
+
+
+class _OfPartitions:
+    def __init__(self, facts: Facts, makers: Sequence[Maker]) -> None:
+        self._partitions = Partitions(facts)
+        self._removals = Removals(facts)
+        self._watchers = [make(facts, self._partitions) for make in makers]
+
+    def take(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        steps = self._partitions.step(table)
+        ended = np.ones(len(steps.key), np.bool_)
+        ended[:-1] = ~steps.first[1:]
+        ended[-1] = False
+        intervals = self._intervals(steps, np.flatnonzero(ended))
+        for watcher in self._watchers:
+            watcher.take(steps, intervals)
+
+    def end(self) -> list[Any]:
+        steps = self._partitions.end()
+        intervals = self._intervals(steps, np.arange(len(steps.key)))
+        for watcher in self._watchers:
+            watcher.last(intervals)
+        return [watcher.found() for watcher in self._watchers]
+
+    def _intervals(self, steps: Steps, rows: Ints) -> Intervals:
+        after = np.minimum(rows + 1, len(steps.key) - 1)
+        removed = steps.removed[rows]
+        follows = steps.next_begins[rows] <= removed
+        ends = np.where(follows, steps.next_begins[rows], removed)
+        next_ms = np.where(
+            steps.next_begins[rows] == NEVER, NEVER, steps.begins_ms[after] if len(rows) else rows
+        )
+        return Intervals(
+            steps.lists,
+            steps.key[rows],
+            steps.begins[rows],
+            steps.begins_ms[rows],
+            ends,
+            np.where(follows, next_ms, self._removals.times(removed)),
+            steps.leader[rows],
+            steps.isr[rows],
+            steps.replicas[rows],
+            steps.adding[rows],
+        )
+
+
+class _Begin:
+    """Makes a part; to be pickled."""
+
+    def __init__(self, facts: Facts, makers: Sequence[Maker]) -> None:
+        self._facts, self._makers = facts, tuple(makers)
+
+    def __call__(self) -> _OfPartitions:
+        return _OfPartitions(self._facts, self._makers)
+
+
+def of_partitions(facts: Facts, *makers: Maker) -> Pass[list[Any]]:
+    """The pass over all partitions, of which each part finds what its watchers do."""
+    return Pass(_Begin(facts, makers), COLUMNS, PARTITION_TYPES, BY_PARTITION)
+
+
+class Names:
+    """Numbers for topics, the same for all parts, and their names."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._names = {each.topic_id: each.topic_name for each in reversed(facts.topics)}
+        self._numbers: dict[str, int] = {}
+        self.ids: list[str] = []
+
+    def keys(self, keys: Ints, topics: Sequence[str]) -> Ints:
+        """The keys of a part, whose topics have the numbers of their places in ``topics``."""
+        own = np.array([self._number(each) for each in topics], np.int64)
+        return (own[keys >> 32] << 32) | (keys & 0xFFFFFFFF) if len(keys) else keys
+
+    def _number(self, topic_id: str) -> int:
+        number = self._numbers.setdefault(topic_id, len(self.ids))
+        if number == len(self.ids):
+            self.ids.append(topic_id)
+        return number
+
+    def id_of(self, key: int) -> str:
+        """The id of a partition's topic."""
+        return self.ids[key >> 32]
+
+    def topic(self, key: int) -> str:
+        """The name of a partition's topic, also of one that is gone; empty: it has none."""
+        return self._names.get(self.id_of(key)) or ""
+
+    def name(self, key: int) -> str:
+        """A partition's name."""
+        topic, number = self.topic(key), key & 0xFFFFFFFF
+        return f"{topic}-{number}" if topic else str(number)
+
+
+def nothing_of(*names: str) -> dict[str, Ints]:
+    """Columns without rows."""
+    return {name: np.zeros(0, np.int64) for name in names}

@@ -1,0 +1,126 @@
+"""A pass over the records, as data: an engine runs it in Spark's tasks, or in worker processes.
+
+What a job makes of records stands in the parts of a pass; the job itself puts together what they
+found, which is small. So it is written once for all engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.metadata.records import RecordType
+from replay.kernels.facts import RARE, RARE_COLUMNS, Facts
+
+Found = TypeVar("Found")
+Found_co = TypeVar("Found_co", covariant=True)
+
+ANYWHERE: tuple[str, ...] = ()
+"""Which part gets which slice does not matter, nor in which order they come."""
+BY_PARTITION = ("topic_id", "partition_id")
+BY_CONFIG = ("resource_name", "config_name")
+
+
+class Part(Protocol[Found_co]):
+    """Takes its share of the records, slice by slice."""
+
+    def take(self, table: pa.Table) -> None:
+        """The next slice."""
+        ...
+
+    def end(self) -> Found_co:
+        """What was found."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pass(Generic[Found]):
+    """``columns`` of the records of some ``types`` (None: all).
+
+    ``by``: records that have the same in these columns come to one part, in order; ANYWHERE: a
+    slice is a stretch of the log, and comes to any part. ``begin`` makes a part; it can be pickled.
+    """
+
+    begin: Callable[[], Part[Found]]
+    columns: Sequence[str]
+    types: Collection[RecordType] | None = None
+    by: tuple[str, ...] = ANYWHERE
+
+
+class Fold(Protocol[Found_co]):
+    """Folds the rows of groups."""
+
+    def row(self, kind: str, id_: str, record: tuple[Any, ...]) -> None:
+        """A row of a group, as ``replay.kernels.folding.apply_row`` takes it; those of one group
+        come in order.
+        """
+        ...
+
+    def next_group(self) -> None:
+        """What comes is of another group, and none of the groups before comes back. An engine that
+        mixes groups does not say so.
+        """
+        ...
+
+    def end(self) -> Found_co:
+        """What was found."""
+        ...
+
+
+class Rows(Protocol):
+    """The records in question, as an engine reads them."""
+
+    @property
+    def end_offset(self) -> int:
+        """Of the export, exclusive."""
+        ...
+
+    def run(self, work: Pass[Found]) -> list[Found]:
+        """What each part found, in any order."""
+        ...
+
+    def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
+        """All records of some types in order, of which there are few enough."""
+        ...
+
+
+class Log(Rows, Protocol):
+    """The same, which can be folded, too."""
+
+    def fold(self, begin: Callable[[], Fold[Found]], tasks: int | None = None) -> list[Found]:
+        """What each of some folds found, which share the groups; ``begin`` can be pickled."""
+        ...
+
+
+class TableRows:
+    """Records that are in memory: a piece of a log."""
+
+    def __init__(self, rows: pa.Table, end_offset: int) -> None:
+        self._rows = rows
+        self.end_offset = end_offset
+
+    def run(self, work: Pass[Found]) -> list[Found]:
+        """What one part found, to which all comes."""
+        part = work.begin()
+        part.take(self._of(work.columns, work.types))
+        return [part.end()]
+
+    def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
+        """All records of some types."""
+        return self._of(columns, types)
+
+    def _of(self, columns: Sequence[str], types: Collection[RecordType] | None) -> pa.Table:
+        rows = self._rows
+        if types is not None:
+            numbers = pa.array([int(each) for each in types], rows["type"].type)
+            rows = rows.filter(pc.is_in(rows["type"], numbers))
+        return rows.select(list(columns))
+
+
+def facts_of(log: Rows) -> Facts:
+    """What few records say."""
+    return Facts(log.table(RARE_COLUMNS, RARE), log.end_offset)

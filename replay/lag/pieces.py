@@ -1,0 +1,79 @@
+"""LAO of a log that comes piece by piece: what is remembered of one piece for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replay.kernels.arrays import MISSING, Ints
+from replay.kernels.passes import TableRows
+from replay.lag.model import LaoPoint
+from replay.lag.points import Points, points
+from replay.lag.samples import COLUMNS as SAMPLE_COLUMNS
+from replay.lag.samples import TYPES, Samples, entries, samples
+from replay.lag.waits import COLUMNS as WAIT_COLUMNS
+from replay.lag.waits import QUIET, Waited, waits
+from replay.lag.words import Words
+
+COLUMNS = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *WAIT_COLUMNS)))
+"""Of all records of a piece."""
+_NOTHING = np.zeros(0, np.int64)
+
+
+def look_at(rows: pa.Table, applied: Words | None = None) -> tuple[Points, Waited]:
+    """A piece, behind what is remembered: COLUMNS, in order."""
+    log = TableRows(rows, 0)
+    sampled = samples(log.table(SAMPLE_COLUMNS, TYPES))
+    known = sampled.lao[sampled.lao != MISSING] + 1
+    said = _NOTHING if applied is None else applied.applied + 1
+    asked, found = waits(log, sampled, np.concatenate([known, said]))
+    return points(sampled, asked, found), found
+
+
+def remember(rows: pa.Table, sampled: Samples) -> pa.Table:
+    """The records that the next piece begins with: what LAO has not passed yet, and some progress
+    records.
+
+    Of these the last one, the one with the highest LAO, the one that says the most applied, and
+    each broker's last word: another controller's counts no more.
+    """
+    reached = int(sampled.reached[-1]) if len(sampled) else MISSING
+    waiting = pc.and_(
+        pc.invert(pc.is_in(rows["type"], pa.array(QUIET, rows["type"].type))),
+        pc.greater(rows["offset"], reached),
+    )
+    telling = pc.is_in(rows["offset"], pa.array(_telling(rows, sampled), pa.int64()))
+    return rows.filter(pc.or_(waiting, telling))
+
+
+def _telling(rows: pa.Table, sampled: Samples) -> Ints:
+    if not len(sampled):
+        return _NOTHING
+    first_most = np.searchsorted(sampled.most_applied, sampled.most_applied[-1])
+    highest = np.flatnonzero((sampled.lao == sampled.reached[-1]) & (sampled.lao != MISSING))
+    where, broker, registered, _ = entries(sampled.table["applied"])
+    current = sampled.epoch[where] == pc.max(rows["epoch"]).as_py()
+    where, named = where[current], np.stack([broker[current], registered[current]])
+    # From the end: the first of each is the last one.
+    _, last = np.unique(named[:, ::-1], axis=1, return_index=True)
+    places = np.concatenate([[len(sampled) - 1, first_most], highest[-1:], where[::-1][last]])
+    return np.unique(sampled.offset[places.astype(np.int64)])
+
+
+def points_of(pieces: Iterable[pa.Table]) -> Iterator[list[LaoPoint]]:
+    """The timeline of LAO of a whole log, piece by piece; memory is that of a piece, and of what
+    LAO has not passed.
+    """
+    memory: pa.Table | None = None
+    for piece in pieces:
+        if not piece.num_rows:
+            continue
+        rows = piece if memory is None else pa.concat_tables([memory, piece])
+        found, _ = look_at(rows)
+        begins = piece["offset"][0].as_py()
+        first = int(np.searchsorted(found.samples.offset, begins))
+        yield found.rows(np.arange(first, len(found.samples)))
+        memory = remember(rows, found.samples)

@@ -1,0 +1,201 @@
+"""How long each record waited for LAO: a pass over all records, in stretches that know nothing of
+each other, since all samples are known before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from raftlog.metadata.records import RecordType
+from replay.kernels.arrays import MISSING, NEVER, Ints, ints
+from replay.kernels.histogram import Histogram
+from replay.kernels.passes import Pass, Rows
+from replay.lag.samples import Samples
+
+COLUMNS = ("offset", "type", "timestamp_ms", "epoch")
+HOUR_MS = 3_600_000
+QUIET = (int(RecordType.PROGRESS), int(RecordType.NO_OP))
+"""What LAO is not waited for."""
+
+
+class Steps(NamedTuple):
+    """Stretches of time of one length, counted from ``begins_ms``."""
+
+    begins_ms: int
+    length_ms: int
+
+
+class Asked(NamedTuple):
+    """What the pass is to find.
+
+    ``reached`` and ``seen_ms``: of the samples that raise LAO. ``offsets``: of each the first
+    record at or behind it that is waited for, ascending. Figures are of what was written from
+    ``since_ms`` on, by hour and, if given, by step.
+    """
+
+    reached: Ints
+    seen_ms: Ints
+    offsets: Ints
+    since_ms: int | None
+    steps: Steps | None
+
+
+class _Edge(NamedTuple):
+    """A stretch's first record that is waited for."""
+
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass
+class Waited:
+    """What was found. By the samples that raise LAO, and one place more for what none covers:
+    ``covered`` (records) and ``oldest_ms`` (NEVER: none). By the offsets asked for: ``next`` and
+    ``next_ms`` (NEVER: nothing is behind it).
+
+    ``hours``, ``steps``: how long, by the number of the hour or step; ``waiting_…``: how many
+    records of it were not covered. ``end_ms`` and ``end_epoch``: of the last record.
+    """
+
+    covered: Ints
+    oldest_ms: Ints
+    next: Ints
+    next_ms: Ints
+    hours: Histogram = field(default_factory=Histogram)
+    steps: Histogram = field(default_factory=Histogram)
+    waiting_hours: dict[int, int] = field(default_factory=dict)
+    waiting_steps: dict[int, int] = field(default_factory=dict)
+    edges: list[_Edge] = field(default_factory=list)
+    end_ms: int = 0
+    end_epoch: int = 0
+
+    @classmethod
+    def nothing(cls, asked: Asked) -> Waited:
+        """Of no record."""
+        events, offsets = len(asked.reached) + 1, len(asked.offsets)
+        return cls(
+            np.zeros(events, np.int64),
+            np.full(events, NEVER, np.int64),
+            np.full(offsets, NEVER, np.int64),
+            np.full(offsets, NEVER, np.int64),
+        )
+
+    def merge(self, other: Waited) -> None:
+        """What another part found."""
+        self.covered += other.covered
+        for name in ("oldest_ms", "next", "next_ms"):
+            mine: Ints = getattr(self, name)
+            np.minimum(mine, getattr(other, name), out=mine)
+        self.hours.merge(other.hours)
+        self.steps.merge(other.steps)
+        for name in ("waiting_hours", "waiting_steps"):
+            counts: dict[int, int] = getattr(self, name)
+            for key, count in getattr(other, name).items():
+                counts[key] = counts.get(key, 0) + count
+        self.edges += other.edges
+        self.end_ms = max(self.end_ms, other.end_ms)
+        self.end_epoch = max(self.end_epoch, other.end_epoch)
+
+    def look_on(self, asked: Asked) -> None:
+        """Of offsets behind which their stretch has nothing: the next stretch's first."""
+        edges = sorted(self.edges)
+        firsts = np.array([*(each.offset for each in edges), NEVER], np.int64)
+        times = np.array([*(each.timestamp_ms for each in edges), NEVER], np.int64)
+        at = np.searchsorted(firsts, asked.offsets)
+        self.next = np.minimum(self.next, firsts[at])
+        self.next_ms = np.minimum(self.next_ms, times[at])
+
+
+class _Waiting:
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._found = Waited.nothing(asked)
+
+    def take(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        asked, found = self._asked, self._found
+        offset, type_, written_ms, epoch = (ints(table[name]) for name in COLUMNS)
+        if (np.diff(offset) < 0).any():
+            # Spark puts pieces of several files together.
+            order = np.argsort(offset)
+            offset, type_ = offset[order], type_[order]
+            written_ms, epoch = written_ms[order], epoch[order]
+        begins = int(offset[0])
+        found.end_ms = max(found.end_ms, int(written_ms.max()))
+        found.end_epoch = max(found.end_epoch, int(epoch.max()))
+        news = (type_ != QUIET[0]) & (type_ != QUIET[1])
+        offset, written_ms = offset[news], written_ms[news]
+        if not len(offset):
+            return
+        found.edges.append(_Edge(int(offset[0]), int(written_ms[0])))
+        self._look_up(begins, offset, written_ms)
+        event = np.searchsorted(asked.reached, offset)
+        starts = np.flatnonzero(np.diff(event, prepend=-1))
+        found.covered += np.bincount(event, minlength=len(found.covered))
+        # The log's order is that of time.
+        found.oldest_ms[event[starts]] = np.minimum(
+            found.oldest_ms[event[starts]], written_ms[starts]
+        )
+        self._count(event, written_ms)
+
+    def _look_up(self, begins: int, offset: Ints, written_ms: Ints) -> None:
+        asked, found = self._asked.offsets, self._found
+        first, last = np.searchsorted(asked, [begins, int(offset[-1]) + 1])
+        at = np.searchsorted(offset, asked[first:last])
+        found.next[first:last] = offset[at]
+        found.next_ms[first:last] = written_ms[at]
+
+    def _count(self, event: Ints, written_ms: Ints) -> None:
+        asked, found = self._asked, self._found
+        if asked.since_ms is not None:
+            late = written_ms >= asked.since_ms
+            event, written_ms = event[late], written_ms[late]
+        covered = event < len(asked.reached)
+        waited = asked.seen_ms[event[covered]] - written_ms[covered]
+        for steps, histogram, waiting in (
+            (Steps(0, HOUR_MS), found.hours, found.waiting_hours),
+            (asked.steps, found.steps, found.waiting_steps),
+        ):
+            if steps is None:
+                continue
+            group = (written_ms - steps.begins_ms) // steps.length_ms
+            histogram.add(group[covered], waited)
+            which, counts = np.unique(group[~covered], return_counts=True)
+            for each, count in zip(which.tolist(), counts.tolist(), strict=True):
+                waiting[each] = waiting.get(each, 0) + count
+
+    def end(self) -> Waited:
+        return self._found
+
+
+def raising(sampled: Samples) -> Ints:
+    """The places of the samples that raise LAO."""
+    return np.flatnonzero(
+        (sampled.reached != MISSING) & (sampled.reached > np.maximum(sampled.reached_before, -1))
+    )
+
+
+def waits(
+    log: Rows,
+    sampled: Samples,
+    offsets: Ints,
+    *,
+    since_ms: int | None = None,
+    steps: Steps | None = None,
+) -> tuple[Asked, Waited]:
+    """The pass over a log. ``offsets``: see Asked."""
+    rising = raising(sampled)
+    asked = Asked(
+        sampled.reached[rising], sampled.timestamp_ms[rising], np.unique(offsets), since_ms, steps
+    )
+    found = Waited.nothing(asked)
+    for part in log.run(Pass(partial(_Waiting, asked), COLUMNS)):
+        found.merge(part)
+    found.look_on(asked)
+    return asked, found

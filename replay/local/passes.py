@@ -1,0 +1,132 @@
+"""Passes over an export, in the tasks of a pool: worker processes of this machine, or Spark's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+
+from raftlog.metadata.records import RecordType
+from raftlog.segments.columns import SCHEMA
+from raftlog.segments.manifest import Segment
+from replay.kernels.arrays import Ints, codes, ints
+from replay.kernels.folding import COLUMNS, Groups, rows
+from replay.kernels.passes import ANYWHERE, Fold, Pass
+from replay.local.pool import Pool
+from replay.local.reading import slices
+from replay.opened import Export
+
+Found = TypeVar("Found")
+
+
+class ExportLog:
+    """An export, read by a pool; see :class:`replay.kernels.passes.Log`."""
+
+    def __init__(self, export: Export, pool: Pool) -> None:
+        self.export = export
+        self._pool = pool
+
+    @property
+    def end_offset(self) -> int:
+        """Of the export, exclusive."""
+        return self.export.manifest.end_offset
+
+    def run(self, work: Pass[Found]) -> list[Found]:
+        """What each part found."""
+        if work.by == ANYWHERE:
+            tasks = [_Task(self.export, work, each) for each in self._shares()]
+        else:
+            size = self._pool.size
+            tasks = [_Task(self.export, work, None, each, size) for each in range(size)]
+        return list(self._pool.map(_run, tasks))
+
+    def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
+        """All records of some types in order."""
+        work = Pass(_Kept, columns, types)
+        schema = pa.schema([SCHEMA.field(name) for name in columns])
+        found = [each for part in self.run(work) for each in part]
+        return pa.concat_tables([schema.empty_table(), *(each.cast(schema) for each in found)])
+
+    def fold(self, begin: Callable[[], Fold[Found]], tasks: int | None = None) -> list[Found]:
+        """What each worker's fold found."""
+        size = tasks or self._pool.size
+        each = [_FoldTask(self.export, begin, Groups(None, None, at, size)) for at in range(size)]
+        return list(self._pool.map(_fold, each))
+
+    def _shares(self) -> list[Sequence[Segment]]:
+        """Files that follow one another, for each worker about as many records."""
+        segments, size = self.export.segments, self._pool.size
+        before = np.cumsum([0, *(each.records for each in segments)])
+        share = np.minimum(before[:-1] * size // max(1, int(before[-1])), size - 1)
+        parts = [[each for each, to in zip(segments, share, strict=True) if to == worker]
+                 for worker in range(size)]  # fmt: skip
+        return [part for part in parts if part]
+
+
+class _Kept:
+    """The records themselves."""
+
+    def __init__(self) -> None:
+        self._found: list[pa.Table] = []
+
+    def take(self, table: pa.Table) -> None:
+        if table.num_rows:
+            self._found.append(table)
+
+    def end(self) -> list[pa.Table]:
+        return self._found
+
+
+class _FoldTask(NamedTuple):
+    export: Export
+    begin: Callable[[], Fold[Any]]
+    groups: Groups
+
+
+def _fold(task: _FoldTask) -> Any:
+    fold = task.begin()
+    for table in slices(task.export, COLUMNS):
+        for row in rows(table, task.groups):
+            fold.row(row.kind, row.id, row.record)
+    return fold.end()
+
+
+class _Task(NamedTuple):
+    export: Export
+    work: Pass[Any]
+    segments: Sequence[Segment] | None
+    bucket: int = 0
+    buckets: int = 1
+
+
+def _run(task: _Task) -> Any:
+    work, part = task.work, task.work.begin()
+
+    def of_bucket(table: pa.Table) -> pa.Table:
+        return table.filter(pa.array(bucket_of(table, work.by, task.buckets) == task.bucket))
+
+    for table in slices(
+        task.export,
+        work.columns,
+        types=work.types,
+        only=of_bucket if task.buckets > 1 else None,
+        segments=task.segments,
+    ):
+        part.take(table)
+    return part.end()
+
+
+def bucket_of(table: pa.Table, by: Sequence[str], buckets: int) -> Ints:
+    """Which bucket each record is in: those with the same in the columns ``by`` in one."""
+    total = np.zeros(table.num_rows, np.int64)
+    for name in by:
+        if pa.types.is_integer(table[name].type):
+            total += ints(table[name])
+            continue
+        numbers, values = codes(table[name])
+        hashes = np.array([crc32((each or "").encode()) for each in values], np.int64)
+        total = total * 31 + (hashes[numbers] if len(values) else 0)
+    return total % buckets

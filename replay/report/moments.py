@@ -1,0 +1,256 @@
+"""What happened to partitions, as what began at one moment: so that the fencing of a broker with a
+hundred thousand partitions is a few rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from replay.kernels.arrays import NEVER, Ints
+from replay.kernels.facts import Facts
+from replay.kernels.intervals import Intervals, Names
+from replay.kernels.spells import SpellFinder, Spells
+from replay.kernels.steps import Partitions, Steps
+
+FLAP_GAP_MS = 300_000
+FLAPS = 4
+"""So many times out of the ISR, each within the gap of the last, are flapping."""
+_AT_ONCE = 1 << 20
+"""So many rows are kept before they are put together."""
+
+
+class Moments(NamedTuple):
+    """One place a moment, in order: how many spells began at it, when the last of them ended
+    (NEVER: not all have), and the first of them: its offset, and its partition.
+    """
+
+    begins_ms: Ints
+    ends_ms: Ints
+    begins: Ints
+    spells: Ints
+    key: Ints
+
+    def together(self) -> Moments:
+        """Each moment once."""
+        order = np.lexsort([self.begins, self.begins_ms])
+        rows = Moments(*(values[order] for values in self))
+        starts = np.flatnonzero(np.diff(rows.begins_ms, prepend=-1))
+        if not len(starts):
+            return rows
+        return Moments(
+            rows.begins_ms[starts],
+            np.maximum.reduceat(rows.ends_ms, starts),
+            rows.begins[starts],
+            np.add.reduceat(rows.spells, starts),
+            rows.key[starts],
+        )
+
+
+class _Growing:
+    """Moments as they come."""
+
+    def __init__(self) -> None:
+        self._parts: list[Moments] = []
+        self._rows = 0
+
+    def add(self, spells: Spells) -> None:
+        count = len(spells.key)
+        ones = np.ones(count, np.int64)
+        self._parts.append(
+            Moments(spells.begins_ms, spells.ends_ms, spells.begins, ones, spells.key)
+        )
+        self._rows += count
+        if self._rows > _AT_ONCE:
+            self._parts = [self.found()]
+            self._rows = len(self._parts[0].begins_ms)
+
+    def found(self) -> Moments:
+        return joined(self._parts)
+
+
+def joined(parts: list[Moments]) -> Moments:
+    """Moments of several, each once."""
+    if not parts:
+        return Moments(*(np.zeros(0, np.int64) for _ in Moments._fields))
+    return Moments(*(np.concatenate(columns) for columns in zip(*parts, strict=True))).together()
+
+
+class Changes(NamedTuple):
+    """By how much the number of spells changed at each moment that it did."""
+
+    at_ms: Ints
+    by: Ints
+
+
+def added(parts: list[Changes]) -> Changes:
+    """Changes put together; those that come to nothing are left out."""
+    at_ms = np.concatenate([np.zeros(0, np.int64), *(part.at_ms for part in parts)])
+    by = np.concatenate([np.zeros(0, np.int64), *(part.by for part in parts)])
+    moments, where = np.unique(at_ms, return_inverse=True)
+    total = np.zeros(len(moments), np.int64)
+    np.add.at(total, where, by)
+    return Changes(moments[total != 0], total[total != 0])
+
+
+class Flaps(NamedTuple):
+    """One place for each time that a partition's ISR flapped."""
+
+    key: Ints
+    begins: Ints
+    begins_ms: Ints
+    last_ms: Ints
+    ends_ms: Ints
+    times: Ints
+
+
+class _Flapping:
+    """Sessions of short ISRs: each begins within the gap of the last."""
+
+    def __init__(self) -> None:
+        self._open = _no_flaps()
+        self._found: list[Flaps] = []
+
+    def add(self, spells: Spells) -> None:
+        if not len(spells.key):
+            return
+        ends_ms = np.where(spells.ends_ms == NEVER, spells.begins_ms, spells.ends_ms)
+        new = Flaps(
+            spells.key,
+            spells.begins,
+            spells.begins_ms,
+            spells.begins_ms,
+            ends_ms,
+            np.ones(len(ends_ms), np.int64),
+        )
+        both = Flaps(*(np.concatenate(each) for each in zip(self._open, new, strict=True)))
+        order = np.lexsort([both.begins, both.key])
+        both = Flaps(*(values[order] for values in both))
+        starts = np.ones(len(order), np.bool_)
+        starts[1:] = (both.key[1:] != both.key[:-1]) | (
+            both.begins_ms[1:] - both.last_ms[:-1] >= FLAP_GAP_MS
+        )
+        at = np.flatnonzero(starts)
+        sessions = Flaps(
+            both.key[at],
+            both.begins[at],
+            both.begins_ms[at],
+            np.maximum.reduceat(both.last_ms, at),
+            np.maximum.reduceat(both.ends_ms, at),
+            np.add.reduceat(both.times, at),
+        )
+        last = np.ones(len(at), np.bool_)
+        last[:-1] = sessions.key[1:] != sessions.key[:-1]
+        self._open = Flaps(*(values[last] for values in sessions))
+        often = ~last & (sessions.times >= FLAPS)
+        self._found.append(Flaps(*(values[often] for values in sessions)))
+
+    def found(self) -> Flaps:
+        often = self._open.times >= FLAPS
+        open_ = Flaps(*(values[often] for values in self._open))
+        return Flaps(*(np.concatenate(each) for each in zip(*self._found, open_, strict=True)))
+
+
+def _no_flaps() -> Flaps:
+    return Flaps(*(np.zeros(0, np.int64) for _ in Flaps._fields))
+
+
+class Troubled(NamedTuple):
+    """What a part found of its partitions. ``topics``: their ids, by their numbers in keys."""
+
+    topics: list[str]
+    leaderless: Moments
+    short: Moments
+    flaps: Flaps
+    leaderless_by: Changes
+    short_by: Changes
+
+    def named(self, names: Names) -> Troubled:
+        """With the numbers of ``names``."""
+
+        def keyed(key: Ints) -> Ints:
+            return names.keys(key, self.topics)
+
+        return self._replace(
+            leaderless=self.leaderless._replace(key=keyed(self.leaderless.key)),
+            short=self.short._replace(key=keyed(self.short.key)),
+            flaps=self.flaps._replace(key=keyed(self.flaps.key)),
+        )
+
+
+class _Kind:
+    """Spells of one condition."""
+
+    def __init__(self) -> None:
+        self.finder = SpellFinder()
+        self.moments = _Growing()
+        self._changes: list[Changes] = []
+
+    def add(self, spells: Spells) -> Spells:
+        self.moments.add(spells)
+        over = spells.ends_ms != NEVER
+        at_ms = np.concatenate([spells.begins_ms, spells.ends_ms[over]])
+        by = np.ones(len(at_ms), np.int64)
+        by[len(over) :] = -1
+        self._changes = [added([*self._changes, Changes(at_ms, by)])]
+        return spells
+
+    def changes(self) -> Changes:
+        return added(self._changes)
+
+
+@dataclass
+class TroubleWatcher:
+    """Watches partitions; ``found`` gives Troubled."""
+
+    facts: Facts
+    partitions: Partitions
+    _leaderless: _Kind = field(default_factory=_Kind)
+    _short: _Kind = field(default_factory=_Kind)
+    _flapping: _Flapping = field(default_factory=_Flapping)
+
+    def take(self, steps: Steps, intervals: Intervals) -> None:
+        """A slice."""
+        del steps
+        self._look(intervals)
+
+    def _look(self, intervals: Intervals) -> None:
+        self._leaderless.add(self._leaderless.finder.take(intervals, intervals.leaderless))
+        self._flapping.add(self._short.add(self._short.finder.take(intervals, intervals.short)))
+
+    def last(self, intervals: Intervals) -> None:
+        """Those that nothing follows."""
+        self._look(intervals)
+        self._leaderless.add(self._leaderless.finder.end())
+        self._flapping.add(self._short.add(self._short.finder.end()))
+
+    def found(self) -> Troubled:
+        """Of all partitions watched."""
+        return Troubled(
+            self.partitions.topics,
+            self._leaderless.moments.found(),
+            self._short.moments.found(),
+            self._flapping.found(),
+            self._leaderless.changes(),
+            self._short.changes(),
+        )
+
+
+def together(parts: list[Troubled], names: Names) -> Troubled:
+    """All parts."""
+    parts = [part.named(names) for part in parts]
+    return Troubled(
+        names.ids,
+        joined([part.leaderless for part in parts]),
+        joined([part.short for part in parts]),
+        Flaps(
+            *(
+                np.concatenate(each)
+                for each in zip(_no_flaps(), *(part.flaps for part in parts), strict=True)
+            )
+        ),
+        added([part.leaderless_by for part in parts]),
+        added([part.short_by for part in parts]),
+    )
