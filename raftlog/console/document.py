@@ -11,6 +11,8 @@ from typing import Any
 
 from raftlog.cli.doctor_screen import document as of_doctor
 from raftlog.cli.output import known
+from raftlog.console.altered import altered
+from raftlog.console.recent import resource_text
 from raftlog.doctor.diagnosis import diagnose, verdict
 from raftlog.doctor.evidence import Evidence
 from raftlog.incident.line import took
@@ -27,7 +29,6 @@ MAX_READ = 5_000
 """Of topics, for one look: which are the first by name among more, it does not find out."""
 MAX_LINES = 100
 MAX_FINDINGS = 50
-_RESOURCES = {2: "topic", 4: "broker", 16: "client-metrics", 32: "group"}
 
 
 def document(
@@ -61,7 +62,7 @@ def document(
         },
         "configs": _configs(image),
         "changes": list(changes),
-        "incidents": _incidents(story),
+        "incidents": _incidents(story, changes),
     }
 
 
@@ -144,7 +145,7 @@ def _brokers(seen: Evidence) -> dict[str, Any]:
 def _configs(image: Image) -> dict[str, Any]:
     found = [
         {
-            "resource": f"{_RESOURCES.get(type_, str(type_))} {name}".strip(),
+            "resource": resource_text(type_, name),
             "key": key,
             "value": value,
         }
@@ -156,9 +157,10 @@ def _configs(image: Image) -> dict[str, Any]:
     return {"resources": len(image.configs), "more": more, "shown": shown}
 
 
-def _incidents(story: Story | None) -> dict[str, Any]:
+def _incidents(story: Story | None, changes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if story is None:
         return {"summary": [], "missing": [], "shown": None}
+    lines = sorted((*story.lines, *altered(changes, story.from_ms)), key=lambda one: one.at_ms)
     return {
         "summary": list(story.summary),
         "missing": list(story.missing[:MAX_NODES]),
@@ -170,6 +172,6 @@ def _incidents(story: Story | None) -> dict[str, Any]:
                 "lasted": took(one.lasted_ms) if one.lasted_ms else "",
                 "because": list(one.because),
             }
-            for one in reversed(story.lines[-MAX_LINES:])
+            for one in reversed(lines[-MAX_LINES:])
         ],
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from raftlog import batch
@@ -16,6 +17,7 @@ MAX_CHUNKS = 200
 MAX_RECORDS = 500
 """Decoded in one look: the newest."""
 TEXT_MAX_CHARS = 240
+_RESOURCES = {2: "topic", 4: "broker", 16: "client-metrics", 32: "group"}
 _UNTOLD = frozenset(
     {
         RecordType.NO_OP,
@@ -28,6 +30,20 @@ _UNTOLD = frozenset(
         RecordType.SNAPSHOT_ENTITIES,
     }
 )
+
+
+_BY_CLIENTS = frozenset(
+    {
+        RecordType.TOPIC,
+        RecordType.REMOVE_TOPIC,
+        RecordType.CONFIG,
+        RecordType.ACCESS_CONTROL_ENTRY,
+        RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
+        RecordType.FEATURE_LEVEL,
+        RecordType.UNREGISTER_BROKER,
+    }
+)
+"""What no controller does by itself: without a principal nobody has said who it was."""
 
 
 class RecentChanges:
@@ -44,17 +60,13 @@ class RecentChanges:
         """
         found: list[tuple[int, batch.BatchHeader, Any]] = []
         for chunk in reversed(newest):
-            for header in reversed(list(batch.headers(chunk, verify=False))):
-                if self._behind <= header.base_offset and header.end_offset <= until:
-                    records = zip(
-                        range(header.base_offset, header.end_offset),
-                        batch.records(chunk, header),
-                        strict=True,
-                    )
-                    found += [(at, header, data) for at, data in reversed(list(records))]
-            if len(found) >= MAX_RECORDS:
+            headers = list(batch.headers(chunk, verify=False))
+            if headers[-1].end_offset <= self._behind or len(found) >= MAX_RECORDS:
                 break
-        for offset, header, data in reversed(found[:MAX_RECORDS]):
+            for header in reversed(headers):
+                if self._behind <= header.base_offset and header.end_offset <= until:
+                    found += reversed(_newest_of(chunk, header, MAX_RECORDS - len(found)))
+        for offset, header, data in reversed(found):
             if data.type not in _UNTOLD:
                 self._add(offset, header, data, image)
         if found:
@@ -73,6 +85,18 @@ class RecentChanges:
         self._kept.append(_told(offset, header, data, image))
 
 
+def _newest_of(
+    chunk: bytes, header: batch.BatchHeader, most: int
+) -> list[tuple[int, batch.BatchHeader, batch.RecordData]]:
+    """The last records of a batch; what is passed over costs a step each, and is not copied."""
+    first = max(0, header.record_count - most)
+    bodies = islice(batch.bodies(chunk, header), first, None)
+    return [
+        (header.base_offset + at, header, batch.RecordData(*body))
+        for at, body in enumerate(bodies, start=first)
+    ]
+
+
 def _told(
     offset: int, header: batch.BatchHeader, data: batch.RecordData, image: Image
 ) -> dict[str, Any]:
@@ -81,14 +105,28 @@ def _told(
     if topic is not None and data.type != RecordType.TOPIC:
         # People know topics by name.
         fields = {"topic": topic.name} | {k: v for k, v in fields.items() if k != "topic_id"}
-    text = fields_text(fields)
+    text = _config_text(fields) if data.type == RecordType.CONFIG else fields_text(fields)
     if len(text) > TEXT_MAX_CHARS:
         text = text[: TEXT_MAX_CHARS - 1] + "…"
     return {
         "offset": offset,
         "at_ms": header.timestamp_ms,
         "by": header.principal,
+        "who": header.principal or ("somebody" if data.type in _BY_CLIENTS else "the controller"),
         "type": record_name(data.type),
         "text": text,
         "partitions": 0,
     }
+
+
+def _config_text(fields: Mapping[str, Any]) -> str:
+    """``topic orders: retention.ms=3600000``, or that it was deleted."""
+    value = fields.get("value")
+    to = f"={value}" if value is not None else " deleted"
+    of = resource_text(fields["resource_type"], fields["resource_name"])
+    return f"{of}: {fields['name']}{to}"
+
+
+def resource_text(type_: int, name: str) -> str:
+    """``topic orders``; ``broker``: all of them."""
+    return f"{_RESOURCES.get(type_, str(type_))} {name}".strip()

@@ -49,6 +49,7 @@ async def look() -> bytes:
         "offset": 1,
         "at_ms": 5,
         "by": HOSTILE,
+        "who": HOSTILE,
         "type": "CONFIG",
         "text": HOSTILE,
         "partitions": 0,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from raftlog import batch
 from raftlog.console.document import MAX_TOPICS, document
 from raftlog.console.look import cleaned
 from raftlog.console.recent import MAX_CHANGES, MAX_RECORDS, RecentChanges
 from raftlog.doctor.diagnosis import diagnose
 from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
+from raftlog.incident.line import Line, Weight
+from raftlog.incident.story import Story
 from raftlog.metadata import pmap
 from raftlog.metadata.entities import Topic
 from raftlog.metadata.image import Image
@@ -115,6 +119,16 @@ def test_changes_are_told_newest_first_with_their_principal() -> None:
     assert [one["offset"] for one in again] == [5, 4, 3]
 
 
+def test_a_config_is_told_as_people_say_it() -> None:
+    deleted = records_pb2.ConfigRecord(resource_type=4, name="k").SerializeToString()
+    chunk = _chunk(0, _config("1"), (RecordType.CONFIG, deleted), principal="")
+    found = RecentChanges().read([chunk], 2, Image())
+    assert [(one["who"], one["text"]) for one in found] == [
+        ("somebody", "broker: k deleted"),
+        ("somebody", "topic t: k=1"),
+    ]
+
+
 def test_what_is_not_committed_is_not_told() -> None:
     changes = RecentChanges()
     chunks = [_chunk(0, _config("1")), _chunk(1, _config("2"))]
@@ -156,3 +170,69 @@ def test_a_topic_is_told_by_its_name() -> None:
     (found,) = RecentChanges().read([chunk], 1, image)
     assert found["text"].startswith("topic=orders ")
     assert id_.hex() not in found["text"]
+
+
+# --- incidents -----------------------------------------------------------------------------------
+
+
+def _row(at_ms: int, text: str, by: str = "User:eve", type_: str = "CONFIG") -> dict[str, Any]:
+    who = by or "somebody"
+    return {"offset": at_ms, "at_ms": at_ms, "by": by, "who": who, "type": type_, "text": text}
+
+
+def _told(story: Story, *newest_first: dict[str, Any]) -> list[tuple[int, str, str]]:
+    made = document(_seen(), Image(), newest_first, story, NODE)["incidents"]["shown"]
+    return [(one["at_ms"], one["weight"], one["text"]) for one in made]
+
+
+def test_what_was_changed_stands_among_the_incidents() -> None:
+    lines = (Line(2_000, "CRASHED", Weight.TROUBLE, "broker-4", "broker-4 crashed"),)
+    story = Story(1_000, 9_000, lines, (), (), ())
+    assert _told(
+        story,
+        _row(3_000, "b", by=""),
+        _row(2_500, "p=0", type_="PARTITION_CHANGE"),
+        _row(1_500, "a"),
+        _row(900, "before the period"),
+    ) == [
+        (3_000, "change", "somebody changed config: b"),
+        (2_000, "trouble", "broker-4 crashed"),
+        (1_500, "change", "User:eve changed config: a"),
+    ]
+
+
+def test_many_changes_at_a_time_are_one_line() -> None:
+    story = Story(0, 99_000, (), (), (), ())
+    many = [_row(1_000 + one, f"v={one}") for one in range(10)]
+    later, other = _row(60_000, "later"), _row(1_005, "t", type_="TOPIC")
+    assert _told(story, later, *reversed(many)) == [
+        (60_000, "change", "User:eve changed config: later"),
+        (1_000, "change", "User:eve made 10 changes of config; the last: v=9"),
+    ]
+    told = _told(story, other, *reversed(many[:3]))
+    assert [text for _, _, text in told] == [
+        "User:eve changed topic: t",
+        *(f"User:eve changed config: v={one}" for one in (2, 1, 0)),
+    ]
+
+
+def test_chunks_that_were_read_are_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = RecentChanges()
+    chunks = [_chunk(one, _config("v")) for one in range(50)]
+    changes.read(chunks, 50, Image())
+    opened: list[bytes] = []
+    headers = batch.headers
+
+    def counted(chunk: bytes, **options: Any) -> Any:
+        opened.append(chunk)
+        return headers(chunk, **options)
+
+    monkeypatch.setattr(batch, "headers", counted)
+    newest = _chunk(50, _config("w"))
+    found = changes.read([*chunks, newest], 51, Image())
+    assert found[0]["offset"] == 50
+    assert opened == [newest, chunks[-1]]
+    # What is not committed yet is read once it is.
+    more = _chunk(51, _config("x"))
+    assert changes.read([*chunks, newest, more], 51, Image())[0]["offset"] == 50
+    assert changes.read([*chunks, newest, more], 52, Image())[0]["offset"] == 51

@@ -118,7 +118,7 @@ function show(d) {
       make("code", "", "raftlog configs describe"))] : [])]);
   fill("changes", d.changes, () => [table("Last changes", [["Offset", "number"], ["Time", "short"],
     ["By", "name"], ["Record", "short"], ["What", "text"]],
-    d.changes.map((one) => [one.offset, time(one.at_ms), one.by || "controller", one.type,
+    d.changes.map((one) => [one.offset, time(one.at_ms), one.who, one.type,
       one.text + (one.partitions ? " partitions=" + one.partitions : "")]))]);
   fill("incidents", d.incidents, () => incidents(d.incidents));
 }
@@ -131,7 +131,7 @@ function incidents(of) {
     of.shown.map((one) => [time(one.at_ms), badge(one.weight), one.text, one.lasted,
       one.because.join("; ")])));
   for (const one of of.missing) parts.push(make("p", "quiet", "Missing: " + one));
-  parts.push(make("p", "quiet", "From the nodes' journals. The whole story, with the log: ",
+  parts.push(make("p", "quiet", "From the nodes' journals and the last changes. The whole story: ",
     make("code", "", "raftlog explain --since 1h")));
   return parts;
 }

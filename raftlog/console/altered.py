@@ -1,0 +1,59 @@
+"""What people and programs changed, among the incidents: it may be why something went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raftlog.incident.line import Line, Weight
+from raftlog.metadata.records import RecordType
+from raftlog.plural import counted
+
+ALONE_MAX = 3
+TOGETHER_MS = 5_000
+"""More changes of a kind by one principal at a time are one line."""
+_TOLD: Mapping[str, str] = {
+    RecordType.TOPIC.name: "topic",
+    RecordType.REMOVE_TOPIC.name: "removed topic",
+    RecordType.CONFIG.name: "config",
+    RecordType.FEATURE_LEVEL.name: "feature level",
+    RecordType.ACCESS_CONTROL_ENTRY.name: "ACL",
+    RecordType.REMOVE_ACCESS_CONTROL_ENTRY.name: "removed ACL",
+    RecordType.VOTERS.name: "voter set",
+    RecordType.UNREGISTER_BROKER.name: "removed broker",
+}
+
+
+def altered(changes: Sequence[Mapping[str, Any]], from_ms: int) -> list[Line]:
+    """Lines of the changes since then. ``changes``: rows of the last changes, the newest first."""
+    lines: list[Line] = []
+    together: list[Mapping[str, Any]] = []
+    for one in reversed(changes):
+        if one["type"] not in _TOLD or one["at_ms"] < from_ms:
+            continue
+        if together and not _belong(together[-1], one):
+            lines += _lines(together)
+            together = []
+        together.append(one)
+    return lines + _lines(together)
+
+
+def _belong(before: Mapping[str, Any], one: Mapping[str, Any]) -> bool:
+    near = one["at_ms"] - before["at_ms"] <= TOGETHER_MS
+    return near and (before["by"], before["type"]) == (one["by"], one["type"])
+
+
+def _lines(together: Sequence[Mapping[str, Any]]) -> list[Line]:
+    if len(together) > ALONE_MAX:
+        first, last = together[0], together[-1]
+        made = counted(len(together), "change")
+        text = f"{first['who']} made {made} of {_TOLD[first['type']]}; the last: {last['text']}"
+        return [_line(first, text, last["at_ms"])]
+    return [
+        _line(one, f"{one['who']} changed {_TOLD[one['type']]}: {one['text']}", one["at_ms"])
+        for one in together
+    ]
+
+
+def _line(one: Mapping[str, Any], text: str, until_ms: int) -> Line:
+    return Line(one["at_ms"], "CHANGED", Weight.CHANGE, _TOLD[one["type"]], text, until_ms)
