@@ -50,7 +50,7 @@ FLOORS: dict[str, str] = {
     "commands and library": (
         """
         raftlog raftlog.library raftlog.recipes
-        raftlog.console.document raftlog.console.recent raftlog.console.look raftlog.console.configured
+        raftlog.console.document raftlog.console.altered raftlog.console.recent raftlog.console.look raftlog.console.configured
         raftlog.cli raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli
     """
     ),
