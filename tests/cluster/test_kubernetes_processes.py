@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cluster_kit import Ran, raftlog, until
 
 from raftlog.cli.local import free_ports
@@ -24,13 +26,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 
 from kubernetes_pods import CONFIG, ROLES, Pod, manifests, of_kind, pods, stateful_set
 
+TOKEN = "a-token-of-some-length"
+
 
 class Pods:
     """The pods' processes on this machine: host names are loopback, ports are free ones."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.pods = {pod.name: pod for role in ROLES for pod in pods(stateful_set(role))}
+    def __init__(self, directory: Path, *, tls: bool = False) -> None:
+        """``tls``: as the overlay has them; the directory holds what its Secrets do."""
+        self._directory, self._tls = directory, tls
+        self.pods = {pod.name: pod for role in ROLES for pod in pods(stateful_set(role, tls=tls))}
         free = iter(free_ports(2 * len(self.pods)))
         self.grpc = {name: next(free) for name in self.pods}
         self.http = {name: next(free) for name in self.pods}
@@ -47,7 +52,11 @@ class Pods:
                 )
         given["RAFTLOG_LISTENERS"] = f"127.0.0.1:{self.grpc[pod.name]}"
         if "RAFTLOG_HTTP_LISTENER" in given:
-            given["RAFTLOG_HTTP_LISTENER"] = f"127.0.0.1:{self.http[pod.name]}"
+            scheme = "https://" if given["RAFTLOG_HTTP_LISTENER"].startswith("https://") else ""
+            given["RAFTLOG_HTTP_LISTENER"] = f"{scheme}127.0.0.1:{self.http[pod.name]}"
+        for name, path in given.items():
+            if name.startswith("RAFTLOG_") and name.endswith("_FILE"):
+                given[name] = path.replace("/etc/raftlog", str(self._directory))
         given["RAFTLOG_LOG_DIRS"] = str(self._directory / pod.name / "data")
         return {name: value for name, value in given.items() if name.startswith("RAFTLOG_")}
 
@@ -74,10 +83,15 @@ class Pods:
             )
 
     def probe(self, name: str, kind: str) -> bool:
-        path = self.pods[name].runs[kind]["httpGet"]["path"]
+        get = self.pods[name].runs[kind]["httpGet"]
+        scheme = get.get("scheme", "HTTP").lower()
+        # The kubelet shows no certificate, and does not look at the node's.
+        unverified = ssl._create_unverified_context()
         try:
             with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.http[name]}{path}", timeout=5
+                f"{scheme}://127.0.0.1:{self.http[name]}{get['path']}",
+                timeout=5,
+                context=unverified if scheme == "https" else None,
             ) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
@@ -104,8 +118,8 @@ class Pods:
 
 
 @contextmanager
-def cluster(directory: Path) -> Iterator[Pods]:
-    made = Pods(directory)
+def cluster(directory: Path, *, tls: bool = False) -> Iterator[Pods]:
+    made = Pods(directory, tls=tls)
     try:
         yield made
     finally:
@@ -149,3 +163,64 @@ def _lose_the_disk(made: Pods, directory: Path, name: str) -> None:
     made.wait_ready([name])
     until(lambda: made.voters().get(1, old) != old, "the new disk has replaced the old one")
     assert made.command("topics", "describe", "orders").code == 0
+
+
+def _secrets(directory: Path) -> None:
+    """What docs/deployment.md puts into the Secrets, by the same commands."""
+    pki = directory / "tls"
+    assert raftlog("certs", "init", pki).code == 0
+    for pod in Pods(directory, tls=True).pods.values():
+        issue = ("certs", "issue", pki, "--node", pod.index, "--host", "127.0.0.1")
+        assert raftlog(*issue).code == 0
+    assert raftlog("certs", "issue", pki, "--client", "alice").code == 0
+    token = directory / "console" / "token"
+    token.parent.mkdir()
+    token.touch(mode=0o600)
+    token.write_text(TOKEN)
+
+
+@pytest.mark.nightly
+def test_the_processes_of_the_overlay_are_a_secured_cluster(tmp_path: Path) -> None:
+    _secrets(tmp_path)
+    with cluster(tmp_path, tls=True) as made:
+        assert made.bootstrap().code == 0
+        for name in made.pods:
+            made.start(name)
+        made.wait_ready(list(made.pods))
+        assert all(made.probe(name, "livenessProbe") for name in made.pods)
+        until(lambda: len(made.voters()) == 3, "all controllers have joined")
+        assert made.command("topics", "create", "orders", "--acks", "visible").code == 0
+        said = made.command("doctor")
+        assert (said.code, said.out.split()[0]) == (0, "HEALTHY:")
+
+        broker = made.pods["raftlog-broker-101"]
+        at = made.environment(broker, broker.runs)["RAFTLOG_BOOTSTRAP_SERVER"]
+        refused = raftlog("topics", "list", "--bootstrap-server", at)
+        assert refused.code == 4
+        assert "speaks TLS" in refused.err
+        alice = {
+            f"RAFTLOG_TLS_{name}_FILE": str(tmp_path / "tls" / file)
+            for name, file in (
+                ("CA", "ca.pem"),
+                ("CERTIFICATE", "client-alice.pem"),
+                ("KEY", "client-alice.key"),
+            )
+        }
+        listed = raftlog("topics", "list", "--bootstrap-server", at, environment=alice)
+        assert listed.code == 0
+        assert "orders" in listed.out
+
+        url = f"https://127.0.0.1:{made.http[broker.name]}/console/events"
+        context = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.pem")
+        context.load_cert_chain(
+            alice["RAFTLOG_TLS_CERTIFICATE_FILE"], alice["RAFTLOG_TLS_KEY_FILE"]
+        )
+        with pytest.raises(urllib.error.HTTPError) as none:
+            urllib.request.urlopen(url, timeout=5, context=context)
+        assert none.value.code == 401
+        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
+        with urllib.request.urlopen(asked, timeout=20, context=context) as stream:
+            while not (line := stream.readline()).startswith(b"data: "):
+                assert line
+        assert b'"orders"' in line
+        assert made.stop(broker.name) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 
 MANIFESTS = Path(__file__).parents[2] / "docs" / "deploy" / "kubernetes"
+OVERLAY = MANIFESTS.with_name("kubernetes-tls")
 NAMESPACE = "data"
 ROLES = ("controller", "broker")
 CONFIG = {"cluster.id": "xtzWWN4bTjitpL3kfd9s5g"}
@@ -22,14 +24,66 @@ def manifests(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((MANIFESTS / name).read_text()))
 
 
+def overlay() -> list[dict[str, Any]]:
+    """The manifests with TLS, as kustomize makes them of docs/deploy/kubernetes-tls: so much of it as
+    its patches use. A test compares it with kubectl, where there is one.
+    """
+    made = yaml.safe_load((OVERLAY / "kustomization.yaml").read_text())
+    (base,) = made["resources"]
+    of_base = yaml.safe_load((OVERLAY / base / "kustomization.yaml").read_text())
+    assert (OVERLAY / base).resolve() == MANIFESTS
+    found = [one for name in of_base["resources"] for one in manifests(name)]
+    for patch in made["patches"]:
+        target, content = patch["target"], yaml.safe_load((OVERLAY / patch["path"]).read_text())
+        for index, one in enumerate(found):
+            if one["kind"] == target["kind"] and (
+                one["metadata"]["name"] == target.get("name", one["metadata"]["name"])
+            ):
+                found[index] = _patched(one, content)
+    return found
+
+
+def _patched(one: dict[str, Any], patch: Any) -> dict[str, Any]:
+    if isinstance(patch, dict):
+        merged: dict[str, Any] = _merged(one, patch)
+        return merged
+    changed: dict[str, Any] = copy.deepcopy(one)
+    for step in patch:
+        assert step["op"] == "add"
+        *path, last = step["path"].strip("/").split("/")
+        assert last == "-"
+        place: Any = changed
+        for part in path:
+            place = place[int(part)] if isinstance(place, list) else place[part]
+        place.append(step["value"])
+    return changed
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """Strategically: objects by their keys, lists of objects by what identifies each."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        both = {key: _merged(old[key], new[key]) for key in old.keys() & new.keys()}
+        return {**old, **new, **both}
+    if not (isinstance(old, list) and isinstance(new, list)):
+        return copy.deepcopy(new)
+    key = "mountPath" if "mountPath" in new[0] else "name"
+    by_key = {one[key]: one for one in new}
+    kept = [_merged(one, by_key.pop(one[key])) if one[key] in by_key else one for one in old]
+    return copy.deepcopy([*by_key.values(), *kept])
+
+
 def of_kind(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     (found,) = (document for document in documents if document["kind"] == kind)
     return found
 
 
-def stateful_set(role: str) -> dict[str, Any]:
+def stateful_set(role: str, *, tls: bool = False) -> dict[str, Any]:
     """That of the controllers or of the brokers."""
-    return of_kind(manifests(f"{role}s.yaml"), "StatefulSet")
+    if not tls:
+        return of_kind(manifests(f"{role}s.yaml"), "StatefulSet")
+    sets = [one for one in overlay() if one["kind"] == "StatefulSet"]
+    (found,) = (one for one in sets if one["metadata"]["name"] == f"raftlog-{role}")
+    return found
 
 
 @dataclass(frozen=True)

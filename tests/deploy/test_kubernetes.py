@@ -6,22 +6,42 @@
 from __future__ import annotations
 
 import copy
+import json
+import shutil
+import subprocess
 from typing import Any
 
 import fastjsonschema
 import pytest
-from kubernetes_pods import CONFIG, MANIFESTS, ROLES, Pod, manifests, of_kind, pods, stateful_set
+import yaml
+from kubernetes_pods import (
+    CONFIG,
+    MANIFESTS,
+    OVERLAY,
+    ROLES,
+    Pod,
+    manifests,
+    of_kind,
+    overlay,
+    pods,
+    stateful_set,
+)
 from kubernetes_schemas import check
 
 from raftlog.config.settings import Settings
 
-FILES = sorted(path.name for path in MANIFESTS.glob("*.yaml"))
+FILES = sorted(path.name for path in MANIFESTS.glob("*.yaml") if path.name != "kustomization.yaml")
 
 
 def all_pod_specs() -> list[dict[str, Any]]:
     job = of_kind(manifests("bootstrap.yaml"), "Job")
-    return [stateful_set(role)["spec"]["template"]["spec"] for role in ROLES] + [
-        job["spec"]["template"]["spec"]
+    return [
+        job["spec"]["template"]["spec"],
+        *(
+            stateful_set(role, tls=tls)["spec"]["template"]["spec"]
+            for role in ROLES
+            for tls in (False, True)
+        ),
     ]
 
 
@@ -30,6 +50,57 @@ def test_kubernetes_accepts_each_manifest() -> None:
     for name in FILES:
         for manifest in manifests(name):
             check(manifest)
+    for manifest in overlay():
+        check(manifest)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kustomize_makes_of_the_overlay_what_we_make_of_it() -> None:
+    ran = subprocess.run(
+        ["kubectl", "kustomize", str(OVERLAY)], capture_output=True, text=True, check=True
+    )
+    theirs = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(ran.stdout)}
+    ours = {(one["kind"], one["metadata"]["name"]): one for one in overlay()}
+    assert theirs.keys() == ours.keys()
+    for key, one in ours.items():
+        if key[0] == "StatefulSet":
+            for pod, other in zip(pods(one), pods(theirs[key]), strict=True):
+                for mine, other_one in ((pod.formats, other.formats), (pod.runs, other.runs)):
+                    made = other.environment(other_one, CONFIG)
+                    assert pod.environment(mine, CONFIG) == made, "each variable is known in time"
+        assert _in_order(theirs[key]) == _in_order(one)
+
+
+def _in_order(node: Any) -> Any:
+    """With lists of named things by their names: kustomize puts new ones first."""
+    if isinstance(node, dict):
+        return {key: _in_order(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return sorted(
+            (_in_order(one) for one in node), key=lambda one: json.dumps(one, sort_keys=True)
+        )
+    return node
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_with_tls_nothing_is_in_plaintext_and_health_is_asked_over_https(role: str) -> None:
+    for pod in pods(stateful_set(role, tls=True)):
+        for container in (pod.formats, pod.runs):
+            made = pod.environment(container, CONFIG)
+            assert made["RAFTLOG_SECURITY_PLAINTEXT_ALLOW"] == "false"
+            assert made["RAFTLOG_HTTP_LISTENER"].startswith("https://")
+            assert made["RAFTLOG_TLS_KEY_FILE"] == f"/etc/raftlog/tls/node-{pod.index}.key"
+            assert not [value for value in made.values() if "$(" in value]
+            mounted = {one["mountPath"] for one in container["volumeMounts"]}
+            files = [v for k, v in made.items() if k.endswith("_FILE")]
+            assert {path.rpartition("/")[0] for path in files} <= mounted
+        probes = [
+            pod.runs[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")
+        ]
+        assert {one["scheme"] for one in probes} == {"HTTPS"}
+        secrets = [one["secret"] for one in pod.spec["volumes"] if "secret" in one]
+        assert {one["secretName"] for one in secrets} == {"raftlog-tls", "raftlog-console"}
+        assert {one["defaultMode"] for one in secrets} == {0o440}
 
 
 def test_the_schemas_refuse_a_field_that_there_is_not_and_a_wrong_type() -> None:
