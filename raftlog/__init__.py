@@ -33,9 +33,12 @@ if TYPE_CHECKING:
         ReadMode,
         ResourceType,
     )
+    from raftlog.library.export_cursors import ExportCursor
+    from raftlog.library.hostnames import Hostname
     from raftlog.library.key_values import ABSENT, Delete, Expect, KeyValue, Put
     from raftlog.library.leases import LeaseInfo
     from raftlog.library.options import ClientOptions
+    from raftlog.library.partitions import Election, Elections, PartitionState, Reassignment
     from raftlog.library.records import Record
     from raftlog.library.values import (
         Acl,
@@ -73,7 +76,10 @@ _FROM = {
     ),
     "raftlog.library.key_values": ("ABSENT", "Delete", "Expect", "KeyValue", "Put"),
     "raftlog.library.leases": ("LeaseInfo",),
+    "raftlog.library.export_cursors": ("ExportCursor",),
+    "raftlog.library.hostnames": ("Hostname",),
     "raftlog.library.options": ("ClientOptions",),
+    "raftlog.library.partitions": ("Election", "Elections", "PartitionState", "Reassignment"),
     "raftlog.client.partition_queue": ("RecordMetadata",),
     "raftlog.library.records": ("Record",),
     "raftlog.library.values": (
@@ -117,18 +123,24 @@ __all__ = [
     "ConfigEntry",
     "ConfigSource",
     "Delete",
+    "Election",
+    "Elections",
     "Expect",
+    "ExportCursor",
     "Feature",
     "FeatureUpdate",
+    "Hostname",
     "KeyValue",
     "LeaseInfo",
     "NewTopic",
     "Partition",
+    "PartitionState",
     "PatternType",
     "Put",
     "QuorumInfo",
     "QuorumNode",
     "ReadMode",
+    "Reassignment",
     "Record",
     "RecordMetadata",
     "ResourceType",

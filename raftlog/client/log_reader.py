@@ -23,6 +23,8 @@ CHUNK_MAX_BYTES = 4 << 20
 SNAPSHOT_PIECE_BYTES = 1 << 20
 LINK_TIMEOUT_S = 1.0
 """A controller that gives no link in this time is passed over for another one."""
+LINK_TIMEOUT_MIN_S = 0.05
+"""The same where many have to be asked in little time: each gets its share of what is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,10 @@ class LogReader:
         self._connection: _Connection | None = None
         self._refusal = ""
         """What the last node said that does not lead."""
+        self._silent: dict[str, str] = {}
+        """Those that were asked in vain, and why."""
+        self._round: set[str] = set()
+        """Those of them that were asked since all were."""
 
     async def info(self) -> LogInfo:
         """What the active controller says of its log now.
@@ -167,14 +173,19 @@ class LogReader:
             generation=self._generation,
         )
         self._refusal = ""
+        self._silent.clear()
+        self._round.clear()
+        deadline = self._loop.time() + self._timeout_s
         try:
-            async with asyncio.timeout(self._timeout_s):
-                while (response := await self._attempt(request)) is None:
+            async with asyncio.timeout_at(deadline):
+                while (response := await self._attempt(request, deadline)) is None:
                     pass
         except TimeoutError:
             self.close()
             nodes = ", ".join(self._endpoints.known)
-            why = f": {self._refusal}" if self._refusal else ""
+            said = [self._refusal, *(f"{one} {why}" for one, why in self._silent.items())]
+            why = "; ".join(filter(None, said))
+            why = f": {why}" if why else ""
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"no active controller answered in time; asked {nodes}{why}",
@@ -184,15 +195,29 @@ class LogReader:
         self._generation, self._seen_cluster_id = response.generation, response.cluster_id
         return response
 
-    async def _attempt(self, request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:
+    async def _attempt(
+        self, request: pb.MetadataFetchRequest, deadline: float
+    ) -> pb.MetadataFetchResponse | None:
         """One question to the current target; None: another one has to be asked, after the pause
         that was due.
+
+        Nobody who is silent takes the time that the others need. [Two of three nodes hang: with a
+        second for each of them a reader that has two never asks the third.]
         """
+        left_s = deadline - self._loop.time()
+        address = self._endpoints.target
         if self._connection is None:
-            self._connection = _Connection(self._transport, self._endpoints.target)
+            self._connection = _Connection(self._transport, address)
+        others = sum(one not in self._round for one in self._endpoints.known if one != address)
+        link_s = min(LINK_TIMEOUT_S, max(LINK_TIMEOUT_MIN_S, left_s / (others + 1)))
+        wait_s = min(request.max_wait_ms / 1000, left_s)
         try:
-            response = await self._connection.ask(request)
-        except LinkClosedError:
+            response = await self._connection.ask(request, link_s, (left_s + wait_s) / 2)
+        except LinkClosedError as error:
+            if address in self._round:
+                self._round.clear()
+            self._round.add(address)
+            self._silent[address] = str(error)
             pause_s = self._endpoints.unreachable(self._loop.time())
         else:
             unled = (
@@ -225,16 +250,22 @@ class _Connection:
         self._answer: asyncio.Future[pb.MetadataFetchResponse] | None = None
         self._dialer: Dialer = transport.dial(address, Conversation.OBSERVER, self)
 
-    async def ask(self, request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
+    async def ask(
+        self, request: pb.MetadataFetchRequest, link_timeout_s: float, answer_timeout_s: float
+    ) -> pb.MetadataFetchResponse:
         """Send and wait. Raises LinkClosedError."""
         try:
-            async with asyncio.timeout(LINK_TIMEOUT_S):
+            async with asyncio.timeout(link_timeout_s):
                 link = await asyncio.shield(self._link)
         except TimeoutError:
-            raise LinkClosedError("no link in time") from None
+            raise LinkClosedError("does not answer") from None
         answer = self._answer = asyncio.get_running_loop().create_future()
         link.send(request)
-        return await answer
+        try:
+            async with asyncio.timeout(answer_timeout_s):
+                return await answer
+        except TimeoutError:
+            raise LinkClosedError("does not answer") from None
 
     def close(self) -> None:
         """Give the link up."""
@@ -245,6 +276,11 @@ class _Connection:
         """The link is there."""
         if not self._link.done():
             self._link.set_result(link)
+
+    def attempt_failed(self, reason: str, error: ApiError | None) -> None:
+        """There is no link."""
+        if not self._link.done():
+            self._link.set_exception(LinkClosedError(reason))
 
     def received(self, link: Link, messages: Sequence[pb.MetadataFetchResponse]) -> None:
         """The answer."""

@@ -238,9 +238,10 @@ class _Lane(RpcClient):
         greet(self, self._turns.protocol)
         self._turns.opened(self.address)
 
-    def turned_away(self, error: ApiError) -> None:
-        """Tell the round robin."""
-        self._turns.turned_away(self.address, error)
+    def attempt_failed(self, reason: str, error: ApiError | None) -> None:
+        """Tell the round robin what the server says."""
+        if error is not None:
+            self._turns.turned_away(self.address, error)
 
     def noticed(self, notice: Any) -> None:
         """Tell the round robin."""

@@ -374,9 +374,10 @@ class Route(RpcClient):
         greet(self, self._router.protocol)
         self._router.route_opened(self)
 
-    def turned_away(self, error: ApiError) -> None:
-        """Tell the router."""
-        self._router.route_turned_away(self, error)
+    def attempt_failed(self, reason: str, error: ApiError | None) -> None:
+        """Tell the router what the server says."""
+        if error is not None:
+            self._router.route_turned_away(self, error)
 
     def closed(self, link: Link, reason: str) -> None:
         """Fail what was in flight, then tell the router."""

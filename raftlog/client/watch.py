@@ -348,9 +348,12 @@ class _Call:
         for message in messages:
             self._watch.told(self, message)
 
-    def turned_away(self, error: ApiError) -> None:
-        """The broker does not let this client in."""
-        self._watch.turned_away(self, error)
+    def attempt_failed(self, reason: str, error: ApiError | None) -> None:
+        """There is no link, or the broker does not let this client in."""
+        if error is not None:
+            self._watch.turned_away(self, error)
+        else:
+            self._lost()
 
     def closed(self, link: Link, reason: str) -> None:
         """The link is gone."""

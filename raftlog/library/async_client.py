@@ -18,9 +18,12 @@ from raftlog.library.changes import AsyncChanges, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
 from raftlog.library.core import Core
+from raftlog.library.export_cursors import AsyncExportCursors
+from raftlog.library.hostnames import AsyncHostnames
 from raftlog.library.key_values import AsyncKeyValues
 from raftlog.library.leases import AsyncLeases
 from raftlog.library.options import Addresses, ClientOptions, Options
+from raftlog.library.partitions import AsyncPartitions
 from raftlog.library.records import AsyncRecords
 from raftlog.library.topics import AsyncTopics
 from raftlog.library.wire import token_from_wire, token_to_wire
@@ -58,6 +61,9 @@ class AsyncClient:
         self.acls = AsyncAcls(self._opened)
         self.kv = AsyncKeyValues(self._opened)
         self.leases = AsyncLeases(self._opened)
+        self.partitions = AsyncPartitions(self._opened)
+        self.export_cursors = AsyncExportCursors(self._opened)
+        self.hostnames = AsyncHostnames(self._opened)
 
     @property
     def token(self) -> Token | None:

@@ -15,10 +15,13 @@ from raftlog.library.changes import AsyncChanges, Change, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
 from raftlog.library.enums import AcksLike
+from raftlog.library.export_cursors import AsyncExportCursors
+from raftlog.library.hostnames import AsyncHostnames
 from raftlog.library.key_values import AsyncKeyValues
 from raftlog.library.leases import AsyncLease, AsyncLeases
 from raftlog.library.loop_thread import LoopThread
 from raftlog.library.options import Addresses, ClientOptions, Options
+from raftlog.library.partitions import AsyncPartitions
 from raftlog.library.records import AsyncRecords, Record
 from raftlog.library.topics import AsyncTopics
 from raftlog.outcome import Token
@@ -66,7 +69,10 @@ class Features(Blocking[AsyncFeatures]):
 class Quorum(Blocking[AsyncQuorum]):
     """``client.quorum``."""
 
+    add_voter = blocking(AsyncQuorum.add_voter)
     describe = blocking(AsyncQuorum.describe)
+    remove_voter = blocking(AsyncQuorum.remove_voter)
+    transfer = blocking(AsyncQuorum.transfer)
 
 
 class Acls(Blocking[AsyncAcls]):
@@ -145,6 +151,32 @@ class Leases(Blocking[AsyncLeases]):
             lambda: self._twin.grant(ttl_s, name=name, acks=acks, timeout_s=timeout_s)
         )
         return Lease(self._thread, granted)
+
+
+class Partitions(Blocking[AsyncPartitions]):
+    """``client.partitions``."""
+
+    cancel_reassignment = blocking(AsyncPartitions.cancel_reassignment)
+    describe = blocking(AsyncPartitions.describe)
+    elect_leaders = blocking(AsyncPartitions.elect_leaders)
+    reassign = blocking(AsyncPartitions.reassign)
+    reassignments = blocking(AsyncPartitions.reassignments)
+
+
+class ExportCursors(Blocking[AsyncExportCursors]):
+    """``client.export_cursors``."""
+
+    delete = blocking(AsyncExportCursors.delete)
+    list = blocking(AsyncExportCursors.list)
+    set = blocking(AsyncExportCursors.set)
+
+
+class Hostnames(Blocking[AsyncHostnames]):
+    """``client.hostnames``."""
+
+    delete = blocking(AsyncHostnames.delete)
+    list = blocking(AsyncHostnames.list)
+    set = blocking(AsyncHostnames.set)
 
 
 class Records(Blocking[AsyncRecords]):
@@ -234,6 +266,9 @@ class Client(Blocking[AsyncClient]):
         self.acls = Acls(thread, twin.acls)
         self.kv = KeyValueStore(thread, twin.kv)
         self.leases = Leases(thread, twin.leases)
+        self.partitions = Partitions(thread, twin.partitions)
+        self.export_cursors = ExportCursors(thread, twin.export_cursors)
+        self.hostnames = Hostnames(thread, twin.hostnames)
 
     _let_in = blocking(AsyncClient._let_in)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from google.protobuf.message import Message
+
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.namespace import Namespace
@@ -116,7 +118,37 @@ class AsyncFeatures(Namespace):
 
 
 class AsyncQuorum(Namespace):
-    """``client.quorum``: of a client that knows ``controllers``."""
+    """``client.quorum``."""
+
+    async def transfer(self, to: int | None = None, *, timeout_s: float | None = None) -> int:
+        """Hand the leadership to a voter, by default to the one with the most complete log: its id.
+
+        No accepted write is lost; writes wait a moment. It is asked for once: after an
+        UnknownOutcomeError see who leads.
+        """
+        body = controller_pb2.TransferLeadershipRequest(target_id=-1 if to is None else to)
+        response = await self._once(body, timeout_s)
+        return response.transfer_leadership.target_id
+
+    async def add_voter(
+        self, id: int, directory_id: str, address: str, *, timeout_s: float | None = None
+    ) -> None:
+        """Make a running observer a voter, once it has caught up."""
+        body = controller_pb2.AddRaftVoterRequest(
+            voter_id=id, voter_directory_id=directory_id, endpoint=address
+        )
+        await self._once(body, timeout_s)
+
+    async def remove_voter(
+        self, id: int, directory_id: str, *, timeout_s: float | None = None
+    ) -> None:
+        """Remove a voter, dead or alive. ``describe`` says its directory id."""
+        body = controller_pb2.RemoveRaftVoterRequest(voter_id=id, voter_directory_id=directory_id)
+        await self._once(body, timeout_s)
+
+    async def _once(self, body: Message, timeout_s: float | None) -> Any:
+        core = self._core
+        return await core.brokers.write(body, timeout_s=core.timeout_s(timeout_s))
 
     async def describe(self, *, timeout_s: float | None = None) -> QuorumInfo:
         """The quorum, asked node by node: it needs no leader.

@@ -75,12 +75,21 @@ class AsyncTopics(Namespace):
         name: str,
         count: int,
         *,
+        assignments: Sequence[Sequence[int]] = (),
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
-        """Raise the number of a topic's partitions to ``count``."""
-        topic = controller_pb2.CreatePartitionsTopic(name=name, count=count)
+        """Raise the number of a topic's partitions to ``count``. ``assignments``: the replicas of
+        each new one, the preferred leader first.
+        """
+        topic = controller_pb2.CreatePartitionsTopic(
+            name=name,
+            count=count,
+            assignments=[
+                controller_pb2.CreatePartitionsAssignment(broker_ids=ids) for ids in assignments
+            ],
+        )
         body = controller_pb2.CreatePartitionsRequest(topics=[topic], validate_only=validate_only)
         result, _ = await self._core.write(body, acks, timeout_s)
         return result

@@ -122,8 +122,9 @@ class LinkHandler(Protocol):
 class DialHandler(LinkHandler, Protocol):
     """What reacts to the links that a dialer makes, one after the other, at most one alive.
 
-    One with a method ``turned_away(error)`` is told when the server says who connects that it may
-    not, for instance as its token does not count. Further attempts follow all the same.
+    One with a method ``attempt_failed(reason, error)`` is told of each attempt that comes to
+    nothing; ``error`` is the server's own, if it does not let in who connects, as its token does
+    not count, else None. Further attempts follow all the same.
     """
 
     def opened(self, link: Link) -> None:

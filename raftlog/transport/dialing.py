@@ -119,9 +119,9 @@ class BaseDialer(ABC):
             log.info("cannot connect", address=self._address, reason=reason)
             self._last_failure = reason
         self._pause()
-        turned_away = getattr(self._handler, "turned_away", None)
-        if error is not None and turned_away is not None and not self._closed:
-            turned_away(error)
+        tell = getattr(self._handler, "attempt_failed", None)
+        if tell is not None and not self._closed:
+            tell(reason, error)
 
     def _link_closed(self, link: Link, reason: str) -> None:
         self._link = None

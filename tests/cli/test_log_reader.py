@@ -197,3 +197,65 @@ def test_below_the_log_start_it_says_where_the_log_begins_and_with_which_snapsho
         log.close()
 
     asyncio.run(main())
+
+
+class DeadTransport(FakeTransport):
+    """Addresses that are not there refuse, and some that are there never answer."""
+
+    def __init__(self, silent: set[str], refusing: set[str], **controllers: Answer) -> None:
+        super().__init__(**controllers)
+        self._silent, self._refusing = silent, refusing
+
+    def dial(self, address: str, conversation: Any, handler: Any) -> Any:
+        if address in self._refusing:
+            failed = asyncio.get_running_loop().call_soon
+            failed(handler.attempt_failed, "UNAVAILABLE: Connection refused", None)
+        if address in self._silent:
+            link = FakeLink(address, lambda request: pb.MetadataFetchResponse(), handler)
+            link.send = lambda message: None  # type: ignore[method-assign]
+            asyncio.get_running_loop().call_soon(handler.opened, link)
+        return super().dial(address, conversation, handler)
+
+
+@pytest.mark.parametrize(
+    ("silent", "refusing"),
+    [(set(), set()), ({"a", "b"}, set()), ({"a"}, {"b"})],
+)
+def test_dead_nodes_leave_time_for_the_one_that_leads(silent: set[str], refusing: set[str]) -> None:
+    """[Two of three nodes hang; a reader gave all of it to the first.]"""
+
+    async def main() -> None:
+        transport: Any = DeadTransport(silent, refusing, c=committed)
+        reader = LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=2.0)
+        assert (await reader.info()).address == "c"
+        assert transport.dialled[:3] == ["a", "b", "c"]
+        reader.close()
+        assert transport.open == 0
+
+    asyncio.run(main())
+
+
+def test_a_refused_connection_costs_no_wait() -> None:
+    async def main() -> None:
+        transport: Any = DeadTransport(set(), {"a", "b"}, c=committed)
+        reader = LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=30.0)
+        async with asyncio.timeout(0.5):
+            await reader.info()
+        reader.close()
+
+    asyncio.run(main())
+
+
+def test_who_was_asked_in_vain_is_said_with_the_reason() -> None:
+    async def main() -> None:
+        transport: Any = DeadTransport({"a"}, {"b"})
+        reader = LogReader(transport, ["a", "b"], rng=random.Random(1), timeout_s=0.3)
+        with pytest.raises(ApiError, match=r"asked a, b: .*b UNAVAILABLE: Connection refused"):
+            await reader.info()
+        assert {"a", "b"} == set(transport.dialled)
+
+    asyncio.run(main())
+
+
+def committed(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
+    return pb.MetadataFetchResponse(cluster_id="c", generation=1, high_watermark=7)

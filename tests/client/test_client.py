@@ -71,7 +71,7 @@ def test_each_call_has_a_blocking_twin_with_the_same_arguments() -> None:
         for kind in vars(blocking_client).values()
         if inspect.isclass(kind) and issubclass(kind, Blocking) and kind is not Blocking
     }
-    assert len(twins) == 13
+    assert len(twins) == 16
     checked = 0
     for asynchronous, blocking in twins.items():
         for name, method in vars(asynchronous).items():

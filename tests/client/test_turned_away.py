@@ -31,7 +31,7 @@ class Dialled:
 
     def turn_away(self) -> None:
         self.last_failure = "UNAUTHENTICATED"
-        self.handler.turned_away(REFUSED)
+        self.handler.attempt_failed(self.last_failure, REFUSED)
 
 
 class Answering:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, running
+from cluster_kit import PATIENCE_S, running, until
 
 import raftlog
+from raftlog import errors
 from raftlog.cli.local import LocalCluster
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +93,86 @@ def test_calls_that_ask_controllers(cluster: LocalCluster) -> None:
             client.features.update({"metadata.version": 999})
         with pytest.raises(raftlog.errors.BrokerIdNotRegisteredError):
             client.brokers.unregister(4_000)
+
+
+def test_replicas_move_and_leaders_are_elected(cluster: LocalCluster) -> None:
+    first, second = (node.node_id for node in cluster.brokers)
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        topic = raftlog.NewTopic("moves", assignments=[[first], [second]])
+        client.topics.create_all([topic], acks="visible")
+        client.topics.create_partitions("moves", 3, assignments=[[second]], acks="visible")
+        replicas = [one.replicas for one in client.topics.describe("moves").partitions]
+        assert replicas == [(first,), (second,), (second,)]
+
+        client.partitions.reassign("moves", {0: [second, first]}, validate_only=True)
+        with pytest.raises(errors.InvalidReplicationFactorError):
+            client.partitions.reassign("moves", {0: [second, first]}, keep_replication_factor=True)
+        assert client.partitions.reassignments("moves") == []
+        client.partitions.reassign("moves", {0: [second, first], 1: [first]})
+        for one in client.partitions.reassignments("moves"):
+            assert one.topic == "moves"
+            assert one.adding == ((second,), (first,))[one.partition]
+            assert set(one.waiting_for) <= set(one.adding)
+        until(lambda: not client.partitions.reassignments(), "the moves are done")
+        with pytest.raises(errors.NoReassignmentInProgressError):
+            client.partitions.cancel_reassignment("moves", 0)
+
+        elected = client.partitions.elect_leaders("moves", 0, acks="visible")
+        assert [(one.partition, one.leader) for one in elected.elections] == [(0, second)]
+        again = client.partitions.elect_leaders("moves", 0, 1)
+        assert [(one.partition, one.needed) for one in again.elections] == [(0, False), (1, False)]
+        assert again.write.token is None
+        client.partitions.elect_leaders()
+        with pytest.raises(errors.UnknownTopicOrPartitionError):
+            client.partitions.elect_leaders("nothing")
+        with pytest.raises(ValueError, match="of which topic"):
+            client.partitions.elect_leaders(None, 3)
+
+        client.produce("moves", "hello", partition=0)
+        states = client.partitions.describe("moves")
+        assert [(one.index, one.leader) for one in states] == [(0, second), (1, first), (2, second)]
+        assert sorted(states[0].in_sync) == [first, second]
+        assert (states[0].high_watermark, states[0].log_end_offset) == (1, 1)
+        with pytest.raises(errors.UnknownTopicOrPartitionError):
+            client.partitions.describe("nothing")
+
+
+def test_a_leader_that_does_not_answer_is_an_error(cluster: LocalCluster) -> None:
+    name = cluster.brokers[1].name
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        assigned = [[cluster.brokers[1].node_id]]
+        client.topics.create_all([raftlog.NewTopic("hangs", assignments=assigned)], acks="visible")
+        cluster.kill(name, signal.SIGSTOP)
+        try:
+            with pytest.raises(errors.NetworkError, match="does not say"):
+                client.partitions.describe("hangs", timeout_s=0.5)
+        finally:
+            cluster.kill(name, signal.SIGCONT)
+
+
+def test_export_cursors_and_hostnames(cluster: LocalCluster) -> None:
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        client.export_cursors.set("nightly", 3, target="here", expected_offset=-1)
+        (cursor,) = client.export_cursors.list()
+        assert (cursor.name, cursor.end_offset, cursor.target) == ("nightly", 3, "here")
+        assert cursor.lag > 0
+        assert not cursor.passed
+        with pytest.raises(errors.InvalidUpdateVersionError):
+            client.export_cursors.set("nightly", 4, expected_offset=-1)
+        client.export_cursors.set("nightly", 5, expected_offset=cursor.offset)
+        assert client.export_cursors.list()[0].end_offset == 5
+        client.export_cursors.delete("nightly", validate_only=True)
+        client.export_cursors.delete("nightly")
+        assert client.export_cursors.list() == []
+
+        broker_id = cluster.brokers[0].node_id
+        written = client.hostnames.set("host-9", broker_id, expected_offset=-1)
+        mapped = {one.hostname: one for one in client.hostnames.list()}["host-9"]
+        assert (mapped.broker_id, mapped.offset) == (broker_id, written.offset)
+        with pytest.raises(errors.InvalidUpdateVersionError):
+            client.hostnames.delete("host-9", expected_offset=mapped.offset + 1)
+        client.hostnames.delete("host-9", expected_offset=mapped.offset)
+        assert "host-9" not in {one.hostname for one in client.hostnames.list()}
 
 
 def test_access_control_entries(cluster: LocalCluster) -> None:

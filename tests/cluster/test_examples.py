@@ -28,6 +28,7 @@ SAY = {
     "ensure_topics.py": r"ensured\.orders: created\nensured\.audit: created\n",
     "errors_and_outcomes.py": r"refused, for good: the value of retention\.ms",
     "first_topic.py": r"visible on every broker at offset \d+\npartition 0: leader \d+",
+    "move_partitions.py": r"moving-1: leader \d+, in sync \(\d+,\)\n",
     "one_at_a_time.py": r"with token \d+\nwithout the lock nothing is changed\n",
     "produce_and_consume.py": r"0 b'key \d' b'hello \d'",
     "read_your_writes.py": r"written at 0-1-\d+\nread: handed-over\n",
@@ -40,7 +41,7 @@ SAY = {
 def test_each_example_is_run_and_listed() -> None:
     programs = {path.name for path in EXAMPLES.glob("*.py")}
     assert programs == SAY.keys()
-    assert len(programs) == 13
+    assert len(programs) == 14
     listed = re.findall(r"^\* \[(\w+\.py)\]\(\1\):", (EXAMPLES / "README.md").read_text(), re.M)
     assert sorted(listed) == sorted(programs)
 

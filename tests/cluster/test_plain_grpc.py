@@ -21,7 +21,7 @@ def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def stub(channel: grpc.Channel) -> controller_pb2_grpc.ControllerStub:
-    return controller_pb2_grpc.ControllerStub(channel)  # type: ignore[no-untyped-call]
+    return controller_pb2_grpc.ControllerStub(channel)
 
 
 def asked(address: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S
+from cluster_kit import PATIENCE_S, until
 from matrix_pki import Authorities
 from token_issuer import AUDIENCE, ISSUER, Issuer
 
@@ -138,6 +138,26 @@ def test_with_the_right_token_of_each_kind(secured: Secured) -> None:
                 assert next(changes).key == f"by-token-{number}"
             history = client.configs.describe("topic", f"by-token-{number}")
             assert history["retention.ms"].is_default
+
+
+def test_the_leadership_is_handed_over_through_a_broker(secured: Secured) -> None:
+    """Of three controllers; a voter that there is not is refused."""
+    files = secured.files("billing", secured.authorities)
+    controllers = secured.cluster.bootstrap_controllers
+    with raftlog.connect(
+        secured.by_certificate, timeout_s=TIMEOUT_S, controllers=controllers, **files
+    ) as client:
+        leader = client.quorum.describe().leader_id
+        to = next(one.id for one in client.quorum.describe().voters if one.id != leader)
+        assert client.quorum.transfer(to) == to
+        until(lambda: client.quorum.describe().leader_id == to, "the successor leads")
+        with pytest.raises(errors.ApiError) as refused:
+            client.quorum.transfer(4_000)
+        assert not refused.value.outcome_unknown
+        with pytest.raises(errors.VoterNotFoundError):
+            client.quorum.remove_voter(4_000, "a" * 22)
+        with pytest.raises(errors.ApiError):
+            client.quorum.add_voter(4_000, "a" * 22, "127.0.0.1:1", timeout_s=1)
 
 
 @pytest.mark.parametrize("kind", ["forged", "expired", "for somebody else", "garbage"])

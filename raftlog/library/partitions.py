@@ -1,0 +1,248 @@
+"""Partitions of topics: where their replicas are, who leads, who is in sync."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.library.enums import AcksLike
+from raftlog.library.namespace import Namespace
+from raftlog.library.wire import item_error, known
+from raftlog.outcome import WriteResult
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.records.v1 import records_pb2
+
+ROUNDS_MAX = 1_000
+"""Of an election of all partitions: a request holds as many as one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A move of replicas that is under way. It is done when all that are added are in sync."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    """Those that it is to have, the preferred leader first, and then those that go."""
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+    @property
+    def waiting_for(self) -> tuple[int, ...]:
+        """The added replicas that are not in sync yet."""
+        return tuple(one for one in self.adding if one not in self.in_sync)
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """One partition that was to have another leader. ``needed``: False, it had the right one."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    needed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Elections:
+    """What became of an election. ``write``: of the last request, if it took several."""
+
+    write: WriteResult
+    elections: tuple[Election, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition as its leader knows it, who is the first to know (KIP-24).
+
+    Without a leader ``leader`` is None, and nothing is known.
+    """
+
+    index: int
+    leader: int | None
+    leader_epoch: int
+    partition_epoch: int | None
+    in_sync: tuple[int, ...]
+    high_watermark: int | None
+    """Exclusive: what is below is on all in-sync replicas."""
+    log_end_offset: int | None
+
+
+class AsyncPartitions(Namespace):
+    """``client.partitions``. More partitions for a topic: ``client.topics.create_partitions``."""
+
+    async def reassign(
+        self,
+        topic: str,
+        replicas: Mapping[int, Sequence[int]],
+        *,
+        keep_replication_factor: bool = False,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult:
+        """Move partitions to other brokers: the first of each is to lead. Returns when the moves
+        have begun; ``reassignments`` lists them until they are done.
+
+        ``keep_replication_factor``: refuse more or fewer replicas than there are (KIP-860).
+        """
+        wanted: dict[int, Sequence[int] | None] = dict(replicas)
+        body = _reassigning(topic, wanted, validate_only=validate_only)
+        if keep_replication_factor:
+            body.allow_replication_factor_change = False
+        result, _ = await self._core.write(body, acks, timeout_s)
+        return result
+
+    async def cancel_reassignment(
+        self,
+        topic: str,
+        *partitions: int,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult:
+        """Drop the replicas that are being added, and keep the old ones.
+
+        Raises NoReassignmentInProgressError.
+        """
+        body = _reassigning(topic, dict.fromkeys(partitions), validate_only=validate_only)
+        result, _ = await self._core.write(body, acks, timeout_s)
+        return result
+
+    async def reassignments(
+        self, *topics: str, timeout_s: float | None = None
+    ) -> list[Reassignment]:
+        """The moves under way, of these topics or of all: asked of the controller."""
+        asked = [controller_pb2.ListReassignmentsTopic(name=name) for name in topics]
+        body = controller_pb2.ListPartitionReassignmentsRequest(topics=asked)
+        response = await self._core.ask_controller(body, timeout_s)
+        return [
+            Reassignment(
+                topic.name,
+                one.partition_index,
+                tuple(one.replicas),
+                tuple(one.adding_replicas),
+                tuple(one.removing_replicas),
+                tuple(one.isr),
+            )
+            for topic in response.list_partition_reassignments.topics
+            for one in topic.partitions
+        ]
+
+    async def elect_leaders(
+        self,
+        topic: str | None = None,
+        *partitions: int,
+        unclean: bool = False,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> Elections:
+        """Let the preferred replicas lead: of these partitions, of the whole topic, or, without
+        one, of all that need it.
+
+        ``unclean``: where there is no leader, any live replica. Acknowledged records that it lacks
+        are lost. A partition that needs no election is no error.
+        """
+        if topic is None and partitions:
+            raise ValueError("partitions of which topic?")
+        topics = [] if topic is None else [_electable(topic, partitions)]
+        body = controller_pb2.ElectLeadersRequest(
+            election_type=controller_pb2.UNCLEAN if unclean else controller_pb2.PREFERRED,
+            topics=topics,
+            validate_only=validate_only,
+        )
+        found: list[Election] = []
+        for _ in range(ROUNDS_MAX):
+            result, response = await self._core.write(body, acks, timeout_s)
+            answer = response.elect_leaders
+            found += [
+                Election(
+                    one.name,
+                    each.partition_index,
+                    known(each.leader_id),
+                    each.error.error_code != ErrorCode.ELECTION_NOT_NEEDED,
+                )
+                for one in answer.topics
+                for each in one.partitions
+            ]
+            if validate_only or not answer.remaining:
+                break
+        return Elections(result, tuple(found))
+
+    async def describe(self, topic: str, *, timeout_s: float | None = None) -> list[PartitionState]:
+        """The partitions of a topic, each as its own leader knows it: who is in sync, and how far
+        it is written.
+
+        Raises UnknownTopicOrPartitionError, and the error of a leader that does not answer.
+        """
+        from raftlog.client.leader_isrs import ask_leaders
+
+        core = self._core
+        response = await core.read(broker_pb2.MetadataRequest(topics=[topic]), "latest", timeout_s)
+        (found,) = response.metadata.topics
+        error = item_error(found.error_code, f"there is no topic {topic!r}", "topics[0]")
+        if error is not None:
+            raise error
+        led_by: dict[int, list[int]] = {}
+        for one in found.partitions:
+            led_by.setdefault(one.leader_id, []).append(one.partition_index)
+        endpoints = {
+            one.node_id: f"{one.host}:{one.port}"
+            for one in response.metadata.brokers
+            if one.node_id in led_by
+        }
+        answers = await ask_leaders(
+            core.transport,
+            endpoints,
+            timeout_s=core.timeout_s(timeout_s),
+            keys=[(found.topic_id, one.partition_index) for one in found.partitions],
+            cluster_id=core.options.cluster_id,
+        )
+        for answer in answers.values():
+            if answer.failure:
+                message = f"broker {answer.broker_id} does not say: {answer.failure}"
+                raise ApiError(ErrorCode.NETWORK_EXCEPTION, message)
+        told = {
+            one.partition_index: PartitionState(
+                one.partition_index,
+                answer.broker_id,
+                one.leader_epoch,
+                one.partition_epoch,
+                tuple(each.broker_id for each in one.isr),
+                known(one.high_watermark),
+                one.log_end_offset,
+            )
+            for answer in answers.values()
+            for one in answer.led
+        }
+        return [
+            told.get(
+                one.partition_index,
+                PartitionState(one.partition_index, None, one.leader_epoch, None, (), None, None),
+            )
+            for one in found.partitions
+        ]
+
+
+def _reassigning(
+    topic: str, replicas: Mapping[int, Sequence[int] | None], *, validate_only: bool
+) -> controller_pb2.AlterPartitionReassignmentsRequest:
+    """None: cancel what is under way."""
+    partitions = [
+        controller_pb2.ReassignablePartition(
+            partition_index=index, replicas=None if ids is None else records_pb2.IdList(ids=ids)
+        )
+        for index, ids in replicas.items()
+    ]
+    return controller_pb2.AlterPartitionReassignmentsRequest(
+        topics=[controller_pb2.ReassignableTopic(name=topic, partitions=partitions)],
+        validate_only=validate_only,
+    )
+
+
+def _electable(topic: str, partitions: Iterable[int]) -> controller_pb2.ElectableTopic:
+    return controller_pb2.ElectableTopic(name=topic, partition_indexes=partitions)
