@@ -22,6 +22,7 @@ async def main(bootstrap: str) -> None:
                 else:
                     topics.add(change.key)
         print(f"topics: {', '.join(sorted(topics))}")
+        await client.topics.delete("cached-2")
 
 
 asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else ""))

@@ -11,7 +11,6 @@ import raftlog
 async def main(bootstrap: str) -> None:
     """Write, and count the offsets: one for each write."""
     async with raftlog.AsyncClient(bootstrap, client_id="concurrent") as client:
-        await client.topics.create("busy")
         writes = [
             client.configs.alter("client-metrics", f"busy-{number}", set={"interval.ms": 1000})
             for number in range(100)

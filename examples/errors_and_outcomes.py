@@ -25,3 +25,4 @@ with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "") as client:
         print(f"read before you write again: {error}")
     except errors.ApiError as error:
         print(f"refused, {'later perhaps' if error.retriable else 'for good'}: {error.message}")
+    client.topics.delete("taken", "free")

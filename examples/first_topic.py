@@ -9,3 +9,4 @@ with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "") as client:
     print(f"visible on every broker at offset {written.offset}")
     for partition in client.topics.describe("first").partitions:
         print(f"partition {partition.index}: leader {partition.leader}, {partition.replicas}")
+    client.topics.delete("first")  # so that this can run again

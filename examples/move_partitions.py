@@ -20,3 +20,4 @@ with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "", acks="visible") a
     client.partitions.elect_leaders("moving")
     for state in client.partitions.describe("moving"):
         print(f"moving-{state.index}: leader {state.leader}, in sync {state.in_sync}")
+    client.topics.delete("moving")

@@ -12,3 +12,4 @@ with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "") as client:
     with client.consume("greetings", offset="earliest", idle_timeout_s=1) as records:
         for record in records:
             print(record.partition, record.offset, record.key, record.value)
+    client.topics.delete("greetings")

@@ -12,3 +12,4 @@ with raftlog.connect(brokers[0]) as writer, raftlog.connect(brokers[-1]) as read
     print(f"written at {header}")
     reader.see(raftlog.Token.parse(header))
     print(f"read: {reader.topics.describe('handed-over').name}")
+    writer.topics.delete("handed-over")

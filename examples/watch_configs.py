@@ -13,3 +13,4 @@ with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "", principal="User:m
         for change in changes:
             print(change.offset, change.principal, change.path, change.before, "->", change.after)
         print(f"go on later with since={changes.token}")
+    client.topics.delete("watched")

@@ -79,7 +79,8 @@ class Options:
         if not brokers:
             raise ConfigError(
                 "no broker is named: give host:port of one or more, or set"
-                f" {BROKERS_VARIABLE} (`scripts/quorum env` prints it)"
+                f' {BROKERS_VARIABLE} (`eval "$(scripts/quorum env)"` does, for those on this'
+                " machine)"
             )
         acks, read = given.get("acks", "committed"), given.get("read", "repeatable")
         timeout_s = given.get("timeout_s", 10.0)

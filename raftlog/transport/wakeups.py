@@ -6,6 +6,9 @@ the socket's buffer, and from then on gRPC's thread waits in its write until the
 one event in each turn, of all links together. [A stranger sends 160,000 requests; a turn takes 20
 ms, the answers' events queue up, and for three seconds nothing that followers send arrives at a
 leader whose loop is never late.]
+
+The process has one queue for all its loops: the loop that takes an event of another one hands it
+on, also when that one is closed by then. Nobody waits for it there: it is dropped.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ def take_all_wakeups(loop: asyncio.AbstractEventLoop) -> None:
         return
     # On the instance: gRPC asks the loop for it, and has no other door.
     loop.add_reader = _Readers(add_reader).add  # type: ignore[method-assign, assignment]
+    hand_on = loop.call_soon_threadsafe
+    loop.call_soon_threadsafe = _HandsOn(loop, hand_on).call  # type: ignore[method-assign, assignment]
 
 
 class _Readers:
@@ -51,6 +56,25 @@ class _Readers:
         ):
             return self._add_reader(source, _TakesAll(source, callback), *args)
         return self._add_reader(source, callback, *args)
+
+
+class _HandsOn:
+    """Stands before a loop's ``call_soon_threadsafe``: an event of gRPC that comes when the loop is
+    closed is dropped.
+
+    [A client is closed while a node hangs; the end of its calls is told a moment later, to the loop
+    of the next client, which logs "Event loop is closed" and takes none of the events behind it.]
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, hand_on: Callable[..., Any]) -> None:
+        self._loop, self._hand_on = loop, hand_on
+
+    def call(self, callback: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """As the loop's, but for what comes late."""
+        name = getattr(callback, "__name__", "")
+        if name == "_handle_callback_wrapper" and self._loop.is_closed():
+            return None
+        return self._hand_on(callback, *args, **named)
 
 
 class _TakesAll:
