@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         QuorumInfo,
         QuorumNode,
         Topic,
+        TopicsPage,
         Visibility,
         Voter,
     )
@@ -96,6 +97,7 @@ _FROM = {
         "QuorumInfo",
         "QuorumNode",
         "Topic",
+        "TopicsPage",
         "Visibility",
         "Voter",
     ),
@@ -146,6 +148,7 @@ __all__ = [
     "ResourceType",
     "Token",
     "Topic",
+    "TopicsPage",
     "Visibility",
     "Voter",
     "WriteResult",

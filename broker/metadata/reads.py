@@ -8,6 +8,7 @@ of this name does not exist for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from heapq import nsmallest
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ResourceType, config_keys
@@ -52,15 +53,15 @@ def metadata(
     ``may_describe``: whether a topic may be shown; None: each may. Of the others nothing is said,
     not even whether they exist.
     """
-    names: Iterable[str] = (
-        dict.fromkeys(request.topics) if request.topics else sorted(image.topic_ids)
-    )
+    names: Iterable[str]
     hidden: frozenset[str] = frozenset()
-    if may_describe is not None:
-        if request.topics:
+    next_cursor = ""
+    if not request.topics:
+        names, next_cursor = _page(image, request, may_describe)
+    else:
+        names = dict.fromkeys(request.topics)
+        if may_describe is not None:
             hidden = frozenset(name for name in names if not may_describe(name))
-        else:
-            names = [name for name in names if may_describe(name)]
     live = {broker.id: broker for broker in _brokers(image) if not broker.fenced}
     told = {id_: broker.listener_for_clients(listener) for id_, broker in live.items()}
     return broker_pb2.MetadataResponse(
@@ -76,7 +77,55 @@ def metadata(
             for name in names
         ],
         cluster_id=cluster_id,
+        next_cursor=next_cursor,
     )
+
+
+def check_page(request: broker_pb2.MetadataRequest) -> None:
+    """Raises ApiError for a page that there cannot be."""
+    limit = request.response_partition_limit
+    if limit < 0:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "0 for all topics, or about how many partitions the answer is to have",
+            field="response_partition_limit",
+        )
+    if limit and request.topics:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, "a page is of all topics: name none", field="topics"
+        )
+    if request.cursor and not limit:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "a page has a limit: give response_partition_limit, too",
+            field="cursor",
+        )
+
+
+def _page(
+    image: Image,
+    request: broker_pb2.MetadataRequest,
+    may_describe: Callable[[str], bool] | None,
+) -> tuple[list[str], str]:
+    """The names of all topics that may be shown, or of a page of them; and the next page's cursor,
+    empty if there is none.
+    """
+    limit, cursor = request.response_partition_limit, request.cursor
+    shown = (
+        name
+        for name in image.topic_ids
+        if name >= cursor and (may_describe is None or may_describe(name))
+    )
+    if not limit:
+        return sorted(shown), ""
+    # A topic has a partition at least.
+    names = nsmallest(limit + 1, shown)
+    partitions = 0
+    for count, name in enumerate(names):
+        partitions += image.topics[image.topic_ids[name]].partition_count
+        if count and partitions > limit:
+            return names[:count], name
+    return names, ""
 
 
 def describe_cluster(

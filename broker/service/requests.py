@@ -229,6 +229,8 @@ class RequestServer:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
         if body != "write":  # The controller checks that.
             check_limits(getattr(request, body))
+        if body == "metadata":
+            reads.check_page(request.metadata)
         self._access.check(link, body, request)
         if body == "describe_broker":
             self._reply(pending, body, describe_broker=self._describe())

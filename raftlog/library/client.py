@@ -36,6 +36,7 @@ class Topics(Blocking[AsyncTopics]):
     delete = blocking(AsyncTopics.delete)
     describe = blocking(AsyncTopics.describe)
     list = blocking(AsyncTopics.list)
+    page = blocking(AsyncTopics.page)
 
 
 class Configs(Blocking[AsyncConfigs]):

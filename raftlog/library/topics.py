@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.namespace import Namespace
-from raftlog.library.values import ConfigValue, NewTopic, Topic
+from raftlog.library.values import ConfigValue, NewTopic, Topic, TopicsPage
 from raftlog.library.wire import item_error, new_topic, topic_from_wire
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
@@ -101,6 +101,24 @@ class AsyncTopics(Namespace):
         response = await self._core.read(broker_pb2.MetadataRequest(), read, timeout_s)
         topics = map(topic_from_wire, response.metadata.topics)
         return sorted(topics, key=lambda topic: topic.name)
+
+    async def page(
+        self,
+        cursor: str = "",
+        *,
+        partitions: int = 2_000,
+        read: ReadModeLike | None = None,
+        timeout_s: float | None = None,
+    ) -> TopicsPage:
+        """Some of the topics by name, about as many as have so many partitions, at least one: for
+        clusters whose list is too long for one answer. Go on with the page's ``next``.
+
+        Each page is of the image that the broker has then.
+        """
+        body = broker_pb2.MetadataRequest(response_partition_limit=partitions, cursor=cursor)
+        response = await self._core.read(body, read, timeout_s)
+        topics = tuple(map(topic_from_wire, response.metadata.topics))
+        return TopicsPage(topics, response.metadata.next_cursor)
 
     async def describe(
         self, name: str, *, read: ReadModeLike | None = None, timeout_s: float | None = None

@@ -58,6 +58,15 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicsPage:
+    """Some of the topics, by name."""
+
+    topics: tuple[Topic, ...]
+    next: str
+    """The cursor of the next page; empty: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigEntry:
     """The value of one key, and where it comes from."""
 

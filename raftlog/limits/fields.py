@@ -194,7 +194,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     # --- to a broker
     broker.BrokerRequests: {"requests": ENVELOPE},
     broker.BrokerRequest: {"cluster_id": CLUSTER_ID},
-    broker.MetadataRequest: {"topics": READ_TOPICS},
+    broker.MetadataRequest: {"topics": READ_TOPICS, "cursor": TOPIC_NAME},
     broker.DescribeConfigsRequest: {"resources": READ_RESOURCES},
     broker.DescribeConfigsResource: {
         "resource_name": RESOURCE_NAME,

@@ -6,7 +6,7 @@ import pytest
 from broker_log import LogMaker, topic_id
 
 from broker.metadata import reads
-from raftlog.errors import ErrorCode
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import config_keys
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2 as rec
@@ -95,6 +95,50 @@ def test_unknown_topics_fail_one_by_one_in_the_order_asked() -> None:
         ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("ant", 0),
     ]
+
+
+def test_pages_of_topics() -> None:
+    log = LogMaker()
+    log.leader(leader_id=2)
+    log.register(1, fenced=False)
+    counts = {"a": 1, "b": 3, "c": 1, "d": 1, "e": 2}
+    for name, count in counts.items():
+        log.topic(name, *(([1], 1) for _ in range(count)))
+    image = log.image(log.last)
+
+    def page(limit: int, cursor: str = "", **more: Any) -> tuple[str, str]:
+        request = pb.MetadataRequest(response_partition_limit=limit, cursor=cursor)
+        reads.check_page(request)
+        answer = reads.metadata(image, request, CLUSTER, **more)
+        assert answer.brokers
+        for topic in answer.topics:
+            assert len(topic.partitions) == counts[topic.name]
+        return "".join(topic.name for topic in answer.topics), answer.next_cursor
+
+    assert page(2) == ("a", "b")
+    assert page(2, "b") == ("b", "c")  # one at least
+    assert page(2, "c") == ("cd", "e")
+    assert page(2, "e") == ("e", "")
+    assert page(4) == ("ab", "c")
+    assert page(100) == ("abcde", "")
+    assert page(1, "bb") == ("c", "d")  # the topic of the cursor is gone
+    assert page(1, "f") == ("", "")
+    assert page(3, may_describe=lambda name: name in "ace") == ("ac", "e")
+    assert page(2**31 - 1) == ("abcde", "")
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (pb.MetadataRequest(response_partition_limit=-1), "response_partition_limit"),
+        (pb.MetadataRequest(response_partition_limit=1, topics=["a"]), "topics"),
+        (pb.MetadataRequest(cursor="a"), "cursor"),
+    ],
+)
+def test_a_page_that_there_cannot_be(request_: pb.MetadataRequest, field: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        reads.check_page(request_)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, field)
 
 
 def test_describe_cluster() -> None:

@@ -150,6 +150,24 @@ def test_a_leader_that_does_not_answer_is_an_error(cluster: LocalCluster) -> Non
             cluster.kill(name, signal.SIGCONT)
 
 
+def test_topics_page_by_page(cluster: LocalCluster) -> None:
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        names = [f"paged-{number}" for number in range(5)]
+        client.topics.create_all([raftlog.NewTopic(name, partitions=2) for name in names])
+        found: list[raftlog.Topic] = []
+        cursor, pages = "paged-", 0
+        while len(found) < 5:
+            page = client.topics.page(cursor, partitions=4)
+            found += page.topics
+            cursor, pages = page.next, pages + 1
+        assert [topic.name for topic in found][:5] == names
+        assert pages == 3
+        everything = client.topics.page(partitions=100_000)
+        assert (list(everything.topics), everything.next) == (client.topics.list(), "")
+        with pytest.raises(errors.InvalidRequestError, match="cursor"):
+            client.topics.page("paged-1", partitions=0)
+
+
 def test_export_cursors_and_hostnames(cluster: LocalCluster) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         client.export_cursors.set("nightly", 3, target="here", expected_offset=-1)

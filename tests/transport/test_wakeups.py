@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from functools import partial
 from typing import Any
 
+import pytest
 import uvloop
 
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
@@ -26,6 +29,60 @@ class Queue:
     def _handle_events(self, loop: Any) -> None:
         assert len(self.source.recv(1)) == 1
         self.calls += 1
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_event_that_comes_after_its_loop_is_dropped(new_loop: Any) -> None:
+    ran: list[int] = []
+
+    def _handle_callback_wrapper(number: int) -> None:
+        ran.append(number)
+
+    loop = new_loop()
+    take_all_wakeups(loop)
+    loop.call_soon_threadsafe(_handle_callback_wrapper, 1)
+    loop.run_until_complete(asyncio.sleep(0))
+    assert ran == [1]
+    loop.close()
+    assert loop.call_soon_threadsafe(_handle_callback_wrapper, 2) is None
+    # What anybody else does with a closed loop is an error as ever.
+    with pytest.raises(RuntimeError, match="closed"):
+        loop.call_soon_threadsafe(ran.append, 3)
+    assert ran == [1]
+
+
+LEFT_OPEN = """
+import asyncio, logging, socket
+logging.basicConfig(level=logging.ERROR)
+from raftlog.transport.api import Conversation
+from raftlog.transport.grpc_transport import GrpcTransport
+hangs = socket.create_server(("127.0.0.1", 0))
+address = f"127.0.0.1:{hangs.getsockname()[1]}"
+class Handler:
+    opened = received = closed = print
+async def dial(count, seconds):
+    transport = GrpcTransport()
+    for _ in range(count):
+        transport.dial(address, Conversation.BROKER, Handler())
+    await asyncio.sleep(seconds)
+loop = asyncio.new_event_loop()
+loop.run_until_complete(dial(20, 0.2))
+for task in asyncio.all_tasks(loop):
+    task.cancel()
+loop.run_until_complete(asyncio.sleep(0))
+loop.close()
+asyncio.run(dial(1, 1))
+print("done")
+"""
+"""Calls that wait for a node that hangs when their loop is closed, and another loop after it."""
+
+
+def test_the_next_loop_of_the_process_does_not_hear_of_the_last_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("done\n", 0)
+    assert "Event loop is closed" not in done.stderr
 
 
 async def _all_bytes_are_taken() -> None:
