@@ -16,6 +16,7 @@ from raftlog.transport.api import Conversation, DialHandler, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.dialing import BaseDialer
 from raftlog.transport.grpc_link import GrpcLink, failure_text, status_text
+from raftlog.transport.shared_channels import SharedChannels
 from raftlog.transport.statuses import ERROR_METADATA_KEY
 from raftlog.transport.token_source import NoTokenError, TokenSource, authorization
 from raftlog.transport.wire_errors import error_from_wire
@@ -26,6 +27,9 @@ import grpc.aio  # isort: skip
 
 LINK_METADATA_KEY = "raftlog-link"
 """In the initial metadata by which a server says that it has taken a stream."""
+
+_CONNECTION_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)
+"""What ends a call as its connection ends, and not by itself."""
 
 
 def channel_options(limits: TransportLimits) -> list[tuple[str, int]]:
@@ -58,7 +62,8 @@ def channel_options(limits: TransportLimits) -> list[tuple[str, int]]:
 class GrpcDialer(BaseDialer):
     """Keeps a link over a channel of its own. A failed attempt costs about 0.4 ms of CPU.
 
-    ``credentials`` gives those of the next attempt, ``token`` its token.
+    ``credentials`` gives those of the next attempt, ``token`` its token. ``shared``: on a channel
+    of these, instead of one of its own.
     """
 
     def __init__(
@@ -71,11 +76,12 @@ class GrpcDialer(BaseDialer):
         rng: random.Random,
         credentials: Callable[[], Any] | None,
         token: TokenSource | None = None,
+        shared: SharedChannels | None = None,
     ) -> None:
         super().__init__(asyncio.get_running_loop(), address, handler, bounds.limits, rng=rng)
         self._conversation = conversation
         self._bounds, self._limits = bounds, bounds.limits
-        self._credentials, self._token = credentials, token
+        self._credentials, self._token, self._shared = credentials, token, shared
         self._task: asyncio.Task[None] | None = None
         self._attempting = False
         """It is not known yet what becomes of the attempt. When it is, its task ends by itself."""
@@ -101,31 +107,38 @@ class GrpcDialer(BaseDialer):
     async def _connect_and_run(self) -> None:
         """One attempt, and the life of the link that comes of it."""
         self._attempting = True
-        options = channel_options(self._limits)
         try:
             metadata = await authorization(self._token, self._limits.connect_timeout_ms / 1000)
         except NoTokenError as error:
             self._attempting = False
             self._failed(str(error))
             return
-        if self._credentials is None:
-            channel = grpc.aio.insecure_channel(self._address, options=options)
-        else:
-            channel = grpc.aio.secure_channel(self._address, self._credentials(), options=options)
-        call = channel.stream_stream(self._conversation.value)(metadata=metadata)
+        # Those of a connection of its own are nobody else's.
+        channels = self._shared or SharedChannels()
+        shared = channels.take(self._address, self._channel)
+        call = shared.channel.stream_stream(self._conversation.value)(metadata=metadata)
+        failed = True
         try:
             refusal = await self._await_acceptance(call)
             why = await _error_of(call) if refusal else None
             self._attempting = False
             if refusal:
+                failed = not call.done() or await call.code() in _CONNECTION_LOST
                 self._failed(refusal, why)
                 return
             link = GrpcLink(call, self._address, self._conversation, self._bounds, serves=False)
             self._opened(link)
             await link.run()
+            failed = call.done() and await call.code() in _CONNECTION_LOST
         finally:
             call.cancel()
-            await channel.close()
+            await channels.give_back(shared, failed=failed)
+
+    def _channel(self) -> Any:
+        options = channel_options(self._limits)
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self._address, options=options)
+        return grpc.aio.secure_channel(self._address, self._credentials(), options=options)
 
     async def _await_acceptance(self, call: Any) -> str:
         """Wait for the server's initial metadata; returns what went wrong, or nothing."""

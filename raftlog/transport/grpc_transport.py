@@ -14,6 +14,7 @@ from raftlog.transport.api import Conversation, DialHandler, Probe, TransportLim
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_dialer import GrpcDialer
 from raftlog.transport.listener_security import Routes
+from raftlog.transport.shared_channels import SharedChannels
 from raftlog.transport.tls import ClientTls
 from raftlog.transport.token_source import TokenSource
 from raftlog.transport.wakeups import take_all_wakeups
@@ -48,6 +49,7 @@ class GrpcTransport:
         take_all_wakeups(loop)
         self.bounds = Bounds(loop, self._limits)
         self._dialers: list[GrpcDialer] = []
+        self._shared = SharedChannels()
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> GrpcDialer:
         """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this
@@ -63,6 +65,7 @@ class GrpcTransport:
             rng=self._rng,
             credentials=credentials,
             token=self._token,
+            shared=self._shared if conversation is Conversation.WATCH else None,
         )
         self._dialers.append(dialer)
         return dialer

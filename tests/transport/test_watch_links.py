@@ -45,6 +45,41 @@ def test_a_client_of_grpc_alone_says_all_and_ends_its_side() -> None:
     run_real(scenario)
 
 
+def test_watches_share_connections_and_a_lost_one_is_not_used_again() -> None:
+    async def scenario(world: World) -> None:
+        server = Recorder()
+        listener = await world.server.listen(world.bind, {Conversation.WATCH: server.accept})
+        clients = [Recorder() for _ in range(150)]
+        dialers = [
+            world.client.dial(listener.address, Conversation.WATCH, client) for client in clients
+        ]
+        await until(lambda: all(client.links for client in clients))
+        peers = [link.peer for link in server.links]
+        assert sorted(map(peers.count, set(peers))) == [50, 100]
+        # One that ends leaves the others, and its place, on the connection.
+        dialers[0].close()
+        await until(lambda: len(server.reasons) == 1)
+        another = Recorder()
+        dialers.append(world.client.dial(listener.address, Conversation.WATCH, another))
+        await until(lambda: another.links)
+        assert {link.peer for link in server.links} == set(peers)
+        assert not any(client.reasons for client in clients[1:])
+        # A server that is lost: all come back to the next one, on new connections.
+        address = listener.address
+        await listener.close()
+        await until(lambda: all(client.reasons for client in (*clients, another)))
+        again = Recorder()
+        second = await world.server.listen(address, {Conversation.WATCH: again.accept})
+        await until(lambda: len(again.links) == 150)
+        assert len({link.peer for link in again.links}) == 2
+        for dialer in dialers:
+            dialer.close()
+        await until(lambda: len(again.reasons) == 150)
+        await second.close()
+
+    run_real(scenario)
+
+
 def test_bytes_that_are_made_already_arrive_as_the_message() -> None:
     async def scenario(world: World) -> None:
         server, client = Recorder(), Recorder()
