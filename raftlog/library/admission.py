@@ -17,7 +17,7 @@ from raftlog.library.options import Options
 if TYPE_CHECKING:
     from raftlog.transport.tls_look import TlsFiles, TlsSeen
 
-LOOK_TIMEOUT_S = 1.0
+LOOK_TIMEOUT_S = 2.0
 """For each step of a handshake."""
 LOOK_AGAIN_S = 0.2
 """A server that is about to stop hangs up, as one does that does not take a certificate."""

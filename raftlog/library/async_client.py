@@ -31,7 +31,7 @@ from raftlog.outcome import Token
 from raftlog.transport.api import Transport
 from raftlog.transport.grpc_transport import GrpcTransport
 
-LET_IN_TIMEOUT_S = 2.0
+LET_IN_TIMEOUT_S = 5.0
 """A broker that says nothing for so long may yet say something to the first call."""
 
 
