@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from raftlog.metadata.records import RecordType
 from replay.churn.model import BrokerChurn, PartitionChurn
 from replay.kernels.arrays import MISSING, Bools, Ints, previous
 from replay.kernels.facts import Facts
@@ -88,7 +89,8 @@ class MoveWatcher:
     def _lead(self, steps: Steps) -> None:
         before = steps.before("leader")
         moved = (before != MISSING) & (steps.leader != MISSING) & (before != steps.leader)
-        moved &= steps.real & (steps.begins_ms >= self.since_ms)
+        moved &= steps.real & (steps.type == RecordType.PARTITION_CHANGE)
+        moved &= steps.begins_ms >= self.since_ms
         key, one = steps.key[moved], np.ones(int(moved.sum()), np.int64)
         self._of_partitions.add(key, np.stack([0 * one, 0 * one, 0 * one, one]))
         self._led.add(before[moved], np.stack([one, 0 * one]))
@@ -107,7 +109,9 @@ class MoveWatcher:
         key, broker, at_ms, joined = (each[order] for each in (key, broker, at_ms, joined))
         first = np.ones(len(key), np.bool_)
         first[1:] = (key[1:] != key[:-1]) | (broker[1:] != broker[:-1])
-        before = previous(at_ms, first) if len(key) else at_ms
+        # Only a leave begins a time out: a partition that comes anew has whom it names.
+        left_ms = np.where(joined, MISSING, at_ms)
+        before = previous(left_ms, first) if len(key) else at_ms
         out = np.where(joined & (before != MISSING), at_ms - before, MISSING)
         last = np.concatenate([first[1:], [True]]) if len(key) else first
         # Who is in is not looked up until it leaves.
@@ -153,7 +157,9 @@ class Sums:
 def isr_moves(steps: Steps) -> _Moved:
     """The brokers that left and joined ISRs in a slice."""
     isr, before = steps.isr, steps.before("isr")
-    rows = np.flatnonzero(steps.real & (before != NOTHING) & (isr != NOTHING) & (isr != before))
+    # A partition that comes anew, behind a removal, has moved nobody.
+    changed = steps.real & (steps.type == RecordType.PARTITION_CHANGE)
+    rows = np.flatnonzero(changed & (before != NOTHING) & (isr != NOTHING) & (isr != before))
     left = _lacking(steps.lists, before[rows], isr[rows])
     came = _lacking(steps.lists, isr[rows], before[rows])
     places = np.concatenate([left[0], came[0]])

@@ -14,11 +14,23 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import BATCH_BYTES
 from replay.kernels.folding import apply_row
 from replay.kernels.passes import Log
+from replay.kernels.steps import PARTITION_TYPES
 
 _TIMESTAMP = 5
 """Where a row has it."""
 _BATCH_OVERHEAD = 100
 """Bytes about the entities of each batch of a snapshot, more or less."""
+
+
+Grown = dict[int, list[int]]
+"""Beginning of a period -> how many entities and bytes came in it; negative if less."""
+
+
+def grow(grown: Grown, period: int, entities: int, size: int) -> None:
+    """Add to what a period brought."""
+    total = grown.setdefault(period, [0, 0])
+    total[0] += entities
+    total[1] += size
 
 
 class _Changed(NamedTuple):
@@ -56,7 +68,7 @@ class ChangedOnly(ImageBuilder):
             self.gone.append(change)
 
 
-def _in_snapshot(length: int) -> int:
+def in_snapshot(length: int) -> int:
     """An entity as a repeated field of SnapshotEntitiesRecord: its tag and length go before it."""
     return length + 2 + (length >= 1 << 7) + (length >= 1 << 14)
 
@@ -77,7 +89,7 @@ class _Sizes:
         self._period_ms = period_ms
         self._draft = ChangedOnly(Image())
         self._period = 0
-        self._grown: dict[int, list[int]] = {}
+        self._grown: Grown = {}
 
     def row(self, kind: str, id_: str, record: tuple[Any, ...]) -> None:
         period = record[_TIMESTAMP] - record[_TIMESTAMP] % self._period_ms
@@ -94,33 +106,44 @@ class _Sizes:
         draft = self._draft
         if not draft.changed and not draft.gone:
             return
-        grown = self._grown.setdefault(self._period, [0, 0])
+        entities = size = 0
         for key, *states in (*draft.changed.values(), *draft.gone):
             for value, sign in zip(states, (-1, 1), strict=True):
                 if value is not None:
-                    grown[0] += sign
-                    grown[1] += sign * _in_snapshot(len(entity_bytes((*key, value))))
+                    entities += sign
+                    size += sign * in_snapshot(len(entity_bytes((*key, value))))
+        grow(self._grown, self._period, entities, size)
         draft.changed.clear()
         draft.gone.clear()
 
-    def end(self) -> dict[int, list[int]]:
+    def end(self) -> Grown:
         self._account()
         return self._grown
 
 
-def state_sizes(log: Log, period_ms: int, *, tasks: int | None = None) -> dict[int, Size]:
-    """The size at the end of each period in which it changed, by the period's beginning."""
-    return added_up(log.fold(partial(_Sizes, period_ms), tasks))
+def state_sizes(
+    log: Log,
+    period_ms: int,
+    partitions: Iterable[Grown] | None = None,
+    *,
+    tasks: int | None = None,
+) -> dict[int, Size]:
+    """The size at the end of each period in which it changed, by the period's beginning.
+
+    ``partitions``: what partitions brought, as :mod:`replay.churn.partition_sizes` finds it; None:
+    they are folded, too.
+    """
+    without = () if partitions is None else PARTITION_TYPES
+    rest = log.fold(partial(_Sizes, period_ms), tasks, without=without)
+    return added_up([*rest, *(partitions or ())])
 
 
-def added_up(parts: Iterable[dict[int, list[int]]]) -> dict[int, Size]:
-    """What some folds found, one period after the other."""
-    grown: dict[int, list[int]] = {}
+def added_up(parts: Iterable[Grown]) -> dict[int, Size]:
+    """What several parts found, one period after the other."""
+    grown: Grown = {}
     for part in parts:
         for period, (entities, size) in part.items():
-            total = grown.setdefault(period, [0, 0])
-            total[0] += entities
-            total[1] += size
+            grow(grown, period, entities, size)
     found, entities, size = {}, 0, 0
     for period, (more, bytes_more) in sorted(grown.items()):
         entities, size = entities + more, size + bytes_more

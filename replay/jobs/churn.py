@@ -9,6 +9,7 @@ forecasts are straight lines through the last periods.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.segments.manifest import RAW
@@ -25,8 +26,9 @@ from replay.churn.model import (
     TypeGrowth,
 )
 from replay.churn.moves import move_watcher, together
+from replay.churn.partition_sizes import size_watcher
 from replay.churn.show import render
-from replay.churn.state_size import Size, state_sizes
+from replay.churn.state_size import Grown, Size, state_sizes
 from replay.counted import counted
 from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.passes import Log, facts_of
@@ -87,17 +89,27 @@ def answer(log: Log, export: Export, request: JobRequest) -> ChurnResult:
     """Of a log, whatever reads it."""
     facts, census = facts_of(log), counted(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
-    parts = log.run(of_partitions(facts, move_watcher(stretch.since_ms)))
-    brokers, partitions = together([found for (found,) in parts], Names(facts))
+    parts = log.run(
+        of_partitions(facts, move_watcher(stretch.since_ms), size_watcher(stretch.period_ms))
+    )
+    moves, grown = zip(*parts, strict=True)
+    brokers, partitions = together(list(moves), Names(facts))
     found = Churn(
         stretch,
         brokers,
         partitions,
         config_churn(log, stretch.since_ms),
         growth(log, stretch.since_ms, stretch.period_ms),
-        state_sizes(log, stretch.period_ms, tasks=request.partitions),
+        state_sizes(
+            log, stretch.period_ms, sized_by_columns(export, grown), tasks=request.partitions
+        ),
     )
     return summarize(found, export, request)
+
+
+def sized_by_columns(export: Export, grown: Iterable[Grown]) -> Iterable[Grown] | None:
+    """What partitions brought, if columns say all of them: those of another system have more."""
+    return None if export.manifest.origin else grown
 
 
 def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:

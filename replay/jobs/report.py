@@ -15,6 +15,7 @@ from replay.churn.configs import config_churn
 from replay.churn.growth import growth
 from replay.churn.moves import move_watcher
 from replay.churn.moves import together as moves_of
+from replay.churn.partition_sizes import size_watcher
 from replay.churn.state_size import state_sizes
 from replay.counted import counted
 from replay.jobs import audit, availability, churn, lao
@@ -78,9 +79,10 @@ def answer(log: Log, export: Export, request: JobRequest, audited: AuditResult) 
             outage_watcher(stretch, min_isr(log)),
             move_watcher(stretch.since_ms),
             moments.TroubleWatcher,
+            size_watcher(stretch.period_ms),
         )
     )
-    outages, moves, troubles = zip(*parts, strict=True)
+    outages, moves, troubles, sizes = zip(*parts, strict=True)
     waited = lao.look(log, facts.brokers, stall_ms=request.stall_ms, steps=steps_of(axis))
     grown = growth(log, stretch.since_ms, stretch.period_ms, steps_of(axis))
     troubled = moments.together(list(troubles), names)
@@ -100,7 +102,12 @@ def answer(log: Log, export: Export, request: JobRequest, audited: AuditResult) 
         *moves_of(list(moves), names),
         config_churn(log, stretch.since_ms),
         grown,
-        state_sizes(log, stretch.period_ms, tasks=request.partitions),
+        state_sizes(
+            log,
+            stretch.period_ms,
+            churn.sized_by_columns(export, sizes),
+            tasks=request.partitions,
+        ),
     )
     result = ReportResult(
         output=str(output),

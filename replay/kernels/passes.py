@@ -91,8 +91,17 @@ class Rows(Protocol):
 class Log(Rows, Protocol):
     """The same, which can be folded, too."""
 
-    def fold(self, begin: Callable[[], Fold[Found]], tasks: int | None = None) -> list[Found]:
-        """What each of some folds found, which share the groups; ``begin`` can be pickled."""
+    def fold(
+        self,
+        begin: Callable[[], Fold[Found]],
+        tasks: int | None = None,
+        *,
+        without: Collection[RecordType] = (),
+    ) -> list[Found]:
+        """What each of some folds found, which share the groups; ``begin`` can be pickled.
+
+        ``without``: records of these types are passed over, but not the headers of their batches.
+        """
         ...
 
 

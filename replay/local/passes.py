@@ -50,11 +50,21 @@ class ExportLog:
         found = [each for part in self.run(work) for each in part]
         return pa.concat_tables([schema.empty_table(), *(each.cast(schema) for each in found)])
 
-    def fold(self, begin: Callable[[], Fold[Found]], tasks: int | None = None) -> list[Found]:
+    def fold(
+        self,
+        begin: Callable[[], Fold[Found]],
+        tasks: int | None = None,
+        *,
+        without: Collection[RecordType] = (),
+    ) -> list[Found]:
         """What each worker's fold found."""
         size = tasks or self._pool.size
-        each = [_FoldTask(self.export, begin, Groups(None, None, at, size)) for at in range(size)]
-        return list(self._pool.map(_fold, each))
+        passed_over = frozenset(int(each) for each in without)
+        folds = [
+            _FoldTask(self.export, begin, Groups(bucket=at, buckets=size, without=passed_over))
+            for at in range(size)
+        ]
+        return list(self._pool.map(_fold, folds))
 
     def _shares(self) -> list[Sequence[Segment]]:
         """Files that follow one another, for each worker about as many records."""

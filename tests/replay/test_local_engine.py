@@ -97,6 +97,22 @@ def test_it_says_what_spark_says(
     assert same(in_buckets(request, 3)) == same(expected)
 
 
+def test_the_report_is_the_same_page(
+    replay: Replay,
+    exported: tuple[Path, LogHistory],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory, _ = exported
+    # The one thing on it that this machine measures.
+    monkeypatch.setattr(churn, "load_bytes_per_s", lambda: 1e7)
+    one, other = (tmp_path / f"{name}.html" for name in ("spark", "local"))
+    replay("report", directory, output=str(one))
+    compute_local(JobRequest(job="report", export=str(directory), output=str(other)))
+    assert one.read_text() == other.read_text()
+    assert "Availability" in one.read_text()
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(("job", "asked"), QUESTIONS)
 def test_it_says_of_parts_what_spark_says(

@@ -1,0 +1,131 @@
+"""What the jobs' figures mean, at its simplest: record by record, by a look at the whole image.
+
+No kernel, no column, no interval: the state behind each record lasts until the next one was
+written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from raftlog import batch
+from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import RecordType, parse
+
+Key = tuple[str, int]
+"""A partition: its topic's id, and its number."""
+_MIN_ISR = "min.insync.replicas"
+
+
+def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, RecordType, Any, batch.BatchHeader]]:
+    """Offset, type, message, and the header of its batch."""
+    for data in chunks:
+        for header in batch.headers(data):
+            for index, record in enumerate(batch.records(data, header)):
+                yield header.base_offset + index, RecordType(record.type), record, header
+
+
+class Reference:
+    """Of a log: batches."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self.life_ms = 0
+        self.leaderless_ms: Counter[Key] = Counter()
+        self.under_ms: Counter[Key] = Counter()
+        self.unwritable_ms: Counter[Key] = Counter()
+        self.outages: Counter[Key] = Counter()
+        self.leaves: Counter[int] = Counter()
+        self.leaves_by_leader: Counter[int] = Counter()
+        self.joins: Counter[int] = Counter()
+        self.out_ms: dict[int, list[int]] = defaultdict(list)
+        self.lost: Counter[int] = Counter()
+        self.gained: Counter[int] = Counter()
+        self.config_changes: Counter[tuple[int, str, str]] = Counter()
+        self.levels: dict[int, tuple[int, int]] = {}
+        """Time -> partitions without a leader, and with short ISRs, behind all of that time."""
+        self.waited_ms: list[int] = []
+        self.waiting = 0
+        self._draft = ImageBuilder(Image())
+        self._since: dict[Key, int] = {}
+        self._left_ms: dict[tuple[Key, int], int] = {}
+        self._waiting: list[tuple[int, int]] = []
+        last_ms = None
+        for offset, type_, record, header in messages(chunks):
+            if last_ms is not None:
+                self._pass(header.timestamp_ms - last_ms)
+            last_ms = header.timestamp_ms
+            self._take(offset, type_, parse(record), record, header)
+            self.levels[last_ms] = self._level()
+        self.waiting = len(self._waiting)
+
+    def _pass(self, ms: int) -> None:
+        for partition in self._all():
+            key = partition.topic_id.hex(), partition.index
+            leaderless = partition.leader < 0
+            there = len(partition.replicas) - len(partition.adding_replicas)
+            asked = min(self._asked(partition.topic_id), max(there, 1))
+            under = len(partition.isr) < asked
+            self.life_ms += ms
+            self.leaderless_ms[key] += ms * leaderless
+            self.under_ms[key] += ms * under
+            self.unwritable_ms[key] += ms * (leaderless or under)
+
+    def _asked(self, topic_id: bytes) -> int:
+        configs = self._draft.configs
+        own = (configs.get((2, self._draft.topics[topic_id].name)) or {}).get(_MIN_ISR)
+        return int(own or (configs.get((4, "")) or {}).get(_MIN_ISR) or 1)
+
+    def _all(self) -> list[Any]:
+        return list(self._draft.snapshot().partitions.values())
+
+    def _level(self) -> tuple[int, int]:
+        every = self._all()
+        return (
+            sum(each.leader < 0 for each in every),
+            sum(len(each.isr) < len(each.replicas) for each in every),
+        )
+
+    def _take(
+        self, offset: int, type_: RecordType, message: Any, record: Any, header: batch.BatchHeader
+    ) -> None:
+        before = self._partition(type_, message)
+        if type_ == RecordType.CONFIG:
+            key = message.resource_type, message.resource_name
+            old = (self._draft.configs.get(key) or {}).get(message.name)
+            new = message.value if message.HasField("value") else None
+            self.config_changes[(*key, message.name)] += old != new
+        apply(self._draft, record.type, message, offset, header.epoch)
+        if before is not None:
+            self._move(before, self._partition(type_, message), message, header.timestamp_ms)
+        elif type_ == RecordType.PARTITION and message.leader < 0:
+            self.outages[message.topic_id.hex(), message.partition_id] += 1
+        if type_ == RecordType.PROGRESS:
+            lao = message.lowest_acknowledged_offset
+            covered = [ms for at, ms in self._waiting if at <= lao]
+            self.waited_ms += [header.timestamp_ms - ms for ms in covered]
+            self._waiting = [each for each in self._waiting if each[0] > lao]
+        elif type_ != RecordType.NO_OP:
+            self._waiting.append((offset, header.timestamp_ms))
+
+    def _partition(self, type_: RecordType, message: Any) -> Any:
+        if type_ != RecordType.PARTITION_CHANGE:
+            return None
+        return self._draft.partitions[message.topic_id, message.partition_id]
+
+    def _move(self, old: Any, new: Any, message: Any, at_ms: int) -> None:
+        key = old.topic_id.hex(), old.index
+        self.outages[key] += old.leader >= 0 > new.leader
+        if old.leader != new.leader:
+            self.lost[old.leader] += 1
+            self.gained[new.leader] += 1
+        for broker in {*old.isr} - {*new.isr}:
+            self.leaves[broker] += 1
+            self.leaves_by_leader[broker] += message.proposer_epoch > 0
+            self._left_ms[key, broker] = at_ms
+        for broker in {*new.isr} - {*old.isr}:
+            self.joins[broker] += 1
+            if (key, broker) in self._left_ms:
+                self.out_ms[broker].append(at_ms - self._left_ms.pop((key, broker)))

@@ -1,0 +1,170 @@
+"""The figures of the jobs are those of a reference that looks at the whole image behind each
+record, wherever slices are cut and however many parts there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+from figures_reference import Key, Reference
+from test_timelines import Eventful
+
+from raftlog.segments.export import export
+from raftlog.segments.manifest import RAW, read_manifest
+from raftlog.segments.raw import read_batches
+from replay.jobs import availability, churn, lao, report
+from replay.kernels.arrays import NEVER
+from replay.local import reading
+from replay.local.pool import Pool
+from replay.opened import open_export
+from replay.outages.stretch import Stretch
+from replay.request import JobRequest
+from simulation.agreement.run_and_export import live
+from simulation.cli import silence
+
+JOBS = {"availability": availability, "churn": churn, "lao": lao, "report": report}
+SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2, 3)))
+LIVES = (0, 2, 7)
+"""Of simulated clusters."""
+
+
+class Asker:
+    """Asks jobs about an export, as so many workers would share it."""
+
+    def __init__(self, directory: Path, buckets: int) -> None:
+        self.directory, self.buckets = directory, buckets
+
+    def __call__(self, job: str, **options: Any) -> Any:
+        request = JobRequest(job=job, export=str(self.directory), limit=10_000, **options)
+        with Pool(0) as one:
+            one.size = self.buckets
+            return JOBS[job].run_local(open_export(request), request, one)
+
+
+@pytest.fixture(scope="module", params=SEEDS)
+def known(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Reference]:
+    log, directory = Eventful(request.param), tmp_path_factory.mktemp("reference")
+    log.run(250)
+    export(log, directory)
+    return directory, Reference(log.batches)
+
+
+@pytest.fixture(params=[(1, 131_072), (3, 13)], ids=["whole", "in pieces"])
+def ask(
+    request: pytest.FixtureRequest, known: tuple[Path, Reference], monkeypatch: pytest.MonkeyPatch
+) -> Asker:
+    buckets, rows = request.param
+    monkeypatch.setattr(reading, "SLICE_ROWS", rows)
+    return Asker(known[0], buckets)
+
+
+def by_key(rows: Iterable[Any], name: str) -> dict[Key, int]:
+    found = {(row.topic_id, row.partition_id): getattr(row, name) for row in rows}
+    return {key: value for key, value in found.items() if value}
+
+
+def some(counted: Counter[Any]) -> dict[Any, int]:
+    return {key: value for key, value in counted.items() if value}
+
+
+def test_availability(ask: Asker, known: tuple[Path, Reference]) -> None:
+    _, reference = known
+    found = ask("availability")
+    assert sum(each.life_ms for each in found.topics) == reference.life_ms
+    assert by_key(found.partitions, "leaderless_ms") == some(reference.leaderless_ms)
+    assert by_key(found.partitions, "under_min_isr_ms") == some(reference.under_ms)
+    assert by_key(found.partitions, "unwritable_ms") == some(reference.unwritable_ms)
+    assert by_key(found.partitions, "outages") == some(reference.outages)
+    assert sum(each.leaderless_ms for each in found.periods) == reference.leaderless_ms.total()
+    assert sum(each.life_ms for each in found.periods) == reference.life_ms
+
+
+def test_churn(ask: Asker, known: tuple[Path, Reference]) -> None:
+    _, reference = known
+    found = ask("churn")
+    brokers = {each.broker_id: each for each in found.brokers}
+    for name, counted in (
+        ("leaves", reference.leaves),
+        ("leaves_by_leader", reference.leaves_by_leader),
+        ("joins", reference.joins),
+    ):
+        assert some(Counter({id_: getattr(each, name) for id_, each in brokers.items()})) == some(
+            counted
+        )
+        assert sum(getattr(each, name) for each in found.partitions) == counted.total()
+    for id_, each in brokers.items():
+        out_ms = sorted(reference.out_ms[id_])
+        assert each.returns == len(out_ms)
+        assert each.max_out_ms == (out_ms[-1] if out_ms else None)
+        median = out_ms[(len(out_ms) - 1) // 2] if out_ms else None
+        if median is None or median < 1024:
+            assert each.p50_out_ms == median
+        else:
+            assert median <= each.p50_out_ms <= median * 1.002
+        assert each.leaderships_lost == reference.lost[id_]
+        assert each.leaderships_gained == reference.gained[id_]
+    configs = {
+        (each.resource_type, each.resource_name, each.config_name): each.changes
+        for each in found.configs
+    }
+    assert configs == some(reference.config_changes)
+
+
+def test_lao(ask: Asker, known: tuple[Path, Reference]) -> None:
+    _, reference = known
+    found, waited = ask("lao"), sorted(reference.waited_ms)
+    assert (found.records, found.waiting) == (
+        len(waited) + reference.waiting, reference.waiting
+    )  # fmt: skip
+    assert found.max_ms == waited[-1]
+    for share, value in ((50, found.p50_ms), (90, found.p90_ms), (99, found.p99_ms)):
+        exact = waited[-(-len(waited) * share // 100) - 1]
+        assert exact <= value <= exact * 1.002
+    assert sum(point.covered for point in found.timeline) == len(waited)
+
+
+def test_curves(ask: Asker, known: tuple[Path, Reference], tmp_path: Path) -> None:
+    _, reference = known
+    found = ask("report", output=str(tmp_path / "report.html")).timeline
+    axis, level, at = found.axis, (0, 0), iter(sorted(reference.levels.items()))
+    next_ = next(at, None)
+    for each in found.levels:
+        highest = level
+        while next_ is not None and next_[0] < each.at_ms + axis.bucket_ms:
+            level = next_[1]
+            highest = max(highest[0], level[0]), max(highest[1], level[1])
+            next_ = next(at, None)
+        assert (each.leaderless, each.short) == highest
+    assert sum(each.records for each in found.waits) == len(reference.waited_ms) + reference.waiting
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", LIVES)
+def test_simulated_lives(seed: int, tmp_path: Path) -> None:
+    silence()
+    run = live(seed, tmp_path / "life")
+    structlog.reset_defaults()
+    assert not run.failure
+    raw = [each for each in read_manifest(str(run.directory)).segments if each.kind == RAW]
+    batches = [chunk for segment in raw for chunk in read_batches(run.directory / segment.file)]
+    known = run.directory, Reference(batches)
+    ask = Asker(run.directory, 3)
+    test_availability(ask, known)
+    test_churn(ask, known)
+    test_lao(ask, known)
+
+
+def test_a_stretch_is_cut_into_periods() -> None:
+    stretch = Stretch(90 * 60_000, 200 * 60_000)
+    begins, ends = stretch.clip(np.array([0, 100 * 60_000]), np.array([130 * 60_000, NEVER]))
+    assert stretch.by_period(begins, ends).tolist() == [
+        (30 + 20) * 60_000, (10 + 60) * 60_000, 0 + 60 * 60_000 - 40 * 60_000
+    ]  # fmt: skip
