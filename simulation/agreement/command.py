@@ -109,9 +109,10 @@ def _report(summary: Summary, seconds: float, *, as_json: bool) -> None:
     print(
         f"{summary.runs} runs ({summary.empty} empty), {summary.records} records:"
         f" {summary.states} states of nodes, {summary.verified} recorded ones and"
-        f" {summary.snapshots} snapshots compared; {len(summary.disagreements)} runs disagree, the"
-        f" audit finds something in {len(summary.findings)}, {len(summary.failed_runs)} failed by"
-        f" themselves; {seconds:.0f} s"
+        f" {summary.snapshots} snapshots compared, {summary.local} states and {summary.audits}"
+        f" audits with those of the engine without Spark; {len(summary.disagreements)} runs"
+        f" disagree, the audit finds something in {len(summary.findings)},"
+        f" {len(summary.failed_runs)} failed by themselves; {seconds:.0f} s"
     )
 
 

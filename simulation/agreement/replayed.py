@@ -6,6 +6,8 @@ what the nodes had.
   snapshots, in another number of tasks.
 * Each snapshot that was kept, loaded by the nodes' own code, and the exported tail behind it: the
   same end.
+* The engine without Spark: the same state at the end and at some offsets before, and the same
+  offences.
 * The audit: it must find nothing in an honest run.
 """
 
@@ -27,6 +29,7 @@ from raftlog.metadata.snapshot import load
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
 from replay.fold import fold, totals
+from replay.local.runner import compute_local
 from replay.opened import open_export
 from replay.points import state_hashes
 from replay.request import JobRequest
@@ -36,6 +39,8 @@ from simulation.agreement.run_and_export import ExportedRun
 from simulation.agreement.sightings import Sighting, Snapshot
 
 TASKS = (1, 3, 7)
+LOCAL_POINTS = 3
+"""At so many offsets before the end the engine without Spark is asked, too."""
 FINDINGS_SHOWN = 1000
 
 
@@ -53,8 +58,12 @@ class Answer:
     """Snapshots that were loaded, and the tail folded behind them."""
     verified: int = 0
     """States that the job ``verify`` compared."""
+    local: int = 0
+    """States that the engine without Spark was asked for."""
     disagreements: list[str] = field(default_factory=list)
     findings: dict[str, list[int]] = field(default_factory=dict)
+    local_findings: dict[str, list[int]] = field(default_factory=dict)
+    """What the engine without Spark finds."""
 
     @property
     def agrees(self) -> bool:
@@ -74,11 +83,32 @@ def ask(spark: SparkSession, run: ExportedRun, *, audited: bool = True) -> Answe
         hashes = compare_states(spark, run, answer)
         _compare_snapshots(run, hashes[run.end_offset - 1], answer)
         _verify(spark, run, answer)
+        _ask_local(run, hashes, answer)
         if audited:
             _audit(spark, run, answer)
     except RaftlogError as error:
         answer.disagreements.append(f"the replay fails: {error}")
     return answer
+
+
+def _ask_local(run: ExportedRun, hashes: dict[int, int], answer: Answer) -> None:
+    """The same without Spark: states, of the nodes' offsets too, and offences."""
+    picked = random.Random(f"{run.seed} local").sample(
+        sorted(hashes), min(LOCAL_POINTS, len(hashes))
+    )
+    for offset in (*picked, run.end_offset - 1):
+        request = JobRequest(job="state", export=str(run.directory), at_offset=offset, limit=0)
+        found = compute_local(request)
+        answer.local += 1
+        # Where no batch ends, the state is that before the batch.
+        if found.point.offset == offset and found.state_hash != format_hash(hashes[offset]):
+            answer.disagreements.append(
+                f"at {offset} the engine without Spark has state {found.state_hash}, Spark"
+                f" {format_hash(hashes[offset])}"
+            )
+    audit = JobRequest(job="audit", export=str(run.directory), limit=FINDINGS_SHOWN)
+    for finding in compute_local(audit).findings:
+        answer.local_findings.setdefault(finding.rule, []).append(finding.offset)
 
 
 def _audit(spark: SparkSession, run: ExportedRun, answer: Answer) -> None:

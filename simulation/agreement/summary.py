@@ -33,6 +33,9 @@ class Summary:
     states: int = 0
     verified: int = 0
     snapshots: int = 0
+    local: int = 0
+    audits: int = 0
+    """Runs in which both engines have judged every record."""
     failed_runs: list[int] = field(default_factory=list)
     """Seeds whose runs ended by a check of the simulator: that is another defect."""
     disagreements: dict[int, list[str]] = field(default_factory=dict)
@@ -48,6 +51,7 @@ class Summary:
         self.states += answer.states
         self.verified += answer.verified
         self.snapshots += answer.snapshots
+        self.local += answer.local
         if run.failure:
             self.failed_runs.append(run.seed)
         if answer.disagreements:
@@ -75,12 +79,13 @@ def compare(spark: SparkSession, seeds: Sequence[int], kept: Path, processes: in
     Exports that the replay does not agree with are kept in the directory ``kept``.
     """
     summary = Summary()
-    waiting: list[ExportedRun] = []
+    waiting: list[tuple[ExportedRun, Answer]] = []
     with tempfile.TemporaryDirectory(prefix="raftlog-agreement-") as scratch:
         for run in _runs(seeds, Path(scratch), processes):
             # The first of those that are audited together is audited alone, too.
-            summary.add(run, ask(spark, run, audited=not waiting))
-            waiting.append(run)
+            answer = ask(spark, run, audited=not waiting)
+            summary.add(run, answer)
+            waiting.append((run, answer))
             if len(waiting) == AUDITED_AT_ONCE:
                 _audit(spark, waiting, Path(scratch), kept, summary)
                 waiting = []
@@ -106,17 +111,26 @@ def _live_quietly(seed: int, directory: Path) -> ExportedRun:
 
 
 def _audit(
-    spark: SparkSession, runs: Sequence[ExportedRun], scratch: Path, kept: Path, summary: Summary
+    spark: SparkSession,
+    asked: Sequence[tuple[ExportedRun, Answer]],
+    scratch: Path,
+    kept: Path,
+    summary: Summary,
 ) -> None:
     """Audit what was lived since the last time, tell what was wrong, and make room."""
-    whole = [run for run in runs if not run.empty]
+    whole = [(run, answer) for run, answer in asked if not run.empty]
     if whole:
-        for run, found in zip(
-            whole, audit_spliced(spark, whole, scratch / "spliced.parquet"), strict=True
-        ):
+        runs = [run for run, _ in whole]
+        audited = audit_spliced(spark, runs, scratch / "spliced.parquet")
+        for (run, answer), found in zip(whole, audited, strict=True):
+            summary.audits += 1
             if found:
                 summary.findings[run.seed] = found
-    for run in runs:
+            if found != answer.local_findings:
+                summary.disagreements.setdefault(run.seed, []).append(
+                    f"the audit in Spark finds {found}, without Spark {answer.local_findings}"
+                )
+    for run, _ in asked:
         for line in summary.wrong(run.seed):
             print(f"seed {run.seed}: {line}", flush=True)
         if summary.wrong(run.seed):
