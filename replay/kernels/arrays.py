@@ -78,6 +78,21 @@ def order_of(keys: Ints) -> Ints:
     return np.argsort(keys, kind="stable")
 
 
+def distinct(values: Ints) -> tuple[Ints, Ints]:
+    """The different values in order, and which of them each is: what ``np.unique`` finds by sorting
+    is marked in a table where they lie close together.
+    """
+    if not len(values):
+        return values, np.zeros(0, np.int64)
+    low, high = int(values.min()), int(values.max())
+    if high - low > 4 * len(values) + 1024:
+        return np.unique(values, return_inverse=True)
+    places = values - low
+    there = np.zeros(high - low + 1, np.bool_)
+    there[places] = True
+    return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[places]
+
+
 def spread(begins: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """Ranges as pairs: the number of the range, and each place in it."""
     owner = np.repeat(np.arange(len(counts)), counts)

@@ -19,7 +19,7 @@ from raftlog.metadata.clients import fold_identity
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import FoldError
 from raftlog.metadata.records import parse_body
-from replay.kernels.arrays import Bools, codes, ints
+from replay.kernels.arrays import Bools, codes, distinct, ints
 
 IDENTITY = 1 << 30
 """In the place of a record's type: the row is a batch's header, which changes the client that it
@@ -158,7 +158,7 @@ def _mask(table: pa.Table, groups: Groups) -> Bools:
     if groups.kinds is None and groups.wanted is None and groups.buckets == 1:
         return there
     pairs = np.where(there, kinds * len(id_names) + ids, -1)
-    different, where = np.unique(pairs, return_inverse=True)
+    different, where = distinct(pairs)
     count = max(len(id_names), 1)
     has = np.array(
         [

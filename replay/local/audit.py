@@ -19,7 +19,7 @@ from raftlog.segments.manifest import Segment
 from raftlog.segments.verify import check_segment
 from replay.audit.rules import Rule
 from replay.kernels import audit as kernels
-from replay.kernels.arrays import Ints, codes, ints
+from replay.kernels.arrays import Ints, codes, distinct, ints
 from replay.kernels.facts import RARE, RARE_COLUMNS, Facts
 from replay.kernels.finding import Finding, order
 from replay.kernels.rules import clients, configs, feature_levels, progress, quorum, rights
@@ -114,8 +114,8 @@ def _scan(files: _Files) -> Scan:
     rare = pa.array([int(each) for each in RARE], pa.int32())
     tables: list[pa.Table] = [_nothing()]
     for table in slices(files.export, RARE_COLUMNS, segments=files.segments):
-        numbers, counts = np.unique(ints(table["type"]), return_counts=True)
-        types.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+        numbers, which = distinct(ints(table["type"]))
+        types.update(dict(zip(numbers.tolist(), np.bincount(which).tolist(), strict=True)))
         epochs += quorum.epochs_of(table)
         few = table.filter(pc.is_in(table["type"], rare))
         tables.append(few.cast(tables[0].schema))

@@ -1,4 +1,4 @@
-"""For spark-submit, by ``test_replay_workers.py``: one session on two worker processes, several
+"""For spark-submit, by ``test_two_workers.py``: one session on two worker processes, several
 questions, one JSON line.
 """
 
@@ -14,18 +14,27 @@ import pyarrow as pa
 
 from raftlog.metadata.entities import format_hash
 from replay.fold import fold, totals
+from replay.jobs import audit
 from replay.jobs.state import find_point
+from replay.local import pool
 from replay.opened import open_export
 from replay.request import JobRequest
 from replay.session import build_session
 from replay.source import check_files, records
 
+pool.ALONE_RECORDS = 0
+"""Here, and so for the tasks: as if there were much to do."""
+
 
 def executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The Java process that this Python works for: its daemon's parent."""
+    """The Java process that this Python works for: its daemon's parent; and which raftlog it has."""
+    import raftlog
+
     stat = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+    packed = [part for part in Path(str(raftlog.__file__)).parts if part.endswith(".zip")]
     for batch in batches:
-        yield pa.record_batch([pa.array([int(stat[1])] * batch.num_rows)], names=["executor"])
+        java, where = [int(stat[1])] * batch.num_rows, ["".join(packed)] * batch.num_rows
+        yield pa.record_batch([pa.array(java), pa.array(where)], names=["executor", "packed"])
 
 
 def main(directory: str) -> None:
@@ -35,12 +44,17 @@ def main(directory: str) -> None:
     export = open_export(request)
     check_files(spark, export)
     rows = records(spark, export)
-    worked = spark.range(0, 8, 1, 8).mapInArrow(executor, "executor long").distinct().collect()
+    ddl = "executor long, packed string"
+    worked = spark.range(0, 8, 1, 8).mapInArrow(executor, ddl).distinct().collect()
     folded = totals(fold(rows, partitions=6, with_entities=False))
+    audited = audit.run(spark, export, request)
     found = {
-        "executors": sorted(row.executor for row in worked),
+        "executors": sorted({row.executor for row in worked}),
+        "raftlog_in": sorted({row.packed for row in worked}),
         "state_hash": format_hash(folded.state_hash),
         "records": find_point(rows).records,
+        "audited": audited.checked,
+        "offences": audited.total,
     }
     print(json.dumps(found), flush=True)
     spark.stop()

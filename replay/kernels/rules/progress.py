@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from replay.audit import rules
-from replay.kernels.arrays import MISSING, Ints, ints, spread, whole
+from replay.kernels.arrays import MISSING, Ints, distinct, ints, spread, whole
 from replay.kernels.facts import Facts
 from replay.kernels.finding import Finding, Place, offence
 from replay.kernels.rules import levels
@@ -142,11 +142,11 @@ class Progress:
         if not len(brokers):
             return np.zeros(0, np.int64)
         # By differences: within a slice most of the triples are the same few.
-        first, one = np.unique(brokers, return_inverse=True)
-        second, two = np.unique(broker_epochs, return_inverse=True)
-        third, three = np.unique(epochs, return_inverse=True)
+        first, one = distinct(brokers)
+        second, two = distinct(broker_epochs)
+        third, three = distinct(epochs)
         packed = (one * len(second) + two) * len(third) + three
-        different, where = np.unique(packed, return_inverse=True)
+        different, where = distinct(packed)
         numbers = []
         for each in different.tolist():
             rest, last = divmod(each, len(third))

@@ -1,0 +1,87 @@
+"""The jobs on a Spark with two worker processes: nothing in them needs one machine's memory, or the
+driver's; and a job of a user's own, with raftlog packed beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replay.bundle import bundle
+from replay.generate.history import GeneratedHistory
+from replay.generate.profile import Profile
+from replay.generate.write import write_export
+from replay.java import spark_environment
+
+SCRIPT = Path(__file__).with_name("on_two_workers.py")
+SETTINGS = {
+    "spark.master": "local-cluster[2,1,2048]",
+    # Wait for both, or the first would do it all.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.executor.memory": "1g",
+    # Three Java processes that live for a minute: the better compiler would not pay.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+OPTIONS = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
+PATIENCE_S = 1800
+"""A report takes a minute and a half of CPU there, of which a busy machine gives little."""
+
+
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GeneratedHistory]:
+    directory = tmp_path_factory.mktemp("workers") / "made-up"
+    profile = Profile(seed=11, brokers=6, topics=20, partitions=4)
+    history, _ = write_export(directory, profile, 4_000)
+    return directory, history
+
+
+def run(words: list[str], directory: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        words,
+        # Workers announce themselves by the machine's name, unless told otherwise.
+        env=dict(os.environ) | {"SPARK_LOCAL_IP": "127.0.0.1"} | environ,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+@pytest.mark.nightly
+def test_a_job_of_ones_own_with_raftlog_packed_beside_it(
+    made_up: tuple[Path, GeneratedHistory], tmp_path: Path
+) -> None:
+    directory, history = made_up
+    bundle(tmp_path / "raftlog.zip")
+    environ = spark_environment(os.environ)
+    submit = str(Path(environ["SPARK_HOME"]) / "bin" / "spark-submit")
+    packed = ["--py-files", str(tmp_path / "raftlog.zip")]
+    done = run([submit, *OPTIONS, *packed, str(SCRIPT), str(directory)], tmp_path, **environ)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found["executors"]) == 2
+    assert found["raftlog_in"] == ["raftlog.zip"]
+    assert found["state_hash"] == history.state_hash
+    assert found["records"] == history.records
+    assert (found["audited"], found["offences"]) == (history.records, 0)
+
+
+@pytest.mark.nightly
+def test_a_report(made_up: tuple[Path, GeneratedHistory], tmp_path: Path) -> None:
+    directory, history = made_up
+    raftlog = str(Path(sys.executable).with_name("raftlog"))
+    words = [raftlog, "replay", "report", str(directory), "-o", "report.html", "--json", *OPTIONS]
+    said = json.loads(run(words, tmp_path).stdout)
+    assert said["header"]["records"] == history.records
+    assert (said["audit"]["checked"], said["audit"]["total"]) == (history.records, 0)
+    assert "</html>" in (tmp_path / "report.html").read_text()
