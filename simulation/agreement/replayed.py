@@ -6,7 +6,7 @@ what the nodes had.
   snapshots, in another number of tasks.
 * Each snapshot that was kept, loaded by the nodes' own code, and the exported tail behind it: the
   same end.
-* The engine without Spark: the same state at the end and at some offsets before, and the same
+* The engine without Spark: the states of nodes at some offsets, Spark's at the end, and the same
   offences.
 * The audit: it must find nothing in an honest run.
 """
@@ -39,8 +39,8 @@ from simulation.agreement.run_and_export import ExportedRun
 from simulation.agreement.sightings import Sighting, Snapshot
 
 TASKS = (1, 3, 7)
-LOCAL_POINTS = 3
-"""At so many offsets before the end the engine without Spark is asked, too."""
+LOCAL_POINTS = 8
+"""At so many offsets at which a node was seen the engine without Spark is asked, too."""
 FINDINGS_SHOWN = 1000
 
 
@@ -58,6 +58,8 @@ class Answer:
     """Snapshots that were loaded, and the tail folded behind them."""
     verified: int = 0
     """States that the job ``verify`` compared."""
+    folded: int = 0
+    """1: by Spark, too."""
     local: int = 0
     """States that the engine without Spark was asked for."""
     disagreements: list[str] = field(default_factory=list)
@@ -71,19 +73,25 @@ class Answer:
         return not self.disagreements and not self.findings
 
 
-def ask(spark: SparkSession, run: ExportedRun, *, audited: bool = True) -> Answer:
+def ask(
+    spark: SparkSession, run: ExportedRun, *, audited: bool = True, folded: bool = True
+) -> Answer:
     """Everything about one run.
 
-    What Spark refuses to do is a disagreement too. ``audited`` False: all but the audit.
+    What an engine refuses to do is a disagreement too. ``audited`` False: all but the audit;
+    ``folded`` False: Spark folds and verifies nothing.
     """
     answer = Answer(records=run.end_offset)
     if run.empty:
         return answer
     try:
-        hashes = compare_states(spark, run, answer)
-        _compare_snapshots(run, hashes[run.end_offset - 1], answer)
-        _verify(spark, run, answer)
-        _ask_local(run, hashes, answer)
+        at_end = None
+        if folded:
+            at_end = compare_states(spark, run, answer)[run.end_offset - 1]
+            _compare_snapshots(run, at_end, answer)
+            _verify(spark, run, answer)
+            answer.folded = 1
+        ask_local(run, at_end, answer)
         if audited:
             _audit(spark, run, answer)
     except RaftlogError as error:
@@ -91,24 +99,36 @@ def ask(spark: SparkSession, run: ExportedRun, *, audited: bool = True) -> Answe
     return answer
 
 
-def _ask_local(run: ExportedRun, hashes: dict[int, int], answer: Answer) -> None:
-    """The same without Spark: states, of the nodes' offsets too, and offences."""
-    picked = random.Random(f"{run.seed} local").sample(
-        sorted(hashes), min(LOCAL_POINTS, len(hashes))
-    )
-    for offset in (*picked, run.end_offset - 1):
-        request = JobRequest(job="state", export=str(run.directory), at_offset=offset, limit=0)
-        found = compute_local(request)
+def ask_local(run: ExportedRun, at_end: int | None, answer: Answer) -> None:
+    """The engine without Spark beside the nodes, at some offsets, and beside Spark at the end; and
+    what its audit finds.
+    """
+    inside = sorted(one for one in run.sightings if one.offset < run.end_offset)
+    picked = random.Random(f"{run.seed} local").sample(inside, min(LOCAL_POINTS, len(inside)))
+    for sighting in picked:
+        found = _local_state(run, sighting.offset)
         answer.local += 1
-        # Where no batch ends, the state is that before the batch.
-        if found.point.offset == offset and found.state_hash != format_hash(hashes[offset]):
+        if found != sighting:
             answer.disagreements.append(
-                f"at {offset} the engine without Spark has state {found.state_hash}, Spark"
-                f" {format_hash(hashes[offset])}"
+                f"at {sighting.offset} {run.sightings[sighting]} had {_words(sighting)}, the engine"
+                f" without Spark has {_words(found)} at {found.offset}"
+            )
+    if at_end is not None:
+        answer.local += 1
+        if (found := _local_state(run, run.end_offset - 1)).state_hash != at_end:
+            answer.disagreements.append(
+                f"Spark's fold ends in state {format_hash(at_end)}, the engine without Spark has"
+                f" {_words(found)}"
             )
     audit = JobRequest(job="audit", export=str(run.directory), limit=FINDINGS_SHOWN)
     for finding in compute_local(audit).findings:
         answer.local_findings.setdefault(finding.rule, []).append(finding.offset)
+
+
+def _local_state(run: ExportedRun, offset: int) -> Sighting:
+    request = JobRequest(job="state", export=str(run.directory), at_offset=offset, limit=0)
+    found = compute_local(request)
+    return Sighting(found.point.offset, found.point.epoch, int(found.state_hash, 16))
 
 
 def _audit(spark: SparkSession, run: ExportedRun, answer: Answer) -> None:

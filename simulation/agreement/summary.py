@@ -33,7 +33,10 @@ class Summary:
     states: int = 0
     verified: int = 0
     snapshots: int = 0
+    folded: int = 0
+    """Runs whose states Spark has folded and verified."""
     local: int = 0
+    """States of the engine without Spark that were compared."""
     audits: int = 0
     """Runs in which both engines have judged every record."""
     failed_runs: list[int] = field(default_factory=list)
@@ -52,6 +55,7 @@ class Summary:
         self.verified += answer.verified
         self.snapshots += answer.snapshots
         self.local += answer.local
+        self.folded += answer.folded
         if run.failure:
             self.failed_runs.append(run.seed)
         if answer.disagreements:
@@ -73,8 +77,10 @@ class Summary:
         ]
 
 
-def compare(spark: SparkSession, seeds: Sequence[int], kept: Path, processes: int) -> Summary:
-    """Live, export, replay and compare each seed.
+def compare(
+    spark: SparkSession, seeds: Sequence[int], kept: Path, processes: int, fold_every: int = 1
+) -> Summary:
+    """Live, export, replay and compare each seed; one in ``fold_every`` is folded by Spark, too.
 
     Exports that the replay does not agree with are kept in the directory ``kept``.
     """
@@ -83,7 +89,9 @@ def compare(spark: SparkSession, seeds: Sequence[int], kept: Path, processes: in
     with tempfile.TemporaryDirectory(prefix="raftlog-agreement-") as scratch:
         for run in _runs(seeds, Path(scratch), processes):
             # The first of those that are audited together is audited alone, too.
-            answer = ask(spark, run, audited=not waiting)
+            answer = ask(
+                spark, run, audited=not waiting, folded=(run.seed - seeds[0]) % fold_every == 0
+            )
             summary.add(run, answer)
             waiting.append((run, answer))
             if len(waiting) == AUDITED_AT_ONCE:

@@ -5,6 +5,7 @@ seeds: scripts/agreement.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from simulation.agreement.hunted import live_mutated
 from simulation.agreement.mutants import Sight, as_markdown
-from simulation.agreement.replayed import ask, is_disputed
+from simulation.agreement.replayed import LOCAL_POINTS, Answer, ask, ask_local, is_disputed
 from simulation.agreement.run_and_export import ExportedRun, live
 from simulation.agreement.spliced import audit_spliced
 from simulation.agreement.unseen import WHY_UNSEEN
@@ -57,8 +58,21 @@ def test_the_replay_of_a_life_agrees_with_its_nodes(
     answer = ask(spark, runs[str(seed)], audited=False)
     assert answer.disagreements == []
     assert answer.states > 20
+    assert answer.local == LOCAL_POINTS + 1
+    assert answer.local_findings == {}
     assert answer.verified >= 1
     assert answer.snapshots > 2
+
+
+def test_without_spark_a_life_has_the_states_of_its_nodes(tmp_path: Path) -> None:
+    run, answer = live(HONEST[0], tmp_path / "life"), Answer()
+    ask_local(run, None, answer)
+    assert (answer.local, answer.disagreements, answer.local_findings) == (LOCAL_POINTS, [], {})
+    moved = {one._replace(state_hash=one.state_hash ^ 1): who for one, who in run.sightings.items()}
+    ask_local(replace(run, sightings=moved), 0, answer)
+    told = answer.disagreements
+    assert len(told) == LOCAL_POINTS + 1
+    assert all("the engine without Spark has" in line for line in told)
 
 
 @pytest.mark.nightly
