@@ -26,7 +26,7 @@ from replay.kernels.rules import clients, configs, feature_levels, progress, quo
 from replay.kernels.rules.quorum import Epoch
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
 from replay.local.pool import Pool
-from replay.local.reading import slices
+from replay.local.reading import bucket_files, slices
 from replay.opened import Export
 
 PARTITIONS, CLIENTS, PROGRESS, RIGHTS = "partitions", "clients", "progress", "rights"
@@ -209,6 +209,8 @@ def _of_partitions(part: _Part) -> Iterator[tuple[kernels.Kernel, Iterator[pa.Ta
     """One bucket after the other: only one's partitions are remembered at a time."""
     share = part.share
     for bucket in share.buckets:
+        if share.filed:
+            _check(_Files(part.export, bucket_files(part.export, bucket), checked=True))
         yield (
             kernels.PartitionRules(part.facts, part.rules),
             slices(

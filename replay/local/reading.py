@@ -18,8 +18,10 @@ from raftlog.segments.place import open_place
 from raftlog.segments.reading import corrupt
 from replay.opened import Export
 
-SLICE_ROWS = 131_072
-"""A slice has so many rows, or a few more: what numpy does with them at once fits into a cache."""
+SLICE_ROWS = 32_768
+"""A slice has so many rows, or a few more: what numpy does with them at once fits into a cache, and
+the lists in them into memory.
+"""
 DICTIONARIES = ("topic_id", "principal", "topic_name")
 """Columns of few different values, which are read as such."""
 _BOUNDS = ("offset", "batch_last_offset", "timestamp_ms")
@@ -63,9 +65,17 @@ def _files(export: Export, segments: Sequence[Segment], bucket: int | None) -> I
     if bucket is None:
         yield from segments
         return
-    own = {one.base_offset: one for one in export.manifest.buckets if one.bucket == bucket}
+    own = {one.base_offset: one for one in bucket_files(export, bucket)}
     for segment in segments:
         yield own.get(segment.base_offset, segment)
+
+
+def bucket_files(export: Export, bucket: int) -> list[Segment]:
+    """Those of a bucket, of the ranges in question that have them."""
+    ranges = {segment.base_offset for segment in export.segments}
+    return [
+        one for one in export.manifest.buckets if one.bucket == bucket and one.base_offset in ranges
+    ]
 
 
 def _of_types(table: pa.Table, types: Collection[RecordType] | None) -> pa.Table:

@@ -4,14 +4,17 @@ are, and each of them reads his share.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
 
 from raftlog.segments.buckets import COUNT, add_buckets
-from raftlog.segments.manifest import RECORDS
+from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.manifest import RECORDS, read_manifest
 from raftlog.segments.writer import ExportWriter
 from replay.jobs import audit
 from replay.local import reading
@@ -72,6 +75,19 @@ def test_each_worker_reads_his_share_of_the_files(
     ranges = {one.base_offset for one in manifest.buckets}
     tail = [one.file for one in manifest.of_kind(RECORDS) if one.base_offset not in ranges]
     assert read == Counter({one.file: 1 for one in manifest.buckets} | dict.fromkeys(tail, COUNT))
+
+
+def test_a_bucket_that_was_exchanged_is_no_answer(twice: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its pages' checksums are right."""
+    _, cut = twice
+    export = tmp_path / "export"
+    shutil.copytree(cut, export)
+    one = max(read_manifest(export).buckets, key=lambda each: each.records)
+    pq.write_table(
+        pq.read_table(export / one.file).slice(1), export / one.file, write_page_checksum=True
+    )
+    with pytest.raises(CorruptExportError, match=f"{one.file}.*is corrupt"):
+        audited(export, 2)
 
 
 def test_all_buckets_are_shared_out(twice: tuple[Path, Path]) -> None:
