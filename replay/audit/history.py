@@ -119,7 +119,7 @@ class History:
 
     @property
     def of_cursors(self) -> DataFrame:
-        """The records of export cursors: one task's work."""
+        """The records of export cursors, keys and leases: one task's work."""
         rows = of_types(self.records, feature_levels.TYPES).select(*feature_levels.COLUMNS)
         return rows.repartition(1).sortWithinPartitions("offset")
 

@@ -106,13 +106,13 @@ class PartitionRules:
 
 
 class _Lowerings:
-    """Of the level of metadata.version, and all cursors in order."""
+    """Of the level of metadata.version, and what many records put there, in order."""
 
     def __init__(self, facts: Facts, rules: Collection[Rule]) -> None:
         self._family, self._chosen = feature_levels.Lowered(facts), _Chosen(facts, rules)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """What the lowerings below a cursor show."""
+        """What the lowerings below such a record show."""
         yield from self._chosen(self._family.check(table))
 
     def end(self) -> Iterator[Finding]:
@@ -153,7 +153,7 @@ def progress_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
 
 
 def level_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
-    """Of all export cursors: :data:`replay.kernels.rules.feature_levels.COLUMNS`."""
+    """Of all cursors, keys, leases: :data:`replay.kernels.rules.feature_levels.COLUMNS`."""
     return _Lowerings(facts, rules)
 
 

@@ -12,6 +12,7 @@ import pytest
 from log_history import LogHistory
 
 from controller.decisions.quorum.downgrade import left_behind
+from raftlog.metadata.acls import AclResourceType
 from raftlog.metadata.versions import CAUSES, LATEST_METADATA_VERSION
 from raftlog.quorum.description import QuorumDescription
 from raftlog.segments.export import export
@@ -60,8 +61,16 @@ def close(log: LogHistory) -> int:
     return log.append(pb.CloseClientRecord(client_id=id_, reason="closed"))
 
 
-def entry(log: LogHistory) -> int:
-    return log.append(pb.AccessControlEntryRecord(id=b"e" * 16, principal="User:alice"))
+def entry(log: LogHistory, resource_type: int = AclResourceType.TOPIC) -> int:
+    entry = pb.AccessControlEntryRecord(
+        id=b"e" * 16, principal="User:alice", resource_type=resource_type
+    )
+    return log.append(entry)
+
+
+def revoke(log: LogHistory) -> int:
+    (id_,) = log.draft.snapshot().leases
+    return log.append(pb.RemoveLeaseRecord(lease_id=id_, reason="revoked"))
 
 
 THINGS: dict[str, tuple[int, Puts, Puts | None]] = {
@@ -81,6 +90,17 @@ THINGS: dict[str, tuple[int, Puts, Puts | None]] = {
         7, entry, lambda log: log.append(pb.RemoveAccessControlEntryRecord(id=b"e" * 16))
     ),
     "clients of a principal": (7, lambda log: client(log, "User:alice"), close),
+    "access control entries of keys": (
+        8,
+        lambda log: entry(log, AclResourceType.KEY_VALUE),
+        lambda log: log.append(pb.RemoveAccessControlEntryRecord(id=b"e" * 16)),
+    ),
+    "keys": (
+        8,
+        lambda log: log.append(pb.KeyValueRecord(key="a", value=b"")),
+        lambda log: log.append(pb.KeyValueRecord(key="a")),
+    ),
+    "leases": (8, lambda log: log.append(pb.LeaseRecord(name="l", ttl_ms=1000)), revoke),
     "voters with several": (
         7, lambda log: voters(log, "A://h:1,B://h:2"), lambda log: voters(log, "h:1")
     ),

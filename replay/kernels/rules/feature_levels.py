@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from raftlog.metadata.acls import AclResourceType
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import ACLS, CAUSES, METADATA_VERSION
 from replay.audit import rules
@@ -20,14 +22,25 @@ from replay.kernels.facts import Facts, Row
 from replay.kernels.finding import Finding, Place, offence
 
 RULES = (rules.LEVEL_LOWERED,)
-COLUMNS = ("offset", "group_id", "cursor_end_offset")
+COLUMNS = ("offset", "type", "group_id", "cursor_end_offset", "kv_value")
 """What the kernel needs of records of TYPES."""
-TYPES = (RecordType.EXPORT_CURSOR,)
+TYPES = (
+    RecordType.EXPORT_CURSOR,
+    RecordType.KEY_VALUE,
+    RecordType.LEASE,
+    RecordType.REMOVE_LEASE,
+)
 """There can be too many of these for everybody to have them."""
+_MANY: dict[str, tuple[RecordType, int]] = {
+    "export cursors": (RecordType.EXPORT_CURSOR, 4),
+    "keys": (RecordType.KEY_VALUE, 8),
+    "leases": (RecordType.LEASE, 8),
+}
+"""What they put there: by which type, and the first level that can read it."""
 _VOTERS = _CLIENTS = 2
 _HOSTNAMES = 3
-_CURSORS = 4
 _VOTER_LISTENERS = 7
+_KEY_VALUES = 8
 
 
 class _Lowering(NamedTuple):
@@ -69,23 +82,24 @@ class Lowered:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._lowerings = lowerings(facts)
-        self._cursors: dict[str, int] = {}
-        """Those that are there, and where each was set last."""
+        self._there: dict[RecordType, dict[str, int]] = {type_: {} for type_, _ in _MANY.values()}
+        """Of each type what is there, and where each was set last."""
         self._judged = 0
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Of a slice of the cursors, in order, COLUMNS."""
-        for offset, name, end in zip(
-            *(table[column].to_pylist() for column in COLUMNS), strict=True
-        ):
+        """Of a slice of the records of TYPES, in order, COLUMNS."""
+        set_ = pc.or_(table["cursor_end_offset"].is_valid(), table["kv_value"].is_valid())
+        columns = [table[name].to_pylist() for name in COLUMNS[:3]]
+        for offset, type_, id_, is_set in zip(*columns, set_.to_pylist(), strict=True):
             yield from self._up_to(offset)
-            if end is None:
-                self._cursors.pop(name, None)
+            of = RecordType.LEASE if type_ == RecordType.REMOVE_LEASE else RecordType(type_)
+            if is_set or type_ == RecordType.LEASE:
+                self._there[of][id_] = offset
             else:
-                self._cursors[name] = offset
+                self._there[of].pop(id_, None)
 
     def end(self) -> Iterator[Finding]:
-        """Those that no cursor comes behind."""
+        """Those that no such record comes behind."""
         if self._lowerings:
             yield from self._up_to(self._facts.end_offset)
 
@@ -95,13 +109,18 @@ class Lowered:
             if lowering.row["offset"] >= offset:
                 return
             self._judged += 1
-            yield from _judge(self._facts, lowering, self._cursors)
+            yield from _judge(self._facts, lowering, self._there)
 
 
-def _judge(facts: Facts, lowering: _Lowering, cursors: dict[str, int]) -> Iterator[Finding]:
+def _judge(
+    facts: Facts, lowering: _Lowering, there: dict[RecordType, dict[str, int]]
+) -> Iterator[Finding]:
     left = list(_left(facts, lowering))
-    if lowering.level < _CURSORS and cursors:
-        left.append(_of("export cursors", cursors))
+    left += [
+        _of(what, there[type_])
+        for what, (type_, readable) in _MANY.items()
+        if lowering.level < readable and there[type_]
+    ]
     if left:
         row = lowering.row
         yield offence(
@@ -129,8 +148,15 @@ def _left(facts: Facts, lowering: _Lowering) -> Iterator[_Left]:
         yield _of("mapped hostnames", names)
     if level < CAUSES:
         yield from _causes(facts, lowering.row["batch_last_offset"] + 1)
+    entries = _standing(facts.of(*ENTRIES), offset, (RecordType.ACCESS_CONTROL_ENTRY,))
+    of_keys = {
+        id_: row
+        for id_, row in entries.items()
+        if row["acl_resource_type"] == AclResourceType.KEY_VALUE
+    }
+    if ACLS <= level < _KEY_VALUES and of_keys:
+        yield _of("access control entries of keys", of_keys)
     if level < ACLS:
-        entries = _standing(facts.of(*ENTRIES), offset, (RecordType.ACCESS_CONTROL_ENTRY,))
         if entries:
             yield _of("access control entries", entries)
         owned = {id_: row for id_, row in clients.items() if row["client_principal"]}
