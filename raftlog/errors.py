@@ -7,6 +7,7 @@ executed. A :class:`FatalError` stops the node: it must not acknowledge anything
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -587,6 +588,29 @@ class CorruptLogError(FatalError):
     def __init__(self, message: str, *, offset: int = -1) -> None:
         super().__init__(message)
         self.offset = offset
+
+
+_DISK_ERRORS = frozenset(
+    {
+        errno.EIO,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EFBIG,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.ESTALE,
+    }
+)
+
+
+def is_disk_error(error: BaseException | None) -> bool:
+    """Whether the operating system says that a disk failed or is full, whatever was done to it."""
+    return isinstance(error, OSError) and error.errno in _DISK_ERRORS
+
+
+class WrongDataError(RaftlogError):
+    """A check of what was read found it wrong: damaged, missing, or another log's."""
 
 
 class ConfigError(RaftlogError):

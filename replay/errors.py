@@ -6,8 +6,15 @@ import re
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from raftlog.errors import RaftlogError
-from raftlog.segments.errors import CorruptExportError, ExportGapError, ExportMismatchError
+from raftlog.cli.exits import Exit
+from raftlog.cli.exits import exit_code as of_any_command
+from raftlog.errors import RaftlogError, StorageError, WrongDataError
+from raftlog.segments.errors import (
+    CorruptExportError,
+    ExportDiskError,
+    ExportGapError,
+    ExportMismatchError,
+)
 from raftlog.segments.manifest import Segment
 
 EXIT_INPUT = 2
@@ -20,16 +27,21 @@ class ReplayError(RaftlogError):
     """The replay can't run as asked. The message is for the operator."""
 
 
-class DamageError(ReplayError):
-    """Spark has met a damaged file, or one of another log."""
+class DamageError(ReplayError, WrongDataError):
+    """Spark has met a damaged file, one of another log, or one that is missing."""
 
 
-_WRONG = (CorruptExportError, ExportGapError, ExportMismatchError, DamageError)
+class DiskError(ReplayError, StorageError):
+    """A disk failed, or is full."""
+
+
+_WRONG = {one.__name__ for one in (CorruptExportError, ExportGapError, ExportMismatchError)}
 
 
 def exit_code(error: RaftlogError) -> int:
-    """What an error of a job is: a finding about the files, or a reason why it could not run."""
-    return EXIT_FINDINGS if isinstance(error, _WRONG) else EXIT_INPUT
+    """As of any command; what is refused is a job that can't run as asked."""
+    code = of_any_command(error)
+    return EXIT_INPUT if code is Exit.REFUSED else int(code)
 
 
 # Python errors reach the driver inside a JVM stack trace: "raftlog.metadata.image.FoldError: what
@@ -41,7 +53,11 @@ _PLAIN_LINE = re.compile(r"^(?!\s|at |Traceback|Driver stacktrace)(.+)$", re.MUL
 
 _NO_MEMORY = re.compile(r"OutOfMemoryError|Java heap space|GC overhead limit")
 _MISSING = re.compile(r"FileNotFoundException|PATH_NOT_FOUND|does not exist|No such file")
-_FAILED = re.compile(r"Input/output error|Remote I/O error|Stale file handle|Permission denied")
+_FAILED = re.compile(
+    r"Input/output error|Remote I/O error|Stale file handle|No space left on device|File too large"
+    r"|Disk quota exceeded|Read-only file system"
+)
+_DENIED = re.compile("Permission denied")
 """What the operating system says: nothing of it is about what a file holds."""
 
 
@@ -49,19 +65,26 @@ def _of_file(text: str, segment: Segment) -> ReplayError:
     """Why a file could not be read: it may be damaged, and it may be something else."""
     where = segment.describe()
     if _MISSING.search(text):
-        return ReplayError(
+        return DamageError(
             f"{where} is missing: it was removed, or merged into another; run the job again"
         )
     if failed := _FAILED.search(text):
-        return ReplayError(
-            f"{where} can't be read: {failed[0]}. Look at the disk, or at who may read it"
-        )
+        return DiskError(f"{where} can't be read: {failed[0]}. Look at the disk")
+    if denied := _DENIED.search(text):
+        return ReplayError(f"{where} can't be read: {denied[0]}. Look at who may read it")
     why = (
         "the checksum of a page does not match"
         if "CRC" in text or "checksum" in text
         else "it does not parse"
     )
     return DamageError(f"{where} is corrupt: Spark can't read it, {why}")
+
+
+def as_error(name: str, said: str) -> ReplayError:
+    """An error of ours that has come as text."""
+    if name == ExportDiskError.__name__:
+        return DiskError(said)
+    return DamageError(said) if name in _WRONG else ReplayError(said)
 
 
 def explain(text: str, segments: Iterable[Segment]) -> ReplayError:
@@ -71,8 +94,7 @@ def explain(text: str, segments: Iterable[Segment]) -> ReplayError:
     ours = _PYTHON_ERROR.findall(text)
     if ours:
         name, said = ours[-1]
-        damaged = name in {one.__name__ for one in _WRONG}
-        return DamageError(said) if damaged else ReplayError(said)
+        return as_error(name, said)
     if _NO_MEMORY.search(text):
         return ReplayError(
             "Spark has run out of memory: give it more, for example --conf spark.driver.memory=8g"
@@ -81,5 +103,7 @@ def explain(text: str, segments: Iterable[Segment]) -> ReplayError:
         for segment in segments:
             if PurePosixPath(segment.file).name == name:
                 return _of_file(text, segment)
+    if failed := _FAILED.search(text):
+        return DiskError(f"Spark failed: {failed[0]}. Look at the disk that it works on")
     head = _PLAIN_LINE.search(text)
     return ReplayError(f"Spark failed: {head[1] if head else text[:300]}")

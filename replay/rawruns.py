@@ -14,12 +14,12 @@ import pyarrow as pa
 from raftlog import batch
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.records import UnknownRecordError
-from raftlog.segments import files
 from raftlog.segments.columns import RowBuffer
 from raftlog.segments.errors import CorruptExportError, ExportMismatchError, UnsupportedExportError
 from raftlog.segments.manifest import Manifest, Segment
 from raftlog.segments.place import open_place
 from raftlog.segments.raw import read_header
+from raftlog.segments.reading import reading
 from replay.spans import Span, of_batches, of_segment
 
 _LENGTH = struct.Struct(">I")
@@ -97,7 +97,7 @@ def _batches(run: RawRun) -> Iterator[tuple[bytes, batch.BatchHeader]]:
     """
     segment, expected = run.segment, run.segment.base_offset
     place = open_place(run.target)
-    with files.named_errors("read", f"{place}/{segment.file}"), place.open(segment.file) as file:
+    with reading(place, segment), place.open(segment.file) as file:
         _check_file(run, file, place.size(segment.file))
         for chunk, last_at in _chunks(run, file):
             # Nothing is skipped on the word of a header that was not checked.

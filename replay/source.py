@@ -14,22 +14,22 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from raftlog.errors import RaftlogError
 from raftlog.segments.columns import SCHEMA
-from raftlog.segments.errors import ExportError
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import is_uri
 from raftlog.segments.verify import check_segment
+from replay.errors import as_error
 from replay.opened import Export
 from replay.remote import hadoop_uri, read_through_fsspec
 from replay.workers import set_aside_what_is_loaded
 
-_FAULTS_SCHEMA = "fault string"
+_FAULTS_SCHEMA = "fault string, name string"
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
 def check_files(spark: SparkSession, export: Export) -> None:
     """Check owner, size and hash of the files in question, spread over the workers.
 
-    Raises ExportError naming the first bad one.
+    Raises ReplayError naming the first bad one.
     """
     count = len(export.segments)
     tasks = min(count, 4 * spark.sparkContext.defaultParallelism)
@@ -40,7 +40,8 @@ def check_files(spark: SparkSession, export: Export) -> None:
         .collect()
     )
     if faults:
-        raise ExportError(min(row.fault for row in faults))
+        fault, name = min((row.fault, row.name) for row in faults)
+        raise as_error(name, fault)
 
 
 def _checker(export: Export) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -50,15 +51,18 @@ def _checker(export: Export) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_aside_what_is_loaded()
         for batch in batches:
-            faults: list[str] = []
+            faults: list[tuple[str, str]] = []
             for index in batch.column(0).to_pylist():
                 try:
                     check_segment(target, segments[index], cluster_id, generation)
                 except RaftlogError as error:
                     # As a row, not as an exception: an exception would arrive wrapped in two stack
                     # traces.
-                    faults.append(str(error))
-            yield pa.record_batch([pa.array(faults, pa.string())], names=["fault"])
+                    faults.append((str(error), type(error).__name__))
+            yield pa.record_batch(
+                [pa.array([each[at] for each in faults], pa.string()) for at in (0, 1)],
+                names=["fault", "name"],
+            )
 
     return check
 

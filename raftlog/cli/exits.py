@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from enum import IntEnum
 
 from raftlog.errors import (
@@ -12,6 +11,8 @@ from raftlog.errors import (
     ErrorCode,
     RaftlogError,
     StorageError,
+    WrongDataError,
+    is_disk_error,
 )
 
 
@@ -48,19 +49,6 @@ DISK_REMEDY = (
     "free space or replace the disk, then start again (see Disk error in docs/operations.md)"
 )
 """What a person can do about exit code DISK."""
-_DISK_ERRORS = frozenset(
-    {
-        errno.EIO,
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EROFS,
-        errno.EFBIG,
-        errno.ENXIO,
-        errno.ENODEV,
-        errno.ESTALE,
-    }
-)
-
 _UNREACHABLE = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
@@ -93,11 +81,6 @@ def exit_code(error: BaseException) -> Exit:
         return Exit.DISK
     if isinstance(error, ConfigError):
         return Exit.USAGE
-    if isinstance(error, CorruptLogError) or type(error).__name__.startswith("Corrupt"):
+    if isinstance(error, CorruptLogError | WrongDataError):
         return Exit.FOUND
     return Exit.UNREACHABLE if isinstance(error, TimeoutError) else Exit.REFUSED
-
-
-def is_disk_error(error: BaseException | None) -> bool:
-    """Whether the operating system says that a disk failed or is full, whatever was done to it."""
-    return isinstance(error, OSError) and error.errno in _DISK_ERRORS

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from raftlog.cli.exits import DISK_REMEDY, Exit, exit_code, is_disk_error
+from raftlog.cli.exits import DISK_REMEDY, Exit, exit_code
 from raftlog.cli.interrupts import INTERRUPTED
-from raftlog.errors import ApiError, RaftlogError, StorageError
+from raftlog.errors import ApiError, RaftlogError, StorageError, is_disk_error
 
 
 @contextmanager

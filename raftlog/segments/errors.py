@@ -7,26 +7,34 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from raftlog.errors import RaftlogError
+from raftlog.errors import ConfigError, RaftlogError, StorageError, WrongDataError
 
 
 class ExportError(RaftlogError):
     """The export can't be read or written. The message is for the operator."""
 
 
-class ExportMismatchError(ExportError):
+class NoExportError(ExportError, ConfigError):
+    """There is no export at this place."""
+
+
+class ExportDiskError(ExportError, StorageError):
+    """The disk that the export is on failed, or is full: that says nothing of what it holds."""
+
+
+class ExportMismatchError(ExportError, WrongDataError):
     """The export, or a file in it, belongs to another cluster or another generation of the log."""
 
 
-class ExportGapError(ExportError):
+class ExportGapError(ExportError, WrongDataError):
     """Offsets are missing from the export, or are there twice."""
 
 
-class UnsupportedExportError(ExportError):
+class UnsupportedExportError(ExportError, ConfigError):
     """The export was written by a newer raftlog, in a format that this build does not know."""
 
 
-class CorruptExportError(ExportError):
+class CorruptExportError(ExportError, WrongDataError):
     """A file of the export is not what was written.
 
     Offsets are inclusive, -1 if the file is not part of the log.

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from raftlog.segments.errors import ExportError
+from raftlog.errors import is_disk_error
+from raftlog.segments.errors import ExportDiskError, ExportError
 
 TEMP_PREFIX = ".tmp-"
 _READ_BYTES = 1 << 20
@@ -23,11 +24,14 @@ _READ_BYTES = 1 << 20
 
 @contextmanager
 def named_errors(action: str, path: object) -> Iterator[None]:
-    """Turn an OSError into an ExportError that says what was being done to which path."""
+    """Turn an OSError into an ExportError that says what was being done to which path: an
+    ExportDiskError if the disk is to blame.
+    """
     try:
         yield
     except OSError as error:
-        raise ExportError(f"cannot {action} {path}: {error.strerror or error}") from error
+        kind = ExportDiskError if is_disk_error(error) else ExportError
+        raise kind(f"cannot {action} {path}: {error.strerror or error}") from error
 
 
 def temporary(path: Path) -> Path:

@@ -20,6 +20,7 @@ from raftlog.segments.errors import (
     CorruptExportError,
     ExportError,
     ExportGapError,
+    NoExportError,
     UnsupportedExportError,
 )
 from raftlog.segments.place import LocalPlace, Place, open_place
@@ -261,7 +262,7 @@ def read_signed(target: Path | str | Place) -> tuple[Manifest, bytes]:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             gone = isinstance(place, LocalPlace) and not place.directory.exists()
             why = "it does not exist" if gone else f"it has no {MANIFEST_NAME}"
-            raise ExportError(f"{place} is no export: {why}") from error
+            raise NoExportError(f"{place} is no export: {why}") from error
         raise
     try:
         manifest, message = _decode(data, path)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
-from raftlog.errors import CorruptLogError, RaftlogError
+from raftlog.errors import CorruptLogError, RaftlogError, StorageError
 from raftlog.segments.compare import check_buckets, check_forms
 from raftlog.segments.errors import CorruptExportError, ExportMismatchError
 from raftlog.segments.manifest import Segment
@@ -65,6 +65,8 @@ def check_range(
     for segment in (raw, *own, *(one for one in buckets if one.base_offset in begins)):
         try:
             check_segment(place, segment, *owner)
+        except StorageError:
+            raise
         except RaftlogError as error:
             faults.append(
                 Fault(segment.base_offset, segment.last_offset, "FILE", segment.file, str(error))
@@ -82,6 +84,8 @@ def check_range(
         return Checked(
             [Fault(max(0, error.base_offset), raw.last_offset, check, error.file, str(error))]
         )
+    except StorageError:
+        raise
     except RaftlogError as error:
         check = "CHAIN" if isinstance(error, ExportMismatchError | CorruptLogError) else "FILE"
         return Checked([Fault(raw.base_offset, raw.last_offset, check, raw.file, str(error))])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from raftlog.segments import files
-from raftlog.segments.errors import CorruptExportError, ExportMismatchError
+from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.raw import read_header, read_stream
@@ -32,6 +33,21 @@ def corrupt(segment: Segment, why: str) -> CorruptExportError:
     )
 
 
+@contextmanager
+def reading(place: Place, segment: Segment) -> Iterator[None]:
+    """While a file is read: what the operating system says becomes an error that names it.
+
+    A file that the manifest names and that is not there is a fault of the export.
+    """
+    try:
+        with files.named_errors("read", f"{place}/{segment.file}"):
+            yield
+    except ExportError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise corrupt(segment, "it is missing") from error
+        raise
+
+
 def read_segment(
     target: Path | str | Place, segment: Segment, *, owner: tuple[str, int] | None = None
 ) -> Iterator[bytes]:
@@ -42,7 +58,7 @@ def read_segment(
     ExportMismatchError, ExportError.
     """
     place = open_place(target)
-    with files.named_errors("read", f"{place}/{segment.file}"), place.open(segment.file) as file:
+    with reading(place, segment), place.open(segment.file) as file:
         size = place.size(segment.file)
         header = read_header(file, segment.file)
         if owner is not None and (header.cluster_id, header.generation) != owner:

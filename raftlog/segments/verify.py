@@ -13,11 +13,11 @@ import pyarrow as pa
 from raftlog import batch
 from raftlog.segments import files, pair
 from raftlog.segments.checkpoints import load_checkpoint
-from raftlog.segments.errors import CorruptExportError, ExportError
+from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RAW, Manifest, Segment, read_manifest
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.raw import read_header
-from raftlog.segments.reading import corrupt, foreign, read_segment
+from raftlog.segments.reading import corrupt, foreign, read_segment, reading
 
 
 def check_segment(
@@ -28,14 +28,9 @@ def check_segment(
     Raises ExportMismatchError, CorruptExportError, ExportError.
     """
     place = open_place(target)
-    try:
-        with files.named_errors("read", f"{place}/{segment.file}"):
-            size = place.size(segment.file)
-    except ExportError as error:
-        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            raise corrupt(segment, "it is missing") from error
-        raise
-    with files.named_errors("read", f"{place}/{segment.file}"), place.open(segment.file) as file:
+    with reading(place, segment):
+        size = place.size(segment.file)
+    with reading(place, segment), place.open(segment.file) as file:
         identity = _identity(file, segment)
         # Before the hash: "from another cluster" says more than "other bytes than expected".
         if identity is not None and identity != (cluster_id, generation):

@@ -15,7 +15,7 @@ from raftlog.metadata.snapshot import KINDS
 from replay.kafka.batches import batches
 from replay.kafka.conversion import Conversion, StateHeader, decoded
 from replay.kafka.copies import Checkpoint
-from replay.kafka.errors import KafkaLogError
+from replay.kafka.errors import KafkaLogError, unreadable
 from replay.kafka.mapping import Mapping
 from replay.kafka.records import KafkaRecord
 
@@ -30,7 +30,7 @@ def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:
     try:
         data = checkpoint.path.read_bytes()
     except OSError as error:
-        raise KafkaLogError(f"cannot read {checkpoint.path}: {error.strerror}") from None
+        raise unreadable(checkpoint.path, error) from None
     try:
         found = [one for _, source in batches(data) for one in decoded(source)]
     except KafkaLogError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from replay.kafka.batches import KafkaBatch, batches
-from replay.kafka.errors import KafkaLogError
+from replay.kafka.errors import KafkaLogError, NoKafkaLogError, unreadable
 
 DIRECTORY = "__cluster_metadata-0"
 _LOG = re.compile(r"(\d{20})\.log")
@@ -95,7 +95,7 @@ class Copy:
                 if size > position:
                     self._index(path, position)
             except OSError as error:
-                raise KafkaLogError(f"cannot read {path}: {error.strerror}") from None
+                raise unreadable(path, error) from None
         self.places.sort()
         return len(self.places) > before
 
@@ -138,7 +138,7 @@ def read(place: Place) -> KafkaBatch:
             file.seek(place.position)
             data = file.read(place.end - place.position)
     except OSError as error:
-        raise KafkaLogError(f"cannot read {place.path}: {error.strerror}") from None
+        raise unreadable(place.path, error) from None
     for _, one in batches(data):
         return one
     raise KafkaLogError(f"{place.path}: the batch at offset {place.base_offset} is not there now")
@@ -147,7 +147,7 @@ def read(place: Place) -> KafkaBatch:
 def find_copies(paths: Sequence[Path]) -> list[Copy]:
     """The copies in directories (of a log, of a node, or of several nodes) and files.
 
-    Raises KafkaLogError if there is none, or if they are of several clusters.
+    Raises NoKafkaLogError if there is none, or if they are of several clusters.
     """
     files: dict[Path, list[Path]] = {}
     directories: list[Path] = []
@@ -157,7 +157,7 @@ def find_copies(paths: Sequence[Path]) -> list[Copy]:
         elif _LOG.fullmatch(path.name) or _CHECKPOINT.fullmatch(path.name):
             files.setdefault(path.parent, []).append(path)
         else:
-            raise KafkaLogError(
+            raise NoKafkaLogError(
                 f"{path} is neither a directory, nor a segment (….log), nor a snapshot"
                 " (….checkpoint) of a metadata log"
             )
@@ -165,10 +165,10 @@ def find_copies(paths: Sequence[Path]) -> list[Copy]:
     copies += [Copy(of_one, directory) for directory, of_one in files.items()]
     found = [copy for copy in copies if copy.places or copy.checkpoints or copy.damages]
     if not found:
-        raise KafkaLogError(f"there is no metadata log in {', '.join(map(str, paths))}")
+        raise NoKafkaLogError(f"there is no metadata log in {', '.join(map(str, paths))}")
     clusters = {copy.cluster_id for copy in found if copy.cluster_id}
     if len(clusters) > 1:
-        raise KafkaLogError(f"these are logs of several clusters: {', '.join(sorted(clusters))}")
+        raise NoKafkaLogError(f"these are logs of several clusters: {', '.join(sorted(clusters))}")
     return found
 
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from replay.errors import ReplayError
+from pathlib import Path
+
+from raftlog.errors import ConfigError, WrongDataError, is_disk_error
+from replay.errors import DiskError, ReplayError
 
 
-class KafkaLogError(ReplayError):
+class KafkaLogError(ReplayError, WrongDataError):
     """A file cannot be read as what it should be; the message names the file and the offset."""
+
+
+class NoKafkaLogError(ReplayError, ConfigError):
+    """There is no log to be imported where one was looked for, or not into this export."""
+
+
+def unreadable(path: Path, error: OSError) -> ReplayError:
+    """What the operating system says of a file, which is nothing about what it holds."""
+    kind = DiskError if is_disk_error(error) else NoKafkaLogError
+    return kind(f"cannot read {path}: {error.strerror}")
 
 
 class MalformedRecordError(KafkaLogError):

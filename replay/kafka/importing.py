@@ -21,7 +21,7 @@ from raftlog.segments.writer import ExportWriter
 from replay.kafka.checkpoints import differences, image_of, state_of
 from replay.kafka.conversion import Conversion
 from replay.kafka.copies import Checkpoint, Copy, Place, read
-from replay.kafka.errors import KafkaLogError
+from replay.kafka.errors import KafkaLogError, NoKafkaLogError
 
 ORIGIN = "kafka"
 """As the manifest says it."""
@@ -135,7 +135,7 @@ class Importer:
         ):
             if one.end_offset and (not starts or one.end_offset >= min(starts)):
                 return one.end_offset, one
-        raise KafkaLogError(
+        raise NoKafkaLogError(
             f"the log begins at offset {min(starts, default=0)}, and there is no snapshot from"
             " there on: copy the .checkpoint files, too"
         )
@@ -143,9 +143,9 @@ class Importer:
     def _claim(self, target: str) -> None:
         manifest = self._writer.manifest
         if manifest.segments and manifest.origin != ORIGIN:
-            raise KafkaLogError(f"{target} is the export of a raftlog cluster")
+            raise NoKafkaLogError(f"{target} is the export of a raftlog cluster")
         if manifest.history_begin != self._first:
-            raise KafkaLogError(
+            raise NoKafkaLogError(
                 f"{target} begins at offset {manifest.history_begin}, what is there now at"
                 f" {self._first}: import into an empty directory"
             )
@@ -275,5 +275,5 @@ class Importer:
 def _cluster_id(copies: Sequence[Copy], wanted: str) -> str:
     said = next((copy.cluster_id for copy in copies if copy.cluster_id), "")
     if wanted and said and wanted != said:
-        raise KafkaLogError(f"the log is of cluster {said}, not {wanted}")
+        raise NoKafkaLogError(f"the log is of cluster {said}, not {wanted}")
     return wanted or said or "unknown"

@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 
 from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA
-from raftlog.segments.files import named_errors
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import open_place
-from raftlog.segments.reading import corrupt
+from raftlog.segments.reading import corrupt, reading
 from replay.opened import Export
 
 SLICE_ROWS = 32_768
@@ -102,7 +101,7 @@ def _within(export: Export, table: pa.Table) -> pa.Table:
 
 def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.Table]:
     place = open_place(export.target)
-    with named_errors("read", f"{place}/{segment.file}"), place.open(segment.file) as opened:
+    with reading(place, segment), place.open(segment.file) as opened:
         try:
             file = pq.ParquetFile(
                 opened,

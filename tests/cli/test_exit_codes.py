@@ -49,7 +49,7 @@ def test_a_disk_error_that_nobody_has_named_is_one_line(
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number), "/data/x")
 
-    monkeypatch.setattr("raftlog.cli.main.build", lambda: fail)
+    monkeypatch.setattr("raftlog.cli.main.build_for", lambda _: fail)
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code is Exit.DISK
@@ -64,6 +64,6 @@ def test_other_errors_of_the_system_are_defects(monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object) -> None:
         raise OSError(errno.EPIPE + 1000, "x")
 
-    monkeypatch.setattr("raftlog.cli.main.build", lambda: fail)
+    monkeypatch.setattr("raftlog.cli.main.build_for", lambda _: fail)
     with pytest.raises(OSError, match="x"):
         main([])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,8 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import kafka_writer as kafka
+import pytest
+
+from raftlog.cli.exits import Exit, exit_code
+from raftlog.errors import RaftlogError
+from replay.kafka.copies import find_copies
 
 HERE = Path(__file__).parent
 NOOP = kafka.metadata("NoOpRecord")
@@ -67,9 +74,34 @@ def test_damage_is_exit_code_3_and_the_rest_is_imported(tmp_path: Path) -> None:
     assert "the batch at offset 2 does not have its CRC32C" in done.stderr
 
 
+def test_a_log_that_contradicts_itself_is_exit_code_3(tmp_path: Path) -> None:
+    log = kafka.batch(0, [kafka.topic()]) + kafka.batch(1, [kafka.topic()])
+    done = run(kafka.write_node(tmp_path / "node", log), "-o", tmp_path / "exported")
+    assert done.returncode == 3
+    assert "the log contradicts itself: topic 'orders' at offset 1 is there already" in done.stderr
+
+
+def test_a_disk_that_fails_says_nothing_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a file that may not be read; only the first is exit code 6."""
+    node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
+
+    said = {errno.EIO: Exit.DISK, errno.EACCES: Exit.USAGE}
+    for number, code in said.items():
+
+        def fails(*_: Any, because: int = number, **__: Any) -> Any:
+            raise OSError(because, os.strerror(because))
+
+        monkeypatch.setattr(Path, "open", fails)
+        with pytest.raises(RaftlogError, match="cannot read") as caught:
+            find_copies([node])
+        assert exit_code(caught.value) is code
+
+
 def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:
     done = run(tmp_path, "-o", tmp_path / "exported")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == f"raftlog: there is no metadata log in {tmp_path}\n"
 
 

@@ -25,7 +25,7 @@ from raftlog.segments.verify import verify_export
 from replay.kafka.batches import batches
 from replay.kafka.conversion import decoded
 from replay.kafka.copies import find_copies
-from replay.kafka.errors import KafkaLogError
+from replay.kafka.errors import KafkaLogError, NoKafkaLogError
 from replay.kafka.importing import Imported, Importer
 
 HERE = Path(__file__).parent
@@ -240,7 +240,7 @@ def test_a_log_that_begins_with_a_snapshot_comes_to_the_same_state(
 
 def test_without_a_snapshot_a_log_that_begins_late_is_refused(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "n", kafka.batch(9, [NOOP]), start=9)
-    with pytest.raises(KafkaLogError, match=r"begins at offset 9.*copy the \.checkpoint files"):
+    with pytest.raises(NoKafkaLogError, match=r"begins at offset 9.*copy the \.checkpoint files"):
         import_all(tmp_path / "exported", node)
 
 
@@ -301,7 +301,7 @@ def test_logs_of_several_clusters_are_refused(tmp_path: Path) -> None:
         kafka.write_node(
             tmp_path / f"node{node}", kafka.batch(0, [NOOP]), node_id=node, cluster_id=cluster
         )
-    with pytest.raises(KafkaLogError, match="of several clusters: a, b"):
+    with pytest.raises(NoKafkaLogError, match="of several clusters: a, b"):
         find_copies([tmp_path])
 
 
@@ -437,14 +437,14 @@ def test_an_export_of_raftlog_is_not_gone_on_with(tmp_path: Path) -> None:
         )
         writer.commit(1)
     node = kafka.write_node(tmp_path / "node", log_of(NOOP, NOOP))
-    with pytest.raises(KafkaLogError, match="is the export of a raftlog cluster"):
+    with pytest.raises(NoKafkaLogError, match="is the export of a raftlog cluster"):
         import_all(tmp_path / "exported", node)
 
 
 def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
-    with pytest.raises(KafkaLogError, match="is neither a directory"):
+    with pytest.raises(NoKafkaLogError, match="is neither a directory"):
         find_copies([tmp_path / "x.txt"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(KafkaLogError, match="there is no metadata log"):
+    with pytest.raises(NoKafkaLogError, match="there is no metadata log"):
         find_copies([tmp_path / "empty"])

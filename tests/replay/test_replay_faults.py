@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from spark_runs import Replay
 
 from raftlog import batch
+from raftlog.cli.exits import Exit
 from raftlog.metadata.records import record
 from raftlog.plural import counted
 from raftlog.segments import files
@@ -22,7 +23,7 @@ from raftlog.segments.export import export
 from raftlog.segments.manifest import MANIFEST_NAME, RECORDS, Segment, encode, read_manifest
 from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, exit_code, explain
+from replay.errors import DamageError, ReplayError, exit_code, explain
 from replay.opened import open_export
 from replay.request import JobRequest
 
@@ -56,7 +57,7 @@ def readable(error: Exception) -> str:
 def test_a_corrupt_file_is_named_with_its_offsets(replay: Replay, exported: Path) -> None:
     segment = second(exported)
     flip(exported / segment.file, 1000)
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(DamageError) as caught:
         replay("summary", exported)
     assert (
         f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset}) is corrupt"
@@ -102,7 +103,7 @@ def test_a_page_that_changes_after_the_check_is_found_by_its_own_checksum(
 def test_a_missing_file_is_named(replay: Replay, exported: Path) -> None:
     segment = second(exported)
     (exported / segment.file).unlink()
-    with pytest.raises(ExportError, match=f"{segment.file}.*is missing"):
+    with pytest.raises(DamageError, match=f"{segment.file}.*is missing"):
         replay("summary", exported)
 
 
@@ -115,7 +116,7 @@ def test_a_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_
         tmp_path / "other" / read_manifest(tmp_path / "other").of_kind(RECORDS)[0].file,
         exported / segment.file,
     )
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(DamageError) as caught:
         replay("summary", exported)
     assert (
         f"belongs to cluster another-cluster generation 0, and the export to cluster {CLUSTER_ID}"
@@ -189,16 +190,22 @@ def test_one_is_not_called_many() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "said", "code"),
     [
-        ("java.io.FileNotFoundException: File {} does not exist", "is missing"),
-        ("java.io.IOException: Input/output error reading {}", "can't be read: Input/output error"),
-        ("org.apache.parquet: CRC mismatch in {}", "the checksum of a page does not match"),
-        ("org.apache.parquet: expected magic number at tail of {}", "it does not parse"),
-        ("java.lang.OutOfMemoryError: Java heap space in {}", "Spark has run out of memory"),
+        ("java.io.FileNotFoundException: File {} does not exist", "is missing", Exit.FOUND),
+        (
+            "java.io.IOException: Input/output error reading {}",
+            "can't be read: Input/output error",
+            Exit.DISK,
+        ),
+        ("java.io.IOException: {} (Permission denied)", "can't be read: Permission", Exit.USAGE),
+        ("org.apache.parquet: CRC mismatch in {}", "checksum of a page does not", Exit.FOUND),
+        ("org.apache.parquet: expected magic number at tail of {}", "not parse", Exit.FOUND),
+        ("java.lang.OutOfMemoryError: Java heap space in {}", "has run out of memory", Exit.USAGE),
+        ("java.io.IOException: No space left on device", "No space left on device", Exit.DISK),
     ],
 )
-def test_what_kept_a_file_from_being_read_is_told_apart(text: str, said: str) -> None:
+def test_what_kept_a_file_from_being_read_is_told_apart(text: str, said: str, code: Exit) -> None:
     name = "00000000000000000000-00000000000000000009.parquet"
     segment = Segment(
         kind=RECORDS, file=f"records/{name}", base_offset=0, last_offset=9, first_epoch=1,
@@ -209,4 +216,4 @@ def test_what_kept_a_file_from_being_read_is_told_apart(text: str, said: str) ->
     found = str(error)
     assert said in found
     assert ("corrupt" in found) is ("parquet:" in text)
-    assert exit_code(error) == (EXIT_FINDINGS if "corrupt" in found else EXIT_INPUT)
+    assert exit_code(error) == code
