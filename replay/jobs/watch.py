@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from raftlog.plural import counted
+from replay.audit.profiles import choose
 from replay.errors import ReplayError
 from replay.jobs.sql import plain
 from replay.lag.show import in_words
@@ -32,10 +33,13 @@ CHECKS_FILES = True
 """It reads raw segments, and checks each batch of them."""
 _FILES = 8
 """In one micro-batch, at most."""
-_JUDGES: dict[str, Callable[[JobRequest], Judge]] = {
-    audit.NAME: lambda request: audit.judge(super_users=request.super_users),
-    lao.NAME: lambda request: lao.judge(request.stall_ms),
+_JUDGES: dict[str, Callable[[JobRequest, str], Judge]] = {
+    audit.NAME: lambda request, origin: audit.judge(
+        choose(request.rules, origin), request.super_users
+    ),
+    lao.NAME: lambda request, _: lao.judge(request.stall_ms),
 }
+"""By what was asked for, and whose log it is."""
 _AUDIT_SHOWN = ("rule", "offset", "subject", "found", "expected")
 
 
@@ -82,7 +86,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult
             spark,
             request.export,
             ledger,
-            _JUDGES[request.watch](request),
+            _JUDGES[request.watch](request, export.manifest.origin),
             every=None if request.every_s is None else f"{request.every_s} seconds",
             max_files=_FILES,
             # Who goes on for ever has no end at which to say what was found.

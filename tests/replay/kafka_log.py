@@ -14,7 +14,7 @@ import kafka_writer as kafka
 from replay.kafka.copies import find_copies
 from replay.kafka.importing import Imported, Importer
 
-__all__ = ["KafkaLog", "kafka"]
+__all__ = ["KafkaLog", "imported", "kafka"]
 
 
 def uuid(number: int) -> str:
@@ -96,5 +96,10 @@ class KafkaLog:
 
     def import_into(self, directory: Path) -> Imported:
         node = kafka.write_node(directory / "node", b"".join(self.batches))
-        with Importer(find_copies([node]), str(directory / "exported")) as importer:
-            return importer.run()
+        return imported(node, directory / "exported")
+
+
+def imported(node: Path, target: Path) -> Imported:
+    """Import the logs below a directory."""
+    with Importer(find_copies([node]), str(target)) as importer:
+        return importer.run()

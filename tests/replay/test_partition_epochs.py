@@ -6,9 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka_log import KafkaLog, imported, kafka
 from log_history import LogHistory
 
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
 from raftlog.segments.export import export
+from raftlog.segments.manifest import RAW, read_manifest
+from raftlog.segments.reading import read_segment
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.kernels.facts import Facts
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions
@@ -24,9 +29,13 @@ Epochs = dict[tuple[str, int], tuple[int, int, int]]
 
 
 def of_image(log: LogHistory) -> Epochs:
+    return epochs(log.draft.snapshot())
+
+
+def epochs(image: Image) -> Epochs:
     return {
         (each.topic_id.hex(), each.index): (each.leader, each.leader_epoch, each.partition_epoch)
-        for each in log.draft.snapshot().partitions.values()
+        for each in image.partitions.values()
     }
 
 
@@ -87,3 +96,58 @@ def test_epochs_are_those_of_the_image(
     for offset, expected in seen:
         assert of_kernels(tmp_path, offset) == expected, offset
     assert len({repr(sorted(image.items())) for _, image in seen}) == len(seen)
+
+
+KEPT = Path(__file__).parents[1] / "kafka_import"
+
+
+def followed(directory: Path) -> list[tuple[int, Epochs]]:
+    """What the image has at the end of every tenth batch of an imported log, and at its end."""
+    fold, seen = ImageBuilder(Image()), []
+    manifest = read_manifest(directory)
+    fold.offset = manifest.history_begin - 1
+    chunks = [each for one in manifest.of_kind(RAW) for each in read_segment(directory, one)]
+    for number, chunk in enumerate(chunks, 1):
+        fold.apply_chunk(chunk)
+        if number % 10 == 0 or number == len(chunks):
+            seen.append((fold.offset, epochs(fold.snapshot())))
+    return seen
+
+
+@pytest.mark.parametrize("release", ["3.3.2", "3.9.1", "4.4.0"])
+def test_epochs_of_a_real_kafka_are_those_of_the_image(release: str, tmp_path: Path) -> None:
+    """The image's are Kafka's own: each import is held against Kafka's snapshots."""
+    kafka.unpack(KEPT / f"kafka-{release}.tar.gz", tmp_path / "node")
+    found = imported(tmp_path / "node", tmp_path / "exported")
+    assert found.sound
+    seen = followed(tmp_path / "exported")
+    for offset, expected in seen:
+        assert of_kernels(tmp_path / "exported", offset) == expected, offset
+    assert max(epoch for _, _, epoch in seen[-1][1].values()) > 1
+
+
+@pytest.mark.parametrize("slice_rows", [1, 131_072])
+def test_eligible_replicas_that_are_cleared_take_a_partition_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
+) -> None:
+    """Where there were any, and once; whatever is said of the partition next, or nothing."""
+    log = KafkaLog()
+    clear = kafka.metadata("ClearElrRecord", topic_name="one")
+    log.topic("one", [1, 2, 3], isr=[1])
+    log.topic("other", [1, 2, 3], isr=[1])
+    for name in ("one", "other"):
+        log.change(name, eligible_leader_replicas=[2])
+    log.append(clear)
+    log.change("one", isr=[1, 2])
+    log.append(clear)
+    log.change("one", isr=[1], eligible_leader_replicas=[2])
+    log.append(clear)
+    log.change("one", isr=[1], eligible_leader_replicas=[3])
+    log.change("other", isr=[1, 3])
+    log.append(clear)
+    log.import_into(tmp_path)
+    monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
+    for offset, expected in followed(tmp_path / "exported"):
+        assert of_kernels(tmp_path / "exported", offset) == expected, offset
+    (one, other) = sorted(epoch for _, _, epoch in expected.values())
+    assert (one, other) == (2, 7)

@@ -1,0 +1,127 @@
+"""A watch on the import of a Kafka log that is still written: what is appended is judged, once, by
+the rules for Kafka's logs.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka_log import kafka
+from pyspark.sql import SparkSession
+from spark_runs import Replay
+
+from replay.audit.profiles import choose
+from replay.kafka.batches import batches
+from replay.kafka.copies import find_copies
+from replay.kafka.importing import Importer
+from replay.streaming import audit
+from replay.streaming.ledger import Ledger
+from replay.streaming.watch import start
+
+KEPT = Path(__file__).parents[1] / "kafka_import" / "kafka-4.4.0.tar.gz"
+LOG = "__cluster_metadata-0/00000000000000000000.log"
+PATIENCE_S = 120.0
+
+
+class LiveLog:
+    """A node's directory to which real records are appended, batch by batch."""
+
+    def __init__(self, directory: Path) -> None:
+        kafka.unpack(KEPT, directory / "kept")
+        data = (directory / "kept" / "node101" / LOG).read_bytes()
+        self._ends = [end for end, _ in batches(data)]
+        last = [one for _, one in batches(data)][-1]
+        self.end_offset, self._epoch = last.last_offset + 1, last.epoch
+        self._data, self._written = data, 0
+        self.node = kafka.write_node(directory / "live", b"")
+
+    def _append(self, data: bytes) -> None:
+        with (self.node.parent / LOG).open("ab") as log:
+            log.write(data)
+
+    def write(self, part: float) -> None:
+        """Up to such a part of the real batches."""
+        until = self._ends[round(part * len(self._ends)) - 1]
+        self._append(self._data[self._written : until])
+        self._written = until
+
+    def break_rules(self) -> int:
+        """What no controller writes: the offset."""
+        record = kafka.config("retention.ms", "1", "never-was")
+        self._append(kafka.batch(self.end_offset, [record], epoch=self._epoch, timestamp_ms=2**41))
+        return self.end_offset
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveLog:
+    return LiveLog(tmp_path)
+
+
+def test_what_is_appended_is_judged_once(replay: Replay, live: LiveLog, tmp_path: Path) -> None:
+    exported, watched = tmp_path / "exported", str(tmp_path / "watched")
+    live.write(0.4)
+    found = []
+    with Importer(find_copies([live.node]), str(exported)) as importer:
+        for step in (lambda: None, lambda: live.write(1.0), live.break_rules):
+            step()
+            imported = importer.run()
+            result = replay("watch", exported, watch="audit", output=watched)
+            assert result.end_offset == imported.end_offset
+            found.append((result.new, result.total))
+    assert found == [(0, 0), (0, 0), (1, 1)]
+    (row,) = (dict(zip(result.columns, each, strict=True)) for each in result.alerts)
+    assert (row["rule"], row["offset"]) == ("CONFIG_OF_UNKNOWN_TOPIC", live.end_offset)
+
+
+@pytest.fixture
+def following(live: LiveLog, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    live.write(0.4)
+    command = [str(Path(sys.executable).with_name("raftlog")), "import", "kafka", str(live.node)]
+    process = subprocess.Popen(
+        [*command, "-o", str(tmp_path / "exported"), "--follow"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("imported up to offset ")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.nightly
+def test_a_watch_follows_an_import_that_follows_kafka(
+    spark: SparkSession, live: LiveLog, following: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """Two processes behind a log that grows: `import kafka --follow`, and a stream that looks
+    again and again.
+    """
+    ledger = Ledger(tmp_path / "watched", audit.NAME)
+    judge = audit.judge(choose((), "kafka"))
+    query = start(spark, str(tmp_path / "exported"), ledger, judge, every="1 seconds")
+
+    def wait_for(end_offset: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while Ledger(tmp_path / "watched", audit.NAME).done.end_offset < end_offset:
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+    try:
+        for part in (0.6, 0.8, 1.0):
+            live.write(part)
+        wait_for(live.end_offset)
+        assert Ledger(tmp_path / "watched", audit.NAME).done.alerts == 0
+        offset = live.break_rules()
+        wait_for(offset + 1)
+    finally:
+        query.stop()
+    assert Ledger(tmp_path / "watched", audit.NAME).done.alerts == 1
+    following.send_signal(signal.SIGTERM)
+    assert following.wait(30) == 0
