@@ -27,6 +27,7 @@ from raftlog.segments.export import export
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, read_manifest
 from raftlog.segments.place import LocalPlace
 from replay.errors import exit_code
+from replay.local.runner import LOCAL_JOBS
 
 TOPIC = ("topic", "topic-1")
 OF_RAW: dict[str, tuple[str, ...]] = {
@@ -35,14 +36,15 @@ OF_RAW: dict[str, tuple[str, ...]] = {
     "image show": ("image", "show", "--export", "{}"),
 }
 """Those that read the raw segments."""
+_ASKED = {"history": TOPIC}
 OF_PARQUET: dict[str, tuple[str, ...]] = {
-    **{
-        f"replay {job}": ("replay", job, "{}", "--engine", "local")
-        for job in ("summary", "state", "diff", "audit")
-    },
-    "replay history": ("replay", "history", "{}", *TOPIC, "--engine", "local"),
+    f"replay {job}": ("replay", job, "{}", *_ASKED.get(job, ()), "--engine", "local")
+    for job in LOCAL_JOBS
+    if job not in ("report", "verify")
 }
 OF_BOTH: dict[str, tuple[str, ...]] = {"verify": ("verify", "{}")}
+if "verify" in LOCAL_JOBS:
+    OF_BOTH["replay verify"] = ("replay", "verify", "{}", "--engine", "local")
 COMMANDS = OF_RAW | OF_PARQUET | OF_BOTH
 
 Harms = Callable[[Path], None]
