@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,9 +25,15 @@ HEADER = "traceparent"
 EXPORTER = "OTEL_TRACES_EXPORTER"
 UNTRACED = frozenset({None, "broker_heartbeat"})
 """Bodies without spans: nobody waits for a heartbeat."""
+READS = frozenset({"metadata", "describe_configs", "describe_cluster", "list_key_values"})
+"""Bodies that a broker answers from its image. It begins no traces of its own with them, as there
+are many: they have spans where the caller's span is sampled.
+"""
 STOP_MS = 2000
 """How long a stopping node waits for what is not exported yet."""
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+
+_SAMPLED = 1
 
 active: Tracing | None = None
 """What makes spans; None: nobody does."""
@@ -74,6 +81,23 @@ class Tracing:
         )
         return Served(self._tracer, self._api.set_span_in_context(span), span, begun_ns)
 
+    def answered(self, request: broker_pb2.BrokerRequest, age_s: float, code: int) -> None:
+        """A broker answers a read that came ``age_s`` ago, with this error if it is not 0. It has a
+        span if the caller's is sampled.
+        """
+        body, found = request.WhichOneof("body"), _TRACEPARENT.fullmatch(request.traceparent)
+        if body not in READS or found is None or not int(found[3], 16) & _SAMPLED:
+            return
+        span = self._tracer.start_span(
+            f"broker {body}",
+            self._context(request.traceparent),
+            kind=self._api.SpanKind.SERVER,
+            start_time=time.time_ns() - int(age_s * 1e9),
+        )
+        if code:
+            _fail(span, code, "")
+        span.end()
+
     def _context(self, traceparent: str) -> Any:
         """The context that a request names; what is no traceparent begins a trace of its own, or
         goes on with that of the caller.
@@ -86,17 +110,19 @@ class Tracing:
             int(found[1], 16),
             int(found[2], 16),
             is_remote=True,
-            trace_flags=trace.TraceFlags(int(found[3], 16) & trace.TraceFlags.SAMPLED),
+            trace_flags=trace.TraceFlags(int(found[3], 16) & _SAMPLED),
         )
         return trace.set_span_in_context(trace.NonRecordingSpan(context))
 
 
-def carrier_of(request: Any) -> controller_pb2.ControllerRequest | None:
+def carrier_of(request: Any) -> controller_pb2.ControllerRequest | broker_pb2.BrokerRequest | None:
     """What holds the traceparent of a request: itself, or the write that a broker is to forward."""
     if isinstance(request, controller_pb2.ControllerRequest):
         return request
-    if isinstance(request, broker_pb2.BrokerRequest) and request.HasField("write"):
-        return request.write
+    if isinstance(request, broker_pb2.BrokerRequest):
+        if request.HasField("write"):
+            return request.write
+        return request if request.WhichOneof("body") in READS else None
     return None
 
 
@@ -190,7 +216,10 @@ def enable_from_environment(
 
     def stop() -> None:
         disable()
-        processor.force_flush(STOP_MS)
+        # Its own timeouts are those of each attempt: a collector that hangs would hold the node.
+        ending = threading.Thread(target=processor.shutdown, daemon=True, name="last spans")
+        ending.start()
+        ending.join(STOP_MS / 1000)
 
     return stop
 

@@ -296,6 +296,8 @@ class RequestServer:
 
     def _reply(self, pending: Pending, api: str, *, code: int = 0, **fields: Any) -> None:
         link, request, begun = pending
+        if tracing.active is not None:
+            tracing.active.answered(request, self.figures.stopwatch() - begun, code)
         self._send(link, request.correlation_id, api, begun, code=code, **fields)
 
     def _send(

@@ -193,7 +193,10 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     controller.MetadataFetchRequest: {"cluster_id": CLUSTER_ID},
     # --- to a broker
     broker.BrokerRequests: {"requests": ENVELOPE},
-    broker.BrokerRequest: {"cluster_id": CLUSTER_ID},
+    broker.BrokerRequest: {
+        "traceparent": ByHandler(55, "raftlog.tracing: what is none is not looked at"),
+        "cluster_id": CLUSTER_ID,
+    },
     broker.MetadataRequest: {"topics": READ_TOPICS, "cursor": TOPIC_NAME},
     broker.DescribeConfigsRequest: {"resources": READ_RESOURCES},
     broker.DescribeConfigsResource: {

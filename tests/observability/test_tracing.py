@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -17,6 +23,7 @@ from raftlog.config_writes.messages import ConfigWrite
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.data.v1 import data_pb2
 
 KNOWN = "00-" + "a1" * 16 + "-" + "b2" * 8 + "-01"
 
@@ -35,6 +42,10 @@ def listing(traceparent: str = "") -> pb.ControllerRequest:
     return pb.ControllerRequest(
         traceparent=traceparent, describe_brokers=pb.DescribeBrokersRequest()
     )
+
+
+def reading(traceparent: str = "") -> broker_pb2.BrokerRequest:
+    return broker_pb2.BrokerRequest(traceparent=traceparent, metadata=broker_pb2.MetadataRequest())
 
 
 def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for() -> None:
@@ -97,14 +108,48 @@ async def test_the_cheapest_write_becomes_a_message_that_can_name_a_span(
     assert sent.traceparent
 
 
-def test_heartbeats_and_reads_of_brokers_are_not_traced(kept: InMemorySpanExporter) -> None:
+def test_heartbeats_and_records_are_not_traced(kept: InMemorySpanExporter) -> None:
     assert tracing.active is not None
     heartbeat = pb.ControllerRequest(broker_heartbeat=pb.BrokerHeartbeatRequest(broker_id=1))
-    read = broker_pb2.BrokerRequest(metadata=broker_pb2.MetadataRequest())
-    for request in (heartbeat, read, object()):
+    fetch = broker_pb2.BrokerRequest(fetch=data_pb2.FetchRequest())
+    for request in (heartbeat, fetch, object()):
         assert tracing.active.calling(request, None) is request
     assert tracing.active.serving("controller", heartbeat, 0.0) is None
     assert not heartbeat.traceparent
+    fetch.traceparent = KNOWN
+    tracing.active.answered(fetch, 0.0, 0)
+    assert kept.get_finished_spans() == ()
+
+
+async def test_a_read_of_a_broker_is_a_span_below_that_of_its_call(
+    kept: InMemorySpanExporter,
+) -> None:
+    future: asyncio.Future[broker_pb2.BrokerResponse] = asyncio.get_running_loop().create_future()
+    assert tracing.active is not None
+    sent = tracing.active.calling(reading(), future)
+    tracing.active.answered(sent, 0.25, 0)
+    tracing.active.answered(sent, 0.0, int(ErrorCode.BROKER_FENCED))
+    future.set_result(broker_pb2.BrokerResponse())
+    await asyncio.sleep(0)
+    good, bad, call = kept.get_finished_spans()
+    assert [span.name for span in (good, bad, call)] == ["broker metadata"] * 2 + ["call metadata"]
+    assert good.parent is not None
+    assert good.parent.span_id == call.context.span_id
+    assert good.end_time - good.start_time >= 250_000_000  # type: ignore[operator]
+    assert bad.attributes["error.type"] == "BROKER_FENCED"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("traceparent", ["", "x", KNOWN[:-1] + "0"])
+def test_a_broker_begins_no_trace_with_a_read(kept: InMemorySpanExporter, traceparent: str) -> None:
+    assert tracing.active is not None
+    tracing.active.answered(reading(traceparent), 0.0, 0)
+    assert kept.get_finished_spans() == ()
+
+
+def test_a_unary_read_takes_the_trace_of_its_metadata() -> None:
+    request = reading()
+    tracing.take_header(request, [("traceparent", KNOWN), ("other", "x")])
+    assert request.traceparent == KNOWN
 
 
 @pytest.mark.parametrize(
@@ -141,3 +186,98 @@ def test_an_unsampled_trace_stays_unsampled(kept: InMemorySpanExporter) -> None:
     assert served is not None
     served.end()
     assert kept.get_finished_spans() == ()
+
+
+HANGING = """
+import sys, time
+from raftlog import tracing
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+stop = tracing.enable_from_environment("a", "b")
+request = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
+slowest = 0.0
+for number in range(2_000):
+    begun = time.process_time()
+    tracing.active.serving("controller", request, 0.0).end()
+    slowest = max(slowest, time.process_time() - begun)
+begun = time.monotonic()
+stop()
+print(slowest, time.monotonic() - begun)
+"""
+
+
+class Collector:
+    """Takes connections, and answers none before it is let go on."""
+
+    def __init__(self) -> None:
+        self.goes_on, self.spans = threading.Event(), 0
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                told = ExportTraceServiceRequest.FromString(body)
+                outer.goes_on.wait(60)
+                outer.spans += sum(
+                    len(scope.spans) for one in told.resource_spans for scope in one.scope_spans
+                )
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+
+@pytest.mark.parametrize("kind", ["hangs", "refuses"])
+def test_a_collector_that_hangs_or_refuses_neither_holds_a_node_nor_fills_it(kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        port = silent.getsockname()[1]
+        if kind == "refuses":
+            silent.close()
+        environment = {
+            **os.environ,
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+            "OTEL_BSP_SCHEDULE_DELAY": "10",
+        }
+        begun = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", HANGING],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    slowest_s, stop_s = map(float, done.stdout.split())
+    assert slowest_s < 1.0, "CPU of one span: nothing waits for the collector"
+    assert stop_s < tracing.STOP_MS / 1000 + 5, "each of its attempts has ten seconds"
+    assert time.monotonic() - begun < 50, "the process ends, too"
+
+
+def test_what_a_collector_does_not_take_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = Collector()
+    address = collector.server.server_address[1]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{address}")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "64")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "32")
+    stop = tracing.enable_from_environment("a", "b", {"OTEL_TRACES_EXPORTER": "otlp"})
+    try:
+        assert tracing.active is not None
+        for _ in range(1_000):
+            served = tracing.active.serving("controller", listing(), 0.0)
+            assert served is not None
+            served.end()
+    finally:
+        collector.goes_on.set()
+        stop()
+        collector.server.shutdown()
+        collector.server.server_close()
+    assert 0 < collector.spans <= 64 + 2 * 32, "a queue of 64, and what was under way"
