@@ -6,6 +6,7 @@ port or certificate is better told at once.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -30,6 +31,14 @@ def require_servers(options: Options) -> None:
     require_listener(options.bootstrap, plaintext=options.tls is None)
     if options.tls is not None:
         _require_tls(options.bootstrap, options.tls.files)
+
+
+async def require_tls(options: Options) -> None:
+    """Raises TlsError if no broker can be spoken to for what its or our certificate is; says
+    nothing of brokers that are not there.
+    """
+    if options.tls is not None:
+        await asyncio.to_thread(_require_tls, options.bootstrap, options.tls.files)
 
 
 def _require_tls(addresses: Sequence[str], files: TlsFiles) -> None:

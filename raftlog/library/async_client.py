@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 from raftlog.client.partition_queue import RecordMetadata
 from raftlog.errors import ApiError, RaftlogError, SaslAuthenticationFailedError
 from raftlog.library.acls import AsyncAcls
+from raftlog.library.admission import require_tls
 from raftlog.library.changes import AsyncChanges, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
@@ -137,6 +138,8 @@ class AsyncClient:
         self._opened().brokers.forget()
 
     async def __aenter__(self) -> Self:
+        """Raises TlsError: that a certificate does not count is not left to the first call."""
+        await require_tls(self._options)
         self._opened()
         return self
 

@@ -108,6 +108,9 @@ def at_once() -> Iterator[None]:
 
 def test_with_the_right_certificate(secured: Secured) -> None:
     files = secured.files("billing", secured.authorities)
+    asyncio.run(entered(secured.by_certificate, files))
+    (nobody,) = free_ports(1)
+    asyncio.run(entered(f"{HOST}:{nobody}", files))
     with (
         raftlog.connect(secured.by_certificate, timeout_s=TIMEOUT_S, **files) as client,
         client.watch("topics/", idle_timeout_s=TIMEOUT_S) as changes,
@@ -189,6 +192,11 @@ def test_a_token_that_does_not_count_is_refused_at_once(secured: Secured, kind: 
     asyncio.run(asynchronously())
 
 
+async def entered(address: str, files: Any) -> None:
+    async with raftlog.AsyncClient(address, timeout_s=TIMEOUT_S, **files):
+        """Nothing is called."""
+
+
 def test_a_certificate_or_authority_that_does_not_fit_is_said_at_once(
     secured: Secured, tmp_path: Path
 ) -> None:
@@ -222,6 +230,8 @@ def test_a_certificate_or_authority_that_does_not_fit_is_said_at_once(
         assert refused.value.trouble == trouble
         assert address in refused.value.message
         assert isinstance(refused.value, errors.NetworkError)
+        with at_once(), pytest.raises(errors.TlsError, match=said):
+            asyncio.run(entered(address, files))
     with at_once(), pytest.raises(errors.NetworkError, match="speaks TLS"):
         raftlog.connect(secured.by_certificate, timeout_s=TIMEOUT_S)
 
