@@ -8,6 +8,7 @@ from transport_worlds import Recorder, World, run_real, run_simulated, until
 
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import Encoded
+from raftlog.transport.shared_channels import SharedChannels
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 import grpc  # isort: skip
@@ -78,6 +79,33 @@ def test_watches_share_connections_and_a_lost_one_is_not_used_again() -> None:
         await second.close()
 
     run_real(scenario)
+
+
+class Channel:
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_channel_that_has_failed_is_given_to_nobody_else() -> None:
+    """[Its peer hangs: whoever is given it waits in vain, until the last of those that have it has
+    noticed.]
+    """
+    channels = SharedChannels()
+    first, second = (channels.take("a:1", Channel) for _ in range(2))
+    assert first is second
+    assert channels.take("b:1", Channel) is not first
+    await channels.give_back(first, failed=True)
+    another = channels.take("a:1", Channel)
+    assert another is not second
+    assert not second.channel.closed
+    await channels.give_back(second, failed=True)
+    assert second.channel.closed
+    await channels.give_back(another, failed=False)
+    assert another.channel.closed
+    assert channels.take("a:1", Channel) is not another
 
 
 def test_bytes_that_are_made_already_arrive_as_the_message() -> None:
