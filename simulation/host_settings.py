@@ -32,6 +32,9 @@ def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
         settings = replace(settings, broker_metadata_lag_max_ms=config.lag_max_ms)
     if config.adopt_after_ms:
         settings = replace(settings, broker_id_adopt_after_ms=config.adopt_after_ms)
+    if config.keepers or config.lockers:
+        # So short that a leader that is deposed and does not know it outlives some.
+        settings = replace(settings, lease_ttl_min_ms=100)
     if config.auto_join:
         settings = replace(settings, controller_quorum_auto_join_enable=True)
     if config.max_clients:

@@ -7,15 +7,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from raftlog.client.broker_client import BrokerClient
-from raftlog.client.controller_client import ControllerClient, controller_again
-from raftlog.client.router import Protocol, Router
+from raftlog.client.controller_client import ControllerClient
 from raftlog.client.session import Session
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.transport.api import Conversation, Transport
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -27,7 +25,9 @@ from simulation.data_workload import DataWorkload
 from simulation.exporters import Exporters
 from simulation.forger import Forger
 from simulation.isr_queries import IsrQueries
+from simulation.keepers import Keepers
 from simulation.partition_leaders import PartitionLeaders
+from simulation.pinned import PinnedClient
 from simulation.warden import Warden
 from simulation.watchers import Watchers
 
@@ -71,6 +71,7 @@ class Workload:
         self._isr_askers = IsrQueries(world)
         self._exporters = Exporters(world)
         self.watchers = Watchers(world)
+        self._keepers = Keepers(self, world)
         self._of_rights = (Callers(self, world), Warden(self, world), Forger(world))
 
     def hosts(self) -> list[str]:
@@ -87,6 +88,7 @@ class Workload:
             *self._isr_askers.hosts(),
             *self._exporters.hosts(),
             *self.watchers.hosts(),
+            *self._keepers.hosts(),
             *(host for each in self._of_rights for host in each.hosts()),
         ]
 
@@ -103,6 +105,7 @@ class Workload:
         self._isr_askers.begin()
         self._exporters.begin()
         self.watchers.begin()
+        self._keepers.begin()
         for each in self._of_rights:
             each.begin()
 
@@ -114,6 +117,7 @@ class Workload:
         self._isr_askers.stop()
         self._exporters.stop()
         self.watchers.stop()
+        self._keepers.stop()
         for each in self._of_rights:
             each.stop()
         for task in self._tasks:
@@ -197,17 +201,6 @@ class Workload:
     def reader(self, name: str, broker: str) -> Client:
         """A client after the healing that asks one broker."""
         return Client(self, self._world, name, direct=False, only=[broker], host="last")
-
-
-class PinnedClient(ControllerClient):
-    """Asks the one controller it knows, and takes NOT_CONTROLLER for an answer."""
-
-    def __init__(
-        self, transport: Transport, bootstrap: Sequence[str], *, rng: random.Random
-    ) -> None:
-        super().__init__(transport, bootstrap, rng=rng)
-        protocol = Protocol(Conversation.CONTROLLER, lambda _response: None, controller_again)
-        self._router = Router(transport, bootstrap, protocol, rng=rng)
 
 
 class Client:

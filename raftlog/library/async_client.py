@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Sequence
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
@@ -51,6 +52,8 @@ class AsyncClient:
         self._core: Core | None = None
         self._open: AsyncGenerator[None] | None = None
         self._closed = False
+        self._rng = random.Random()
+        self._make_transport: Callable[[], Transport] | None = None
         self._made_by = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.topics = AsyncTopics(self._opened)
@@ -65,6 +68,24 @@ class AsyncClient:
         self.partitions = AsyncPartitions(self._opened)
         self.export_cursors = AsyncExportCursors(self._opened)
         self.hostnames = AsyncHostnames(self._opened)
+
+    @classmethod
+    def over(
+        cls,
+        transport: Callable[[], Transport],
+        bootstrap: Addresses = "",
+        *,
+        rng: random.Random | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> Self:
+        """A client over other connections than its own: those of a command, or simulated ones.
+
+        ``rng``: for pauses, and which broker is asked first.
+        """
+        client = cls(bootstrap, **options)
+        client._make_transport = transport
+        client._rng = rng or client._rng
+        return client
 
     @property
     def token(self) -> Token | None:
@@ -171,6 +192,8 @@ class AsyncClient:
             return
 
     def _transport(self) -> Transport:
+        if self._make_transport is not None:
+            return self._make_transport()
         return GrpcTransport(tls=self._options.tls, token=self._options.token)
 
     def _opened(self) -> Core:
@@ -184,7 +207,7 @@ class AsyncClient:
             )
         loop = asyncio.get_running_loop()
         if self._core is None:
-            self._core, self._loop = Core(self._options, self._transport()), loop
+            self._core, self._loop = Core(self._options, self._transport(), self._rng), loop
             self._open = _until_closed(self._core)
             with contextlib.suppress(StopIteration):
                 self._open.__anext__().send(None)

@@ -47,11 +47,11 @@ _NO_NUMBERS = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHOR
 class Core:
     """Made on the running event loop."""
 
-    def __init__(self, options: Options, transport: Transport) -> None:
+    def __init__(self, options: Options, transport: Transport, rng: random.Random) -> None:
         self._loop = asyncio.get_running_loop()
         self.options = options
         self.transport = transport
-        self.rng = random.Random()
+        self.rng = rng
         self.brokers = BrokerClient(
             transport, options.bootstrap, rng=self.rng, cluster_id=options.cluster_id
         )

@@ -81,13 +81,10 @@ def lock(
 def _client(session: Session, bootstrap: str, timeout_s: float) -> AsyncClient:
     """A client of the library over the session's connections."""
     from raftlog.library.async_client import AsyncClient
-    from raftlog.transport.api import Transport
 
-    class OfSession(AsyncClient):
-        def _transport(self) -> Transport:
-            return session.transport
-
-    return OfSession(session.broker_addresses(bootstrap), timeout_s=timeout_s)
+    return AsyncClient.over(
+        lambda: session.transport, session.broker_addresses(bootstrap), timeout_s=timeout_s
+    )
 
 
 async def _hold(one: AsyncLock) -> int:

@@ -22,6 +22,7 @@ from raftlog.client.watch import Change, Token
 from raftlog.errors import ApiError
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import Effect, Event
+from raftlog.recipes import AsyncLock
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.disk import SimDisk
 from simulation.twins.partition_disk import SimPartitionDisk
@@ -36,6 +37,7 @@ OperationKind = Literal[
     "alter_partition",
     "admin",
     "access",
+    "compare",
     "produce",
     "other",
 ]
@@ -141,6 +143,8 @@ class Operation:
     generation: int = 0
     reached: int = 0
     """A write: ``Acks`` reached."""
+    expected: str | int | None = None
+    """``compare``: the value of a config, or the offset of a key, that it was to be done on."""
     found: str | tuple[str, ...] | None = None
     """A read: the value; None: there is none.
 
@@ -251,6 +255,17 @@ class Checker:
 
     def watch_ended(self, host: str, token: Token) -> None:
         """A client ends its watch, and will go on behind the token."""
+
+    def lease_confirmed(self, host: str, lease_id: int, sent_at: float, ttl_ms: int) -> None:
+        """A client was told that its lease was granted or kept alive, and had asked at that true
+        time.
+        """
+
+    def lock_taken(self, host: str, lock: AsyncLock) -> None:
+        """A client has a lock."""
+
+    def lock_used(self, host: str, lock: AsyncLock) -> None:
+        """A client that relies on its lock uses what that guards."""
 
     def client_invoked(self, operation: Operation) -> None:
         """A client begins an operation."""

@@ -8,6 +8,7 @@ from simulation.checks.broker_ids import BrokerIds
 from simulation.checks.brokers import Brokers
 from simulation.checks.commitment import Commitment
 from simulation.checks.committed_data import CommittedData
+from simulation.checks.compared import Compared
 from simulation.checks.contradictions import Contradictions
 from simulation.checks.data_clients import DataClients
 from simulation.checks.data_serving import DataServing
@@ -16,6 +17,7 @@ from simulation.checks.elections import Elections
 from simulation.checks.exactly_once import ExactlyOnce
 from simulation.checks.existence import Existence
 from simulation.checks.export_cursors import ExportCursors
+from simulation.checks.held import Held
 from simulation.checks.history import Linearizability
 from simulation.checks.incarnations import Incarnations
 from simulation.checks.lao import Lao
@@ -77,6 +79,8 @@ def all_checkers() -> list[Checker]:
         DataClients(data),
         Linearizability(ledger),
         Watches(ledger),
+        Compared(ledger),
+        Held(ledger),
         Rights(ledger, acls),
         Shown(ledger, acls),
     ]

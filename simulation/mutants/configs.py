@@ -40,6 +40,9 @@ BROKERS = SwarmConfig(
 WATCHES = replace(BROKERS, watchers=4, reads_per_s=0.0)
 """Watchers that go from broker to broker."""
 
+KEEPERS = replace(BROKERS, keepers=3, lockers=3, reads_per_s=0.0, writes_per_s=2.0, drift=0.1)
+"""Clients that change on conditions, hold leases and take turns, under leaders that come and go."""
+
 DEPOSED = SwarmConfig(
     brokers=2, clients=0, direct_clients=4, writes_per_s=40.0, topics_share=0.9, shared_keys=2, numbered_share=0.0,
     safety_s=20.0, election_timeout_ms=100, fetch_timeout_ms=2000, timeout_s=1.0,
@@ -55,6 +58,12 @@ ASKED = SwarmConfig(
 """Many questions, few changes: a leader that leads no more has nothing of its own under way, and is
 asked all the same.
 """
+
+KEPT = replace(
+    ASKED, keepers=2, direct_clients=0, clients=1, writes_per_s=0.1, asks_share=0.0,
+    faults={"isolate": 1.0, "pause": 2.0, "one_way": 3.0},
+)  # fmt: skip
+"""Leases that are kept alive at a leader that leads no more, and has nothing of its own under way."""
 
 ANSWERED = SwarmConfig(
     brokers=1, clients=0, direct_clients=12, writes_per_s=400.0, reads_per_s=0.0, asks_share=0.4, topics_share=0.7, shared_keys=1,

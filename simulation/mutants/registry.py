@@ -8,6 +8,7 @@ from simulation.mutants import (
     in_broker_ids,
     in_controller,
     in_data,
+    in_keys,
     in_lao,
     in_lifecycle,
     in_messages,
@@ -41,6 +42,7 @@ MUTANTS: dict[str, Mutant] = {
         in_operations,
         in_security,
         in_watches,
+        in_keys,
     )
     for mutant in module.MUTANTS
 }

@@ -160,6 +160,10 @@ class SwarmConfig:
     """Turns of two exports that keep cursors; 0: there are none."""
     watchers: int = 0
     """Clients that watch the metadata."""
+    keepers: int = 0
+    """Clients that change keys and configs on conditions, and hold leases."""
+    lockers: int = 0
+    """Clients that take turns with a lock."""
     adopt_after_ms: int = 0
     """A broker id whose broker has been absent for so long is missing, and given to a newcomer; 0:
     as by default.
@@ -253,7 +257,7 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
                 session_timeout_ms=1500,
                 replica_lag_ms=500,
             )
-    return _draw_watchers(seed, _draw_authorizer(seed, config))
+    return _draw_keepers(seed, _draw_watchers(seed, _draw_authorizer(seed, config)))
 
 
 def _draw_watchers(seed: int, config: SwarmConfig) -> SwarmConfig:
@@ -263,6 +267,18 @@ def _draw_watchers(seed: int, config: SwarmConfig) -> SwarmConfig:
     rng = random.Random(f"{seed} swarm, watchers")
     count = rng.choice((0, 0, 2, 4))
     return config if config.authorizer or config.recovery else replace(config, watchers=count)
+
+
+def _draw_keepers(seed: int, config: SwarmConfig) -> SwarmConfig:
+    """For clusters with brokers that begin at the level of keys, and stay there. A log that was
+    recovered by hand is another log.
+    """
+    rng = random.Random(f"{seed} swarm, keepers")
+    keepers, lockers = rng.choice((0, 2, 3)), rng.choice((0, 2, 3))
+    lowered = config.release_version or config.old_build or "lower_features" in config.faults
+    if lowered or config.recovery or not config.brokers:
+        return config
+    return replace(config, keepers=keepers, lockers=lockers)
 
 
 def _draw_authorizer(seed: int, config: SwarmConfig) -> SwarmConfig:

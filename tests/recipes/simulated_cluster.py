@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import raftlog
-from raftlog.transport.api import Transport
 from simulation.checks.suite import all_checkers
 from simulation.outcome import Outcome
 from simulation.swarm.config import SwarmConfig
@@ -21,13 +20,12 @@ class Cluster(World):
 
     def client(self, name: str = "client", **options: Any) -> raftlog.AsyncClient:
         """A client on a host of its own."""
-        transport = self.network.transport_for(name)
-
-        class Simulated(raftlog.AsyncClient):
-            def _transport(self) -> Transport:
-                return transport
-
-        return Simulated([member.endpoint for member in self.members], **options)
+        return raftlog.AsyncClient.over(
+            lambda: self.network.transport_for(name),
+            [member.endpoint for member in self.members],
+            rng=self.rng(name),
+            **options,
+        )
 
 
 def on_cluster(work: Callable[[Cluster], Awaitable[None]]) -> None:

@@ -24,9 +24,10 @@ GATE = (
     "acknowledge-before-fsync", "commit-by-minority", "lao-ignores-slowest", "repeatable-from-tip", "strict-without-lease",
     "serves-while-fenced", "duplicate-not-looked-for", "stale-epoch-joins-with-data", "snapshot-without-clients",
     "recovery-keeps-generation", "raised-beside-old-brokers", "cursors-ignored", "read-checked-on-arrival",
+    "condition-not-compared", "new-leader-ends-leases",
 )  # fmt: skip
 """One of each promise: of durability, majorities, LAO, reads at it, strict reads, fencing, exactly
-once, ISRs and their epochs, snapshots, recoveries, features, exports and rights."""
+once, ISRs and their epochs, snapshots, recoveries, features, exports, rights, conditions and leases."""
 GATE_CONFIGS = ("QUIET", "BROKERS")
 CONFIGS = (
     "ELECTIONS", "LATE", "QUIET", "BROKERS", "DEPOSED", "SLOW", "TWINS", "FLAPPING", "VOTERS", "ASKED",
@@ -34,6 +35,7 @@ CONFIGS = (
     "PARTS", "TRANSFERS", "EXPORTS", "LIVES", "SILENCED", "DYING", "REFUSED", "LEAVES", "ROLLED", "DATA",
     "DATA_DISKS", "DATA_LATE", "DATA_TWINS", "DATA_UNKNOWN", "LED", "STRICT", "OPERATED", "MAPPED", "MOVED",
     "STEPS", "LOW", "BUSY", "RECOVERED", "BUILDS", "RIGHTS", "RIGHTS_LATE", "RIGHTS_PENDING",
+    "KEEPERS", "KEPT",
 )  # fmt: skip
 MAJORITY = Edit(
     "raftlog.quorum.progress:Progress.majority_offset", "offsets[-self._majority]", "offsets[-1]"

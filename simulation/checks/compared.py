@@ -1,0 +1,145 @@
+"""Compare-and-set, on configs and on keys: each success has found what it expected, and each
+refusal something else (I30).
+
+* In the committed log, the value right before a success is the one that it expected.
+* A change that was definitely refused is not in the log, and at some moment between its begin and
+  its answer the value was another one than it expected.
+* What is committed was asked for, and of an unknown outcome anything may have become, once.
+
+Would catch: a condition that is not looked at, or by an older image than the one that the change
+goes into, or at a broker; a refusal that changes something; a retry that is executed again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+from typing_extensions import override
+
+from raftlog.metadata.records import Record, RecordType
+from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+
+CLIENT_METRICS = 16
+_UNDONE = "INVALID_UPDATE_VERSION"
+_NOTHING = -1
+
+
+class _History:
+    """What one key was, from each offset on: of a key of the store its offset (-1: not there), of a
+    config its value.
+    """
+
+    def __init__(self, at_first: Any) -> None:
+        self.offsets = [-1]
+        self.states: list[Any] = [at_first]
+        self.values: dict[str, int] = {}
+        """Value -> where it was committed."""
+
+    def before(self, offset: int) -> Any:
+        return self.states[bisect_right(self.offsets, offset - 1) - 1]
+
+    def between(self, first: int, last: int) -> list[Any]:
+        """The states behind these offsets, both ends included."""
+        low, high = bisect_right(self.offsets, first) - 1, bisect_right(self.offsets, last)
+        return self.states[low:high]
+
+
+class Compared(Checker):
+    """I30."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._golden = ledger.golden
+        self._histories: dict[str, _History] = {}
+        self._begun: dict[int, int] = {}
+        """Number of an operation -> the last offset that was committed when it began."""
+        self._failed: list[Operation] = []
+        self._asked: dict[str, set[str]] = {}
+        self.done = self.undone = 0
+        """Successes, and refusals because of the condition."""
+        ledger.golden.listeners.append(self._committed)
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        for offset, record in enumerate(records, logged.header.base_offset):
+            message = record.message
+            if record.type == RecordType.KEY_VALUE and message.key.startswith("compared/"):
+                value = message.value.decode() if message.HasField("value") else None
+                state: Any = _NOTHING if value is None else offset
+                self._note(f"kv:{message.key}", offset, state, value)
+            elif record.type == RecordType.CONFIG and message.resource_name.startswith("compared-"):
+                value = message.value if message.HasField("value") else None
+                self._note(f"config:{message.resource_name}", offset, value, value)
+
+    def _of(self, key: str) -> _History:
+        history = self._histories.get(key)
+        if history is None:
+            at_first = _NOTHING if key.startswith("kv:") else None
+            history = self._histories[key] = _History(at_first)
+        return history
+
+    def _note(self, key: str, offset: int, state: Any, value: str | None) -> None:
+        history = self._of(key)
+        history.offsets.append(offset)
+        history.states.append(state)
+        if value is None:
+            return
+        if value not in self._asked.get(key, ()):
+            raise CheckFailedError(f"I30: {key} is {value} at {offset}, which nobody has asked for")
+        if value in history.values:
+            raise CheckFailedError(
+                f"I30: {key} is {value} at {history.values[value]} and again at {offset}"
+            )
+        history.values[value] = offset
+
+    @override
+    def client_invoked(self, operation: Operation) -> None:
+        if operation.kind == "compare":
+            self._begun[operation.number] = self._golden.end - 1
+            self._asked.setdefault(operation.key, set()).add(operation.value)
+
+    @override
+    def client_returned(self, operation: Operation) -> None:
+        if operation.kind != "compare":
+            return
+        history = self._of(operation.key)
+        if operation.outcome == "ok":
+            self.done += 1
+            self._check_done(history, operation)
+        elif operation.outcome == "failed":
+            self._failed.append(operation)
+            if operation.error == _UNDONE:
+                self.undone += 1
+                self._check_undone(history, operation)
+
+    def _check_done(self, history: _History, operation: Operation) -> None:
+        offset = operation.offset
+        if operation.value and history.values.get(operation.value) != offset:
+            raise CheckFailedError(
+                f"I30: {operation.client} was told that {operation.key} is {operation.value} at"
+                f" {offset}; the log has that at {history.values.get(operation.value)}"
+            )
+        found = history.before(offset)
+        if found != operation.expected:
+            raise CheckFailedError(
+                f"I30: {operation.client} has changed {operation.key} at {offset}, expecting"
+                f" {operation.expected}; it was {found}"
+            )
+
+    def _check_undone(self, history: _History, operation: Operation) -> None:
+        states = history.between(self._begun[operation.number], self._golden.end - 1)
+        if all(state == operation.expected for state in states):
+            raise CheckFailedError(
+                f"I30: {operation.client} was refused a change of {operation.key}, expecting"
+                f" {operation.expected}, which it was all the time"
+            )
+
+    @override
+    def end(self) -> None:
+        for operation in self._failed:
+            if operation.value and operation.value in self._of(operation.key).values:
+                raise CheckFailedError(
+                    f"I30: {operation.client} was refused {operation.key}={operation.value}"
+                    f" ({operation.error}), and it is in the log"
+                )

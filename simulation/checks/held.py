@@ -1,0 +1,119 @@
+"""Leases and locks: what is held, by whom, and for how long (I31).
+
+* The log ends no lease by time before the lease's time has passed since the last confirmed
+  keep-alive was *sent*, as far as clocks run apart.
+* With a lease all its keys go, in the batches up to its end: none is left, and none is put with a
+  lease that is gone.
+* At no moment do two holders of a lock rely on it. What it guards sees fencing tokens that only
+  grow.
+
+Would catch: a keep-alive that a deposed leader confirms, a new leader that counts on from the old
+one, a lease whose keys stay, a lock that does not wait for the one before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import override
+
+from raftlog.metadata.records import Record, RecordType
+from raftlog.recipes import AsyncLock
+from simulation.checks.api import Checker, CheckFailedError
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+from simulation.twins.loop import host_context
+
+EXPIRED = "expired"
+_ROUNDING_S = 0.002
+
+
+class Held(Checker):
+    """I31."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._golden = ledger.golden
+        self._until: dict[int, float] = {}
+        """Lease id -> the true time until which it was confirmed."""
+        self._keys: dict[int, set[str]] = {}
+        """Lease id -> its keys; of leases that are there."""
+        self._lease_of: dict[str, int] = {}
+        self._holders: dict[str, AsyncLock] = {}
+        """Host -> the lock that it has taken last."""
+        self._highest_token = -1
+        self.confirmed = self.expired = self.revoked = self.taken = self.used = 0
+        ledger.golden.listeners.append(self._committed)
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    @override
+    def lease_confirmed(self, host: str, lease_id: int, sent_at: float, ttl_ms: int) -> None:
+        self.confirmed += 1
+        # The controller's clock may be fast.
+        lasts_s = ttl_ms / 1000 / (1 + self.world.config.drift)
+        self._until[lease_id] = max(self._until.get(lease_id, 0.0), sent_at + lasts_s)
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        for offset, record in enumerate(records, logged.header.base_offset):
+            message = record.message
+            if record.type == RecordType.LEASE:
+                self._keys[offset] = set()
+            elif record.type == RecordType.KEY_VALUE:
+                self._put(message, offset)
+            elif record.type == RecordType.REMOVE_LEASE:
+                self._ended(message, offset)
+
+    def _put(self, message: Any, offset: int) -> None:
+        old = self._lease_of.pop(message.key, 0)
+        if old:
+            self._keys[old].discard(message.key)
+        if not message.HasField("value") or not message.lease_id:
+            return
+        keys = self._keys.get(message.lease_id)
+        if keys is None:
+            raise CheckFailedError(
+                f"I31: {message.key} is put at {offset} with lease {message.lease_id}, which is not"
+                " there"
+            )
+        keys.add(message.key)
+        self._lease_of[message.key] = message.lease_id
+
+    def _ended(self, message: Any, offset: int) -> None:
+        left = self._keys.pop(message.lease_id)
+        if left:
+            raise CheckFailedError(
+                f"I31: lease {message.lease_id} ends at {offset}, and {sorted(left)} are left"
+            )
+        if message.reason != EXPIRED:
+            self.revoked += 1
+            return
+        self.expired += 1
+        until, now = self._until.get(message.lease_id, 0.0), self._golden.now()
+        if now < until - _ROUNDING_S:
+            raise CheckFailedError(
+                f"I31: lease {message.lease_id} has expired at {offset}, {until - now:.3f} s before"
+                " its time has passed since a keep-alive that was confirmed"
+            )
+
+    # --- a lock ----------------------------------------------------------------------------------
+
+    @override
+    def lock_taken(self, host: str, lock: AsyncLock) -> None:
+        self.taken += 1
+        for other, held in self._holders.items():
+            if held is not lock and host_context(other).run(lambda held=held: held.is_held):  # type: ignore[misc]
+                raise CheckFailedError(
+                    f"I31: {host} has the lock (token {lock.token}), and {other} relies on it, too"
+                    f" (token {held.token})"
+                )
+        self._holders[host] = lock
+
+    @override
+    def lock_used(self, host: str, lock: AsyncLock) -> None:
+        self.used += 1
+        if lock.token < self._highest_token:
+            raise CheckFailedError(
+                f"I31: {host} uses what the lock guards with token {lock.token}, after"
+                f" {self._highest_token}"
+            )
+        self._highest_token = lock.token

@@ -1,0 +1,285 @@
+"""Clients of the key-value store and of configs: they change on conditions, hold leases, and take
+turns with a lock.
+
+What becomes of it ``checks/compared.py`` and ``checks/held.py`` judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import raftlog
+from raftlog.errors import ApiError, ErrorCode, RaftlogError
+from raftlog.recipes import AsyncLock, PlaceLostError
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.api import Operation
+from simulation.pinned import PinnedClient
+
+if TYPE_CHECKING:
+    from simulation.workload import Workload
+    from simulation.world import World
+
+KEEPER, LOCKER = "keeper", "locker"
+"""Of the names of their hosts."""
+KEYS = 2
+"""That all compare and set, of each kind."""
+CONFIG_KEY = "metrics"
+TTL_MS = (400, 1_000, 3_000)
+TROUBLES_PER_S = 0.3
+"""Of each host, as of programs on machines that swap, behind switches that die."""
+TIMEOUT_S = 2.0
+DELETE_SHARE = 0.2
+THINKS_SHARE = 0.5
+"""Of the changes: somebody else has the time to be faster."""
+READS = ("latest", "repeatable", "strict")
+CONFIG_SHARE = 0.3
+LOCK = "turn"
+
+
+class Keepers:
+    """All of them; without brokers there are none."""
+
+    def __init__(self, workload: Workload, world: World) -> None:
+        self._world = world
+        config = world.config
+        counts = (config.keepers, config.lockers) if world.members else (0, 0)
+        self._keepers, self._lockers = (
+            [Keeper(workload, world, prefix, number) for number in range(count)]
+            for prefix, count in zip((KEEPER, LOCKER), counts, strict=True)
+        )
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def hosts(self) -> list[str]:
+        """Names of their hosts."""
+        return [each.host for each in (*self._keepers, *self._lockers)]
+
+    def begin(self) -> None:
+        """Let them begin."""
+        for each in self._keepers:
+            self._begin(each.compare(), each)
+            self._begin(each.keep_leases(), each)
+        for each in self._lockers:
+            self._begin(each.take_turns(), each)
+        for each in (*self._keepers, *self._lockers):
+            # Of the world: a host that stands still cannot go on by itself.
+            self._tasks.append(self._world.spawn(each.suffer(), f"{each.host} suffers"))
+
+    def _begin(self, work: Coroutine[Any, Any, None], of: Keeper) -> None:
+        self._tasks.append(self._world.spawn(work, of.host, of.host))
+
+    def stop(self) -> None:
+        """No more; what is under way stays pending."""
+        for task in self._tasks:
+            task.cancel()
+
+
+class Keeper:
+    """One host. Each client on it is a program of its own."""
+
+    def __init__(self, workload: Workload, world: World, prefix: str, number: int) -> None:
+        self._workload, self._world, self.host = workload, world, f"{prefix}{number}"
+        self._pinned = number % 3 != 2
+        """It keeps its leases alive at one controller."""
+        self._count = 0
+
+    def _client(self, purpose: str, **options: Any) -> raftlog.AsyncClient:
+        return raftlog.AsyncClient.over(
+            lambda: self._world.network.transport_for(self.host),
+            [member.endpoint for member in self._world.members],
+            rng=self._world.rng(f"{purpose} {self.host} client"),
+            timeout_s=TIMEOUT_S,
+            **options,
+        )
+
+    async def suffer(self) -> None:
+        """Now and then the host stands still, or reaches no broker."""
+        rng, network = self._world.rng(f"troubles {self.host}"), self._world.network
+        while True:
+            await asyncio.sleep(rng.expovariate(TROUBLES_PER_S))
+            lasts_s = rng.uniform(0.1, 4.0)
+            names = [broker.name for broker in self._world.brokers]
+            try:
+                if rng.random() < 0.4:
+                    network.pause(self.host)
+                else:
+                    for name in names:
+                        network.partition(self.host, name)
+                await asyncio.sleep(lasts_s)
+            finally:
+                network.resume(self.host)
+                for name in names:
+                    network.heal(self.host, name)
+
+    # --- compare and set -------------------------------------------------------------------------
+
+    async def compare(self) -> None:
+        """Read, and write on the condition that nobody has written since; for ever."""
+        rng = self._world.rng(f"compare {self.host}")
+        client = self._client("compare", exactly_once=rng.choice((True, False)))
+        while True:
+            await asyncio.sleep(rng.expovariate(6.0))
+            number = rng.randrange(KEYS)
+            if rng.random() < CONFIG_SHARE:
+                await self._compare_config(client, f"compared-{number}", rng)
+            else:
+                await self._compare_key(client, f"compared/{number}", rng)
+
+    async def _compare_key(self, client: raftlog.AsyncClient, key: str, rng: Any) -> None:
+        try:
+            found = await client.kv.get(key, read=rng.choice(READS))
+        except ApiError:
+            return
+        if rng.random() < THINKS_SHARE:
+            await asyncio.sleep(rng.expovariate(5.0))
+        self._count += 1
+        value = f"{self.host}.{self._count}"
+        expected = raftlog.ABSENT if found is None else found.offset
+        delete = found is not None and rng.random() < DELETE_SHARE
+        operation = self._workload.operation(
+            client=self.host,
+            kind="compare",
+            key=f"kv:{key}",
+            value="" if delete else value,
+            expected=expected,
+        )
+        if delete:
+            await self._carry_out(operation, client.kv.delete(key, expected=expected))
+        else:
+            await self._carry_out(operation, client.kv.put(key, value, expected=expected))
+
+    async def _compare_config(self, client: raftlog.AsyncClient, name: str, rng: Any) -> None:
+        try:
+            found = (await client.configs.describe("client-metrics", name, keys=[CONFIG_KEY])).get(
+                CONFIG_KEY
+            )
+        except ApiError:
+            return
+        self._count += 1
+        expected = None if found is None or found.is_default else found.value
+        value = f"{self.host}.{self._count}"
+        delete = expected is not None and rng.random() < DELETE_SHARE
+        operation = self._workload.operation(
+            client=self.host,
+            kind="compare",
+            key=f"config:{name}",
+            value="" if delete else value,
+            expected=expected,
+        )
+        what: Any = {"delete": [CONFIG_KEY]} if delete else {"set": {CONFIG_KEY: value}}
+        await self._carry_out(
+            operation,
+            client.configs.alter("client-metrics", name, expected={CONFIG_KEY: expected}, **what),
+        )
+
+    async def _carry_out(self, operation: Operation, work: Any) -> None:
+        try:
+            result = await work
+        except ApiError as error:
+            operation.refused(error)
+        else:
+            operation.outcome = "ok"
+            operation.offset = -1 if result.offset is None else result.offset
+        self._workload.answered(operation)
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    async def keep_leases(self) -> None:
+        """Hold a lease with a key for a while, then another one: by hand, so that it is known what
+        was confirmed, and when that was asked for.
+        """
+        rng = self._world.rng(f"keys {self.host}")
+        client, pinned = self._client("keys"), _Pinned(self._world, self.host)
+        while True:
+            await asyncio.sleep(rng.expovariate(2.0))
+            ttl_ms = rng.choice(TTL_MS)
+            sent_at = self._world.now()
+            try:
+                lease = await client.leases.grant(ttl_ms / 1000, name=self.host)
+            except ApiError:
+                continue
+            # Its own keeping is not what is looked at here.
+            lease.abandon()
+            keep_alive: Any = pinned.keep_alive
+            if not self._pinned:
+                keep_alive = partial(_through_brokers, client)
+            self._confirmed(lease.id, sent_at, ttl_ms)
+            with contextlib.suppress(ApiError):
+                await client.kv.put(f"live/{self.host}", "here", lease_id=lease.id)
+            for _ in range(rng.randrange(40)):
+                await asyncio.sleep(rng.uniform(0.1, 0.9) * ttl_ms / 1000)
+                sent_at = self._world.now()
+                try:
+                    await keep_alive(lease.id, ttl_ms / 1000)
+                except ApiError as error:
+                    if error.code is ErrorCode.RESOURCE_NOT_FOUND:
+                        break
+                else:
+                    self._confirmed(lease.id, sent_at, ttl_ms)
+            if rng.random() < 0.3:
+                with contextlib.suppress(ApiError):
+                    await client.leases.revoke(lease.id)
+
+    def _confirmed(self, lease_id: int, sent_at: float, ttl_ms: int) -> None:
+        self._world.watch.tell("lease_confirmed", self.host, lease_id, sent_at, ttl_ms)
+
+    # --- a lock ----------------------------------------------------------------------------------
+
+    async def take_turns(self) -> None:
+        """Take the lock, use what it guards, and let it go, or forget it as a program that dies."""
+        rng = self._world.rng(f"turns {self.host}")
+        client = self._client("turns")
+        while True:
+            await asyncio.sleep(rng.expovariate(2.0))
+            lock = AsyncLock(client, LOCK, ttl_s=rng.choice(TTL_MS) / 1000)
+            try:
+                if not await lock.acquire(timeout_s=5.0):
+                    continue
+            except (PlaceLostError, ApiError):
+                continue
+            self._world.watch.tell("lock_taken", self.host, lock)
+            for _ in range(rng.choice((0, 1, 3, 8, 20))):
+                # Between the look and the use nothing is awaited: what a pause does to that, the
+                # token is for.
+                if lock.is_held:
+                    self._world.watch.tell("lock_used", self.host, lock)
+                await asyncio.sleep(rng.expovariate(4.0))
+            if rng.random() < 0.3:
+                lock.abandon()
+            else:
+                with contextlib.suppress(RaftlogError):
+                    await lock.release()
+
+
+async def _through_brokers(client: raftlog.AsyncClient, lease_id: int, timeout_s: float) -> None:
+    await client.leases.keep_alive(lease_id, timeout_s=timeout_s)
+
+
+class _Pinned:
+    """Asks one controller as long as that confirms, whoever leads: then another one."""
+
+    def __init__(self, world: World, host: str) -> None:
+        transport = world.network.transport_for(host)
+        self._rng = world.rng(f"pinned {host}")
+        self._clients = [
+            PinnedClient(transport, [each.endpoint], rng=world.rng(f"pinned {host} {each.name}"))
+            for each in world.controllers
+        ]
+        self._asked = self._clients[0]
+
+    async def keep_alive(self, lease_id: int, timeout_s: float) -> None:
+        """Raises ApiError."""
+        body = pb.KeepLeaseAliveRequest(lease_id=lease_id)
+        for client in (self._asked, *self._rng.sample(self._clients, len(self._clients))):
+            self._asked = client
+            try:
+                await client.call(body, timeout_s=timeout_s)
+            except ApiError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    raise
+            else:
+                return
+        raise ApiError(ErrorCode.NOT_CONTROLLER, "nobody leads")

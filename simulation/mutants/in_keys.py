@@ -1,0 +1,149 @@
+"""Mutants of keys, conditions, leases and what clients make of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulation.mutants.configs import KEEPERS, KEPT
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+_FASTER = "clients that think before they write"
+_DEPOSED = "leaders that are cut off from all but clients"
+
+MUTANTS = (
+    Mutant(
+        "condition-not-compared",
+        "a key is changed whatever it is expected to be",
+        (
+            Edit(
+                "controller.decisions.clients.key_values:_compare",
+                "if not one.HasField(name) or getattr(one, name) == found:",
+                "if True:",
+            ),
+        ),
+        KEEPERS,
+        _FASTER,
+        known=1,
+    ),
+    Mutant(
+        "condition-on-what-is-committed",
+        "a condition is compared with the committed image, not with the end of the log",
+        (
+            Edit(
+                "controller.decider:Decider._alter_key_values",
+                "log.pending, self.state",
+                "log.committed, self.state",
+            ),
+        ),
+        KEEPERS,
+        _FASTER,
+        known=5,
+    ),
+    Mutant(
+        "expected-value-not-compared",
+        "a config is changed whatever value it is expected to have",
+        (Edit("controller.decisions.configs:_compare", "if present != expected:", "if False:"),),
+        KEEPERS,
+        _FASTER,
+        known=2,
+    ),
+    Mutant(
+        "new-leader-ends-leases",
+        "a new controller counts leases on from nothing",
+        (
+            Edit(
+                "controller.state.state:ControllerState.__post_init__",
+                "[(id_, one.ttl_ms) for id_, one",
+                "[(id_, 0) for id_, one",
+            ),
+        ),
+        KEEPERS,
+        "elections",
+        known=1,
+    ),
+    Mutant(
+        "keep-alive-not-counted",
+        "a keep-alive is answered, and the lease ends when it would have without",
+        (
+            Edit(
+                "controller.decisions.clients.leases:keep_lease_alive",
+                "(LeaseKeptAlive(lease.id, lease.ttl_ms),)",
+                "()",
+            ),
+        ),
+        KEEPERS,
+        "none",
+        known=1,
+    ),
+    Mutant(
+        "keep-alive-without-a-round",
+        "a keep-alive is answered at once, also by a leader that leads no more",
+        (
+            Edit(
+                "controller.service.turns:Turns._settle",
+                "turn.reads.append(parked)",
+                "(turn.appended if waiting.kind == 'keep_lease_alive' else turn.reads).append(parked)",
+            ),
+        ),
+        KEPT,
+        _DEPOSED,
+        known=5,
+    ),
+    Mutant(
+        "lease-leaves-its-keys",
+        "a lease ends, and its keys stay",
+        (
+            Edit(
+                "controller.decisions.clients.leases:_end",
+                "for key in keys[:most]]",
+                "for key in keys[:0]]",
+            ),
+        ),
+        KEEPERS,
+        "none",
+        known=1,
+    ),
+    Mutant(
+        "lease-believed-for-too-long",
+        "a client relies on a lease for longer than the cluster keeps it",
+        (
+            Edit(
+                "raftlog.library.leases:AsyncLease.__init__",
+                "ttl_s * BELIEVED_SHARE",
+                "ttl_s * 1.5",
+            ),
+        ),
+        KEEPERS,
+        "clients that are cut off",
+        known=1,
+    ),
+    Mutant(
+        "lock-without-a-queue",
+        "who comes for a lock has it",
+        (
+            Edit(
+                "raftlog.recipes.place:Place._before",
+                "if one.create_offset < self.token",
+                "if one.create_offset < 0",
+            ),
+        ),
+        KEEPERS,
+        "none",
+        known=1,
+    ),
+    Mutant(
+        "keys-below-level",
+        "keys and leases are written at any metadata.version",
+        (
+            Edit(
+                "controller.decisions.clients.key_values:check_supported",
+                "if not supports_key_values(view.features):",
+                "if False:",
+            ),
+        ),
+        replace(KEEPERS, release_version=7),
+        "none",
+        known=1,
+    ),
+)

@@ -1,0 +1,21 @@
+"""A client that asks one controller, and nobody else, whoever leads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from raftlog.client.controller_client import ControllerClient, controller_again
+from raftlog.client.router import Protocol, Router
+from raftlog.transport.api import Conversation, Transport
+
+
+class PinnedClient(ControllerClient):
+    """Asks the one controller it knows, and takes NOT_CONTROLLER for an answer."""
+
+    def __init__(
+        self, transport: Transport, bootstrap: Sequence[str], *, rng: random.Random
+    ) -> None:
+        super().__init__(transport, bootstrap, rng=rng)
+        protocol = Protocol(Conversation.CONTROLLER, lambda _response: None, controller_again)
+        self._router = Router(transport, bootstrap, protocol, rng=rng)

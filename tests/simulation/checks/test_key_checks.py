@@ -1,0 +1,182 @@
+"""What is changed on a condition has met it, leases end late and whole, and a lock has one holder
+that relies on it.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from checks_harness import Trace
+
+from raftlog.quorum import events as ev
+from raftlog.wire.records.v1 import records_pb2 as pb
+from simulation.checks.api import CheckFailedError, Operation
+from simulation.checks.compared import Compared
+from simulation.checks.held import Held
+from simulation.swarm.config import SwarmConfig
+
+KEY = "kv:compared/0"
+
+
+def led(checker: Any, **config: Any) -> Trace:
+    trace = Trace(checker, config=SwarmConfig(**config))
+    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
+    trace.step("c1", ev.BecameLeader(1, (1, 2)))
+    for name in ("c2", "c3"):
+        trace.replicate("c1", name)
+    trace.commit("c1", 1)
+    trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=8))
+    return trace
+
+
+def begin(trace: Trace, number: int, value: str, expected: Any, key: str = KEY) -> Operation:
+    operation = Operation(
+        number=number, client="k", kind="compare", key=key, value=value, expected=expected
+    )
+    trace.tell("client_invoked", operation)
+    return operation
+
+
+def end(trace: Trace, operation: Operation, offset: int = -1, error: str = "") -> None:
+    operation.outcome = "failed" if error else "ok"
+    operation.error, operation.offset = error, offset
+    trace.tell("client_returned", operation)
+
+
+def put(value: str) -> pb.KeyValueRecord:
+    return pb.KeyValueRecord(key="compared/0", value=value.encode())
+
+
+def test_a_success_that_has_met_its_condition() -> None:
+    trace = led(Compared)
+    one = begin(trace, 1, "a", -1)
+    first = trace.committed(1, put("a"))
+    end(trace, one, first)
+    other = begin(trace, 2, "b", first)
+    end(trace, other, trace.committed(1, put("b")))
+    third = begin(trace, 3, "c", first)
+    end(trace, third, error="INVALID_UPDATE_VERSION")
+    trace.tell("end")
+    assert (trace.last.done, trace.last.undone) == (2, 1)
+
+
+def test_a_success_that_has_not() -> None:
+    trace = led(Compared)
+    one, other = begin(trace, 1, "a", -1), begin(trace, 2, "b", -1)
+    end(trace, one, trace.committed(1, put("a")))
+    with pytest.raises(CheckFailedError, match=r"I30.*expecting -1; it was"):
+        end(trace, other, trace.committed(1, put("b")))
+
+
+def test_a_config_that_was_another_one() -> None:
+    trace = led(Compared)
+    key = "config:compared-0"
+    operation = begin(trace, 1, "a", "old", key)
+    record = pb.ConfigRecord(
+        resource_type=16, resource_name="compared-0", name="metrics", value="a"
+    )
+    with pytest.raises(CheckFailedError, match=r"I30.*expecting old; it was None"):
+        end(trace, operation, trace.committed(1, record))
+
+
+def test_a_refusal_although_the_condition_was_met_all_the_time() -> None:
+    trace = led(Compared)
+    with pytest.raises(CheckFailedError, match=r"I30.*which it was all the time"):
+        end(trace, begin(trace, 1, "a", -1), error="INVALID_UPDATE_VERSION")
+
+
+def test_a_refusal_of_what_is_in_the_log() -> None:
+    trace = led(Compared)
+    one, other = begin(trace, 1, "a", -1), begin(trace, 2, "b", -1)
+    end(trace, one, trace.committed(1, put("a")))
+    end(trace, other, error="INVALID_UPDATE_VERSION")
+    trace.committed(1, put("b"))
+    with pytest.raises(CheckFailedError, match=r"I30.*and it is in the log"):
+        trace.tell("end")
+
+
+def test_what_nobody_has_asked_for_and_what_comes_twice() -> None:
+    trace = led(Compared)
+    with pytest.raises(CheckFailedError, match=r"I30.*nobody has asked for"):
+        trace.committed(1, put("a"))
+    trace = led(Compared)
+    begin(trace, 1, "a", -1)
+    trace.committed(1, put("a"))
+    with pytest.raises(CheckFailedError, match=r"I30.*and again"):
+        trace.committed(1, put("a"))
+
+
+def leased(trace: Trace, ttl_ms: int = 1_000) -> int:
+    return trace.committed(1, pb.LeaseRecord(ttl_ms=ttl_ms))
+
+
+def expired(lease_id: int) -> pb.RemoveLeaseRecord:
+    return pb.RemoveLeaseRecord(lease_id=lease_id, reason="expired")
+
+
+@pytest.mark.parametrize(("drift", "after_s", "early"), [
+    (0.0, 2.99, True), (0.0, 3.0, False), (0.1, 2.8, True), (0.1, 2.91, False),
+])  # fmt: skip
+def test_a_lease_that_ends_before_its_time(drift: float, after_s: float, early: bool) -> None:
+    trace = led(Held, drift=drift)
+    lease = leased(trace)
+    trace.tell("lease_confirmed", "k", lease, 0.0, 1_000)
+    trace.tell("lease_confirmed", "k", lease, 2.0, 1_000)
+    trace.time = after_s
+    if early:
+        with pytest.raises(CheckFailedError, match=r"I31.*before its time has passed"):
+            trace.committed(1, expired(lease))
+    else:
+        trace.committed(1, expired(lease))
+        assert trace.last.expired == 1
+
+
+def test_a_lease_that_is_revoked_may_end_at_once() -> None:
+    trace = led(Held)
+    lease = leased(trace)
+    trace.tell("lease_confirmed", "k", lease, 0.0, 1_000)
+    trace.committed(1, pb.RemoveLeaseRecord(lease_id=lease, reason="revoked"))
+    assert trace.last.revoked == 1
+
+
+def test_a_lease_that_leaves_a_key() -> None:
+    trace = led(Held)
+    lease, key = leased(trace), pb.KeyValueRecord(key="a", value=b"")
+    moved = pb.KeyValueRecord(key="b", value=b"", lease_id=lease)
+    trace.committed(1, moved)
+    moved.lease_id = 0
+    trace.committed(1, moved)
+    key.lease_id = lease
+    trace.committed(1, key)
+    with pytest.raises(CheckFailedError, match=r"I31.*\['a'\] are left"):
+        trace.committed(1, expired(lease))
+    trace = led(Held)
+    trace.committed(1, pb.KeyValueRecord(key="a", value=b"", lease_id=leased(trace)))
+    trace.committed(1, pb.KeyValueRecord(key="a"), expired(trace.ledger.golden.end - 2))
+
+
+def test_a_key_with_a_lease_that_is_gone() -> None:
+    trace = led(Held)
+    with pytest.raises(CheckFailedError, match=r"I31.*which is not there"):
+        trace.committed(1, pb.KeyValueRecord(key="a", value=b"", lease_id=77))
+
+
+def test_two_that_rely_on_one_lock() -> None:
+    trace = led(Held)
+    one, other = SimpleNamespace(token=5, is_held=True), SimpleNamespace(token=7, is_held=True)
+    trace.tell("lock_taken", "k1", one)
+    one.is_held = False
+    trace.tell("lock_taken", "k2", other)
+    third = SimpleNamespace(token=9, is_held=True)
+    with pytest.raises(CheckFailedError, match=r"I31: k3 has the lock.*k2 relies on it"):
+        trace.tell("lock_taken", "k3", third)
+
+
+def test_a_token_that_goes_back() -> None:
+    trace = led(Held)
+    for token in (5, 5, 7):
+        trace.tell("lock_used", "k", SimpleNamespace(token=token))
+    with pytest.raises(CheckFailedError, match=r"I31: k1 uses.*token 5, after 7"):
+        trace.tell("lock_used", "k1", SimpleNamespace(token=5))
