@@ -29,6 +29,7 @@ STATE_DDL = (
     "topic_id string, partition_id int, begins long, begins_ms long, leader int,"
     " leader_recovery_state int, replicas array<int>, adding_replicas array<int>,"
     " removing_replicas array<int>, isr array<int>, eligible_leader_replicas array<int>,"
+    " last_known_elr array<int>,"
     " leader_epoch int, partition_epoch int"
 )
 """STATE_SCHEMA for Spark."""

@@ -50,11 +50,12 @@ COLUMNS = (
     "proposer_id",
     "proposer_epoch",
     "eligible_leader_replicas",
+    "last_known_elr",
 )
 """What the kernel needs of the records of PARTITION_TYPES."""
 NO_LEADER = -1
 RECOVERING = 1
-_LISTS = ("replicas", "adding", "removing", "isr", "eligible")
+_LISTS = ("replicas", "adding", "removing", "isr", "eligible", "last_known")
 _CARRIED = ("leader", "recovery", *_LISTS)
 _STATE = ("key", "begins", "begins_ms", *_CARRIED, "leader_epoch", "partition_epoch")
 STATE_SCHEMA = pa.schema(
@@ -70,6 +71,7 @@ STATE_SCHEMA = pa.schema(
         ("removing_replicas", pa.list_(pa.int32())),
         ("isr", pa.list_(pa.int32())),
         ("eligible_leader_replicas", pa.list_(pa.int32())),
+        ("last_known_elr", pa.list_(pa.int32())),
         ("leader_epoch", pa.int32()),
         ("partition_epoch", pa.int32()),
     ]
@@ -80,6 +82,7 @@ _SAID = {
     "adding": "adding_replicas",
     "removing": "removing_replicas",
     "eligible": "eligible_leader_replicas",
+    "last_known": "last_known_elr",
 }
 """The columns of what has a shorter name here."""
 _NAMES = {column: name for name, column in _SAID.items()}
@@ -93,7 +96,8 @@ class Steps:
     false there. Lists are numbers of ``lists``. ``before`` is the place of the row before (-1:
     none), ``source`` that of the record in ``table`` (-1: none). ``removed``: where the topic goes
     that the row is of, NEVER if it does not; ``next_begins``: NEVER for the last row. ``eligible``:
-    to lead, although not in the ISR (KIP-966): only an imported log has them.
+    to lead, although not in the ISR (KIP-966); ``last_known``: to have led last. Only an imported
+    log has them.
     """
 
     table: pa.Table
@@ -112,6 +116,7 @@ class Steps:
     removing: Ints
     isr: Ints
     eligible: Ints
+    last_known: Ints
     leader_epoch: Ints
     partition_epoch: Ints
     type: Ints
@@ -212,12 +217,18 @@ class Partitions:
             number = self._numbers.get(topic_id)
             rows = np.flatnonzero(state["key"] >> 32 == (MISSING if number is None else number))
             last[rows] = np.maximum(last[rows], at[-1])
-        had = (state["eligible"] != self.lists.empty) & (state["eligible"] != NOTHING)
-        cleared = had & (last > state["begins"])
-        return state | {
-            "eligible": np.where(cleared, self.lists.empty, state["eligible"]),
-            "partition_epoch": state["partition_epoch"] + cleared,
+        cleared = self._had(state) & (last > state["begins"])
+        lists = {
+            name: np.where(cleared, self.lists.empty, state[name])
+            for name in ("eligible", "last_known")
         }
+        return state | lists | {"partition_epoch": state["partition_epoch"] + cleared}
+
+    def _had(self, lists: dict[str, Ints]) -> Bools:
+        """Where there is something to be cleared."""
+        either = [lists["eligible"], lists["last_known"]]
+        found: Bools = np.any([(each != self.lists.empty) & (each >= 0) for each in either], axis=0)
+        return found
 
     def step(self, table: pa.Table) -> Steps:
         """Go through the records of PARTITION_TYPES of a slice, COLUMNS."""
@@ -268,10 +279,9 @@ class Partitions:
         for name in _LISTS:
             numbers = self.lists.numbers(table[_SAID.get(name, name)])
             said[name] = rows.put(numbers[rows.order], state[name])
-        cleared = self._clear(key >> 32, begins, first, said["eligible"])
+        cleared = self._clear(key >> 32, begins, first, said)
         now = {name: carried(values, first) for name, values in said.items()}
-        had = previous(now["eligible"], first)
-        cleared &= (had != self.lists.empty) & (had != NOTHING)
+        cleared &= self._had({name: previous(values, first) for name, values in now.items()})
         created = (type_ == RecordType.PARTITION) & rows.real
         leader_epoch, partition_epoch = self._epochs(
             column("leader_epoch", "leader_epoch"),
@@ -307,9 +317,9 @@ class Partitions:
             **now,
         )
 
-    def _clear(self, topics: Ints, begins: Ints, first: Bools, eligible: Ints) -> Bools:
-        """Say in ``eligible`` where it was cleared between a row and the one before it; where that
-        is.
+    def _clear(self, topics: Ints, begins: Ints, first: Bools, said: dict[str, Ints]) -> Bools:
+        """Where eligible replicas were cleared between a row and the one before it; that is said in
+        ``said``, where the record itself says nothing.
         """
         of_all, of_topic = self._cleared
         found = np.zeros(len(topics), np.bool_)
@@ -322,7 +332,8 @@ class Partitions:
                 rows = np.flatnonzero(topics == number)
                 found[rows] |= np.searchsorted(at, begins[rows]) > np.searchsorted(at, before[rows])
         found &= ~first
-        eligible[found & (eligible == NOTHING)] = self.lists.empty
+        for name in ("eligible", "last_known"):
+            said[name][found & (said[name] == NOTHING)] = self.lists.empty
         return found
 
     def _epochs(

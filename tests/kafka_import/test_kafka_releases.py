@@ -11,6 +11,7 @@ from typing import Any
 import kafka_writer as kafka
 import pytest
 import real_kafka
+from test_kafka_audit import audit
 from test_kafka_import import import_all, state
 
 HERE = Path(__file__).parent
@@ -73,4 +74,5 @@ def test_a_log_that_is_written_now(release: str, tmp_path: Path) -> None:
     assert found.sound
     assert not found.unknown
     assert found.end_offset >= live.end_offset
+    assert audit(tmp_path / "exported")["findings"] == []
     hold_against(tmp_path / "exported", said)

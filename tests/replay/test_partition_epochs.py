@@ -114,7 +114,7 @@ def followed(directory: Path) -> list[tuple[int, Epochs]]:
     return seen
 
 
-@pytest.mark.parametrize("release", ["3.3.2", "3.9.1", "4.4.0"])
+@pytest.mark.parametrize("release", ["3.3.2", "3.9.1", "4.3.1", "4.4.0"])
 def test_epochs_of_a_real_kafka_are_those_of_the_image(release: str, tmp_path: Path) -> None:
     """The image's are Kafka's own: each import is held against Kafka's snapshots."""
     kafka.unpack(KEPT / f"kafka-{release}.tar.gz", tmp_path / "node")

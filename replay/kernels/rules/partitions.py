@@ -65,7 +65,9 @@ def _stated(judged: Judged) -> Iterator[Finding]:
             expected="at least one, and each once",
         )
     eligible = (steps.eligible != NOTHING) & (steps.eligible != lists.empty)
-    for row in _rows(judged, (isr == lists.empty) & ~eligible):
+    # Who had an unclean shutdown is not eligible any more, and is known to have led last.
+    nobody = ~eligible & ((steps.last_known == NOTHING) | (steps.last_known == lists.empty))
+    for row in _rows(judged, (isr == lists.empty) & nobody):
         yield offence(
             rules.ISR_EMPTY, judged.place(row), found="ISR []", expected="at least its last member"
         )

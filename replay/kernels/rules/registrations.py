@@ -1,5 +1,6 @@
 """Rules about registrations: a broker epoch is the offset of its registration, so each is of one
-incarnation; and fenced at first.
+incarnation; and fenced at first. Kafka takes the offset where the batch begins: after an unclean
+shutdown (KIP-966) the changes of partitions come first.
 
 A process that registers again under the incarnation id it is registered by keeps its epoch: that
 amends a registration, and is none.
@@ -39,7 +40,7 @@ def _amends(span: BrokerSpan, before: BrokerSpan | None) -> bool:
 def _judge(span: BrokerSpan) -> Iterator[Finding]:
     epoch, offset = span.broker_epoch, span.begins
     place = Place(offset, span.epoch, span.begins_ms, span.principal, f"broker {span.broker_id}")
-    if epoch != offset:
+    if not span.batch_base_offset <= epoch <= offset:
         yield offence(
             rules.BROKER_EPOCH_REUSED,
             place,
