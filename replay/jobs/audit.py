@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 CHECKS_FILES = True
 """On the way: the runner need not read them before."""
+_TABLE_WIDTH = 110
+"""Columns of a terminal that a table of findings needs."""
 _ORDER = ("offset", "rule", "partition_id", "broker_id")
 
 
@@ -148,7 +150,7 @@ def render(result: AuditResult, console: Console) -> None:
         return
     by = () if result.origin else ("by",)
     table = Table("rule", "offsets", Column("time", no_wrap=True), *by, "what", "found", "expected")
-    for finding in result.findings:
+    for finding in result.findings if console.width >= _TABLE_WIDTH else ():
         table.add_row(
             finding.rule,
             ", ".join(map(str, finding.offsets)),
@@ -158,7 +160,10 @@ def render(result: AuditResult, console: Console) -> None:
             finding.found,
             finding.expected,
         )
-    console.print(table)
+    if console.width >= _TABLE_WIDTH:
+        console.print(table)
+    else:
+        _print_narrow(result, console)
     more = (
         f" ({len(result.findings)} shown: raise --limit for more)"
         if len(result.findings) < result.total
@@ -174,6 +179,16 @@ def render(result: AuditResult, console: Console) -> None:
             f"  {rule.id} ({rule.severity}, {rule.findings}): {rule.title}. {rule.documentation}",
             soft_wrap=True,
         )
+
+
+def _print_narrow(result: AuditResult, console: Console) -> None:
+    """A table would cut off what the findings are about."""
+    for finding in result.findings:
+        at = "" if finding.timestamp_ms is None else f"  {format_time(finding.timestamp_ms)}"
+        console.print(f"{', '.join(map(str, finding.offsets))}{at}  {finding.rule}")
+        by = "" if result.origin else _by(finding)
+        about = f"{finding.subject}, by {by}" if by else finding.subject
+        console.print(f"    {about}: found {finding.found}; expected {finding.expected}")
 
 
 def _by(finding: Finding) -> str:

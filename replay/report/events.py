@@ -74,7 +74,7 @@ def of_controllers(reigns: list[Controller]) -> Iterator[Event]:
 def of_brokers(served: list[Service]) -> Iterator[Event]:
     """Brokers out of service, and those that registered for the first time."""
     for out in fencings(served):
-        broker, reason = f"broker {out.broker_id}", out.reason or "no reason given"
+        broker, reason = f"broker {out.broker_id}", out.reason or "the log does not say why"
         if out.planned:
             kind, severity, text = "left", PLANNED, f"{broker} left: {reason}"
         elif out.reason == REGISTERED_ANEW:

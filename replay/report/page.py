@@ -110,7 +110,7 @@ def render_page(result: ReportResult) -> str:
         tiles=tiles(result),
         severity_names=SEVERITY_NAMES,
         legend=[
-            (state, STATES[state], PATTERNS[state], _STATE_WORDS[state])
+            (state, STATES[state], PATTERNS[state], _in_words(state, result.header.origin))
             for state in states_shown(timeline.brokers)
         ],
         figures=Markup(to_json(_figures(result))),
@@ -120,12 +120,17 @@ def render_page(result: ReportResult) -> str:
     )
 
 
+def _in_words(state: str, origin: str) -> str:
+    return "unfenced: serves" if origin and state == "serving" else _STATE_WORDS[state]
+
+
 def _figures(result: ReportResult) -> dict[str, go.Figure]:
     """By the ids of their elements."""
     timeline = result.timeline
-    return {
-        "plot-timeline": timeline_figure(timeline),
-        "plot-waits": waits_figure(timeline),
+    origin = result.header.origin
+    waits = {} if origin else {"plot-waits": waits_figure(timeline)}
+    return waits | {
+        "plot-timeline": timeline_figure(timeline, origin),
         "plot-lost": lost_figure(result.availability, timeline.axis),
         "plot-state": state_figure(result.churn, timeline.axis),
     }

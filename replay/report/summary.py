@@ -64,7 +64,8 @@ def tiles(result: ReportResult) -> list[Tile]:
         _controllers(timeline),
         _brokers(timeline),
         _audit(result),
-        _lao(result.lao),
+        # Another system's log has no LAO.
+        *(() if result.header.origin else (_lao(result.lao),)),
         _availability(result.availability),
     ]
 

@@ -47,11 +47,13 @@ class Panel(NamedTuple):
     log_ms: bool = False
 
 
-def timeline_figure(timeline: Timeline) -> go.Figure:
-    """All of it over one axis, so that what happened at one time stands in one line."""
+def timeline_figure(timeline: Timeline, origin: str = "") -> go.Figure:
+    """All of it over one axis, so that what happened at one time stands in one line. ``origin``:
+    whose log it is; another system's has no LAO.
+    """
     curves = [
         impaired_panel(timeline.levels),
-        waits_panel(timeline.waits, timeline.axis),
+        *(() if origin else (waits_panel(timeline.waits, timeline.axis),)),
         growth_panel(timeline.growth, timeline.axis),
     ]
     lanes_px = _LANE_PX * (len(timeline.brokers) + 1)

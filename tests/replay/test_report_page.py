@@ -233,3 +233,20 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(ReplayError, match="can't be written"):
         page.write("new", tmp_path / "taken")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "taken"]
+
+
+def test_a_page_of_another_systems_log_says_nothing_of_lao() -> None:
+    ours = sample.result()
+    theirs = document(replace(ours, header=replace(ours.header, origin="kafka")))
+    assert "lao" not in theirs.ids
+    assert "plot-waits" not in theirs.figures
+    assert "log of" in " ".join(theirs.words)
+    assert "Kafka" in theirs.words
+    # The sample's rules are ours.
+    said = [word for word in theirs.words if "LAO" in word]
+    assert [word for word in said if not re.search("went.back", word, re.IGNORECASE)] == []
+    titles = [
+        note.get("text", "") for note in theirs.figures["plot-timeline"]["layout"]["annotations"]
+    ]
+    assert not any("LAO" in title for title in titles)
+    assert any("LAO" in word for word in document(ours).words)
