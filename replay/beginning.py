@@ -59,8 +59,9 @@ def begun(export: Export, request: JobRequest) -> Export:
     )
     if one is None:
         return export
-    segments = tuple(each for each in export.segments if each.last_offset > one.offset)
-    return replace(export, segments=segments, begin=one)
+    behind = tuple(each for each in export.segments if each.last_offset > one.offset)
+    # One at least: an engine wants to see columns, where there are no rows, too.
+    return replace(export, segments=behind or export.segments[-1:], begin=one)
 
 
 def _has_no_beginning(request: JobRequest) -> bool:

@@ -16,7 +16,7 @@ from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import Image
 from replay.fold import by_group
-from replay.kernels.folding import apply_row
+from replay.kernels.folding import STATE, apply_row
 from replay.workers import set_aside_what_is_loaded
 
 _COLUMNS = (
@@ -50,13 +50,15 @@ def changes(
     partitions: int | None = None,
     only: Column | None = None,
     among: DataFrame | None = None,
+    base: DataFrame | None = None,
 ) -> DataFrame:
     """One row a change, unordered: the record's offset, epoch, time and author, and the entity's
     key, ``before`` and ``after``, JSON.
 
-    ``only``: a condition on ``group_kind`` and ``group_id``; ``among``: the groups that count.
+    ``only``: a condition on ``group_kind`` and ``group_id``; ``among``: the groups that count;
+    ``base``: the state to go on from.
     """
-    return by_group(records, _COLUMNS, partitions, only=only, among=among).mapInArrow(
+    return by_group(records, _COLUMNS, partitions, only=only, among=among, base=base).mapInArrow(
         _record_changes, _CHANGED_DDL
     )
 
@@ -86,6 +88,9 @@ def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
             timestamp_ms, _, _, sequence = author
             batch_row = (timestamp_ms, sequence, all_below_done)
             apply_row(draft, group_id, offset, epoch, type_, version, body, *batch_row)
+            if type_ == STATE:
+                # What was there already is no change.
+                draft.changes.clear()
             for kind, key, old, new in draft.changes:
                 before, after = (None if value is None else to_json(value) for value in (old, new))
                 rows.append((offset, epoch, *author, type_name, kind, key, before, after))

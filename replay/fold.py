@@ -69,17 +69,20 @@ def by_group(
     *,
     only: Column | None = None,
     among: DataFrame | None = None,
+    base: DataFrame | None = None,
 ) -> DataFrame:
     """The rows that change something, each group whole in one task and in order of offsets.
 
     ``only``: a condition on group_kind and group_id; ``among``: the groups that count
-    (``touched_groups``).
+    (``touched_groups``). ``base``: the state that the records go on from (replay/based.py).
 
     A batch that names a client changes that client's group by its header, whatever its records
     change: one more row, IDENTITY.
     """
     rows = records.where(sf.col("group_kind").isNotNull()).select(*columns)
     rows = rows.unionByName(_identities(records, columns))
+    if base is not None:
+        rows = rows.unionByName(base.select(*columns))
     if only is not None:
         rows = rows.where(only)
     if among is not None:
@@ -119,13 +122,14 @@ def fold(
     partitions: int | None = None,
     with_entities: bool,
     only: Column | None = None,
+    base: DataFrame | None = None,
 ) -> DataFrame:
     """Fold: one row an entity (kind, key, value as JSON) if asked for, and for each task and kind
     one with ``hash`` and ``entities``.
 
-    ``only``: a condition on group_kind and group_id.
+    ``only``: a condition on group_kind and group_id; ``base``: the state to go on from.
     """
-    return by_group(records, FOLD_COLUMNS, partitions, only=only).mapInArrow(
+    return by_group(records, FOLD_COLUMNS, partitions, only=only, base=base).mapInArrow(
         _folder(with_entities=with_entities), _FOLDED_DDL
     )
 

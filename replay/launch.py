@@ -83,7 +83,12 @@ def _run_without_spark(request: JobRequest, conf: list[str]) -> int:
 
 def _say_what_is_quicker(request: JobRequest) -> None:
     """The costs are those of one machine."""
-    records = open_export(request).record_count
+    from replay.beginning import BEGIN_IN_BETWEEN, begun
+
+    export = open_export(request)
+    if request.job in BEGIN_IN_BETWEEN:
+        export = begun(export, request)
+    records = export.record_count
     said = hint(request.job, request.engine, records, os.cpu_count() or 1)
     if said:
         print(f"{_OUR_ERROR}{said}", file=sys.stderr)

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from raftlog.errors import RaftlogError
 from raftlog.printable import printable
+from replay.beginning import BEGIN_IN_BETWEEN, begun
 from replay.errors import exit_code, explain
 from replay.opened import Export, open_export
 from replay.origin import with_origin
@@ -31,6 +32,8 @@ def compute_on(spark: SparkSession, export: Export, request: JobRequest) -> Any:
     """The result of a job on an open export, its files checked first."""
     try:
         job = importlib.import_module(f"replay.jobs.{request.job}")
+        if request.job in BEGIN_IN_BETWEEN:
+            export = begun(export, request)
         if not getattr(job, "CHECKS_FILES", False):
             check_files(spark, export)
         return with_origin(job.run(spark, export, request), export.manifest.origin)

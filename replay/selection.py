@@ -22,10 +22,11 @@ class Selection(NamedTuple):
     entities: Column
     asked: Asked
 
-    def narrow(self, rows: DataFrame) -> DataFrame:
+    def narrow(self, rows: DataFrame, there: str | None = None) -> DataFrame:
         """The records that may matter.
 
         A name may have belonged to several topics, one after the other: all of them count.
+        ``there``: the id of the one that had it where the rows begin.
         """
         asked = self.asked
         if not asked.topic_name:
@@ -35,6 +36,8 @@ class Selection(NamedTuple):
             .select(sf.col("topic_id").alias("group_id"))
             .distinct()
         )
+        if there is not None:
+            ids = ids.union(rows.sparkSession.createDataFrame([(there,)], "group_id string"))
         of_topic = rows.where(sf.col("group_kind") == TOPIC)
         if not asked.topic_types:
             return of_topic.join(ids, "group_id", "left_semi")

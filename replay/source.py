@@ -87,6 +87,8 @@ def _rows(spark: SparkSession, target: str, segments: tuple[Segment, ...]) -> Da
 
 
 def _conditions(export: Export) -> Iterator[Column]:
+    if export.begin is not None:
+        yield sf.col("offset") > export.begin.offset
     if export.at_offset is not None:
         # The offset is sorted, so it prunes row groups; a batch is applied whole or not at all.
         yield sf.col("offset") <= export.at_offset

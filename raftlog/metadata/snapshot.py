@@ -110,8 +110,8 @@ class Kind(NamedTuple):
     """The entities under a key, in order."""
     type: Any
     """Of a content."""
-    add: Callable[[Parts, Content], None]
-    """Put an entity in its place.
+    add: Callable[[Any, Content], None]
+    """Put an entity in its place, in a draft.
 
     Raises KeyError, ValueError if it does not fit those before it.
     """
@@ -120,7 +120,7 @@ class Kind(NamedTuple):
 
     Raises ValueError if it holds what this build does not know.
     """
-    add_all: Callable[[Parts, Iterable[Content]], None] | None = None
+    add_all: Callable[[Any, Iterable[Content]], None] | None = None
     """Put many in their places at once, and account for them; None: one by one."""
 
 

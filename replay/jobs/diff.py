@@ -21,6 +21,7 @@ from raftlog.metadata.authors import author, why_nobody
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.asked import ask
+from replay.based import base_rows, topic_there
 from replay.beginning import Began, began
 from replay.changes import changes
 from replay.errors import ReplayError
@@ -90,9 +91,9 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> DiffResult:
     """
     require_whole_history(export)
     rows = records(spark, export)
-    end = find_point(rows)
-    begin = _begin(rows, request, end)
-    differing = _differing(rows, begin.offset if begin is not None else -1, request)
+    end = find_point(rows, export)
+    begin = _begin(rows, export, request, end)
+    differing = _differing(spark, export, rows, begin.offset if begin is not None else -1, request)
     differing.persist(StorageLevel.MEMORY_AND_DISK)
     kind = request.key[0] if request.key else ""
     kept = differing if kind else differing.where(~sf.col("kind").isin(*SAMPLES))
@@ -120,7 +121,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> DiffResult:
         )
         for row in first
     ]
-    return DiffResult(begin, end, shown, counts, left_out)
+    return DiffResult(begin, end, shown, counts, left_out, checkpoint=began(export))
 
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
@@ -181,7 +182,7 @@ def _require_order(request: JobRequest, end: Point) -> None:
         )
 
 
-def _begin(rows: DataFrame, request: JobRequest, end: Point) -> Point | None:
+def _begin(rows: DataFrame, export: Export, request: JobRequest, end: Point) -> Point | None:
     """The last whole batch at or before the first point; None: there is none, as nothing was asked
     for or nothing was there yet.
     """
@@ -193,18 +194,27 @@ def _begin(rows: DataFrame, request: JobRequest, end: Point) -> Point | None:
     else:
         return None
     point = rows.where(before)
-    return None if point.isEmpty() else find_point(point)
+    return None if export.begin is None and point.isEmpty() else find_point(point, export)
 
 
-def _differing(rows: DataFrame, begin_offset: int, request: JobRequest) -> DataFrame:
+def _differing(
+    spark: SparkSession, export: Export, rows: DataFrame, begin_offset: int, request: JobRequest
+) -> DataFrame:
     """One row an entity whose value at the end is not what it was behind ``begin_offset``."""
     meanwhile = sf.col("offset") > begin_offset
-    only, entities = None, None
+    only, entities, asked = None, None, None
     if request.key is not None:
         selection = select(*request.key)
-        rows, only, entities = selection.narrow(rows), selection.groups, selection.entities
+        asked, only, entities = selection.asked, selection.groups, selection.entities
+        rows = selection.narrow(rows, topic_there(export, asked.topic_name))
     among = touched_groups(rows.where(meanwhile)) if begin_offset >= 0 else None
-    changed = changes(rows, partitions=request.partitions, only=only, among=among).where(meanwhile)
+    changed = changes(
+        rows,
+        partitions=request.partitions,
+        only=only,
+        among=among,
+        base=base_rows(spark, export, asked),
+    ).where(meanwhile)
     if entities is not None:
         changed = changed.where(entities)
     of_each = changed.groupBy("kind", "key").agg(

@@ -16,6 +16,7 @@ from raftlog.metadata.authors import author, why_nobody
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.asked import ask
+from replay.based import base_rows, topic_there
 from replay.beginning import Began, began, since_of
 from replay.changes import changes
 from replay.local import fold as local
@@ -71,10 +72,13 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> HistoryResu
     require_whole_history(export)
     kind, key = request.key or ("", "")
     selection = select(kind, key)
-    rows = selection.narrow(records(spark, export))
-    changed = changes(rows, partitions=request.partitions, only=selection.groups).where(
-        selection.entities
-    )
+    there = topic_there(export, selection.asked.topic_name)
+    changed = changes(
+        selection.narrow(records(spark, export), there),
+        partitions=request.partitions,
+        only=selection.groups,
+        base=base_rows(spark, export, selection.asked),
+    ).where(selection.entities)
     if (since := since_of(request)) is not None:
         changed = changed.where(sf.col("offset") > since)
     if request.since_ms is not None:
@@ -94,7 +98,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> HistoryResu
         )
         for row in first[: request.limit]
     ]
-    return HistoryResult(kind, key, shown, total)
+    return HistoryResult(kind, key, shown, total, checkpoint=began(export))
 
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:

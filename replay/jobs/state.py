@@ -18,6 +18,7 @@ from raftlog.metadata.differences import brief
 from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
 from replay.asked import ask
+from replay.based import base_rows, topic_there
 from replay.beginning import Began, began
 from replay.errors import ReplayError
 from replay.fold import fold, totals
@@ -63,29 +64,35 @@ class StateResult(msgspec.Struct, frozen=True):
     checkpoint: Began | None = None
 
 
-def find_point(rows: DataFrame) -> Point:
-    """Where the rows end. Raises ReplayError if there are none."""
+def find_point(rows: DataFrame, export: Export) -> Point:
+    """Where the rows of an export end. Raises ReplayError if there are none."""
     last = rows.select(
         sf.max("offset").alias("offset"),
         sf.max("epoch").alias("epoch"),
         sf.max("timestamp_ms").alias("timestamp_ms"),
         sf.count("*").alias("records"),
     ).collect()[0]
-    if last.offset is None:
+    begin, below = export.begin, export.begin_offset - export.manifest.history_begin
+    if last.offset is not None:
+        return Point(last.offset, last.epoch, last.timestamp_ms, below + last.records)
+    if begin is None:
         raise ReplayError("no whole batch lies within the offsets asked for")
-    return Point(last.offset, last.epoch, last.timestamp_ms, last.records)
+    return Point(begin.offset, begin.epoch, begin.timestamp_ms, below)
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> StateResult:
     """Fold, once; show the first entities. Raises ReplayError for a key of no known form."""
     require_whole_history(export)
     rows = records(spark, export)
-    point = find_point(rows)
+    point = find_point(rows, export)
     if request.key is not None:
-        return _some(rows, point, request, request.key)
-    folded = fold(rows, partitions=request.partitions, with_entities=True).persist(
-        StorageLevel.MEMORY_AND_DISK
-    )
+        return _some(spark, export, rows, point, request, request.key)
+    folded = fold(
+        rows,
+        partitions=request.partitions,
+        with_entities=True,
+        base=base_rows(spark, export),
+    ).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         total = totals(folded)
         first = (
@@ -96,7 +103,8 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> StateResult
         )
     finally:
         folded.unpersist()
-    return StateResult(point, format_hash(total.state_hash), total.entities, _shown(first))
+    state_hash = format_hash(total.state_hash)
+    return StateResult(point, state_hash, total.entities, _shown(first), checkpoint=began(export))
 
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> StateResult:
@@ -111,15 +119,21 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> StateResult:
 
 
 def _some(
-    rows: DataFrame, point: Point, request: JobRequest, asked: tuple[str, str]
+    spark: SparkSession,
+    export: Export,
+    rows: DataFrame,
+    point: Point,
+    request: JobRequest,
+    asked: tuple[str, str],
 ) -> StateResult:
     """Only the groups in question are folded."""
     selection = select(*asked)
     folded = fold(
-        selection.narrow(rows),
+        selection.narrow(rows, topic_there(export, selection.asked.topic_name)),
         partitions=request.partitions,
         with_entities=True,
         only=selection.groups,
+        base=base_rows(spark, export, selection.asked),
     )
     found = folded.where(sf.col("key").isNotNull() & selection.entities).persist(
         StorageLevel.MEMORY_AND_DISK
@@ -132,7 +146,7 @@ def _some(
         first = found.orderBy("kind", "key").limit(request.limit).collect()
     finally:
         found.unpersist()
-    return StateResult(point, "", counts, _shown(first), asked)
+    return StateResult(point, "", counts, _shown(first), asked, began(export))
 
 
 def _shown(rows: list[Row]) -> list[EntityRow]:

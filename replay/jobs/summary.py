@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raftlog.metadata.entities import format_hash
+from replay.based import base_rows
 from replay.beginning import Began, began, begun
 from replay.fold import fold, totals
 from replay.jobs import audit
@@ -48,9 +49,11 @@ class SummaryResult(msgspec.Struct, frozen=True):
 def run(spark: SparkSession, export: Export, request: JobRequest) -> SummaryResult:
     """Scan, fold, audit."""
     require_whole_history(export)
-    rows = records(spark, export)
-    point = find_point(rows)
-    total = totals(fold(rows, partitions=request.partitions, with_entities=False))
+    late = begun(export, request)
+    rows = records(spark, late)
+    point = find_point(rows, late)
+    base = base_rows(spark, late)
+    total = totals(fold(rows, partitions=request.partitions, with_entities=False, base=base))
     return SummaryResult(
         cluster_id=export.manifest.cluster_id,
         generation=export.manifest.generation,
@@ -60,6 +63,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> SummaryResu
         entities=total.entities,
         state_hash=format_hash(total.state_hash),
         audit=audit.run(spark, export, request),
+        checkpoint=began(late),
     )
 
 

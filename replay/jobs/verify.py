@@ -135,7 +135,7 @@ class _Spark:
         return spread(self._spark, raw, Checked, partial(_check, export, offsets))
 
     def end(self) -> Point:
-        return find_point(records(self._spark, self._export))
+        return find_point(records(self._spark, self._export), self._export)
 
     def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> _Fold:
         if not known:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from raftlog.metadata.clients import fold_identity
 from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.group_state import put
 from raftlog.metadata.image import FoldError
 from raftlog.metadata.records import parse_body
 from replay.kernels.arrays import Bools, codes, distinct, ints
@@ -24,6 +25,10 @@ from replay.kernels.arrays import Bools, codes, distinct, ints
 IDENTITY = 1 << 30
 """In the place of a record's type: the row is a batch's header, which changes the client that it
 names. Sorts behind all records.
+"""
+STATE = IDENTITY + 1
+"""In the place of a record's type: the row is the state of a group at a checkpoint, from which the
+group is folded on.
 """
 COLUMNS = (
     "group_kind",
@@ -65,6 +70,10 @@ def apply_row(
     if type_ == IDENTITY:
         draft.offset = offset
         fold_identity(draft, int(group_id), sequence, all_below_done, offset, epoch)
+        return
+    if type_ == STATE:
+        draft.offset = offset
+        put(draft, body)
         return
     if offset <= draft.offset:
         raise FoldError(f"the record at offset {offset} is in the export twice")

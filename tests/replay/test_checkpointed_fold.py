@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
+from spark_runs import Replay
 
 from raftlog.metadata.entities import format_hash
 from raftlog.segments import pair
@@ -160,6 +161,49 @@ def test_the_summary_begins_late_and_audits_everything(exported: Path) -> None:
     assert found == whole
     assert found.checkpoint is not None
     assert found.point.records == found.audit.checked >= RECORDS_OF_LOG
+
+
+SPARKS: list[tuple[str, dict[str, Any]]] = [
+    ("state", {"at_offset": 700, "key": ("topic", "topic-3")}),
+    ("diff", {"from_offset": 600, "at_offset": 850}),
+]
+MORE_SPARKS: list[tuple[str, dict[str, Any]]] = [
+    ("state", {"at_offset": 700}),
+    ("history", {"from_offset": 700, "key": ("topic", "topic-3")}),
+    ("state", {}),
+    ("summary", {}),
+    ("state", {"at_offset": 650, "key": ("config", "topic:topic-3")}),
+    ("state", {"at_offset": 650, "key": ("config", "")}),
+    ("state", {"at_offset": 650, "key": ("client", "")}),
+    ("state", {"at_offset": 650, "key": ("applied", "2")}),
+    ("diff", {"from_offset": 880}),
+    ("diff", {"from_offset": 500, "key": ("topic", "topic-3")}),
+    ("history", {"from_offset": 500, "key": ("broker", "")}),
+    ("history", {"from_offset": 500, "key": ("acl", "")}),
+]
+
+
+@pytest.mark.parametrize(
+    ("job", "asked"),
+    [*SPARKS, *(pytest.param(*one, marks=pytest.mark.nightly) for one in MORE_SPARKS)],
+)
+def test_spark_begins_there_too(
+    replay: Replay, exported: Path, job: str, asked: dict[str, Any]
+) -> None:
+    found, whole = both(exported, job, **asked)
+    assert found == whole
+    assert found.checkpoint is not None
+    assert replay(job, exported, **asked) == found
+
+
+def test_spark_begins_where_nothing_is_behind(replay: Replay, exported: Path) -> None:
+    last = read_manifest(exported).checkpoints[-1]
+    found = replay("state", exported, at_offset=last.offset)
+    assert (found.point.offset, found.point.records) == (last.offset, last.offset + 1)
+    assert found.state_hash == last.state_hash
+    assert found == compute_local(
+        JobRequest(job="state", export=str(exported), at_offset=last.offset)
+    )
 
 
 def test_several_workers_say_the_same(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
