@@ -52,7 +52,7 @@ def main(directory: str) -> None:
         "executors": sorted({row.executor for row in worked}),
         "raftlog_in": sorted({row.packed for row in worked}),
         "state_hash": format_hash(folded.state_hash),
-        "records": find_point(rows).records,
+        "records": find_point(rows, export).records,
         "audited": audited.checked,
         "offences": audited.total,
     }

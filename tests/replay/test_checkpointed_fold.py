@@ -156,6 +156,16 @@ def test_a_history_begins_at_an_offset_or_a_time(exported: Path) -> None:
         assert found.changes == [each for each in every if each.timestamp_ms >= one.timestamp_ms]
 
 
+def test_a_history_that_begins_beside_a_checkpoint_loses_nothing(exported: Path) -> None:
+    """At its very offset, or at its time: changes of the same millisecond may lie below it."""
+    for one in read_manifest(exported).checkpoints[1::4]:
+        for kind in ("config", "partition", "client"):
+            for beginning in ({"from_offset": one.offset}, {"since_ms": one.timestamp_ms}):
+                found, whole = both(exported, "history", key=(kind, ""), **beginning)
+                assert found == whole
+                assert found.checkpoint.offset < one.offset
+
+
 def test_the_summary_begins_late_and_audits_everything(exported: Path) -> None:
     found, whole = both(exported, "summary")
     assert found == whole
