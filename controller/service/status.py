@@ -135,6 +135,12 @@ def ready(service: ControllerService) -> tuple[bool, str]:
     role = service.replica.core.role
     if leader < 0 or role != "follower":
         # A node that asks for votes still remembers who led.
+        if role == "observer" and leader >= 0:
+            # Not ready: who may stop another node because this one is there would stop the quorum.
+            return False, (
+                f"following node {leader} in epoch {epoch} as an observer, which is no voter:"
+                " raftlog quorum add-voter"
+            )
         last = f"; the last leader was node {leader}" if leader >= 0 else ""
         why = service.node.directory.outage or f"no leader is known in epoch {epoch}"
         return False, f"{why}; this node is {role}{last}"

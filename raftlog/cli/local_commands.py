@@ -68,6 +68,7 @@ def start_quorum(
       scripts/quorum start --nodes 5 --base-port 19093 --dir /tmp/five
     """
     cluster = LocalCluster(directory, controllers=nodes, brokers=0, base_port=base_port)
+    is_new = not cluster.exists
     cluster.generate()
     wanted = [cluster.node(name) for name in names] if names else cluster.controllers
     started = [node.name for node in wanted if cluster.pid(node.name) is None]
@@ -76,6 +77,14 @@ def start_quorum(
             cluster.start(node.name)
         leader_id = cluster.wait_leader_id(timeout)
         cluster.wait_ready([node.name for node in wanted], timeout)
+    except FailedError as error:
+        if is_new:
+            cluster.stop(started)
+            raise
+        # It may wait for others, or to become a voter: stopping it would help nobody.
+        raise FailedError(
+            f"{error}\nWhat was started goes on; what is wrong: raftlog doctor", error.code
+        ) from error
     except BaseException:
         cluster.stop(started)
         raise

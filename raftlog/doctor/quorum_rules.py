@@ -134,7 +134,8 @@ def missing_voters(seen: Evidence) -> Iterator[Finding]:
         Severity.DEGRADED,
         f"{_lost(seen, gone, capital=True)}.",
         f"{len(voters) - len(gone)} of {len(voters)} voters are left: {more}.",
-        "Start what does not run; where a process hangs, look at its disk, then end and start it.",
+        "Start what does not run; where a process hangs, look at its disk, then end and start it."
+        " If its disk is lost: docs/operations.md, Replacing a controller's disk.",
         START,
     )
 

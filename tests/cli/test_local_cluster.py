@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -195,3 +196,26 @@ def test_starting_a_quorum_leaves_it_running_whoever_leads(
     start_quorum(nodes=1, base_port=None, directory=tmp_path / "c", timeout=5)
     assert stopped == []
     assert "controller 9 leads cluster" in capsys.readouterr().out
+
+
+def test_a_node_that_waits_for_others_is_left_running_unless_the_cluster_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the only one of a lost majority, or no voter yet."""
+    monkeypatch.setattr(LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum(()))
+    monkeypatch.setattr(LocalCluster, "start", lambda self, name: 1)
+    stopped: list[str] = []
+    monkeypatch.setattr(
+        LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names)
+    )
+    start: Callable[..., None] = partial(
+        start_quorum, nodes=1, base_port=None, directory=tmp_path / "c", timeout=0.2
+    )
+    with pytest.raises(FailedError) as first:
+        start()
+    assert stopped == ["controller-1"]
+    assert "goes on" not in str(first.value)
+    with pytest.raises(FailedError, match="goes on; what is wrong: raftlog doctor") as again:
+        start(names=["controller-1"])
+    assert stopped == ["controller-1"], "of the first start alone"
+    assert again.value.code == first.value.code

@@ -11,6 +11,7 @@ import pytest
 from quorum_world import QuorumWorld
 from simulated import simulated
 
+from controller.service.status import ready
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -93,6 +94,11 @@ async def test_an_observer_that_nobody_adds_stays_one() -> None:
     await asyncio.sleep(10)
     assert observer.service.replica.core.role == "observer"
     assert observer.voter_set == {1: "dir-1-1"}
+    is_ready, why = ready(observer.service)
+    assert not is_ready, "another voter must not be stopped because this one is there"
+    assert why == (
+        "following node 1 in epoch 1 as an observer, which is no voter: raftlog quorum add-voter"
+    )
 
 
 @pytest.mark.parametrize("joining", [True, False])
