@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
-from raftlog.segments.bucket_rule import number
 from raftlog.segments.manifest import Segment
 from raftlog.segments.verify import check_segment
 from replay.audit.rules import Rule
@@ -26,7 +24,8 @@ from replay.kernels.rules import clients, configs, feature_levels, progress, quo
 from replay.kernels.rules.quorum import Epoch
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
 from replay.local.pool import Pool
-from replay.local.reading import bucket_files, slices
+from replay.local.reading import slices
+from replay.local.shares import Share, of_topics, shares
 from replay.opened import Export
 
 PARTITIONS, CLIENTS, PROGRESS, RIGHTS = "partitions", "clients", "progress", "rights"
@@ -128,25 +127,6 @@ def _nothing() -> pa.Table:
     return pa.schema([SCHEMA.field(name) for name in RARE_COLUMNS]).empty_table()
 
 
-class Share(NamedTuple):
-    """Some of so many buckets. ``filed``: the export has a file of each, where it has."""
-
-    buckets: tuple[int, ...] = (0,)
-    of: int = 1
-    filed: bool = False
-
-
-def shares(export: Export, size: int) -> list[Share]:
-    """For each of so many workers his buckets of partitions: those that the export has, if it is
-    cut into such.
-    """
-    count = export.buckets
-    if size == 1 or not count:
-        return [Share((bucket,), size) for bucket in range(size)]
-    workers = min(size, count)
-    return [Share(tuple(range(one, count, workers)), count, filed=True) for one in range(workers)]
-
-
 _ALL = Share()
 
 
@@ -207,30 +187,8 @@ def _judge(part: _Part) -> Found:
 
 def _of_partitions(part: _Part) -> Iterator[tuple[kernels.Kernel, Iterator[pa.Table]]]:
     """One bucket after the other: only one's partitions are remembered at a time."""
-    share = part.share
-    for bucket in share.buckets:
-        if share.filed:
-            _check(_Files(part.export, bucket_files(part.export, bucket), checked=True))
-        yield (
-            kernels.PartitionRules(part.facts, part.rules),
-            slices(
-                part.export,
-                COLUMNS,
-                types=PARTITION_TYPES,
-                only=partial(_in_bucket, share, bucket) if share.of > 1 else None,
-                bucket=bucket if share.filed else None,
-            ),
-        )
-
-
-def _in_bucket(share: Share, bucket: int, table: pa.Table) -> pa.Table:
-    """The records of partitions in a bucket."""
-    if share.filed:
-        numbers, ids = codes(table["topic_id"])
-        hashes = np.array([number(each, share.of) for each in ids], np.int64)[numbers]
-    else:
-        hashes = bucket_of(table, share.of)
-    return table.filter(pa.array(hashes == bucket))
+    for tables in of_topics(part.export, part.share, COLUMNS, PARTITION_TYPES, bucket_of):
+        yield kernels.PartitionRules(part.facts, part.rules), tables
 
 
 def _kernel(part: _Part) -> tuple[kernels.Kernel, Iterator[pa.Table]]:

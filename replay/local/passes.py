@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -14,9 +15,10 @@ from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import Segment
 from replay.kernels.arrays import Ints, codes, ints
 from replay.kernels.folding import COLUMNS, Groups, rows
-from replay.kernels.passes import ANYWHERE, Fold, Pass
+from replay.kernels.passes import ANYWHERE, BY_PARTITION, Fold, Pass
 from replay.local.pool import Pool
 from replay.local.reading import slices
+from replay.local.shares import Share, check_bucket, of_topics, shares
 from replay.opened import Export
 
 Found = TypeVar("Found")
@@ -36,12 +38,18 @@ class ExportLog:
 
     def run(self, work: Pass[Found]) -> list[Found]:
         """What each part found."""
+        if work.by == BY_PARTITION and work.types is not None:
+            return self._by_topic(work)
         if work.by == ANYWHERE:
             tasks = [_Task(self.export, work, each) for each in self._shares()]
         else:
             size = self._pool.size
             tasks = [_Task(self.export, work, None, each, size) for each in range(size)]
         return list(self._pool.map(_run, tasks))
+
+    def _by_topic(self, work: Pass[Found]) -> list[Found]:
+        tasks = [(self.export, work, share) for share in shares(self.export, self._pool.size)]
+        return [found for some in self._pool.map(_run_share, tasks) for found in some]
 
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
         """All records of some types in order."""
@@ -61,10 +69,9 @@ class ExportLog:
         size = tasks or self._pool.size
         passed_over = frozenset(int(each) for each in without)
         folds = [
-            _FoldTask(self.export, begin, Groups(bucket=at, buckets=size, without=passed_over))
-            for at in range(size)
+            _FoldTask(self.export, begin, share, passed_over) for share in shares(self.export, size)
         ]
-        return list(self._pool.map(_fold, folds))
+        return [found for some in self._pool.map(_fold, folds) for found in some]
 
     def _shares(self) -> list[Sequence[Segment]]:
         """Files that follow one another, for each worker about as many records."""
@@ -93,15 +100,24 @@ class _Kept:
 class _FoldTask(NamedTuple):
     export: Export
     begin: Callable[[], Fold[Any]]
-    groups: Groups
+    share: Share
+    without: frozenset[int]
 
 
-def _fold(task: _FoldTask) -> Any:
-    fold = task.begin()
-    for table in slices(task.export, COLUMNS):
-        for row in rows(table, task.groups):
-            fold.row(row.kind, row.id, row.record)
-    return fold.end()
+def _fold(task: _FoldTask) -> list[Any]:
+    """A fold for each bucket of the share."""
+    export, share = task.export, task.share
+    found = []
+    for bucket in share.buckets:
+        if share.filed:
+            check_bucket(export, bucket)
+        fold = task.begin()
+        groups = Groups(bucket=bucket, buckets=share.of, without=task.without)
+        for table in slices(export, COLUMNS, bucket=bucket if share.filed else None):
+            for row in rows(table, groups):
+                fold.row(row.kind, row.id, row.record)
+        found.append(fold.end())
+    return found
 
 
 class _Task(NamedTuple):
@@ -127,6 +143,23 @@ def _run(task: _Task) -> Any:
     ):
         part.take(table)
     return part.end()
+
+
+def _run_share(task: tuple[Export, Pass[Any], Share]) -> list[Any]:
+    """A part for each bucket of the share."""
+    export, work, share = task
+    found = []
+    hashes = partial(_hashes, work.by)
+    for tables in of_topics(export, share, work.columns, work.types or (), hashes):
+        part = work.begin()
+        for table in tables:
+            part.take(table)
+        found.append(part.end())
+    return found
+
+
+def _hashes(by: Sequence[str], table: pa.Table, buckets: int) -> Ints:
+    return bucket_of(table, by, buckets)
 
 
 def bucket_of(table: pa.Table, by: Sequence[str], buckets: int) -> Ints:

@@ -7,7 +7,9 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
@@ -16,10 +18,10 @@ from raftlog.segments.buckets import COUNT, add_buckets
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RECORDS, read_manifest
 from raftlog.segments.writer import ExportWriter
-from replay.jobs import audit
+from replay.jobs import audit, availability, churn, lao
 from replay.local import reading
-from replay.local.audit import Share, shares
 from replay.local.pool import Pool
+from replay.local.shares import Share, shares
 from replay.opened import open_export
 from replay.request import JobRequest
 
@@ -43,6 +45,21 @@ def audited(directory: Path, workers: int, at_offset: int | None = None) -> audi
     with Pool(0) as one:
         one.size = workers
         return audit.run_local(open_export(request), request, one)
+
+
+@pytest.mark.parametrize("job", [availability, churn, lao])
+def test_other_jobs_say_of_buckets_what_they_say_of_the_whole(
+    twice: tuple[Path, Path], job: ModuleType
+) -> None:
+    found = []
+    for directory, workers in zip(twice, (1, 3), strict=True):
+        request = JobRequest(job="", export=str(directory), limit=500)
+        with Pool(0) as one:
+            one.size = workers
+            said = msgspec.to_builtins(job.run_local(open_export(request), request, one))
+        # Measured, not read.
+        found.append({name: said[name] for name in said if not name.startswith("load_")})
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("at_offset", [None, 251])

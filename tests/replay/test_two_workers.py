@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ SETTINGS = {
 }
 OPTIONS = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
 PATIENCE_S = 1800
-"""Half a minute of CPU, of which a busy machine gives little."""
+"""A report takes a minute and a half of CPU there, of which a busy machine gives little."""
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +74,14 @@ def test_a_job_of_ones_own_with_raftlog_packed_beside_it(
     assert found["state_hash"] == history.state_hash
     assert found["records"] == history.records
     assert (found["audited"], found["offences"]) == (history.records, 0)
+
+
+@pytest.mark.nightly
+def test_a_report(made_up: tuple[Path, GeneratedHistory], tmp_path: Path) -> None:
+    directory, history = made_up
+    raftlog = str(Path(sys.executable).with_name("raftlog"))
+    words = [raftlog, "replay", "report", str(directory), "-o", "report.html", "--json", *OPTIONS]
+    said = json.loads(run(words, tmp_path).stdout)
+    assert said["header"]["records"] == history.records
+    assert (said["audit"]["checked"], said["audit"]["total"]) == (history.records, 0)
+    assert "</html>" in (tmp_path / "report.html").read_text()
