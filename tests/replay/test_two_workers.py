@@ -31,8 +31,8 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 OPTIONS = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
-PATIENCE_S = 1800
-"""A report takes a minute and a half of CPU there, of which a busy machine gives little."""
+PATIENCE_S = 1200
+"""Half a minute of CPU each, of which a busy machine gives little."""
 
 
 @pytest.fixture(scope="module")
