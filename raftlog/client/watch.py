@@ -143,6 +143,9 @@ class Watch:
         self._call: _Call | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._asked_in_vain: set[str] = set()
+        self._failures: dict[str, str] = {}
+        self._refusal: ApiError | None = None
+        """What the last broker said that would not take it."""
         self._started = self._closed = self._full = False
         self.failovers = 0
         """How often it went on at another broker."""
@@ -215,8 +218,7 @@ class Watch:
         if self._closed or self._error is not None:
             return
         if not self._started and self._loop.time() >= self._start_by:
-            whom = ", ".join(self._endpoints.known)
-            self._fail(ApiError(ErrorCode.REQUEST_TIMED_OUT, f"no broker of {whom} has answered"))
+            self._fail(self._not_started())
             return
         self._list = []
         request = pb.WatchRequest(
@@ -231,6 +233,19 @@ class Watch:
         silence_s = SILENT_INTERVALS * self._progress_ms / 1000
         self._call = _Call(self, self._transport, self._endpoints.target, request, silence_s)
 
+    def _not_started(self) -> ApiError:
+        """Why nobody has taken the watch: what the last one said that refused it, or what became of
+        each.
+        """
+        refused = self._refusal
+        if refused is not None:
+            return ApiError(refused.code, refused.message, field=refused.field)
+        whom = ", ".join(
+            f"{one} ({self._failures[one]})" if one in self._failures else one
+            for one in self._endpoints.known
+        )
+        return ApiError(ErrorCode.REQUEST_TIMED_OUT, f"no broker of {whom} has answered")
+
     def _hang_up(self) -> None:
         call, self._call = self._call, None
         if call is not None:
@@ -244,10 +259,11 @@ class Watch:
         self.failovers += self._started
         self._pause = self._loop.call_later(pause_s, self._attempt)
 
-    def lost(self, call: _Call) -> None:
+    def lost(self, call: _Call, reason: str) -> None:
         """The broker is gone, or says nothing."""
         if call is self._call:
             self._asked_in_vain.add(self._endpoints.target)
+            self._failures[self._endpoints.target] = reason
             self._go_elsewhere(self._endpoints.unreachable(self._loop.time()))
 
     def turned_away(self, call: _Call, error: ApiError) -> None:
@@ -289,6 +305,7 @@ class Watch:
     def _refused(self, response: pb.WatchResponse) -> None:
         error = error_from_wire(response.error)
         if error.code in _ELSEWHERE:
+            self._refusal = error
             pause_s = self._endpoints.lost(self._loop.time())
             self._go_elsewhere(max(pause_s, error.throttle_time_ms / 1000))
         elif error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -338,8 +355,8 @@ class _Call:
         """Ask."""
         try:
             link.send(self._request)
-        except LinkClosedError:
-            self._lost()
+        except LinkClosedError as error:
+            self._lost(str(error))
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Responses."""
@@ -353,14 +370,14 @@ class _Call:
         if error is not None:
             self._watch.turned_away(self, error)
         else:
-            self._lost()
+            self._lost(reason)
 
     def closed(self, link: Link, reason: str) -> None:
         """The link is gone."""
-        self._lost()
+        self._lost(reason)
 
-    def _lost(self) -> None:
-        self._watch.lost(self)
+    def _lost(self, reason: str = "does not answer") -> None:
+        self._watch.lost(self, reason)
 
 
 def _token(token: pb.WatchToken) -> Token:

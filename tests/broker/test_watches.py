@@ -182,7 +182,7 @@ def test_a_fenced_broker_sends_its_watchers_away_and_takes_none() -> None:
         assert len(first.watches.hub) == 0
         watch.close()
         alone = watcher(cluster, first, start_timeout_s=2.0)
-        assert (await failure(alone)).code is ErrorCode.REQUEST_TIMED_OUT
+        assert (await failure(alone)).code is ErrorCode.BROKER_FENCED
 
     on_cluster(test)
 

@@ -10,8 +10,15 @@ import pytest
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.watch import Watch
-from raftlog.errors import ApiError, ErrorCode, SaslAuthenticationFailedError
+from raftlog.errors import (
+    ApiError,
+    ErrorCode,
+    RequestTimedOutError,
+    SaslAuthenticationFailedError,
+    ThrottlingQuotaExceededError,
+)
 from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
 
 REFUSED = ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "the token has expired")
 FAR_S = 60.0
@@ -131,6 +138,42 @@ async def test_the_next_call_tries_anew(round_robin: bool) -> None:
             await asyncio.sleep(0.01)
     assert second.exception() is None
     brokers.close()
+
+
+async def test_a_watch_that_nobody_takes_says_why() -> None:
+    """[A program with too many watches was told that no broker answers.]"""
+    network: Any = Network()
+    watch = Watch(network, ["a:1"], rng=random.Random(1), start_timeout_s=0.3)
+    full = common_pb2.Error(
+        error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED, error_message="5 of 5 watches are open"
+    )
+
+    async def refuse() -> None:
+        while True:
+            dialled = await network.until_dialled("a:1")
+            link = Answering(dialled)
+            dialled.handler.received(link, [broker_pb2.WatchResponse(error=full)])
+
+    refusing = asyncio.create_task(refuse())
+    with pytest.raises(ThrottlingQuotaExceededError, match="5 of 5 watches are open"):
+        await asyncio.wait_for(watch.started(), 5)
+    refusing.cancel()
+    watch.close()
+
+    watch = Watch(network, ["b:1", "c:1"], rng=random.Random(1), start_timeout_s=0.3)
+
+    async def fail() -> None:
+        while True:
+            for one in network.dialled:
+                if not one.closed and one.address == "b:1":
+                    one.handler.attempt_failed("UNAVAILABLE: Connection refused", None)
+            await asyncio.sleep(0.01)
+
+    failing = asyncio.create_task(fail())
+    with pytest.raises(RequestTimedOutError, match=r"b:1 \(UNAVAILABLE: Connection refused\)"):
+        await asyncio.wait_for(watch.started(), 5)
+    failing.cancel()
+    watch.close()
 
 
 async def test_a_watch_that_has_begun_waits_and_one_that_has_not_is_told() -> None:
