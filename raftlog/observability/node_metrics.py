@@ -168,6 +168,13 @@ def _controller_image(now: Image) -> Iterator[Metric]:
         "Time of the last batch folded here, in seconds since 1970.",
         now.timestamp_ms / 1000,
     )
+    yield gauge("raftlog_kv_keys", "Keys in the key-value store.", len(now.key_values))
+    yield gauge(
+        "raftlog_kv_bytes",
+        "Bytes of all keys and values in the key-value store.",
+        now.key_value_bytes,
+    )
+    yield gauge("raftlog_leases", "Leases of the key-value store.", len(now.leases))
     yield gauge(
         "raftlog_export_cursor_lag_records",
         "Committed records that an export has not read yet, as its cursor says.",

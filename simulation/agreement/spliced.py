@@ -40,7 +40,7 @@ _OFFSETS = (
     "cursor_end_offset",
 )
 """-1 stands for unknown."""
-_OFFSETS_OR_ZERO = ("proposer_epoch", "client_id")
+_OFFSETS_OR_ZERO = ("proposer_epoch", "client_id", "lease_id")
 """0 stands for nobody."""
 _BROKERS = ("broker_id", "leader", "proposer_id")
 """The ids of simulated brokers begin with 1; -1 and 0 stand for nobody."""
@@ -88,10 +88,10 @@ class _Mover:
         if row["topic_id"] is not None:
             row["topic_id"] = f"{self._number:08x}{row['topic_id'][8:]}"
         if row["group_id"] is not None:
-            is_client = row["group_kind"] == "client"
+            is_offset = row["group_kind"] in {"client", "lease"}
             row["group_id"] = (
                 str(int(row["group_id"]) + self._base)
-                if is_client
+                if is_offset
                 else f"{self._number}-{row['group_id']}"
             )
         row["body"] = b""

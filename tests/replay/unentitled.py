@@ -104,6 +104,7 @@ def of_every_kind(log: AuditedLog) -> list[int]:
         (AclResourceType.GROUP, ALTER_CONFIGS),
         (AclResourceType.HOSTNAME, AclOperation.ALTER),
         (AclResourceType.EXPORT_CURSOR, AclOperation.ALTER),
+        (AclResourceType.KEY_VALUE, AclOperation.ALTER),
         (AclResourceType.CLIENT_SESSION, AclOperation.CREATE),
         (TOPIC, AclOperation.ALTER),
     ):
@@ -147,7 +148,15 @@ def partly_allowed(log: AuditedLog, name: str, by: str) -> list[int]:
         ),
         log.append(pb.ExportCursorRecord(name=by[5:], end_offset=1), principal=by),
         log.append(pb.OpenClientRecord(name="mine", principal=by), principal=by),
+        log.append(pb.LeaseRecord(name="mine", ttl_ms=5_000, principal=by), principal=by),
+        log.append(pb.KeyValueRecord(key=f"{by[5:]}/1", value=b"", lease_id=1), principal=by),
     ]
+    # Who has a lease may end it, and its keys go with it.
+    log.append(
+        pb.KeyValueRecord(key=f"{by[5:]}/1"),
+        pb.RemoveLeaseRecord(lease_id=offsets[-2], reason="revoked"),
+        principal=by,
+    )
     # Nobody gives a right to himself by it.
     cluster = (AclOperation.ALTER, AclResourceType.CLUSTER, "kafka-cluster")
     offsets.append(log.end_offset)
