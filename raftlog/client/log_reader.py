@@ -88,11 +88,14 @@ class LogReader:
         """Those that were asked in vain, and why."""
         self._round: set[str] = set()
         """Those of them that were asked since all were."""
+        self._turned_away: dict[str, ApiError] = {}
+        """Those that do not let this client in, and what they say."""
 
     async def info(self) -> LogInfo:
         """What the active controller says of its log now.
 
-        Raises ApiError: REQUEST_TIMED_OUT if none answers in time.
+        Raises ApiError: REQUEST_TIMED_OUT if none answers in time, SASL_AUTHENTICATION_FAILED at
+        once if none lets this client in.
         """
         # High watermark -1: it knows better in any case, so that it answers at once.
         response = await self._fetch(0, 1, max_wait_ms=0)
@@ -175,6 +178,7 @@ class LogReader:
         self._refusal = ""
         self._silent.clear()
         self._round.clear()
+        self._turned_away.clear()
         deadline = self._loop.time() + self._timeout_s
         try:
             async with asyncio.timeout_at(deadline):
@@ -213,6 +217,11 @@ class LogReader:
         wait_s = min(request.max_wait_ms / 1000, left_s)
         try:
             response = await self._connection.ask(request, link_s, (left_s + wait_s) / 2)
+        except _TurnedAwayError as error:
+            self._turned_away[address] = error.error
+            if (self._turned_away.keys() | self._silent.keys()).issuperset(self._endpoints.known):
+                raise error.error from None
+            pause_s = self._endpoints.unreachable(self._loop.time())
         except LinkClosedError as error:
             if address in self._round:
                 self._round.clear()
@@ -239,6 +248,14 @@ def _snapshot_of(response: pb.MetadataFetchResponse) -> SnapshotId | None:
     if not response.HasField("snapshot_id"):
         return None
     return SnapshotId(response.snapshot_id.end_offset, response.snapshot_id.epoch)
+
+
+class _TurnedAwayError(LinkClosedError):
+    """A controller does not let this client in."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class _Connection:
@@ -280,7 +297,9 @@ class _Connection:
     def attempt_failed(self, reason: str, error: ApiError | None) -> None:
         """There is no link."""
         if not self._link.done():
-            self._link.set_exception(LinkClosedError(reason))
+            self._link.set_exception(
+                LinkClosedError(reason) if error is None else _TurnedAwayError(error)
+            )
 
     def received(self, link: Link, messages: Sequence[pb.MetadataFetchResponse]) -> None:
         """The answer."""

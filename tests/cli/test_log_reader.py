@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.client.log_reader import BelowLogStartError, LogReader
-from raftlog.errors import ApiError, CorruptLogError, ErrorCode
+from raftlog.errors import ApiError, CorruptLogError, ErrorCode, SaslAuthenticationFailedError
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
+FAR_S = 60.0
 Answer = Callable[[pb.MetadataFetchRequest], "pb.MetadataFetchResponse | None"]
 
 
@@ -231,6 +232,31 @@ def test_dead_nodes_leave_time_for_the_one_that_leads(silent: set[str], refusing
         assert transport.dialled[:3] == ["a", "b", "c"]
         reader.close()
         assert transport.open == 0
+
+    asyncio.run(main())
+
+
+def test_who_is_let_in_by_nobody_is_told_so_at_once() -> None:
+    refused = ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "the token has expired")
+
+    class Strict(FakeTransport):
+        def dial(self, address: str, conversation: Any, handler: Any) -> Any:
+            if address not in self.controllers:
+                loop = asyncio.get_running_loop()
+                loop.call_soon(handler.attempt_failed, "UNAUTHENTICATED", refused)
+            return super().dial(address, conversation, handler)
+
+    async def main() -> None:
+        reader = LogReader(cast(Any, Strict()), ["a", "b"], rng=random.Random(1), timeout_s=FAR_S)
+        with pytest.raises(SaslAuthenticationFailedError, match="expired"):
+            await asyncio.wait_for(reader.info(), 5)
+        reader.close()
+        # One that lets it in is enough.
+        reader = LogReader(
+            cast(Any, Strict(b=committed)), ["a", "b"], rng=random.Random(1), timeout_s=FAR_S
+        )
+        assert (await asyncio.wait_for(reader.info(), 5)).address == "b"
+        reader.close()
 
     asyncio.run(main())
 

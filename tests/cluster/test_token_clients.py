@@ -118,6 +118,7 @@ def test_a_token_of_somebody_else_gets_nothing_whatever_the_certificate(
         (("quorum", "describe", *at), 4),
         (("brokers", "list", *at), 1),
         (("topics", "create", "forged", *through), 1),
+        (("log", "dump", *at), 1),
     ):
         ran = raftlog(*command, environment=environment)
         assert ran.code == code, ran
