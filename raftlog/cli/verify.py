@@ -47,8 +47,9 @@ def verify(
     """Check that an export is whole and is the log, and say who vouches for which offsets.
 
     Every file, every batch, both forms against each other, and the log hash: against what the log
-    and the manifest say, the nodes that are asked, and a signature. Nothing is folded: `raftlog
-    replay verify` does that, too. Exit code 3: something is wrong.
+    and the manifest say, the nodes that are asked, and a signature. Nothing is folded, so a
+    checkpoint may hold a state that was made up: `raftlog replay verify --engine local` finds that.
+    Exit code 3: something is wrong.
 
     \b
     Examples:

@@ -55,8 +55,8 @@ def _image() -> Image:
 
 
 def export(root: Path) -> None:
-    """Published three times, merged, and published by the next writer, which removes what was
-    merged. A cursor follows each.
+    """Published three times, with a checkpoint each, merged, and published by the next writer, which
+    removes what was merged. A cursor follows each.
     """
     mark("begins")
     directory = root / "srv" / "exports" / "export"
@@ -70,7 +70,14 @@ def _publish(
     def published(manifest: Manifest) -> None:
         mark("written", number=manifest.end_offset)
 
-    with ExportWriter(directory, "c1", 0, published=published, clock=lambda: now_s) as writer:
+    with ExportWriter(
+        directory,
+        "c1",
+        0,
+        checkpoint_records=1,
+        published=published,
+        clock=lambda: now_s,
+    ) as writer:
         for _ in range(times):
             data = _records(offset)
             chunk = batch.encode(data, base_offset=offset, epoch=1, timestamp_ms=1_000)
@@ -78,6 +85,7 @@ def _publish(
             mark("writing", number=offset)
             writer.append_chunk(chunk)
             writer.commit(offset)
+        assert writer.manifest.checkpoints
         then(writer)
     return offset
 

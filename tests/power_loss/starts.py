@@ -110,7 +110,9 @@ def export(root: Path) -> dict[str, Any]:
     """Of an export: all that its manifest names is there and whole, and the next writer goes on
     where it ends.
     """
+    from raftlog.segments.checkpoints import load_checkpoint
     from raftlog.segments.manifest import MANIFEST_NAME, read_manifest
+    from raftlog.segments.place import open_place
     from raftlog.segments.verify import check_segment
     from raftlog.segments.writer import ExportWriter
 
@@ -121,6 +123,9 @@ def export(root: Path) -> dict[str, Any]:
     manifest = read_manifest(directory)
     for segment in manifest.segments:
         check_segment(directory, segment, "c1", 0)
+    place = open_place(directory)
+    for one in manifest.checkpoints:
+        load_checkpoint(place, manifest.owner, one)
     with ExportWriter(directory, "c1", 0) as writer:
         assert writer.next_offset == manifest.end_offset
     return {"value": manifest.end_offset or -1}

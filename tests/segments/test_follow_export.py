@@ -213,3 +213,18 @@ def test_a_callback_that_fails_ends_the_export_and_the_publish_stays(tmp_path: P
         export(history, tmp_path, published=refuse)
     assert verify_export(tmp_path).end_offset == history.end_offset
     assert export(history, tmp_path).records == 0
+
+
+def test_checkpoints_are_published_on_the_way(tmp_path: Path) -> None:
+    source = Growing(LogHistory(86).run(400), batches=2)
+    seen: list[int] = []
+    policy = PublishPolicy(interval_s=5.0, checkpoint_records=40)
+
+    def published(manifest: Manifest) -> None:
+        seen.append(len(manifest.checkpoints))
+
+    run(source, tmp_path, policy, published=published)
+    assert seen == sorted(seen)
+    assert 1 <= seen[len(seen) // 2] < seen[-1]
+    for one in verify_export(tmp_path).checkpoints:
+        assert one.state_hash == format_hash(source.history.hashes[one.offset])

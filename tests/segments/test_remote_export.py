@@ -14,6 +14,7 @@ import pytest
 from log_history import CLUSTER_ID, LogHistory
 
 from raftlog.cli.log_sources import ExportLog
+from raftlog.segments.checkpoint_faults import checkpoint_faults
 from raftlog.segments.compact import compact
 from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
 from raftlog.segments.export import export
@@ -208,6 +209,20 @@ def test_directories_are_made_only_where_there_are_any(
     monkeypatch.setattr(type(memory), "protocol", ("sftp", "ssh"))
     export(LogHistory(76).run(30), RemotePlace(URI, memory, "/home/exported"))
     assert "/home/exported" in made
+
+
+def test_checkpoints_are_objects_too(memory: fsspec.AbstractFileSystem) -> None:
+    history = LogHistory(77).run(300)
+    export(history, URI, checkpoint_records=50)
+    export(history.run(400), URI, checkpoint_records=50)
+    manifest = verify_export(URI)
+    assert len(manifest.checkpoints) >= 3
+    assert {one.file for one in manifest.checkpoints} < objects(memory)
+    place = open_place(URI)
+    assert list(checkpoint_faults(place, manifest, manifest.end_offset - 1)) == []
+    place.remove(manifest.checkpoints[0].file)
+    (fault,) = checkpoint_faults(place, manifest, manifest.end_offset - 1)
+    assert "it is missing" in fault.message
 
 
 def test_small_objects_are_merged(memory: fsspec.AbstractFileSystem) -> None:
