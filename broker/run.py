@@ -43,6 +43,7 @@ from raftlog.observability.node_metrics import (
     add_watch_metrics,
 )
 from raftlog.observability.process_metrics import (
+    add_certificate_metrics,
     add_disk_metrics,
     add_node_metrics,
     add_request_metrics,
@@ -73,6 +74,7 @@ from raftlog.transport.configured import http_contexts, transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
+from raftlog.transport.tls_look import first_end
 from raftlog.transport.unary import unary_handler
 from raftlog.transport.unary_link import Caller
 from raftlog.wire.broker.v1 import broker_pb2
@@ -383,6 +385,8 @@ def metrics_registry(
     )
     add_request_metrics(registry, service.requests.figures, service.requests.queue_depths)
     add_disk_metrics(registry, config.directory, lambda: store.busy_s)
+    certificates = config.certificates
+    add_certificate_metrics(registry, lambda: first_end(certificates))
     if service.data is not None:
         space = service.data.space
         add_data_metrics(registry, service.data)

@@ -25,6 +25,7 @@ from raftlog.observability.node_metrics import (
     add_space_metrics,
 )
 from raftlog.observability.process_metrics import (
+    add_certificate_metrics,
     add_disk_metrics,
     add_node_metrics,
     add_request_metrics,
@@ -34,6 +35,7 @@ from raftlog.observability.registry import MetricsRegistry
 from raftlog.security.audit import Auditor
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
+from raftlog.transport.tls_look import first_end
 
 __all__ = ["build_labels", "http_server", "metrics_registry"]
 
@@ -73,6 +75,8 @@ def metrics_registry(
     )
     add_request_metrics(registry, service.request_figures, service.queue_depths)
     add_disk_metrics(registry, config.directory, lambda: replica.disk_busy_s)
+    certificates = config.certificates
+    add_certificate_metrics(registry, lambda: first_end(certificates))
     add_space_metrics(registry, lambda: service.node.space.low)
     add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.node.now()))
     return registry

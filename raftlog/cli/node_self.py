@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from raftlog.build import build_text
@@ -21,6 +22,7 @@ from raftlog.observability.node_rpc import NodeFacts, NodeRpc
 from raftlog.quorum.config import Voter
 from raftlog.security.guard import Authentication, Duties
 from raftlog.security.single_calls import check_call, tell_change
+from raftlog.transport.tls_look import first_end
 from raftlog.transport.unary_link import Caller, UnaryLink
 
 log = get_logger(__name__)
@@ -58,6 +60,7 @@ class NodeSelf:
             http=http,
             metrics=metrics,
             directory=config.directory,
+            certificate_ends=partial(first_end, config.certificates),
         )
         self._rpc = NodeRpc(facts, self.journal.recent, level, _now_ms)
 

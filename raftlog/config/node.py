@@ -126,6 +126,14 @@ class NodeConfig:
             voter.endpoint for voter in self.controller.voters if voter.node_id != self.node_id
         )
 
+    @property
+    def certificates(self) -> frozenset[Path]:
+        """The files of its own certificates, on whatever listener and link."""
+        used = [one.security.tls for one in self.listeners]
+        used += [one.tls for one in self.peers.values()]
+        used.append(self.http_tls)
+        return frozenset(one.certificate for one in used if one is not None)
+
     def items(self) -> Iterator[tuple[str, object]]:
         """(key, effective value) of every key that this role reads, in the order they are
         documented.

@@ -13,6 +13,7 @@ from raftlog.transport.tls_look import TlsTrouble
 
 CLOCKS_MS = 1_000
 """An answer takes a tenth of that at most."""
+ENDS_SOON_MS = 14 * 86_400_000
 NEARLY_FULL = 0.1
 NEARLY_FULL_BYTES = 20 << 30
 """A tenth of a large disk is no reason to worry."""
@@ -85,6 +86,29 @@ def _follows(trouble: TlsTrouble, *, known: bool) -> str:
             " then it is gone for the others, too."
         )
     return "Nothing is known of it from here." if known else "Nothing is known of the cluster."
+
+
+def certificates(seen: Evidence) -> Iterator[Finding]:
+    """A node's certificate ends before long."""
+    soon = [
+        (one.name, one.node.certificate_ends_at_ms)
+        for one in seen.told
+        if 0 < one.node.certificate_ends_at_ms < seen.at_ms + ENDS_SOON_MS
+    ]
+    if soon:
+        said = ", ".join(f"of {name} {_when(at_ms - seen.at_ms)}" for name, at_ms in soon[:8])
+        yield Finding(
+            "CERTIFICATE_ENDS_SOON",
+            Severity.NOTICE,
+            f"Certificates end: that {said}.",
+            "From then on nobody can connect to that node any more.",
+            "Renew it in time; nodes need no restart (docs/security.md, Renewal).",
+            _INSPECT,
+        )
+
+
+def _when(left_ms: int) -> str:
+    return f"in {span(left_ms)}" if left_ms > 0 else f"has ended {span(-left_ms)} ago"
 
 
 def clocks(seen: Evidence) -> Iterator[Finding]:
@@ -172,4 +196,4 @@ def _levels(seen: Evidence) -> Iterator[str]:
             yield f"Controllers know {name} up to different levels: {said}."
 
 
-RULES = (connections, clocks, disks, builds)
+RULES = (connections, certificates, clocks, disks, builds)

@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +52,8 @@ class NodeFacts(NamedTuple):
     http: Callable[[], str]
     metrics: Callable[[], bytes]
     directory: Path
+    certificate_ends: Callable[[], datetime | None] = lambda: None
+    """When the first of its certificates ends; None: it has none."""
 
 
 class NodeRpc:
@@ -105,6 +108,7 @@ class NodeRpc:
     async def describe(self, request: pb.DescribeNodeRequest) -> pb.DescribeNodeResponse:
         """Who this is."""
         facts = self._facts
+        ends = facts.certificate_ends()
         free_bytes, total_bytes = await self._disk.free_and_total()
         return pb.DescribeNodeResponse(
             cluster_id=facts.cluster_id,
@@ -124,6 +128,7 @@ class NodeRpc:
             ],
             disk_free_bytes=free_bytes,
             disk_total_bytes=total_bytes,
+            certificate_ends_at_ms=0 if ends is None else int(ends.timestamp() * 1000),
         )
 
     def events(self, request: pb.DescribeNodeEventsRequest) -> pb.DescribeNodeEventsResponse:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from prometheus_client.core import (
     CounterMetricFamily,
+    GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
@@ -107,6 +109,22 @@ def _requests(figures: RequestFigures) -> Iterator[Metric]:
     yield requests
     yield errors
     yield times
+
+
+def add_certificate_metrics(metrics: MetricsRegistry, ends: Callable[[], datetime | None]) -> None:
+    """``ends``: when the first of the node's certificates ends; None: it has none."""
+
+    def collect() -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "raftlog_certificate_valid_seconds",
+            "How long the certificate of the node that ends first is still valid; below 0 once it"
+            " has ended. Not without TLS.",
+        )
+        if (at := ends()) is not None:
+            family.add_metric((), (at - datetime.now(UTC)).total_seconds())
+        yield family
+
+    metrics.collect(collect)
 
 
 def add_disk_metrics(

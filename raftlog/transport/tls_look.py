@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -153,11 +154,7 @@ def _of_own(files: TlsFiles) -> TlsSeen:
     """Why it may have hung up."""
     if files.certificate is None:
         return TlsSeen(TlsTrouble.OWN_REFUSED, "hangs up on a client without a certificate")
-    try:
-        pem = _PEM.search(files.certificate.read_text())
-    except (OSError, ValueError):
-        pem = None
-    began, ends = _times(ssl.PEM_cert_to_DER_cert(pem[0]) if pem else b"")
+    began, ends = times_of(files.certificate)
     now = datetime.now(UTC)
     if ends is not None and ends < now:
         words = f"hangs up on {files.certificate}, which expired{_at(ends)}"
@@ -166,6 +163,21 @@ def _of_own(files: TlsFiles) -> TlsSeen:
     else:
         return TlsSeen(TlsTrouble.OWN_REFUSED, f"hangs up on {files.certificate}")
     return TlsSeen(TlsTrouble.OWN_EXPIRED, words)
+
+
+def times_of(certificate: Path) -> tuple[datetime | None, datetime | None]:
+    """From when to when the first certificate of a PEM file is valid; None: that cannot be read."""
+    try:
+        pem = _PEM.search(certificate.read_text())
+        return _times(ssl.PEM_cert_to_DER_cert(pem[0]) if pem else b"")
+    except (OSError, ValueError):
+        return None, None
+
+
+def first_end(certificates: Iterable[Path]) -> datetime | None:
+    """When the first of these files' certificates ends; None: there is none that can be read."""
+    ends = [at for _, at in map(times_of, certificates) if at is not None]
+    return min(ends, default=None)
 
 
 def _certificate_of(host: str, port: int, timeout_s: float) -> bytes:

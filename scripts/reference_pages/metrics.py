@@ -120,7 +120,7 @@ def _collected(run: Any, service: Any, *store: Any) -> Sequence[Metric]:
         loop = asyncio.new_event_loop()
         try:
             registry = run.metrics_registry(
-                SimpleNamespace(cluster_id="", node_id=0, directory=Path.cwd()),
+                SimpleNamespace(cluster_id="", node_id=0, directory=Path.cwd(), certificates=()),
                 service,
                 SimpleNamespace(bounds=Bounds(loop, TransportLimits())),
                 None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -132,6 +134,18 @@ def test_the_doctor_of_a_secured_cluster(secured: Secured, tmp_path: Path) -> No
     code, said = doctor(secured, {})
     assert code == 4
     assert "speaks TLS, and this command does not" in said
+
+
+def test_each_node_shows_how_long_its_certificate_is_valid(secured: Secured) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    for node in (secured.cluster.controllers[0], secured.cluster.brokers[0]):
+        with opener.open(f"{node.http}/metrics", timeout=PATIENCE_S) as answer:
+            text = answer.read().decode()
+        found = re.search(r"^raftlog_certificate_valid_seconds (\S+)$", text, re.MULTILINE)
+        assert found is not None
+        assert 0 < float(found[1]) <= 86_400, "they were issued for a day"
+    _, said = doctor(secured, secured.client)
+    assert "NOTICE Certificates end: that of node 1 in" in said
 
 
 def test_a_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path: Path) -> None:

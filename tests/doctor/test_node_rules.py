@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from clusters import CLUSTER, codes, described, endpoint, only, quorum, voter
+from clusters import AT_MS, CLUSTER, codes, described, endpoint, only, quorum, voter
 
 from raftlog.doctor.diagnosis import Verdict, diagnose, verdict
 from raftlog.doctor.evidence import About, Evidence, NodeSeen, Reach
@@ -63,6 +63,21 @@ def test_clocks_that_agree_with_each_other_and_not_with_ours_are_no_finding() ->
     assert diagnose(clocks(99_000, 99_200, 98_900)) == []
     assert diagnose(clocks(700, 0, -200)) == []
     assert diagnose(clocks(50_000)) == [], "one clock differs from none"
+
+
+# --- certificates that end -------------------------------------------------------------------
+
+
+def test_a_certificate_that_ends_soon_is_named() -> None:
+    def ends(in_ms: int) -> Evidence:
+        return told(quorum(3), {2: {"certificate_ends_at_ms": AT_MS + in_ms}})
+
+    found = only(ends(3 * 86_400_000))
+    assert (found.code, found.severity) == ("CERTIFICATE_ENDS_SOON", Severity.NOTICE)
+    assert found.cause == "Certificates end: that of node 2 in 3 days."
+    assert only(ends(-7_200_000)).cause == "Certificates end: that of node 2 has ended 2 h ago."
+    assert diagnose(ends(15 * 86_400_000)) == []
+    assert diagnose(told(quorum(3), {2: {}})) == [], "without TLS"
 
 
 # --- disks -----------------------------------------------------------------------------------

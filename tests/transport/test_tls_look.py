@@ -16,7 +16,14 @@ import trustme
 
 from raftlog.cli.listening import require_listener
 from raftlog.errors import ApiError
-from raftlog.transport.tls_look import TlsFiles, TlsSeen, TlsTrouble, speaks_tls, tls_trouble
+from raftlog.transport.tls_look import (
+    TlsFiles,
+    TlsSeen,
+    TlsTrouble,
+    first_end,
+    speaks_tls,
+    tls_trouble,
+)
 
 import grpc  # isort: skip
 
@@ -168,3 +175,15 @@ def test_other_servers(authority: trustme.CA, tmp_path: Path) -> None:
 def test_files_that_cannot_be_read_are_left_to_who_connects(tmp_path: Path) -> None:
     with http_server() as port:
         assert look(port, TlsFiles(tmp_path / "none")).trouble is TlsTrouble.NONE
+
+
+def test_the_first_certificate_to_end_counts(authority: trustme.CA, tmp_path: Path) -> None:
+    paths = [
+        files(authority, tmp_path / name, validity).certificate
+        for name, validity in (("valid", VALID), ("past", PAST))
+    ]
+    (tmp_path / "other").write_text("no certificate")
+    found = first_end([path for path in paths if path] + [tmp_path / "other", tmp_path / "none"])
+    assert found is not None
+    assert said(found) == said(PAST[1])
+    assert first_end([tmp_path / "none"]) is None
