@@ -67,7 +67,7 @@ def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
         subprocess.run([str(copy / "setup.sh")], env=environment, check=True, stdout=sys.stderr)
     if workload == "watch":
         # Ours: the watchers must be the same on both sides.
-        return {str(row["watchers"]): row for row in peer.watch(home, seconds)}
+        return {_named(row): row for row in peer.watch(home, seconds)}
     written = copy / "results" / f"{STEPS[workload]}.json"
     # The scripts go on when a step fails: what is there then is of an earlier run.
     written.unlink(missing_ok=True)
@@ -105,6 +105,11 @@ def in_our_words(workload: str, result: Any) -> dict[str, Any]:
     }
 
 
+def _named(row: dict[str, Any]) -> str:
+    """Of a number of watchers; "own": of those with a key each."""
+    return "own" if row.get("own_keys") else str(row["watchers"])
+
+
 def _spread(times_ms: list[float]) -> dict[str, float]:
     return {
         "p50": round(percentile(times_ms, 0.5), 1),
@@ -127,7 +132,9 @@ def ratios(
     if workload == "watch":
         found: dict[str, float] = {}
         for row in ours:
-            other = theirs[str(row["watchers"])]
+            if row.get("own_keys"):
+                continue
+            other = theirs[_named(row)]
             found |= {
                 f"last of {row['watchers']} p50": round(
                     other["last_from_send_ms"]["p50"] / row["last_from_send_ms"]["p50"], 2

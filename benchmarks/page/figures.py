@@ -96,6 +96,21 @@ def _watchers(index: int, count: int) -> tuple[Figure, ...]:
     )
 
 
+def _own_keys(index: int, count: int) -> tuple[Figure, ...]:
+    of, key = f"{count:,} watchers with a key each", "first_from_send_ms"
+    return (
+        *(
+            Figure(f"{of}: the one has it, {name} ms", (index, key, name), ("own", key, name))
+            for name in ("p50", "p99")
+        ),
+        Figure(
+            f"{of}: CPU of who tells, us a change",
+            (index, "cpu_us_per_delivery"),
+            ("own", "cpu_us_per_delivery"),
+        ),
+    )
+
+
 def _spread(index: int, key: str, label: str, theirs: str = "") -> tuple[Figure, ...]:
     return tuple(
         Figure(f"{label}, {name} ms", (index, key, name), (theirs, name) if theirs else ())
@@ -244,7 +259,7 @@ ENTRIES: dict[str, Entry] = {
     "watch": Entry(
         "watchers of one prefix, a stream each, over three brokers (etcd: members): a write until",
         "watch",
-        (*_watchers(0, 10), *_watchers(1, 1_000), *_watchers(2, 10_000)),
+        (*_watchers(0, 10), *_watchers(1, 1_000), *_watchers(2, 10_000), *_own_keys(3, 10_000)),
     ),
     "k7": Entry(
         "brokers that heartbeat every 2 s, each on its own connection", "k7", _heartbeats()

@@ -64,6 +64,7 @@ async def _watchers(served: Served, count: int) -> AsyncIterator[list[Process]]:
                 served.path,
                 served.request,
                 served.asked_once,
+                first=sum(shares[: index * len(served.addresses)]),
             )
             child = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "benchmarks.watching.watchers"),
@@ -120,11 +121,16 @@ def _used_s(pids: Sequence[int]) -> float:
     return sum(map(thread_cpu_s, pids))
 
 
-async def deliveries(served: Served, count: int, write: Write, *, seconds: float) -> dict[str, Any]:
+async def deliveries(
+    served: Served, count: int, write: Write, *, seconds: float, own_keys: bool = False
+) -> dict[str, Any]:
     """Measure with so many watchers. Raises RuntimeError if one of them misses a change, has one
     twice or out of order, or ends.
+
+    ``own_keys``: a write concerns one of them, and not all.
     """
-    period_s = max(PERIOD_MIN_S, count / DELIVERIES_PER_S)
+    concerned = 1 if own_keys else count
+    period_s = max(PERIOD_MIN_S, concerned / DELIVERIES_PER_S)
     writes = max(WRITES_MIN, round(seconds / period_s))
     for number in range(WRITES_MIN):
         await write(number, _value(number))
@@ -152,9 +158,9 @@ async def deliveries(served: Served, count: int, write: Write, *, seconds: float
         seen = await _taken(processes)
     for number in sent:
         had = seen.get(number, (0, 0.0, 0.0))[0]
-        if had != count:
-            raise RuntimeError(f"{had} of {count} watchers had change {number}")
-    told = count * writes
+        if had != concerned:
+            raise RuntimeError(f"{had} of {concerned} watchers had change {number}")
+    told = concerned * writes
     return {
         "watchers": count,
         "writes": writes,

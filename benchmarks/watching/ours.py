@@ -10,6 +10,7 @@ import uvloop
 from benchmarks.load import CLIENT_METRICS
 from benchmarks.nodes import Quorum
 from benchmarks.watching.deliveries import WATCHERS, Served, deliveries
+from benchmarks.watching.watchers import NUMBER
 from raftlog.client.controller_client import ControllerClient
 from raftlog.config_writes.messages import ConfigWrite
 from raftlog.transport.grpc_transport import GrpcTransport
@@ -22,16 +23,20 @@ SELECTOR = "configs/client-metrics/"
 def watch(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
     """All counts, one after the other."""
     leader = quorum.endpoints[quorum.leader() - 1]
-    return [uvloop.run(_measured(quorum, leader, count, seconds)) for count in WATCHERS]
+    found = [uvloop.run(_measured(quorum, leader, count, seconds)) for count in WATCHERS]
+    own = uvloop.run(_measured(quorum, leader, WATCHERS[-1], seconds, own_keys=True))
+    return [*found, own | {"own_keys": True}]
 
 
-async def _measured(quorum: Quorum, leader: str, count: int, seconds: float) -> dict[str, Any]:
+async def _measured(
+    quorum: Quorum, leader: str, count: int, seconds: float, *, own_keys: bool = False
+) -> dict[str, Any]:
     transport = GrpcTransport()
     client = ControllerClient(transport, [leader], rng=random.Random(1))
 
     async def write(number: int, value: bytes) -> None:
         # Under fresh names: the value before a change would have a mark of its own.
-        name = f"{count}-watchers-{number}"
+        name = f"own-{number:08d}" if own_keys else f"{count}-watchers-{number}"
         change = (CLIENT_METRICS, name, "match", value.decode())
         await client.call(ConfigWrite([change]).request())
 
@@ -39,13 +44,15 @@ async def _measured(quorum: Quorum, leader: str, count: int, seconds: float) -> 
     served = Served(
         [quorum.endpoint(name) for name in quorum.brokers],
         PATH,
-        broker_pb2.WatchRequest(selectors=[SELECTOR]).SerializeToString(),
+        broker_pb2.WatchRequest(
+            selectors=[f"{SELECTOR}own-{NUMBER.decode()}" if own_keys else SELECTOR]
+        ).SerializeToString(),
         asked_once=True,
         pids=brokers,
         all_pids=[*quorum.pids, *brokers],
     )
     try:
-        return await deliveries(served, count, write, seconds=seconds)
+        return await deliveries(served, count, write, seconds=seconds, own_keys=own_keys)
     finally:
         client.close()
         await transport.close()

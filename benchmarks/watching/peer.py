@@ -17,6 +17,7 @@ from typing import Any, Self
 import uvloop
 
 from benchmarks.watching.deliveries import WATCHERS, Served, deliveries
+from benchmarks.watching.watchers import NUMBER
 from raftlog.cli.local import free_ports
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 
@@ -31,16 +32,24 @@ def watch(home: Path, seconds: float) -> list[dict[str, Any]]:
     """All counts, one after the other, on one fresh cluster. ``home``: PEERS_HOME."""
     with _Members(home / "etcd") as members:
         leader_first = members.leader_first()
-        return [uvloop.run(_measured(members, leader_first, n, seconds)) for n in WATCHERS]
+        found = [uvloop.run(_measured(members, leader_first, n, seconds)) for n in WATCHERS]
+        own = uvloop.run(_measured(members, leader_first, WATCHERS[-1], seconds, own_keys=True))
+        return [*found, own | {"own_keys": True}]
 
 
 async def _measured(
-    members: _Members, addresses: Sequence[str], count: int, seconds: float
+    members: _Members,
+    addresses: Sequence[str],
+    count: int,
+    seconds: float,
+    *,
+    own_keys: bool = False,
 ) -> dict[str, Any]:
-    prefix = f"watched-by-{count}/"
+    prefix = "own/" if own_keys else f"watched-by-{count}/"
     # WatchRequest.create_request: key, and the end of the range.
     begin, end = prefix.encode(), prefix[:-1].encode() + b"0"
-    request = _field(1, _field(1, begin) + _field(2, end))
+    one = _field(1, begin + NUMBER)
+    request = _field(1, one if own_keys else _field(1, begin) + _field(2, end))
     served = Served(
         addresses, WATCH, request, asked_once=False, pids=members.pids, all_pids=members.pids
     )
@@ -48,9 +57,9 @@ async def _measured(
         put = channel.unary_unary(PUT)
 
         async def write(number: int, value: bytes) -> None:
-            await put(_field(1, f"{prefix}{number}".encode()) + _field(2, value))
+            await put(_field(1, f"{prefix}{number:08d}".encode()) + _field(2, value))
 
-        return await deliveries(served, count, write, seconds=seconds)
+        return await deliveries(served, count, write, seconds=seconds, own_keys=own_keys)
 
 
 def _field(number: int, data: bytes) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -46,7 +46,7 @@ def _headers(path: str, authority: str) -> bytes:
 
 
 class Streams(asyncio.Protocol):
-    """``count`` calls of one method with one request, on one connection.
+    """Calls of one method, each with its request, on one connection.
 
     ``received`` gets the number of a stream, from 0, and a message. ``asked_once``: the request is
     all that the client says; else its side stays open.
@@ -56,8 +56,7 @@ class Streams(asyncio.Protocol):
         self,
         path: str,
         authority: str,
-        request: bytes,
-        count: int,
+        requests: Sequence[bytes],
         received: Callable[[int, bytes], None],
         *,
         asked_once: bool,
@@ -66,12 +65,12 @@ class Streams(asyncio.Protocol):
         self._buffer = bytearray()
         self._partial: dict[int, bytes] = {}
         self._ended = asyncio.get_running_loop().create_future()
-        message = _PREFIX.pack(0, len(request)) + request
         block = _headers(path, authority)
         flags = END_STREAM if asked_once else 0
         calls = b"".join(
-            frame(HEADERS, END_HEADERS, number, block) + frame(DATA, flags, number, message)
-            for number in range(1, 2 * count, 2)
+            frame(HEADERS, END_HEADERS, 2 * index + 1, block)
+            + frame(DATA, flags, 2 * index + 1, _PREFIX.pack(0, len(request)) + request)
+            for index, request in enumerate(requests)
         )
         settings = frame(SETTINGS, 0, 0, struct.pack(">HL", 4, WINDOW))
         window = frame(WINDOW_UPDATE, 0, 0, struct.pack(">L", WINDOW - 65_535))

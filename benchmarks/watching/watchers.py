@@ -23,6 +23,8 @@ from benchmarks.watching.streams import Streams
 
 MARK = re.compile(rb"benchmark-change-([0-9]{8})")
 """What the value of each write has in it once: messages are searched for it, not parsed."""
+NUMBER = b"00000000"
+"""As long as any number that takes its place: requests have the lengths of their fields in them."""
 STREAMS_A_CONNECTION = 100
 """Below what servers allow by default."""
 START_TIMEOUT_S = 60.0
@@ -34,13 +36,16 @@ def mark(number: int) -> bytes:
 
 
 class Plan(msgspec.Struct):
-    """``watchers``: so many at each address. ``request``: what each of them sends."""
+    """``watchers``: so many at each address, numbered from ``first`` on. ``request``: what each of
+    them sends; NUMBER in it stands for its own.
+    """
 
     addresses: list[str]
     watchers: list[int]
     path: str
     request: bytes
     asked_once: bool
+    first: int = 0
 
 
 class Seen:
@@ -85,12 +90,12 @@ async def main() -> None:
         host, _, port = address.rpartition(":")
         for begin in range(0, watchers, STREAMS_A_CONNECTION):
             count = min(watchers - begin, STREAMS_A_CONNECTION)
+            numbers = range(plan.first + opened, plan.first + opened + count)
             opened += count
             streams = Streams(
                 plan.path,
                 address,
-                plan.request,
-                count,
+                [plan.request.replace(NUMBER, b"%08d" % number) for number in numbers],
                 partial(seen.watcher, len(connections)),
                 asked_once=plan.asked_once,
             )

@@ -18,7 +18,7 @@ from benchmarks.watching import deliveries as measured
 from benchmarks.watching import peer
 from benchmarks.watching.deliveries import Served, deliveries
 from benchmarks.watching.streams import Streams
-from benchmarks.watching.watchers import Seen, mark
+from benchmarks.watching.watchers import NUMBER, Seen, mark
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 
 import grpc  # isort: skip
@@ -72,7 +72,7 @@ async def test_each_message_of_each_stream_arrives_once_however_it_is_cut() -> N
             done.set()
 
     async with _Server(handler) as address:
-        streams = Streams("/Service/Method", address, b"what", 3, received, asked_once=True)
+        streams = Streams("/Service/Method", address, [b"what"] * 3, received, asked_once=True)
         await opened(address, streams)
         await asyncio.wait_for(done.wait(), 10)
         assert not streams.ended.done()
@@ -85,7 +85,7 @@ async def test_a_stream_that_ends_is_noticed() -> None:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "no room")
 
     async with _Server(handler) as address:
-        streams = Streams("/Service/Method", address, b"", 1, lambda *_: None, asked_once=True)
+        streams = Streams("/Service/Method", address, [b""], lambda *_: None, asked_once=True)
         await opened(address, streams)
         assert "has ended" in await asyncio.wait_for(streams.ended, 10)
 
@@ -142,6 +142,35 @@ async def test_a_watcher_that_misses_a_change_fails_the_run(
     assert 0 < found["first_from_send_ms"]["p50"] <= found["last_from_send_ms"]["p50"]
 
 
+async def test_with_keys_of_their_own_each_watcher_is_told_of_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("IDLE_S", "SETTLE_S"):
+        monkeypatch.setattr(measured, name, 0.01)
+    monkeypatch.setattr(measured, "AFTER_S", 0.5)
+    asked: dict[bytes, asyncio.Queue[bytes]] = {}
+
+    async def serve(requests: AsyncIterator[bytes], context: Any) -> None:
+        async for request in requests:
+            queue = asked[request] = asyncio.Queue()
+        await context.write(b"begins")
+        while True:
+            await context.write(await queue.get())
+
+    async def write(number: int, value: bytes) -> None:
+        # What is written before anybody watches concerns nobody.
+        if asked:
+            asked[b"key %08d" % number].put_nowait(value)
+
+    async with _Server(serve) as address:
+        request = b"key " + NUMBER
+        served = Served([address], "/Service/Method", request, True, pids=[], all_pids=[])
+        found = await deliveries(served, 30, write, seconds=0.1, own_keys=True)
+    assert sorted(asked) == [b"key %08d" % number for number in range(30)]
+    assert found["writes"] == 10
+    assert found["first_from_send_ms"] == found["last_from_send_ms"]
+
+
 def test_every_figure_of_the_peer_is_found() -> None:
     row = {
         "watchers": 10,
@@ -152,9 +181,10 @@ def test_every_figure_of_the_peer_is_found() -> None:
         "idle_cpu_percent": 1.0,
     }
     rows = [row | {"watchers": count} for count in measured.WATCHERS]
-    theirs = {str(one["watchers"]): one for one in rows}
+    rows.append(row | {"own_keys": True})
+    theirs = {"own" if "own_keys" in one else str(one["watchers"]): one for one in rows}
     figures = ENTRIES["watch"].figures
-    assert len(figures) == 7 * len(measured.WATCHERS)
+    assert len(figures) == 7 * len(measured.WATCHERS) + 3
     for figure in figures:
         assert dig(rows, figure.ours) is not None, figure.label
         assert dig(theirs, figure.theirs) == dig(rows, figure.ours), figure.label
