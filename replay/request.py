@@ -118,6 +118,12 @@ def parse_time_ms(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
+def format_moment(timestamp_ms: int) -> str:
+    """A timestamp for people: UTC, to the millisecond."""
+    seconds, ms = divmod(timestamp_ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{ms:03}Z"
+
+
 def format_time(timestamp_ms: int) -> str:
     """A timestamp for people: UTC, to the second."""
     return f"{datetime.fromtimestamp(timestamp_ms // 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -23,6 +23,9 @@ from replay.outages.failovers import Controller, controllers, failovers
 from replay.outages.fencings import fencings, service
 from replay.outages.min_isr import min_isr
 from replay.outages.model import (
+    BROKER_TIME,
+    PARTITION_TIME,
+    WALL_CLOCK,
     AvailabilityResult,
     BrokerOutage,
     Failover,
@@ -178,19 +181,25 @@ def _objectives(found: Availability, target: float | None) -> list[Objective]:
     unknown_ms = sum(each.silent_ms for each in found.failovers if each.absent_most_ms is None)
     return [
         _objective(
-            "partitions with a leader", life_ms, sum(each.leaderless_ms for each in topics), target
+            "partitions with a leader",
+            life_ms,
+            sum(each.leaderless_ms for each in topics),
+            target,
+            counted_in=PARTITION_TIME,
         ),
         _objective(
             "partitions open to acks=all",
             life_ms,
             sum(each.unwritable_ms for each in topics),
             target,
+            counted_in=PARTITION_TIME,
         ),
         _objective(
             "brokers in service, but for planned stops",
             sum(each.life_ms for each in brokers),
             sum(each.out_ms - each.planned_ms for each in brokers),
             target,
+            counted_in=BROKER_TIME,
         ),
         _objective(
             "a controller, at the least",
@@ -203,7 +212,13 @@ def _objectives(found: Availability, target: float | None) -> list[Objective]:
 
 
 def _objective(
-    name: str, total_ms: int, lost_ms: int, target: float | None, *, unknown_ms: int = 0
+    name: str,
+    total_ms: int,
+    lost_ms: int,
+    target: float | None,
+    *,
+    unknown_ms: int = 0,
+    counted_in: str = WALL_CLOCK,
 ) -> Objective:
     share = 100.0 if not total_ms else 100 * (1 - lost_ms / total_ms)
     allowed = None if target is None else round(total_ms * (1 - target / 100))
@@ -215,6 +230,7 @@ def _objective(
         allowed,
         None if allowed is None else lost_ms <= allowed,
         unknown_ms,
+        counted_in,
     )
 
 

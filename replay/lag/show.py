@@ -8,8 +8,8 @@ from rich.table import Column, Table
 from raftlog.plural import counted
 from replay.kernels.histogram import HOW_EXACT
 from replay.lag import holders
-from replay.lag.model import LaoResult, LaoStall
-from replay.request import format_time
+from replay.lag.model import LaoPoint, LaoResult, LaoStall
+from replay.request import format_moment, format_time
 from replay.text import duration, micros, more
 
 _POINTS_SHOWN = 20
@@ -19,12 +19,17 @@ def _show(value: int | None) -> str:
     return "unknown" if value is None else str(value)
 
 
-def by_whom(held: LaoStall) -> str:
-    """Which brokers held LAO back; a dash: nobody knows."""
-    if not held.broker_ids:
-        return "-"
-    names = ", ".join(map(str, held.broker_ids))
-    return f"broker{'s' if len(held.broker_ids) > 1 else ''} {names}"
+def _how_long(held: LaoStall) -> str:
+    so_far = " so far" if held.last_offset is None else ""
+    return f"{duration(held.held_ms)}{so_far}, offsets {offsets_of(held)}"
+
+
+def offsets_of(held: LaoStall) -> str:
+    """Between which progress records LAO was held back: 590–600."""
+    first, last = held.first_offset, held.last_offset
+    if first is None:
+        return "all" if last is None else f"up to {last}"
+    return f"{first} on" if last is None else f"{first}–{last}"
 
 
 def why(held: LaoStall) -> str:
@@ -46,20 +51,16 @@ def in_words(cause: str, reason: str | None) -> str:
 
 def _hold_ups(result: LaoResult) -> Table:
     table = Table(
-        Column("from", no_wrap=True),
-        Column("for", no_wrap=True),
-        "by",
-        "waited longest",
+        Column("from, for", no_wrap=True),
+        "brokers",
         "records",
-        "why",
+        Column("why", overflow="fold"),
         title="LAO held back",
     )
     for held in result.hold_ups:
         table.add_row(
-            format_time(held.began_ms),
-            duration(held.held_ms) + (" so far" if held.last_offset is None else ""),
-            by_whom(held),
-            duration(held.waited_ms),
+            f"{format_moment(held.began_ms)}\n{_how_long(held)}",
+            ", ".join(map(str, held.broker_ids)) or "-",
             str(held.records),
             why(held),
         )
@@ -71,10 +72,9 @@ def _brokers(result: LaoResult) -> Table:
         "broker",
         "held LAO back",
         "for",
-        "lag p50",
-        "lag max",
-        "oldest not applied",
-        "applied last",
+        "behind, p50",
+        "furthest behind",
+        Column("applied last", overflow="fold"),
         title="Brokers",
     )
     for lag in result.brokers:
@@ -82,9 +82,8 @@ def _brokers(result: LaoResult) -> Table:
             str(lag.broker_id),
             counted(lag.hold_ups, "time") if lag.hold_ups else "never",
             duration(lag.held_ms),
-            str(lag.p50_lag_offsets),
-            str(lag.max_lag_offsets),
-            duration(lag.max_lag_ms),
+            counted(lag.p50_lag_offsets, "offset"),
+            f"{counted(lag.max_lag_offsets, 'offset')}, {duration(lag.max_lag_ms)}",
             str(lag.last_applied_offset),
         )
     return table
@@ -110,15 +109,18 @@ def _hours(result: LaoResult) -> Table:
     return table
 
 
+def _behind(point: LaoPoint) -> str:
+    if point.lag_offsets is None:
+        return "unknown"
+    return f"{counted(point.lag_offsets, 'offset')}, {duration(point.lag_ms)}"
+
+
 def _points(result: LaoResult) -> Table:
     table = Table(
-        "offset",
+        Column("offset", no_wrap=True),
         Column("time", no_wrap=True),
-        "epoch",
-        "LAO",
-        "high watermark",
-        "lag (offsets)",
-        "lag",
+        Column("LAO", no_wrap=True),
+        "behind",
         "covered",
         "waited",
         title="Samples",
@@ -126,12 +128,9 @@ def _points(result: LaoResult) -> Table:
     for point in result.timeline[-_POINTS_SHOWN:]:
         table.add_row(
             str(point.offset),
-            format_time(point.timestamp_ms),
-            str(point.epoch),
+            format_moment(point.timestamp_ms),
             _show(point.lowest_acknowledged_offset),
-            str(point.high_watermark),
-            _show(point.lag_offsets),
-            duration(point.lag_ms),
+            _behind(point),
             str(point.covered),
             "-" if point.waited_ms is None else duration(point.waited_ms),
         )
@@ -174,8 +173,8 @@ def render(result: LaoResult, console: Console) -> None:
     bound = "at most, as progress records come once a second, " if result.acknowledged else ""
     console.print(
         f"{counted(result.records, 'record')}, from commit to visible everywhere {bound}p50"
-        f" {duration(result.p50_ms)}, p99 {duration(result.p99_ms)}, max {duration(result.max_ms)};"
-        f" {result.waiting} not visible everywhere by the end"
+        f" {duration(result.p50_ms)}, p99 {duration(result.p99_ms)} (both {HOW_EXACT}), max"
+        f" {duration(result.max_ms)}; {result.waiting} not visible everywhere by the end"
     )
     if not result.hold_ups:
         console.print(f"LAO was not held back for {duration(result.stall_ms)} or more")

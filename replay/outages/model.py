@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+PARTITION_TIME, BROKER_TIME, WALL_CLOCK = "partition-time", "broker-time", "wall-clock"
+
 
 class Objective(msgspec.Struct, frozen=True):
     """One line of the SLO table: of ``total_ms`` of service time ``lost_ms`` were lost.
 
     ``unknown_ms``: of this time the log does not say whether it was lost; it is not in the total.
-    ``allowed_ms``, ``met``: None without a target.
+    ``allowed_ms``, ``met``: None without a target. ``counted_in``: PARTITION_TIME, BROKER_TIME (an
+    hour of ten partitions is ten hours) or WALL_CLOCK.
     """
 
     name: str
@@ -19,6 +22,7 @@ class Objective(msgspec.Struct, frozen=True):
     allowed_ms: int | None
     met: bool | None
     unknown_ms: int = 0
+    counted_in: str = WALL_CLOCK
 
 
 class TopicOutage(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from rich.table import Column, Table
 
 from raftlog.plural import counted
 from replay.outages.model import AvailabilityResult
-from replay.request import format_time
+from replay.request import format_moment, format_time
 from replay.text import duration, more, percent
 
 
@@ -16,7 +16,7 @@ def _objective_table(result: AvailabilityResult) -> Table:
         () if result.target_percent is None else (f"allowed for {result.target_percent:g} %", "met")
     )
     unknown = ("unknown",) if any(each.unknown_ms for each in result.objectives) else ()
-    table = Table("of the time", "available", "lost", *unknown, *goal, title="Service levels")
+    table = Table("of", "counted in", "available", "lost", *unknown, *goal, title="Service levels")
     for each in result.objectives:
         judged = (
             () if each.met is None else (duration(each.allowed_ms), "yes" if each.met else "NO")
@@ -24,6 +24,7 @@ def _objective_table(result: AvailabilityResult) -> Table:
         not_known = (duration(each.unknown_ms),) if unknown else ()
         table.add_row(
             each.name,
+            each.counted_in,
             percent(each.available_percent),
             duration(each.lost_ms),
             *not_known,
@@ -36,8 +37,9 @@ def _fencing_table(result: AvailabilityResult) -> Table:
     table = Table(
         "broker",
         Column("from", no_wrap=True),
+        Column("offset", no_wrap=True),
         Column("for", no_wrap=True),
-        "why",
+        Column("why", overflow="fold"),
         title="Brokers out of service",
     )
     for each in result.fencings:
@@ -51,30 +53,35 @@ def _fencing_table(result: AvailabilityResult) -> Table:
         )
         why = f"{each.reason} (planned)" if each.planned else each.reason
         table.add_row(
-            str(each.broker_id), format_time(each.begins_ms), duration(length) + so_far, why
+            str(each.broker_id),
+            format_moment(each.begins_ms),
+            str(each.begins),
+            duration(length) + so_far,
+            why,
         )
     return table
 
 
 def _failover_table(result: AvailabilityResult) -> Table:
+    without = any(each.epochs_without_leader for each in result.failovers)
     table = Table(
         Column("at", no_wrap=True),
-        "controller",
+        Column("controller", no_wrap=True),
         "epoch",
         "absent",
         "silent",
-        "elections without a leader",
+        *(("elections without a leader",) if without else ()),
         "LAO known after",
         title="Failovers",
     )
     for each in result.failovers:
         table.add_row(
-            format_time(each.begins_ms),
+            f"{format_moment(each.begins_ms)}\noffset {each.begins}",
             f"{each.previous_leader_id} → {each.leader_id}",
             str(each.epoch),
             _between(each.absent_least_ms, each.absent_most_ms),
             duration(each.silent_ms),
-            str(each.epochs_without_leader),
+            *((str(each.epochs_without_leader),) if without else ()),
             duration(each.lao_known_ms),
         )
     return table
@@ -94,14 +101,15 @@ def _topic_table(result: AvailabilityResult) -> Table:
         "topic",
         "partitions",
         "had a leader",
-        "leaderless",
         "some leaderless",
+        "leaderless",
         "under min ISR",
         title="Topics",
+        caption="some leaderless: wall-clock; the others: partition-time, summed over partitions",
     )
     for each in result.topics:
         share = 100.0 if not each.life_ms else 100 * (1 - each.leaderless_ms / each.life_ms)
-        times = (each.leaderless_ms, each.offline_ms, each.under_min_isr_ms)
+        times = (each.offline_ms, each.leaderless_ms, each.under_min_isr_ms)
         table.add_row(each.topic_name, str(each.partitions), percent(share), *map(duration, times))
     return table
 

@@ -22,8 +22,9 @@ from replay.kernels.intervals import Names
 from replay.kernels.passes import Pass, Rows
 from replay.outages.failovers import Controller
 from replay.outages.fencings import REGISTERED_ANEW, Service, fencings
+from replay.outages.model import Fencing
 from replay.report.model import CRITICAL, NOTICE, PLANNED, WARNING, Event
-from replay.report.moments import Moments, Troubled
+from replay.report.moments import Flaps, Moments, Troubled
 
 _ON_PURPOSE = (
     RecordType.CONFIG,
@@ -55,6 +56,7 @@ _COLUMNS = (
     "operation",
     "permission_type",
 )
+_TOGETHER_MS = 1_000
 Row = dict[str, Any]
 
 
@@ -73,20 +75,43 @@ def of_controllers(reigns: list[Controller]) -> Iterator[Event]:
 
 def of_brokers(served: list[Service]) -> Iterator[Event]:
     """Brokers out of service, and those that registered for the first time."""
+    lost: dict[str, list[Fencing]] = defaultdict(list)
     for out in fencings(served):
-        broker, reason = f"broker {out.broker_id}", out.reason or "the log does not say why"
+        reason = out.reason or "the log does not say why"
         if out.planned:
-            kind, severity, text = "left", PLANNED, f"{broker} left: {reason}"
+            kind, severity, text = "left", PLANNED, f"broker {out.broker_id} left: {reason}"
         elif out.reason == REGISTERED_ANEW:
             kind, severity = "restarted", WARNING
-            text = f"{broker} restarted, without being fenced first"
+            text = f"broker {out.broker_id} restarted, without being fenced first"
         else:
-            kind, severity, text = "fenced", WARNING, f"{broker} fenced: {reason}"
+            lost[reason].append(out)
+            continue
         yield Event(kind, severity, out.begins_ms, out.ends_ms, out.begins, 1, text)
+    for reason, some in lost.items():
+        yield from _fenced(reason, some)
     for each in served:
         if each.fenced and not each.follows:
             text = f"broker {each.broker_id} registered"
             yield Event("joined", PLANNED, each.begins_ms, each.ends_ms, each.begins, 1, text)
+
+
+def _fenced(reason: str, lost: list[Fencing]) -> Iterator[Event]:
+    """Brokers that are lost at once, for one reason, are one event: an outage of a site."""
+    rows: list[tuple[int, ...]] = [(out.begins_ms, index) for index, out in enumerate(lost)]
+    for group in _close(rows, at=0):
+        some = [lost[index] for _, index in group]
+        ids = sorted({out.broker_id for out in some})
+        ends = [out.ends_ms for out in some]
+        text = f"broker{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))} fenced: {reason}"
+        yield Event(
+            "fenced",
+            WARNING,
+            some[0].begins_ms,
+            None if None in ends else max(end for end in ends if end is not None),
+            min(out.begins for out in some),
+            len(ids),
+            text,
+        )
 
 
 def of_findings(findings: Iterable[Finding]) -> Iterator[Event]:
@@ -103,11 +128,23 @@ def of_findings(findings: Iterable[Finding]) -> Iterator[Event]:
 def of_partitions(found: Troubled, names: Names) -> Iterator[Event]:
     """Partitions without a leader, and those whose ISR flapped."""
     yield from _at_once(found.leaderless, "leaderless", CRITICAL, "no leader for ", names)
-    for key, begins, begins_ms, _, ends_ms, times in zip(
-        *(values.tolist() for values in found.flaps), strict=True
-    ):
-        text = f"ISR of {names.name(key)} flapped {times} times"
-        yield Event("flapping", WARNING, begins_ms, ends_ms, begins, times, text)
+    yield from _flapping(found.flaps, names)
+
+
+def _flapping(flaps: Flaps, names: Names) -> Iterator[Event]:
+    """Those that began close together are one: of a broker that hangs and recovers."""
+    for group in _close(list(zip(*(values.tolist() for values in flaps), strict=True)), at=2):
+        key, begins, begins_ms = group[0][:3]
+        times = [row[5] for row in group]
+        several = f"ISRs of {names.name(key)} and {len(group) - 1} more flapped"
+        if len(group) == 1:
+            text = f"ISR of {names.name(key)} flapped {times[0]} times"
+        elif min(times) == max(times):
+            text = f"{several} {times[0]} times each"
+        else:
+            text = f"{several} {min(times)} to {max(times)} times each"
+        ends_ms = max(row[4] for row in group)
+        yield Event("flapping", WARNING, begins_ms, ends_ms, begins, sum(times), text)
 
 
 def short_isrs(found: Troubled, names: Names, since_ms: int, until_ms: int) -> Iterator[Event]:
@@ -121,13 +158,25 @@ def short_isrs(found: Troubled, names: Names, since_ms: int, until_ms: int) -> I
 def _at_once(
     moments: Moments, kind: str, severity: int, words: str, names: Names
 ) -> Iterator[Event]:
-    for begins_ms, ends_ms, begins, count, key in zip(
-        *(values.tolist() for values in moments), strict=True
-    ):
-        more = f" and {count - 1} more" if count > 1 else ""
+    """Moments that follow each other closely are one event: of the batches of one decision."""
+    rows = zip(*(values.tolist() for values in moments), strict=True)
+    for group in _close(list(rows), at=0):
+        begins_ms, _, begins, _, key = group[0]
+        ends_ms, spells = max(row[1] for row in group), sum(row[3] for row in group)
+        more = f" and {spells - 1} more" if spells > 1 else ""
         text = f"{words}{names.name(key)}{more}"
         ended = None if ends_ms == NEVER else ends_ms
-        yield Event(kind, severity, begins_ms, ended, begins, count, text)
+        yield Event(kind, severity, begins_ms, ended, begins, spells, text)
+
+
+def _close(rows: list[tuple[int, ...]], *, at: int) -> list[list[tuple[int, ...]]]:
+    """Rows in order of the time in their column ``at``, those together that lie close."""
+    groups: list[list[tuple[int, ...]]] = []
+    for row in sorted(rows, key=lambda row: row[at]):
+        if not groups or row[at] - groups[-1][-1][at] > _TOGETHER_MS:
+            groups.append([])
+        groups[-1].append(row)
+    return groups
 
 
 class _Within:

@@ -15,7 +15,8 @@ from markupsafe import Markup
 from raftlog.printable import printable
 from replay.entities import config_key
 from replay.errors import ReplayError
-from replay.lag.show import why
+from replay.kernels.histogram import HOW_EXACT
+from replay.lag.show import offsets_of, why
 from replay.report import words
 from replay.report.colours import PATTERNS, SEVERITY_NAMES, STATES
 from replay.report.lag_figure import waits_figure
@@ -27,6 +28,7 @@ from replay.report.timeline_figure import states_shown, timeline_figure
 from replay.request import DEFAULT_OUTPUT
 from replay.text import duration, micros, percent, size
 
+_FILTERS = ("moment", "precise", "precise_clock", "clock", "number")
 _STATE_WORDS = {
     "serving": "unfenced: serves, and counts for LAO",
     "leaving": "in controlled shutdown",
@@ -93,12 +95,14 @@ def render_page(result: ReportResult) -> str:
     )
     environment.filters |= {"duration": duration, "percent": percent, "size": size}
     environment.filters["micros"] = micros
-    environment.filters |= {name: getattr(words, name) for name in ("moment", "clock", "number")}
+    environment.filters |= {name: getattr(words, name) for name in _FILTERS}
     environment.globals |= {
         "period": words.period,
         "plural": words.plural,
         "hold_up_words": why,
         "config_key": config_key,
+        "how_exact": HOW_EXACT,
+        "offsets_of": offsets_of,
     }
     timeline = result.timeline
     return environment.get_template("report.html.j2").render(

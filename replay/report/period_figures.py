@@ -11,6 +11,8 @@ from replay.report.model import Axis
 from replay.report.plots import base_layout, time_axis
 from replay.text import duration, percent, size
 
+_UNITS = ((7_200_000, 3_600_000, "h"), (120_000, 60_000, "min"), (0, 1000, "s"))
+"""From how long on, what is drawn in which unit."""
 _LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
 
 
@@ -20,6 +22,8 @@ def lost_figure(result: AvailabilityResult, axis: Axis) -> go.Figure:
     """
     length_ms, periods = result.period_length_ms, result.periods
     figure = go.Figure(layout=base_layout(200))
+    highest = max((period.unwritable_ms for period in periods), default=0)
+    _, unit_ms, unit = next(each for each in _UNITS if highest >= each[0])
     leaderless = [period.leaderless_ms for period in periods]
     others = [period.unwritable_ms - period.leaderless_ms for period in periods]
     shares = [
@@ -34,7 +38,7 @@ def lost_figure(result: AvailabilityResult, axis: Axis) -> go.Figure:
             go.Bar(
                 name=name,
                 x=[period.period_ms + length_ms // 2 for period in periods],
-                y=[value / 1000 for value in values],
+                y=[value / unit_ms for value in values],
                 width=[length_ms * 0.9] * len(periods),
                 marker={
                     "color": faint(colour, 0.85),
@@ -51,7 +55,6 @@ def lost_figure(result: AvailabilityResult, axis: Axis) -> go.Figure:
                 ),
             )
         )
-    highest = max((period.unwritable_ms for period in periods), default=0)
     figure.update_layout(
         barmode="stack",
         xaxis=time_axis(axis),
@@ -59,7 +62,7 @@ def lost_figure(result: AvailabilityResult, axis: Axis) -> go.Figure:
         legend=_LEGEND,
         margin={"l": 64, "r": 16, "t": 30, "b": 36},
         yaxis={
-            "ticksuffix": " s",
+            "ticksuffix": f" {unit}",
             "rangemode": "tozero",
             "nticks": 5,
             "zeroline": False,

@@ -8,7 +8,7 @@ from replay.jobs.availability import AvailabilityResult
 from replay.jobs.lao import LaoResult
 from replay.report.model import CRITICAL, Incident, ReportResult, Timeline
 from replay.report.words import moment, number, plural
-from replay.text import duration, percent
+from replay.text import duration, micros, percent
 
 GOOD_GRADE, WARNING_GRADE, CRITICAL_GRADE, PLAIN = "good", "warning", "critical", "plain"
 
@@ -114,10 +114,14 @@ def _audit(result: ReportResult) -> Tile:
 def _lao(lao: LaoResult) -> Tile:
     if not lao.samples:
         return Tile("Visible everywhere", "unknown", "no progress record", PLAIN, "lao")
-    more = f"p99 of {plural(lao.records, 'write')}, {duration(lao.max_ms)} at most"
+    # What the controllers have measured is the true one, where they have.
+    p99 = duration(lao.p99_ms) if lao.told is None else micros(lao.told.p99_us)
+    most = duration(lao.max_ms) if lao.told is None else micros(lao.told.max_us)
+    writes = lao.records if lao.told is None else lao.told.records
+    more = f"about p99 of {plural(writes, 'record')}, {most} at most"
     return Tile(
         "Visible everywhere after",
-        duration(lao.p99_ms),
+        p99,
         more,
         WARNING_GRADE if lao.hold_ups_total else GOOD_GRADE,
         "lao",

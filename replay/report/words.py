@@ -15,6 +15,16 @@ def moment(at_ms: int) -> str:
     return f"{_utc(at_ms):%Y-%m-%d %H:%M:%S}"
 
 
+def precise(at_ms: int) -> str:
+    """2026-11-21 09:24:48.120."""
+    return f"{moment(at_ms)}.{at_ms % 1000:03}"
+
+
+def precise_clock(at_ms: int) -> str:
+    """09:24:48.120."""
+    return f"{clock(at_ms)}.{at_ms % 1000:03}"
+
+
 def clock(at_ms: int) -> str:
     """09:24:48."""
     return f"{_utc(at_ms):%H:%M:%S}"
