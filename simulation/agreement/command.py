@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _mutants(spark: SparkSession, names: Sequence[str], seeds: int, processes: int) -> int:
     with tempfile.TemporaryDirectory(prefix="raftlog-agreement-") as scratch:
         lived = list(live_all(names, seeds, Path(scratch), processes=processes))
-        sights = look(spark, lived, Path(scratch))
+        sights = look(spark, lived)
     print(as_markdown(sights))
     return 0 if all(sight.explained for sight in sights) else 1
 

@@ -18,16 +18,14 @@ from pyspark.sql import SparkSession
 
 from raftlog.errors import RaftlogError
 from simulation.agreement.hunted import live_mutated
-from simulation.agreement.replayed import Answer, compare_states, is_disputed
+from simulation.agreement.replayed import Answer, compare_states, findings_of, is_disputed
 from simulation.agreement.run_and_export import ExportedRun
-from simulation.agreement.spliced import audit_spliced
 from simulation.agreement.unseen import WHY_UNSEEN
 from simulation.mutants.mutant import Mutant
 from simulation.mutants.registry import MUTANTS
 
 STATE_HASH = "state hash"
 """Seen without a rule of the audit."""
-RUNS_AT_ONCE = 100
 Lived = tuple[str, ExportedRun | None]
 """A mutant's name, and one run; None: it did not end."""
 
@@ -73,20 +71,12 @@ def live_all(
         yield from pool.map(lambda pair: lived(*pair), pairs)
 
 
-def look(spark: SparkSession, lived: Sequence[Lived], directory: Path) -> list[Sight]:
-    """Audit all runs, and fold those in which the nodes' states are disputed.
-
-    ``directory``: for what is between.
-    """
+def look(spark: SparkSession, lived: Sequence[Lived]) -> list[Sight]:
+    """Audit all runs, and fold those in which the nodes' states are disputed."""
     sights = {name: Sight(MUTANTS[name]) for name in dict.fromkeys(name for name, _ in lived)}
     whole = [(name, run) for name, run in lived if run is not None and not run.empty]
-    for begin in range(0, len(whole), RUNS_AT_ONCE):
-        some = whole[begin : begin + RUNS_AT_ONCE]
-        found = audit_spliced(
-            spark, [run for _, run in some], directory / f"spliced-{begin}.parquet"
-        )
-        for (name, run), findings in zip(some, found, strict=True):
-            sights[name].add(run, [*sorted(findings), *_states(spark, run)])
+    for name, run in whole:
+        sights[name].add(run, [*sorted(findings_of(spark, run)), *_states(spark, run)])
     for name, nothing in lived:
         if nothing is None or nothing.empty:
             sights[name].add(nothing, ())

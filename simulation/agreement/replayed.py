@@ -29,6 +29,7 @@ from raftlog.metadata.snapshot import load
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
 from replay.fold import fold, totals
+from replay.kernels.finding import Finding
 from replay.local.runner import compute_local
 from replay.opened import open_export
 from replay.points import state_hashes
@@ -37,11 +38,14 @@ from replay.runner import compute
 from replay.source import records
 from simulation.agreement.run_and_export import ExportedRun
 from simulation.agreement.sightings import Sighting, Snapshot
+from simulation.swarm.identities import OPERATOR, ROOT
 
 TASKS = (1, 3, 7)
 LOCAL_POINTS = 8
 """At so many offsets at which a node was seen the engine without Spark is asked, too."""
 FINDINGS_SHOWN = 1000
+SUPER_USERS = (OPERATOR, ROOT)
+"""Of all simulated clusters: the log does not name them."""
 
 
 @dataclass(slots=True)
@@ -73,13 +77,11 @@ class Answer:
         return not self.disagreements and not self.findings
 
 
-def ask(
-    spark: SparkSession, run: ExportedRun, *, audited: bool = True, folded: bool = True
-) -> Answer:
+def ask(spark: SparkSession, run: ExportedRun, *, folded: bool = True) -> Answer:
     """Everything about one run.
 
-    What an engine refuses to do is a disagreement too. ``audited`` False: all but the audit;
-    ``folded`` False: Spark folds and verifies nothing.
+    What an engine refuses to do is a disagreement too. ``folded`` False: Spark folds and verifies
+    nothing, but audits.
     """
     answer = Answer(records=run.end_offset)
     if run.empty:
@@ -92,8 +94,11 @@ def ask(
             _verify(spark, run, answer)
             answer.folded = 1
         ask_local(run, at_end, answer)
-        if audited:
-            _audit(spark, run, answer)
+        answer.findings = findings_of(spark, run)
+        if answer.findings != answer.local_findings:
+            answer.disagreements.append(
+                f"the audit in Spark finds {answer.findings}, without {answer.local_findings}"
+            )
     except RaftlogError as error:
         answer.disagreements.append(f"the replay fails: {error}")
     return answer
@@ -120,9 +125,7 @@ def ask_local(run: ExportedRun, at_end: int | None, answer: Answer) -> None:
                 f"Spark's fold ends in state {format_hash(at_end)}, the engine without Spark has"
                 f" {_words(found)}"
             )
-    audit = JobRequest(job="audit", export=str(run.directory), limit=FINDINGS_SHOWN)
-    for finding in compute_local(audit).findings:
-        answer.local_findings.setdefault(finding.rule, []).append(finding.offset)
+    answer.local_findings = _offsets(compute_local(_audit_of(run)).findings)
 
 
 def _local_state(run: ExportedRun, offset: int) -> Sighting:
@@ -131,10 +134,22 @@ def _local_state(run: ExportedRun, offset: int) -> Sighting:
     return Sighting(found.point.offset, found.point.epoch, int(found.state_hash, 16))
 
 
-def _audit(spark: SparkSession, run: ExportedRun, answer: Answer) -> None:
-    found = compute(spark, JobRequest(job="audit", export=str(run.directory), limit=FINDINGS_SHOWN))
-    for finding in found.findings:
-        answer.findings.setdefault(finding.rule, []).append(finding.offset)
+def findings_of(spark: SparkSession, run: ExportedRun) -> dict[str, list[int]]:
+    """What the audit in Spark finds: rule -> offsets."""
+    return _offsets(compute(spark, _audit_of(run)).findings)
+
+
+def _audit_of(run: ExportedRun) -> JobRequest:
+    return JobRequest(
+        job="audit", export=str(run.directory), limit=FINDINGS_SHOWN, super_users=SUPER_USERS
+    )
+
+
+def _offsets(findings: list[Finding]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for finding in findings:
+        found.setdefault(finding.rule, []).append(finding.offset)
+    return found
 
 
 def compare_states(spark: SparkSession, run: ExportedRun, answer: Answer) -> dict[int, int]:

@@ -1,5 +1,6 @@
 """Notes what state the nodes of a simulated cluster really had, and at which offsets, while they
-had it.
+had it. A quorum that was lost and recovered goes on with another log, of a later generation: the
+first one is exported, so only its states count.
 
 It judges nothing: what it has noted is compared with the replay of the exported log later, by
 somebody else.
@@ -67,7 +68,7 @@ class Witness(Checker):
     @override
     def sample(self) -> None:
         for host in self.world.controllers:
-            if host.service is None or host.core is None:
+            if host.service is None or host.core is None or host.service.node.generation:
                 continue
             # What it has applied, not what it shows: an image that nobody has asked for is not made
             # for this.
@@ -82,6 +83,8 @@ class Witness(Checker):
     @override
     def broker_moved(self, host: BrokerView) -> None:
         assert host.service is not None
+        if host.service.view.generation:
+            return
         tip = host.service.image
         self._saw(tip.offset, tip.epoch, tip.state_hash, Who(host.name, host.id, "image", False))
 
@@ -109,6 +112,8 @@ class Witness(Checker):
         except (FatalError, LookupError):
             # Not sound: the affair of those who check, and nothing that the cluster has said of its
             # state.
+            return
+        if header.generation:
             return
         assert verifier.state_hash is not None
         who = Who(host.name, host.id, "snapshot", True)

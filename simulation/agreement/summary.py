@@ -14,12 +14,11 @@ from pyspark.sql import SparkSession
 
 from simulation.agreement.replayed import Answer, ask
 from simulation.agreement.run_and_export import ExportedRun, live
-from simulation.agreement.spliced import audit_spliced
 from simulation.cli import silence
 
 AHEAD = 4
 """Simulated runs that may wait for Spark."""
-AUDITED_AT_ONCE = 50
+TOLD_EACH = 25
 
 
 @dataclass(slots=True)
@@ -56,6 +55,7 @@ class Summary:
         self.snapshots += answer.snapshots
         self.local += answer.local
         self.folded += answer.folded
+        self.audits += not run.empty
         if run.failure:
             self.failed_runs.append(run.seed)
         if answer.disagreements:
@@ -85,19 +85,10 @@ def compare(
     Exports that the replay does not agree with are kept in the directory ``kept``.
     """
     summary = Summary()
-    waiting: list[tuple[ExportedRun, Answer]] = []
     with tempfile.TemporaryDirectory(prefix="raftlog-agreement-") as scratch:
-        for run in _runs(seeds, Path(scratch), processes):
-            # The first of those that are audited together is audited alone, too.
-            answer = ask(
-                spark, run, audited=not waiting, folded=(run.seed - seeds[0]) % fold_every == 0
-            )
-            summary.add(run, answer)
-            waiting.append((run, answer))
-            if len(waiting) == AUDITED_AT_ONCE:
-                _audit(spark, waiting, Path(scratch), kept, summary)
-                waiting = []
-        _audit(spark, waiting, Path(scratch), kept, summary)
+        for number, run in enumerate(_runs(seeds, Path(scratch), processes)):
+            summary.add(run, ask(spark, run, folded=number % fold_every == 0))
+            _tell(run, kept, summary)
     return summary
 
 
@@ -118,33 +109,15 @@ def _live_quietly(seed: int, directory: Path) -> ExportedRun:
     return live(seed, directory)
 
 
-def _audit(
-    spark: SparkSession,
-    asked: Sequence[tuple[ExportedRun, Answer]],
-    scratch: Path,
-    kept: Path,
-    summary: Summary,
-) -> None:
-    """Audit what was lived since the last time, tell what was wrong, and make room."""
-    whole = [(run, answer) for run, answer in asked if not run.empty]
-    if whole:
-        runs = [run for run, _ in whole]
-        audited = audit_spliced(spark, runs, scratch / "spliced.parquet")
-        for (run, answer), found in zip(whole, audited, strict=True):
-            summary.audits += 1
-            if found:
-                summary.findings[run.seed] = found
-            if found != answer.local_findings:
-                summary.disagreements.setdefault(run.seed, []).append(
-                    f"the audit in Spark finds {found}, without Spark {answer.local_findings}"
-                )
-    for run, _ in asked:
-        for line in summary.wrong(run.seed):
-            print(f"seed {run.seed}: {line}", flush=True)
-        if summary.wrong(run.seed):
-            shutil.copytree(run.directory, kept / run.directory.name, dirs_exist_ok=True)
-        shutil.rmtree(run.directory, ignore_errors=True)
-    print(
-        f"{summary.runs} runs, {summary.records} records, {summary.states} states compared",
-        flush=True,
-    )
+def _tell(run: ExportedRun, kept: Path, summary: Summary) -> None:
+    """Tell what was wrong with a run, keep it if anything was, and make room."""
+    for line in summary.wrong(run.seed):
+        print(f"seed {run.seed}: {line}", flush=True)
+    if summary.wrong(run.seed):
+        shutil.copytree(run.directory, kept / run.directory.name, dirs_exist_ok=True)
+    shutil.rmtree(run.directory, ignore_errors=True)
+    if summary.runs % TOLD_EACH == 0:
+        print(
+            f"{summary.runs} runs, {summary.records} records, {summary.states} states compared",
+            flush=True,
+        )

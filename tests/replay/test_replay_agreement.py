@@ -14,9 +14,15 @@ from pyspark.sql import SparkSession
 
 from simulation.agreement.hunted import live_mutated
 from simulation.agreement.mutants import Sight, as_markdown
-from simulation.agreement.replayed import LOCAL_POINTS, Answer, ask, ask_local, is_disputed
+from simulation.agreement.replayed import (
+    LOCAL_POINTS,
+    Answer,
+    ask,
+    ask_local,
+    findings_of,
+    is_disputed,
+)
 from simulation.agreement.run_and_export import ExportedRun, live
-from simulation.agreement.spliced import audit_spliced
 from simulation.agreement.unseen import WHY_UNSEEN
 from simulation.cli import silence
 from simulation.mutants.registry import MUTANTS
@@ -55,7 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedRun]:
 def test_the_replay_of_a_life_agrees_with_its_nodes(
     spark: SparkSession, runs: dict[str, ExportedRun], seed: int
 ) -> None:
-    answer = ask(spark, runs[str(seed)], audited=False)
+    answer = ask(spark, runs[str(seed)])
     assert answer.disagreements == []
     assert answer.states > 20
     assert answer.local == LOCAL_POINTS + 1
@@ -77,10 +83,9 @@ def test_without_spark_a_life_has_the_states_of_its_nodes(tmp_path: Path) -> Non
 
 @pytest.mark.nightly
 def test_the_audit_finds_nothing_in_honest_runs_and_what_mutants_break(
-    spark: SparkSession, runs: dict[str, ExportedRun], tmp_path: Path
+    spark: SparkSession, runs: dict[str, ExportedRun]
 ) -> None:
-    audited = audit_spliced(spark, list(runs.values()), tmp_path / "spliced.parquet")
-    found = dict(zip(runs, audited, strict=True))
+    found = {name: findings_of(spark, run) for name, run in runs.items()}
     assert {name: set(rules) for name, rules in found.items() if name not in SEEN and rules} == {}
     assert {name: rule for name, rule in SEEN.items() if rule not in found[name]} == {}
     for name in SEEN:
@@ -99,7 +104,7 @@ def test_a_node_with_another_state_is_noticed(
         one.seed, one.directory, one.end_offset, other.sightings, other.snapshots, ""
     )
     assert is_disputed(forged)
-    assert any("the replay has" in line for line in ask(spark, forged, audited=False).disagreements)
+    assert any("the replay has" in line for line in ask(spark, forged).disagreements)
 
 
 def test_each_mutant_that_is_not_seen_has_a_reason() -> None:
