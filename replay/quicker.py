@@ -25,7 +25,7 @@ COSTS = {
     "state": _FOLD,
     "diff": _FOLD,
     "history": _FOLD,
-    "verify": {SPARK: Cost(12, 40), LOCAL: Cost(1.5, 20)},
+    "verify": {SPARK: Cost(12, 40), LOCAL: Cost(1.5, 27)},
     "lao": {SPARK: Cost(12, 3.5), LOCAL: Cost(1, 2.5)},
     "availability": {SPARK: Cost(12, 4), LOCAL: Cost(1, 3)},
     "churn": {SPARK: Cost(12, 15), LOCAL: Cost(1.5, 12)},
