@@ -18,7 +18,7 @@ class Cost(NamedTuple):
         return self.start_s + records * self.record_us / 1e6 / cores
 
 
-_AUDIT = {SPARK: Cost(12, 3.5), LOCAL: Cost(1, 2.6)}
+_AUDIT = {SPARK: Cost(12, 3), LOCAL: Cost(1, 2.7)}
 _FOLD = {SPARK: Cost(12, 10), LOCAL: Cost(1.5, 8)}
 COSTS = {
     "audit": _AUDIT,
@@ -29,7 +29,7 @@ COSTS = {
     "lao": {SPARK: Cost(12, 3.5), LOCAL: Cost(1, 2.5)},
     "availability": {SPARK: Cost(12, 4), LOCAL: Cost(1, 3)},
     "churn": {SPARK: Cost(12, 15), LOCAL: Cost(1.5, 12)},
-    "report": {SPARK: Cost(14, 24), LOCAL: Cost(2.5, 20)},
+    "report": {SPARK: Cost(14, 17), LOCAL: Cost(2.5, 15)},
     "summary": {SPARK: Cost(12, 13.5), LOCAL: Cost(1.5, 11)},
 }
 """Of the jobs that both have; ``benchmarks/run replay`` measures them."""
