@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,8 +31,29 @@ def _partition(value: dict[str, Any]) -> str:
 def _broker(value: dict[str, Any]) -> str:
     at = ", ".join(f"{one['host']}:{one['port']}" for one in value["listeners"])
     rack = f", rack {value['rack']}" if value["rack"] else ""
-    state = f"fenced ({value['reason']})" if value["fenced"] else "unfenced"
+    # Kafka's log says no reason.
+    why = f" ({value['reason']})" if value["reason"] else ""
+    state = f"fenced{why}" if value["fenced"] else "unfenced"
     return f"at {at}{rack}, {state}, broker epoch {value['epoch']}"
+
+
+def _partition_detail(value: dict[str, Any]) -> str:
+    """Of an imported log: directories by their ids as Kafka shows them."""
+    said = [
+        f"{words} {_ids(value[name])}"
+        for name, words in (
+            ("eligible_leader_replicas", "eligible to lead"),
+            ("last_known_elr", "known to have led last"),
+        )
+        if value.get(name)
+    ]
+    if directories := value.get("directories"):
+        said.append(f"directories {', '.join(map(_kafka_id, directories))}")
+    return ", ".join(said) or "nothing"
+
+
+def _kafka_id(digits: str) -> str:
+    return base64.urlsafe_b64encode(bytes.fromhex(digits)).decode().rstrip("=")
 
 
 def _leader(value: dict[str, Any]) -> str:
@@ -47,6 +69,7 @@ IN_WORDS: dict[str, Callable[[Any], str]] = {
     "broker": _broker,
     "leader": _leader,
     "partition": _partition,
+    "partition_detail": _partition_detail,
     "topic": _topic,
     "voters": _voters,
 }

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from replay.kafka.importing import Imported, Importer
 
 LOOK_AGAIN_S = 1.0
+UNKNOWN = "unknown"
+"""A cluster whose id nobody says."""
 _PAUSE_S = 0.1
 
 
@@ -142,8 +144,11 @@ def _show(imported: Imported, output: str) -> None:
 
 def lines(imported: Imported) -> list[str]:
     """What was imported, in words."""
+    unsaid = imported.cluster_id == UNKNOWN
+    remedy = " (meta.properties says which: copy it, too, or name it by --cluster-id)"
     found = [
-        f"cluster {imported.cluster_id}, from {', '.join(imported.nodes)}",
+        f"cluster {imported.cluster_id}{remedy if unsaid else ''}, from"
+        f" {', '.join(imported.nodes)}",
         f"imported: {counted(imported.new_records, 'new record')}; the export has offsets"
         f" {imported.first_offset} to {imported.end_offset - 1}",
     ]

@@ -65,6 +65,16 @@ def test_copies_that_end_before_the_export_are_told(tmp_path: Path) -> None:
     assert lines[2].startswith("these copies end at offset 0: what follows was imported before")
 
 
+def test_a_cluster_that_nobody_names_is_told_with_the_remedy(tmp_path: Path) -> None:
+    node = kafka.write_node(tmp_path / "node", kafka.batch(0, [kafka.leader_change()]))
+    (tmp_path / "node" / "meta.properties").unlink()
+    remedy = "(meta.properties says which: copy it, too, or name it by --cluster-id)"
+    first = run(node, "-o", tmp_path / "exported").stdout.splitlines()[0]
+    assert first.startswith(f"cluster unknown {remedy}, from ")
+    named = run(node, "-o", tmp_path / "named", "--cluster-id", "mine").stdout
+    assert named.startswith("cluster mine, from ")
+
+
 def test_damage_is_exit_code_3_and_the_rest_is_imported(tmp_path: Path) -> None:
     log = kafka.batch(0, [kafka.leader_change()]) + kafka.batch(1, [NOOP])
     node = kafka.write_node(tmp_path / "node", log + kafka.batch(2, [NOOP])[:-1] + b"x")

@@ -82,6 +82,16 @@ def test_a_finding_of_an_imported_log_has_no_author(imported: Path) -> None:
     assert "controller" not in told("audit", with_origin(failed, "kafka"))
 
 
+def test_details_of_partitions_are_said_in_words(imported: Path) -> None:
+    said = told("history", ask("history", imported))
+    assert '{"' not in said
+    # As meta.properties says directory.id.
+    assert re.search(r"created: directories [\w-]{22}, [\w-]{22}, [\w-]{22}", said)
+    # A broker's state has no reason.
+    while_fenced = JobRequest(job="diff", export=str(imported), at_offset=130)
+    assert "fenced, broker epoch 14" in told("diff", compute_local(while_fenced))
+
+
 def test_a_result_says_whose_log_it_is_about_also_within_another(imported: Path) -> None:
     result = ask("summary", imported)
     assert result.audit.origin == "kafka"
