@@ -2,6 +2,13 @@
  *
  * Optional: twin.py does the same in Python and is the specification; tests hold both to the same
  * bytes. What is not exactly of the expected shape is left to protobuf: nothing is refused here.
+ *
+ * It is as long as five formats are, each of which is on the way of every write: a request, made and
+ * taken apart, a record, made and taken apart, a reply, and the fold. None can go without what it
+ * brings. Microseconds of CPU a write, here and in the twin (`python -m benchmarks.codec`); for
+ * comparison, all servers together take 24 with 1,000 writes in flight:
+ *   client: request 0.20, 5.4. Leader: grouped 0.37, 5.0; encoded 0.05, 1.0; replies 0.03, 2.3.
+ *   Follower: decoded 0.12, 1.0. All nodes: fold 0.39, 1.2. Brokers: entity 0.07, 0.19.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -481,6 +481,29 @@ async def test_a_client_connects_to_the_successor_before_it_is_sent_there() -> N
 
 
 @simulated
+async def test_a_transfer_waits_for_one_vote_and_one_flush_of_the_disks() -> None:
+    """The candidate's vote is written while the voter's is, and who leads later."""
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    new = next(node for node in world.nodes if node is not old)
+    took_s = 0.1
+    for node in world.nodes:
+        node.disk._latency_s = (took_s, took_s)
+    leaving = asyncio.ensure_future(transfer(world, new.id))
+    await world.until(lambda: old.service.replica.core.role != "leader", every_s=0.001)
+    resigned, loop = asyncio.get_running_loop().time(), asyncio.get_running_loop()
+    replica = new.service.replica
+    await world.until(lambda: replica.core.role == "leader", every_s=0.001)
+    assert took_s <= loop.time() - resigned < 1.5 * took_s
+    await world.until(
+        lambda: replica.high_watermark > replica.core.epoch_start_offset, every_s=0.001
+    )
+    assert 2 * took_s <= loop.time() - resigned < 2.5 * took_s
+    await leaving
+
+
+@simulated
 async def test_nothing_is_led_anew_while_a_node_is_leaving() -> None:
     world = World()
     old = await world.active()

@@ -1,0 +1,125 @@
+"""``python -m benchmarks.codec``: what each function of the compiled codec takes for a write, and
+what its twin in Python takes: microseconds of CPU, 64 writes at a time, the best of many.
+
+The nodes and the client are not there, so all is warm: compare the two columns.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import xxhash
+
+from benchmarks.load import KEYS, LOADS, Load, Writes
+from raftlog import batch
+from raftlog.config_writes import codec, twin
+from raftlog.config_writes.messages import (
+    MAX_BYTES,
+    MAX_REQUESTS,
+    Change,
+    ConfigReplies,
+)
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+WRITES = 64
+TIMES = 200
+
+
+def measure(run: Callable[[], object]) -> float:
+    """Microseconds a write."""
+    best = float("inf")
+    for _ in range(TIMES):
+        began = time.thread_time()
+        run()
+        best = min(best, time.thread_time() - began)
+    return best / WRITES * 1e6
+
+
+def steps(native: Any) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+    """Each function's name: by the codec, and by the twin."""
+    load: Load = LOADS["w2"]
+    made, rng = Writes(load), random.Random(2)
+    writes = [made.next() for _ in range(WRITES)]
+    for number, write in enumerate(writes, 1):
+        write.correlation_id, write.timeout_ms = number, 30_000
+    changes: list[Change] = [write.changes[0] for write in writes]
+    requests = [twin.request(write) for write in writes]
+    envelope = b"".join(b"\x0a" + twin.varint(len(data)) + data for data in requests)
+    chunk = batch.encode_framed(
+        (twin.encoded(changes, 0, WRITES),),
+        WRITES,
+        base_offset=0,
+        epoch=1,
+        timestamp_ms=1,
+        principal="",
+    )
+    (header,) = batch.headers(chunk)
+    begin, end = batch.records_position(chunk, header), header.position + header.size
+    configs = [
+        {(16, f"key-{key:012d}"): {"match": f"{rng.random():.17f}" * 13} for key in range(KEYS)}
+        for _ in range(2)
+    ]
+    replies = ConfigReplies(list(range(1, WRITES + 1)), [1] * WRITES, 100, 1, 3, 0)
+    heads = codec._heads(1, 3, 0)
+    digest = xxhash.xxh3_128_digest
+
+    def native_requests() -> None:
+        for one in writes:
+            native.request(
+                one.changes,
+                one.correlation_id,
+                one.cluster_id,
+                one.timeout_ms,
+                one.acks,
+                one.principal,
+            )
+
+    return {
+        "request": (native_requests, lambda: [twin.request(one) for one in writes]),
+        "grouped": (
+            lambda: native.grouped(envelope, MAX_REQUESTS, MAX_BYTES),
+            lambda: twin.grouped(
+                pb.ControllerRequests.FromString(envelope).requests, MAX_REQUESTS, MAX_BYTES
+            ),
+        ),
+        "encoded": (
+            lambda: native.encoded(changes, 0, WRITES),
+            lambda: twin.encoded(changes, 0, WRITES),
+        ),
+        "decoded": (
+            lambda: native.decoded(chunk, begin, end, WRITES),
+            lambda: twin.decoded(chunk, header),
+        ),
+        "fold": (
+            lambda: native.fold(changes, configs[0], {}, digest, twin.entity),
+            lambda: twin.fold(changes, configs[1], {}),
+        ),
+        "replies": (
+            lambda: native.replies(replies.correlation_ids, replies.counts, 100, *heads, 0),
+            lambda: twin.replies(replies),
+        ),
+        "entity": (
+            lambda: [native.entity(one) for one in changes],
+            lambda: [twin.entity(one) for one in changes],
+        ),
+    }
+
+
+def main() -> None:
+    """Print the table."""
+    try:
+        native = importlib.import_module("raftlog.config_writes._native")
+    except ImportError:
+        sys.exit("the codec is not compiled: scripts/setup does it where a compiler is")
+    print("             native   twin")
+    for name, (compiled, python) in steps(native).items():
+        print(f"{name:10s} {measure(compiled):8.2f} {measure(python):6.2f}")
+
+
+if __name__ == "__main__":
+    main()
