@@ -69,7 +69,7 @@ MUTANTS = (
         ),
         BROKERS,
         "leaders that are cut off",
-        known=15,
+        known=1,
         seeds=200,
     ),
     Mutant(

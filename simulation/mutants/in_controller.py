@@ -204,7 +204,7 @@ MUTANTS = (
         OVERTAKEN,
         "Fetches that arrive late, sent before their sender voted for another",
         seeds=300,
-        known=2016,
+        known=3,
     ),
     Mutant(
         "change-before-own-commit",
@@ -229,7 +229,6 @@ MUTANTS = (
         ),
         HASTY,
         "failovers, while voters join and leave",
-        known=1,
     ),
     Mutant(
         "evicted-client-is-new",

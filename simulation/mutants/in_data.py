@@ -157,7 +157,7 @@ MUTANTS = (
         DATA_DISKS,
         "brokers that come back with empty disks, leaders that change",
         seeds=200,
-        known=94,
+        known=117,
     ),
     Mutant(
         "data-truncation-skipped",

@@ -48,7 +48,7 @@ MUTANTS = (
         ),
         BROKERS,
         "failovers",
-        known=18,
+        known=5,
     ),
     Mutant(
         "lao-known-too-early",
@@ -118,6 +118,7 @@ MUTANTS = (
         ),
         UNFENCING,
         "brokers that lag while they are fenced",
+        known=3,
     ),
     Mutant(
         "joins-below-lao",
@@ -155,6 +156,7 @@ MUTANTS = (
         ),
         UNFENCING,
         "failovers, brokers that lag while they are fenced",
+        known=3,
     ),
     Mutant(
         "told-of-former-epoch",
@@ -181,7 +183,7 @@ MUTANTS = (
         ),
         UNFENCING,
         "failovers while brokers come",
-        known=0,
+        known=6,
     ),
     Mutant(
         "lao-of-nobody",

@@ -79,7 +79,7 @@ MUTANTS = (
         ),
         REFUSED,
         "a firewall that refuses in a broker's name, strict reads",
-        known=0,
+        known=16,
     ),
     Mutant(
         "leave-keeps-session",

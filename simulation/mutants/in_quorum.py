@@ -41,6 +41,7 @@ MUTANTS = (
         ),
         ELECTIONS,
         "elections under kills and cuts",
+        known=5,
     ),
     Mutant(
         "vote-not-durable",
@@ -389,7 +390,7 @@ MUTANTS = (
         DIVERGED,
         "answers to Fetches that come late, to followers that differ",
         seeds=200,
-        known=24,
+        known=80,
     ),
     Mutant(
         "timestamp-of-the-clock",
