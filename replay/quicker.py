@@ -27,8 +27,8 @@ COSTS = {
     "history": _FOLD,
     "verify": {SPARK: Cost(12, 40), LOCAL: Cost(1.5, 27)},
     "lao": {SPARK: Cost(12, 3.5), LOCAL: Cost(1, 2.5)},
-    "availability": {SPARK: Cost(12, 4), LOCAL: Cost(1, 3)},
-    "churn": {SPARK: Cost(12, 15), LOCAL: Cost(1.5, 12)},
+    "availability": {SPARK: Cost(12, 4.5), LOCAL: Cost(1, 3.5)},
+    "churn": {SPARK: Cost(12, 10.5), LOCAL: Cost(1.5, 8)},
     "report": {SPARK: Cost(14, 17), LOCAL: Cost(2.5, 15)},
     "summary": {SPARK: Cost(12, 13.5), LOCAL: Cost(1.5, 11)},
 }
