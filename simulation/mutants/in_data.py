@@ -280,7 +280,7 @@ MUTANTS = (
         DATA_UNKNOWN,
         "ISR changes that are late",
         seeds=200,
-        known=3,
+        known=10,
     ),
     Mutant(
         "lagging-stays-in-isr",
