@@ -190,7 +190,7 @@ def test_the_processes_of_the_overlay_are_a_secured_cluster(tmp_path: Path) -> N
         assert all(made.probe(name, "livenessProbe") for name in made.pods)
         until(lambda: len(made.voters()) == 3, "all controllers have joined")
         assert made.command("topics", "create", "orders", "--acks", "visible").code == 0
-        said = made.command("doctor")
+        said = made.command("doctor", "--wait", "healthy")
         assert (said.code, said.out.split()[0]) == (0, "HEALTHY:")
 
         broker = made.pods["raftlog-broker-101"]

@@ -151,6 +151,9 @@ def test_a_paused_broker_is_shown_and_is_no_page(watched: Watched) -> None:
         )
         holds = next(one for one in queries() if one.panel == "Who holds LAO back")
         held = asked.series(holds.expr, cluster.cluster_id, 120)
-        assert {one["metric"]["broker"] for one in held} == {str(paused.node_id)}
+        # Any broker may hold it for the moment of a scrape; this one does until its session ends.
+        longest = max(held, key=lambda one: len(one["values"]))
+        assert longest["metric"]["broker"] == str(paused.node_id)
+        assert len(longest["values"]) >= 5
     finally:
         os.kill(pid, signal.SIGCONT)
