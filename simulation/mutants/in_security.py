@@ -127,9 +127,9 @@ MUTANTS = (
         "the metadata of all topics shows those that may not be described",
         (
             Edit(
-                "broker.metadata.reads:metadata",
-                "names = [name for name in names if may_describe(name)]",
-                "pass",
+                "broker.metadata.reads:_page",
+                "(may_describe is None or may_describe(name))",
+                "True",
             ),
         ),
         RIGHTS,
