@@ -203,10 +203,12 @@ class _DiskUsage:
 
     async def free_and_total(self) -> tuple[int, int]:
         """In bytes; 0 and 0: not known in time."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.ensure_future(asyncio.to_thread(self._ask))
-        done, _ = await asyncio.wait([self._asking], timeout=DISK_ANSWER_S)
-        return self._asking.result() if done else (0, 0)
+        asking = self._asking
+        if asking is None or asking.done():
+            # Others may ask anew as soon as this has its answer, and before it goes on here.
+            asking = self._asking = asyncio.ensure_future(asyncio.to_thread(self._ask))
+        done, _ = await asyncio.wait([asking], timeout=DISK_ANSWER_S)
+        return asking.result() if done else (0, 0)
 
     def _ask(self) -> tuple[int, int]:
         try:

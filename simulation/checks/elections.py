@@ -104,10 +104,8 @@ class Elections(Checker):
             )
         for voter in granted:
             if voter == node.host.id:
-                # Nobody was told of it; from here on it is given.
-                given = self._votes.setdefault((_directory(node.host), effect.epoch), voter)
                 vote = node.host.disk.vote
-                got = [vote.voted_id] if (vote.epoch, given) == (effect.epoch, voter) else [given]
+                got = [vote.voted_id] if vote.epoch == effect.epoch else []
             else:
                 # Another disk of that id may have voted otherwise.
                 got = [
@@ -120,6 +118,10 @@ class Elections(Checker):
                     f"I3: {node.name} counts a vote of {voter} in epoch {effect.epoch}, which went"
                     f" to {got} (nothing: to nobody)"
                 )
+        if node.host.id in granted:
+            # Nobody was told of its own vote; from here on it is given.
+            self._heard_in(node.host, effect.epoch)
+            self._voted(node.host, effect.epoch, node.host.id)
 
     # --- what is said ----------------------------------------------------------------------------
 

@@ -287,7 +287,7 @@ def test_a_directory_in_use_is_refused(raftlog: Raftlog, cluster: LocalCluster) 
 
 def test_an_export_that_is_none_is_said(raftlog: Raftlog, tmp_path: Path) -> None:
     ran = raftlog("log", "dump", "-e", tmp_path)
-    assert ran.code == 1
+    assert ran.code == 2
     assert "is no export" in ran.err
     assert raftlog("log", "dump", "-e", tmp_path, "-d", tmp_path).code == 2
 

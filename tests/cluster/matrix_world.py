@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from cluster_kit import PATIENCE_S
 from matrix_callers import (
     CLIENTS,
+    LISTENERS,
     Caller,
     Certificate,
     Listener,
@@ -135,8 +136,21 @@ class World(Reach):
         one = await self.describe_quorum(f"controller-{self.facts.leader_id}")
         return Tip(one.leader_id, one.leader_epoch, one.log_end_offset, one.state_hash.hex())
 
+    async def published(self) -> None:
+        """Each voter has told the others all of its listeners: one at a time does so, and who has
+        to wait asks again after a while."""
+        leader = f"controller-{self.facts.leader_id}"
+        deadline = time.monotonic() + PATIENCE_S
+        while any(
+            one.endpoints.count("://") < len(LISTENERS)
+            for one in (await self.describe_quorum(leader)).voters
+        ):
+            assert time.monotonic() < deadline, "a voter does not publish its listeners"
+            await asyncio.sleep(0.1)
+
     async def settled(self) -> Any:
         """The state, once everybody knows it and the record of that is in the log."""
+        await self.published()
         last = await self.state()
         quiet_since = time.monotonic()
         deadline = quiet_since + PATIENCE_S

@@ -136,7 +136,9 @@ async def _write(cluster: DataCluster, every_s: float) -> None:
 
 def _families(cluster_id: str, host: Any) -> list[Metric]:
     """As the shipped program makes them; the size of the disk is the simulated one's."""
-    config = SimpleNamespace(cluster_id=cluster_id, node_id=host.id, directory=Path(host.name))
+    config = SimpleNamespace(
+        cluster_id=cluster_id, node_id=host.id, directory=Path(host.name), certificates=()
+    )
     transport = SimpleNamespace(bounds=Bounds(asyncio.get_running_loop(), TransportLimits()))
     free = host.disk.free_bytes()
     with mock.patch.object(shutil, "disk_usage", return_value=Usage(DISK_BYTES, 0, free)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from pathlib import Path
@@ -36,3 +37,13 @@ async def test_a_disk_that_hangs_is_unknown_and_holds_one_thread(
     until = time.monotonic() + 30
     while (await disk.free_and_total())[1] != known[1]:
         assert time.monotonic() < until
+
+
+async def test_who_asks_while_another_is_answered_gets_the_answer(tmp_path: Path) -> None:
+    disk = node_rpc._DiskUsage(tmp_path)
+
+    async def ask() -> list[tuple[int, int]]:
+        return [await disk.free_and_total() for _ in range(50)]
+
+    answers = await asyncio.gather(*(ask() for _ in range(20)))
+    assert all(0 < free <= total for each in answers for free, total in each)

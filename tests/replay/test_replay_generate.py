@@ -93,7 +93,7 @@ def test_everything_that_can_happen_happens(history: tuple[GeneratedHistory, byt
     never = {
         RecordType.UNREGISTER_BROKER, RecordType.NO_OP, RecordType.VOTERS, RecordType.RECOVERY, RecordType.EXPORT_CURSOR,
         RecordType.ACCESS_CONTROL_ENTRY, RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
-        RecordType.IMPORTED,
+        RecordType.KEY_VALUE, RecordType.LEASE, RecordType.REMOVE_LEASE, RecordType.IMPORTED,
     }  # fmt: skip
     in_logs = {each for each in RecordType if not each.name.startswith("SNAPSHOT")}
     assert {type_ for _, _, type_, _ in rows(log)} >= in_logs - never

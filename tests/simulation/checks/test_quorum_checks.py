@@ -263,11 +263,19 @@ def test_a_vote_told_before_it_is_durable_is_refused() -> None:
         trace.vote("c2", 2, 1, durable=False)
 
 
-def test_a_candidate_that_asks_before_its_vote_is_durable_is_refused() -> None:
+def test_a_candidate_that_asks_has_not_voted_yet() -> None:
     trace = _led(Elections)
-    trace.host("c2").disk.vote = VoteState(2, -1)
-    with refused("I3.*on its disk"):
-        trace.vote("c2", 2, 2, durable=False)
+    trace.vote("c2", 2, 2, durable=False)
+    trace.stop("c2")
+    trace.start("c2")
+    trace.vote("c2", 2, 3)
+
+
+def test_a_vote_that_was_counted_is_given() -> None:
+    trace = _led(Elections)
+    trace.lead("c2", 2, (2, 3))
+    with refused("I3.*has voted"):
+        trace.vote("c2", 2, 3)
 
 
 def test_a_second_vote_in_an_epoch_is_refused() -> None:
