@@ -66,7 +66,7 @@ class QuorumCore:
         For tests and simulations.
         """
         self.deadline_nearer = True
-        """Whether the last step may have brought ``next_deadline`` nearer."""
+        """Whether ``next_deadline`` may have come nearer since it was last asked for."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             RequestReceived: self._request_received,

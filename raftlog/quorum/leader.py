@@ -218,14 +218,7 @@ class Leader(Role):
                 replica.fetched_at = node.now
                 self._reply_snapshot(request, reply_to, snapshot_id)
                 return
-        epochs = log.epochs
-        diverging = None
-        if not (
-            request.last_fetched_epoch == epochs.last_epoch
-            and epochs.last_start < offset <= log.end
-        ):
-            # As ``divergence`` begins: this is on the way of every write.
-            diverging = log.divergence(offset, request.last_fetched_epoch)
+        diverging = log.divergence(offset, request.last_fetched_epoch)
         if diverging is not None:
             replica.fetched_at = node.now
             self._reply_diverging(request, reply_to, diverging)

@@ -126,26 +126,20 @@ class LocalLog:
         self.start_offset = snapshot_id.end_offset
         self._tail.forget_below(snapshot_id.end_offset)
 
-    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Whole batches from ``offset`` to ``until`` (boundaries), at least one, as many as fit.
+    def read(self, offset: int, max_bytes: int, *, until: int | None = None) -> bytes:
+        """Whole batches from ``offset`` to ``until`` (boundaries; None: to the end), at least one,
+        as many as fit; empty if there is none.
 
         Raises CorruptLogError.
         """
-        if offset >= until:
-            return b""
-        cached = self._tail.read(offset, until, max_bytes)
-        return self._read_older(offset, until, max_bytes) if cached is None else cached
-
-    def read_on(self, offset: int, max_bytes: int) -> bytes:
-        """As ``read``, up to the end; empty at the end. Raises CorruptLogError."""
         tail = self._tail
-        until = tail.end_offset
+        if until is None:
+            until = tail.end_offset
         if offset >= until:
             return b""
         cached = tail.read(offset, until, max_bytes)
-        return self._read_older(offset, until, max_bytes) if cached is None else cached
-
-    def _read_older(self, offset: int, until: int, max_bytes: int) -> bytes:
+        if cached is not None:
+            return cached
         if self._unwritten:
             # Part of the log, and in memory, but the store does not have it yet: what is asked for
             # lies before it.

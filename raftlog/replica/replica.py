@@ -253,7 +253,7 @@ class Replica(PeerListener):
         Raises CorruptLogError, after which the replica has failed.
         """
         try:
-            return self._log.read(offset, until, max_bytes)
+            return self._log.read(offset, max_bytes, until=until)
         except FatalError as error:
             self._fail(error)
             raise
@@ -365,7 +365,8 @@ class Replica(PeerListener):
         kind: type[ev.Effect] = type(effect)
         if type(effect) is ev.ReplyFetch:
             # The bytes are read now: later they might be another epoch's.
-            self._add_records(effect)
+            if effect.max_bytes > 0:
+                self._add_records(effect)
             effect = ev.Reply(effect.reply_to, effect.response)
             kind = ev.Reply
         elif type(effect) is ev.ReplySnapshot:
@@ -394,10 +395,9 @@ class Replica(PeerListener):
         effect.reply_to.send(effect.response)
 
     def _add_records(self, effect: ev.ReplyFetch) -> None:
-        if effect.max_bytes > 0:
-            records = self._log.read_on(effect.offset, effect.max_bytes)
-            if records:
-                effect.response.records = records
+        records = self._log.read(effect.offset, effect.max_bytes)
+        if records:
+            effect.response.records = records
 
     def _reply_snapshot(self, effect: ev.ReplySnapshot) -> None:
         reply = self.snapshots.reply(effect)
@@ -430,23 +430,20 @@ class Replica(PeerListener):
         self._step(ev.VotePersisted(vote))
 
     def _save_leader(self, effect: ev.SaveLeader) -> None:
-        self._save_leader_later(effect.vote)
-
-    def _save_leader_later(self, vote: VoteState) -> None:
         self._forget_leader_save()
-        self._leader_save = self._loop.call_later(SAVE_LEADER_AFTER_S, self._write_leader, vote)
+        self._leader_save = self._loop.call_later(SAVE_LEADER_AFTER_S, self._write_leader, effect)
 
     def _forget_leader_save(self) -> None:
         if self._leader_save is not None:
             self._leader_save.cancel()
             self._leader_save = None
 
-    def _write_leader(self, vote: VoteState) -> None:
+    def _write_leader(self, effect: ev.SaveLeader) -> None:
         if self._held:
             # Votes from before it are not all handed to the disk.
-            self._save_leader_later(vote)
+            self._save_leader(effect)
             return
-        self._leader_save = None
+        self._leader_save, vote = None, effect.vote
         try:
             self._store.write_vote(vote, lambda error: self._leader_saved(vote, error))
         except Exception as error:
