@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from raftlog.transport.tls_look import NOTHING, TlsSeen
+from raftlog.transport.tls_look import NOTHING, TlsSeen, TlsTrouble
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.node.v1 import node_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -39,6 +39,11 @@ class NodeSeen:
     """What it says of its machine; None: nothing, or it was not asked."""
     tls: TlsSeen = NOTHING
     """What is in the way of a connection, as far as it is TLS."""
+
+    @property
+    def fails_for_tls(self) -> bool:
+        """Whether TLS is in the way: a finding of its own says so."""
+        return self.tls.trouble is not TlsTrouble.NONE
 
 
 @dataclass(frozen=True, slots=True)

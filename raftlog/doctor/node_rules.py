@@ -59,7 +59,7 @@ def connections(seen: Evidence) -> Iterator[Finding]:
     """What is in the way of a connection, as far as it is TLS."""
     by: dict[TlsTrouble, list[NodeSeen]] = defaultdict(list)
     for node in seen.nodes:
-        if node.tls.trouble is not TlsTrouble.NONE:
+        if node.fails_for_tls:
             by[node.tls.trouble].append(node)
     for trouble, several in by.items():
         code, remedy, command = _TLS[trouble]

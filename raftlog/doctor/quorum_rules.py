@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
 from raftlog.doctor.finding import Finding, Severity
 from raftlog.doctor.words import clock, nodes, span
-from raftlog.transport.tls_look import TlsTrouble
 
 BEHIND_MS = 10_000
 """A voter whose log was complete so long ago is behind; a slow disk alone is milliseconds."""
@@ -23,9 +22,9 @@ START = "raftlog controller run -c FILE"
 
 def nobody_answers(seen: Evidence) -> Iterator[Finding]:
     """No controller says anything."""
-    unexplained = [node for node in seen.nodes if node.tls.trouble is TlsTrouble.NONE]
+    unexplained = [node for node in seen.nodes if not node.fails_for_tls]
     if seen.answers or not unexplained:
-        return  # Connections that fail for TLS are a finding of their own.
+        return
     reasons = "; ".join(
         f"{node.endpoint} {node.reach}" + (f" ({node.failure})" if _tells_more(node) else "")
         for node in unexplained
@@ -110,20 +109,19 @@ def missing_voters(seen: Evidence) -> Iterator[Finding]:
     for voter, node in voters:
         if node is None or node.description is not None or voter.replica_id == leader.node_id:
             continue
-        if node.tls.trouble is not TlsTrouble.NONE and _heard(ages, voter.replica_id):
-            continue
-        if _heard(ages, voter.replica_id):
+        age_ms = ages.get(voter.replica_id, -1)
+        if not 0 <= age_ms < HEARD_MS:
+            lost[node.reach].append(node)
+        elif not node.fails_for_tls:
             yield Finding(
                 "NODE_SLOW",
                 Severity.NOTICE,
                 f"Node {voter.replica_id} has not answered within {node.waited_ms} ms, but fetches"
-                f" from the leader (last {span(ages[voter.replica_id])} ago).",
+                f" from the leader (last {span(age_ms)} ago).",
                 "None: it replicates.",
                 "If this stays, look at its load, and at the network from here.",
                 f"raftlog quorum describe --bootstrap-controller {node.endpoint}",
             )
-        else:
-            lost[node.reach].append(node)
     gone = [node for several in lost.values() for node in several]
     if not gone:
         return
@@ -140,18 +138,13 @@ def missing_voters(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def _heard(ages: Mapping[int, int], voter_id: int) -> bool:
-    return 0 <= ages.get(voter_id, -1) < HEARD_MS
-
-
 def refusals(seen: Evidence) -> Iterator[Finding]:
     """Something answers that is no controller, or that does not let us in."""
     if not seen.answers:
         return
     known = {voter.replica_id for voter, _ in seen.voters()}
     for node in seen.nodes:
-        explained = node.tls.trouble is not TlsTrouble.NONE
-        if node.description is None and node.node_id not in known and not explained:
+        if node.description is None and node.node_id not in known and not node.fails_for_tls:
             yield Finding(
                 "ADDRESS_WRONG",
                 Severity.NOTICE,
@@ -164,30 +157,27 @@ def refusals(seen: Evidence) -> Iterator[Finding]:
 def several_clusters(seen: Evidence) -> Iterator[Finding]:
     """Nodes of two clusters were asked at once, or a voter runs as a node of another cluster."""
     of: dict[str, list[str]] = defaultdict(list)
-    best = seen.best
-    voters = {voter.endpoint: voter.replica_id for voter, _ in seen.voters() if voter.endpoint}
+    best, voters = seen.best, list(seen.voters())
+    ids = {voter.endpoint: voter.replica_id for voter, _ in voters if voter.endpoint}
+    left = sum(node is not None for _, node in voters)
     for node in seen.nodes:
         one = node.description
         if one is None or best is None:
             continue
-        if one.cluster_id != best.cluster_id and node.endpoint in voters:
-            left = len(voters) - len(
-                {each.replica_id for each, its in seen.voters() if its is None}
-            )
-            yield Finding(
-                "NODE_OF_OTHER_CLUSTER",
-                Severity.DEGRADED,
-                f"Node {voters[node.endpoint]} ({node.endpoint}) runs with cluster id"
-                f" {one.cluster_id}; the others are of {best.cluster_id}.",
-                f"The others refuse it, and it refuses them: {left} of {len(voters)} voters are"
-                " left.",
-                "Correct cluster.id in its configuration. Its directory was formatted with the"
-                " wrong id: keep it, and format an empty one"
-                " (docs/operations.md, Replacing a controller's disk).",
-                "raftlog storage format -c FILE",
-            )
+        if one.cluster_id == best.cluster_id or node.endpoint not in ids:
+            of[one.cluster_id].append(node.endpoint)
             continue
-        of[one.cluster_id].append(node.endpoint)
+        yield Finding(
+            "NODE_OF_OTHER_CLUSTER",
+            Severity.DEGRADED,
+            f"Node {ids[node.endpoint]} ({node.endpoint}) runs with cluster id"
+            f" {one.cluster_id}; the others are of {best.cluster_id}.",
+            f"The others refuse it, and it refuses them: {left} of {len(voters)} voters are left.",
+            "Correct cluster.id in its configuration. Its directory was formatted with the wrong"
+            " id: keep it, and format an empty one"
+            " (docs/operations.md, Replacing a controller's disk).",
+            "raftlog storage format -c FILE",
+        )
     if len(of) > 1:
         yield Finding(
             "CLUSTER_ID_DIFFERS",

@@ -17,7 +17,7 @@ def brokers(ids: Collection[int]) -> str:
 
 
 def named(names: Sequence[str], most: int = 8) -> str:
-    """``node 1``, ``node 1 and broker 4``: names that say their kind themselves."""
+    """``node 1``, ``node 1 and broker 4``; of many the first ones, and how many more."""
     shown = list(names)
     if len(shown) > most:
         shown = [*shown[: most - 1], f"{len(shown) - most + 1} more"]
@@ -25,11 +25,8 @@ def named(names: Sequence[str], most: int = 8) -> str:
 
 
 def listed(ids: Collection[int], most: int = 8) -> str:
-    """``1``, ``1 and 2``, ``1, 2 and 3``; of many the first ones, and how many more."""
-    names = [str(one) for one in sorted(ids)]
-    if len(names) > most:
-        names = [*names[: most - 1], f"{len(names) - most + 1} more"]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    """The same of ids: ``1``, ``1 and 2``, ``1, 2 and 3``."""
+    return named([str(one) for one in sorted(ids)], most)
 
 
 def clock(at_ms: int) -> str:
