@@ -9,6 +9,7 @@ from typing import Any
 
 from raftlog import batch
 from raftlog.cli.render import fields_text, record_name, record_to_dict
+from raftlog.metadata.entity_words import RESOURCE_TYPES
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
 
@@ -17,7 +18,6 @@ MAX_CHUNKS = 200
 MAX_RECORDS = 500
 """Decoded in one look: the newest."""
 TEXT_MAX_CHARS = 240
-_RESOURCES = {2: "topic", 4: "broker", 16: "client-metrics", 32: "group"}
 _UNTOLD = frozenset(
     {
         RecordType.NO_OP,
@@ -129,4 +129,4 @@ def _config_text(fields: Mapping[str, Any]) -> str:
 
 def resource_text(type_: int, name: str) -> str:
     """``topic orders``; ``broker``: all of them."""
-    return f"{_RESOURCES.get(type_, str(type_))} {name}".strip()
+    return f"{RESOURCE_TYPES.get(type_, str(type_))} {name}".strip()

@@ -5,7 +5,6 @@ level. Each is answered here, without a leader and without another node.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import platform
 import re
 import shutil
@@ -170,9 +169,7 @@ class NodeRpc:
                 self._probing = False
             response.sync_us[:] = took
             response.probe_failure = failure
-        with contextlib.suppress(OSError):
-            usage = shutil.disk_usage(directory)
-            response.free_bytes, response.total_bytes = usage.free, usage.total
+        response.free_bytes, response.total_bytes = await self._disk.free_and_total()
         return response
 
     def alter_log_level(self, request: pb.AlterLogLevelRequest) -> pb.AlterLogLevelResponse:

@@ -100,7 +100,7 @@ def tls_trouble(host: str, port: int, files: TlsFiles, timeout_s: float) -> TlsS
 def speaks_tls(host: str, port: int, timeout_s: float) -> bool:
     """Whether it does, with whatever certificate."""
     try:
-        with _connected(_unverified(), host, port, timeout_s):
+        with _connected(_context(None), host, port, timeout_s):
             return True
     except OSError:
         return False
@@ -115,23 +115,19 @@ def _connected(context: ssl.SSLContext, host: str, port: int, timeout_s: float) 
         raise
 
 
-def _context(files: TlsFiles) -> ssl.SSLContext:
+def _context(files: TlsFiles | None) -> ssl.SSLContext:
+    """A client's; None: it takes whatever certificate it is shown."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # What gRPC's own library accepts must not fail here.
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
     context.set_alpn_protocols([_H2])
+    if files is None:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
     context.load_verify_locations(files.ca)
     if files.certificate is not None:
         context.load_cert_chain(files.certificate, files.key, password="")
-    return context
-
-
-def _unverified() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")
-    context.set_alpn_protocols([_H2])
     return context
 
 
@@ -183,7 +179,7 @@ def first_end(certificates: Iterable[Path]) -> datetime | None:
 def _certificate_of(host: str, port: int, timeout_s: float) -> bytes:
     """The certificate that it shows, whatever it is; DER. Empty: none was got."""
     try:
-        with _connected(_unverified(), host, port, timeout_s) as connection:
+        with _connected(_context(None), host, port, timeout_s) as connection:
             return connection.getpeercert(binary_form=True) or b""
     except OSError:
         return b""
