@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raftlog.incident.line import Line, Weight
+from raftlog.incident.writes import ALONE_MAX, TOGETHER_MS, groups
 from raftlog.metadata.records import RecordType
 from raftlog.plural import counted
 
-ALONE_MAX = 3
-TOGETHER_MS = 5_000
-"""More changes of a kind by one principal at a time are one line."""
 _TOLD: Mapping[str, str] = {
     RecordType.TOPIC.name: "topic",
     RecordType.REMOVE_TOPIC.name: "removed topic",
@@ -26,16 +24,8 @@ _TOLD: Mapping[str, str] = {
 
 def altered(changes: Sequence[Mapping[str, Any]], from_ms: int) -> list[Line]:
     """Lines of the changes since then. ``changes``: rows of the last changes, the newest first."""
-    lines: list[Line] = []
-    together: list[Mapping[str, Any]] = []
-    for one in reversed(changes):
-        if one["type"] not in _TOLD or one["at_ms"] < from_ms:
-            continue
-        if together and not _belong(together[-1], one):
-            lines += _lines(together)
-            together = []
-        together.append(one)
-    return lines + _lines(together)
+    told = (one for one in reversed(changes) if one["type"] in _TOLD and one["at_ms"] >= from_ms)
+    return [line for together in groups(told, _belong) for line in _lines(together)]
 
 
 def _belong(before: Mapping[str, Any], one: Mapping[str, Any]) -> bool:

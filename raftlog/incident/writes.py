@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from statistics import median
+from typing import TypeVar
 
 from raftlog.incident.evidence import Evidence, decoded
 from raftlog.incident.line import Line, Weight, took
 from raftlog.metadata.changes import Changed
 from raftlog.metadata.differences import field_changes, raw, words
 from raftlog.plural import counted
+
+T = TypeVar("T")
 
 ALONE_MAX = 3
 """More changes of a kind by one principal at a time are told as a number."""
@@ -26,21 +29,28 @@ _TOLD = ("topic", "config", "acl", "voters", "feature", "hostname")
 def alterations(seen: Evidence) -> Iterator[Line]:
     """Changes of topics, configs, ACLs, voters, features and hostnames."""
     for kind in _TOLD:
-        together: list[Changed] = []
-        for change in seen.changes(kind):
-            if together and (
-                change.principal != together[-1].principal
-                or change.timestamp_ms - together[-1].timestamp_ms > TOGETHER_MS
-            ):
-                yield from _told(together)
-                together = []
-            together.append(change)
-        yield from _told(together)
+        for together in groups(seen.changes(kind), _belong):
+            yield from _told(together)
+
+
+def groups(items: Iterable[T], belong: Callable[[T, T], bool]) -> Iterator[list[T]]:
+    """Neighbours that belong together; each is compared with the one before it."""
+    group: list[T] = []
+    for one in items:
+        if group and not belong(group[-1], one):
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def _belong(before: Changed, one: Changed) -> bool:
+    near = one.timestamp_ms - before.timestamp_ms <= TOGETHER_MS
+    return near and one.principal == before.principal
 
 
 def _told(changes: list[Changed]) -> Iterator[Line]:
-    if not changes:
-        return
     first, last = changes[0], changes[-1]
     by = first.principal or "the controller"
     if len(changes) <= ALONE_MAX:
@@ -63,18 +73,18 @@ def _line(one: Changed, text: str, until_ms: int) -> Line:
 
 def partitions(seen: Evidence) -> Iterator[Line]:
     """Leaders of partitions that moved or were missing, a line for each burst."""
-    burst: list[Changed] = []
-    for change in seen.changes("partition"):
-        if change.before is None or change.after is None:
-            continue
-        if decoded(change.before)["leader"] == decoded(change.after)["leader"]:
-            continue
-        if burst and change.timestamp_ms - burst[-1].timestamp_ms > BURST_MS:
-            yield _burst(burst)
-            burst = []
-        burst.append(change)
-    if burst:
-        yield _burst(burst)
+    moved = (
+        one
+        for one in seen.changes("partition")
+        if one.before is not None
+        and one.after is not None
+        and decoded(one.before)["leader"] != decoded(one.after)["leader"]
+    )
+    yield from map(_burst, groups(moved, _near))
+
+
+def _near(before: Changed, one: Changed) -> bool:
+    return one.timestamp_ms - before.timestamp_ms <= BURST_MS
 
 
 def _burst(changes: list[Changed]) -> Line:
