@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from raftlog.library.async_client import AsyncClient
+from raftlog.recipes.place import until_gone
 
 PREFIX = "barriers/"
 
@@ -33,14 +34,7 @@ class AsyncBarrier:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                async with self._client.watch(f"kv/{self.key}", tip=True) as changes:
-                    if changes.token is not None:
-                        await self._client.see(changes.token)
-                    if await self._client.kv.get(self.key, read="strict") is None:
-                        return True
-                    async for change in changes:
-                        if change.key == self.key and change.after is None:
-                            return True
+                await until_gone(self._client, self.key, read="strict")
         except TimeoutError:
             return False
-        return False
+        return True

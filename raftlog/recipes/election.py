@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from raftlog.errors import ApiError, InvalidUpdateVersionError
+from raftlog.errors import InvalidUpdateVersionError
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.key_values import Expect, Put
 from raftlog.recipes.lock import DEFAULT_TTL_S
@@ -45,9 +44,7 @@ class AsyncElection:
     @property
     def is_leader(self) -> bool:
         """Whether it is certain, by this clock, that nobody else leads."""
-        return self._place.is_held and self._leads
-
-    _leads = False
+        return self._place.is_first
 
     @property
     def token(self) -> int:
@@ -60,19 +57,7 @@ class AsyncElection:
 
     async def campaign(self, timeout_s: float | None = None) -> bool:
         """Wait until elected; False: the time was over first. Raises PlaceLostError, ApiError."""
-        self._leads = False
-        await self._place.enter(self._value)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._place.first()
-        except TimeoutError:
-            await self._place.leave()
-            return False
-        except BaseException:
-            await asyncio.shield(self._give_up())
-            raise
-        self._leads = True
-        return True
+        return await self._place.take(self._value, timeout_s)
 
     async def proclaim(self, value: str) -> None:
         """Say something else of the leader, without another election. Raises PlaceLostError."""
@@ -89,7 +74,6 @@ class AsyncElection:
 
     async def resign(self) -> None:
         """Let another one lead. Idempotent. Raises ApiError: then the lease ends by itself."""
-        self._leads = False
         await self._place.leave()
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
@@ -126,10 +110,4 @@ class AsyncElection:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._give_up()
-
-    async def _give_up(self) -> None:
-        try:
-            await self.resign()
-        except ApiError:
-            return  # It ends with its time.
+        await self._place.give_up()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import TracebackType
 from typing import Self
 
-from raftlog.errors import ApiError
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.key_values import Expect
 from raftlog.recipes.place import Place
@@ -35,7 +33,7 @@ class AsyncLock:
     @property
     def is_held(self) -> bool:
         """Whether it is certain, by this clock, that nobody else has it."""
-        return self._place.is_held
+        return self._place.is_first
 
     @property
     def token(self) -> int:
@@ -55,17 +53,7 @@ class AsyncLock:
 
     async def acquire(self, timeout_s: float | None = None) -> bool:
         """Wait for the lock; False: the time was over first. Raises PlaceLostError, ApiError."""
-        await self._place.enter(self._value)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._place.first()
-        except TimeoutError:
-            await self._place.leave()
-            return False
-        except BaseException:
-            await asyncio.shield(self._give_up())
-            raise
-        return True
+        return await self._place.take(self._value, timeout_s)
 
     async def release(self) -> None:
         """Let the next one have it. Idempotent. Raises ApiError: then the lease ends by itself."""
@@ -89,10 +77,4 @@ class AsyncLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._give_up()
-
-    async def _give_up(self) -> None:
-        try:
-            await self._place.leave()
-        except ApiError:
-            return  # It ends with its time.
+        await self._place.give_up()

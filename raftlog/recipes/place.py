@@ -10,11 +10,13 @@ when its head leaves.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from raftlog.errors import RaftlogError
+from raftlog.errors import ApiError, RaftlogError
 from raftlog.library.async_client import AsyncClient
+from raftlog.library.enums import ReadModeLike
 from raftlog.library.key_values import ABSENT, Expect, KeyValue
 from raftlog.library.leases import AsyncLease
 
@@ -26,19 +28,20 @@ class PlaceLostError(RaftlogError):
 
 
 class Place:
-    """One place. ``enter``, then ``first``; in the end ``leave``."""
+    """One place. ``take`` it; in the end ``leave``."""
 
     def __init__(self, client: AsyncClient, prefix: str, ttl_s: float, name: str) -> None:
         self._client, self._prefix, self._ttl_s, self._name = client, prefix, ttl_s, name
         self._lease: AsyncLease | None = None
+        self._is_first = False
         self.key = ""
         self.token = 0
         """The create_offset of the key: who comes later has a higher one."""
 
     @property
-    def is_held(self) -> bool:
-        """Whether it is certain, by this clock, that the key is still there."""
-        return self._lease is not None and self._lease.is_held
+    def is_first(self) -> bool:
+        """Whether it was taken, and it is certain, by this clock, that the key is still there."""
+        return self._is_first and self._lease is not None and self._lease.is_held
 
     @property
     def lease(self) -> AsyncLease:
@@ -51,8 +54,26 @@ class Place:
         """The condition that the place is still held: for ``client.kv.alter``."""
         return Expect(self.key, expected_create=self.token)
 
-    async def enter(self, value: bytes | str) -> None:
-        """Go to the end of the queue. Raises ApiError: then there is no place."""
+    async def take(self, value: str, timeout_s: float | None) -> bool:
+        """Go to the end of the queue, and wait until nobody is before it; False: the time was over
+        first, and the place is given up.
+
+        Raises PlaceLostError, and ApiError: then there is no place.
+        """
+        await self._enter(value)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._first()
+        except TimeoutError:
+            await self.leave()
+            return False
+        except BaseException:
+            await asyncio.shield(self.give_up())
+            raise
+        self._is_first = True
+        return True
+
+    async def _enter(self, value: str) -> None:
         if self._lease is not None:
             raise RaftlogError("it has a place already")
         lease = await self._client.leases.grant(self._ttl_s, name=self._name)
@@ -65,12 +86,12 @@ class Place:
             raise
         assert written.offset is not None
         self._lease, self.key, self.token = lease, key, written.offset
+        self._is_first = False
 
-    async def first(self) -> None:
-        """Wait until nobody is before it. Raises PlaceLostError."""
+    async def _first(self) -> None:
         while (before := await self._before()) is not None:
-            await self._unless_lost(self._gone(before.key))
-        if not self.is_held:
+            await self._unless_lost(until_gone(self._client, before.key, read="latest"))
+        if not self.lease.is_held:
             raise PlaceLostError(f"the lease was lost: {self.lease.why_lost}")
 
     async def leave(self) -> None:
@@ -78,6 +99,11 @@ class Place:
         lease, self._lease = self._lease, None
         if lease is not None:
             await lease.revoke()
+
+    async def give_up(self) -> None:
+        """``leave``; or else it ends with its time."""
+        with contextlib.suppress(ApiError):
+            await self.leave()
 
     def abandon(self) -> None:
         """Give it up without a word: the lease ends by itself."""
@@ -96,17 +122,6 @@ class Place:
         before = [one for one in found if one.create_offset < self.token]
         return max(before, key=lambda one: one.create_offset, default=None)
 
-    async def _gone(self, key: str) -> None:
-        async with self._client.watch(f"kv/{key}", tip=True) as changes:
-            # What goes from here on is told; what went before, this read shows.
-            if changes.token is not None:
-                await self._client.see(changes.token)
-            if await self._client.kv.get(key, read="latest") is None:
-                return
-            async for change in changes:
-                if change.key == key and change.after is None:
-                    return
-
     async def _unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something, as long as the lease is held. Raises PlaceLostError."""
         lease = self.lease
@@ -122,3 +137,16 @@ class Place:
             if not doing.done():
                 doing.cancel()
                 await asyncio.gather(doing, return_exceptions=True)
+
+
+async def until_gone(client: AsyncClient, key: str, *, read: ReadModeLike) -> None:
+    """Wait until a key is not there. ``read``: how the first look is made."""
+    async with client.watch(f"kv/{key}", tip=True) as changes:
+        # What goes from here on is told; what went before, this read shows.
+        if changes.token is not None:
+            await client.see(changes.token)
+        if await client.kv.get(key, read=read) is None:
+            return
+        async for change in changes:
+            if change.key == key and change.after is None:
+                return

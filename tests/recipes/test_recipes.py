@@ -128,6 +128,9 @@ def test_a_lock_that_is_taken_away_says_so() -> None:
             await holder.acquire()
             task = asyncio.ensure_future(waiting.acquire())
             await asyncio.sleep(1.0)
+            # It has a key in the queue, and a lease that lives, and no lock.
+            assert waiting.key
+            assert (holder.is_held, waiting.is_held) == (True, False)
             await one.leases.revoke(int(waiting.key.rpartition("/")[2]))
             with pytest.raises(PlaceLostError):
                 await task
