@@ -61,6 +61,7 @@ def lock(
     from raftlog.cli.session import run
 
     async def locked(session: Session) -> int:
+        from raftlog.errors import ApiError
         from raftlog.recipes import AsyncLock
 
         async with _client(session, bootstrap_server, timeout) as client:
@@ -70,7 +71,7 @@ def lock(
             try:
                 return await (_run(command, one) if command else _hold(one))
             finally:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(ApiError):  # It ends with its time.
                     await asyncio.shield(one.release())
 
     code = run(locked, timeout)
