@@ -108,6 +108,18 @@ def test_a_write_that_is_not_as_visible_as_asked_says_so_and_stands() -> None:
     simulate(test)
 
 
+def test_who_changes_the_quorum_is_named() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        await world.broker("a", broker)
+        async with client_of(world, principal="User:me") as client:
+            await client.quorum.remove_voter(4, "d" * 22)
+            await client.quorum.transfer()
+            assert [one.client.principal for one in broker.writes] == ["User:me"] * 2
+
+    simulate(test)
+
+
 def test_writes_are_numbered_and_questions_are_not() -> None:
     async def test(world: World) -> None:
         broker = Scripted()
