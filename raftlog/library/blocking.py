@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from raftlog.library.loop_thread import LoopThread
 
 A = TypeVar("A")
+C = TypeVar("C", bound=AbstractAsyncContextManager[Any, None])
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -21,6 +24,21 @@ class Blocking(Generic[A]):
     def __init__(self, thread: LoopThread, twin: A) -> None:
         self._thread = thread
         self._twin = twin
+
+
+class BlockingContext(Blocking[C]):
+    """One whose end of ``with`` is the twin's end of ``async with``."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.call(lambda: self._twin.__aexit__(kind, error, traceback))
 
 
 def blocking(

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from raftlog.library.acls import AsyncAcls
 from raftlog.library.async_client import AsyncClient
-from raftlog.library.blocking import Blocking, blocking
+from raftlog.library.blocking import Blocking, BlockingContext, blocking
 from raftlog.library.changes import AsyncChanges, Change, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
@@ -20,7 +20,7 @@ from raftlog.library.hostnames import AsyncHostnames
 from raftlog.library.key_values import AsyncKeyValues
 from raftlog.library.leases import AsyncLease, AsyncLeases
 from raftlog.library.loop_thread import LoopThread
-from raftlog.library.options import Addresses, ClientOptions, Options
+from raftlog.library.options import Addresses, ClientOptions
 from raftlog.library.partitions import AsyncPartitions
 from raftlog.library.records import AsyncRecords, Record
 from raftlog.library.topics import AsyncTopics
@@ -94,7 +94,7 @@ class KeyValueStore(Blocking[AsyncKeyValues]):
     put = blocking(AsyncKeyValues.put)
 
 
-class Lease(Blocking[AsyncLease]):
+class Lease(BlockingContext[AsyncLease]):
     """What :meth:`Client.leases.grant` gives: ``with``. It is kept alive in the background."""
 
     revoke = blocking(AsyncLease.revoke)
@@ -119,17 +119,6 @@ class Lease(Blocking[AsyncLease]):
     def why_lost(self) -> str:
         """For people; empty while it is held."""
         return self._twin.why_lost
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.call(lambda: self._twin.__aexit__(kind, error, traceback))
 
 
 class Leases(Blocking[AsyncLeases]):
@@ -180,7 +169,7 @@ class Hostnames(Blocking[AsyncHostnames]):
     set = blocking(AsyncHostnames.set)
 
 
-class Records(Blocking[AsyncRecords]):
+class Records(BlockingContext[AsyncRecords]):
     """What :meth:`Client.consume` gives: ``for`` and ``with``."""
 
     def __init__(self, thread: LoopThread, twin: AsyncRecords) -> None:
@@ -200,19 +189,8 @@ class Records(Blocking[AsyncRecords]):
             raise StopIteration
         return self._ready.popleft()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Changes(Blocking[AsyncChanges]):
+class Changes(BlockingContext[AsyncChanges]):
     """What :meth:`Client.watch` gives: ``for`` and ``with``."""
 
     close = blocking(AsyncChanges.close)
@@ -230,17 +208,6 @@ class Changes(Blocking[AsyncChanges]):
         if change is None:
             raise StopIteration
         return change
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class Client(Blocking[AsyncClient]):
@@ -347,9 +314,9 @@ def connect(bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> Clie
     """
     from raftlog.library.admission import require_servers
 
-    checked = Options.of(bootstrap, options)
-    require_servers(checked)
     client = Client(bootstrap, **options)
+    checked = client._twin._options
+    require_servers(checked)
     if checked.token is not None:
         try:
             client._let_in()

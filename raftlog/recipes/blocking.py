@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from types import TracebackType
 from typing import Self
 
-from raftlog.library.blocking import Blocking, blocking
+from raftlog.library.blocking import Blocking, BlockingContext, blocking
 from raftlog.library.client import Client
 from raftlog.library.key_values import Expect
 from raftlog.recipes.barrier import AsyncBarrier
@@ -14,7 +13,7 @@ from raftlog.recipes.election import AsyncElection, Leader
 from raftlog.recipes.lock import DEFAULT_TTL_S, AsyncLock
 
 
-class Lock(Blocking[AsyncLock]):
+class Lock(BlockingContext[AsyncLock]):
     """A lock of this name, for one thread at a time: ``with Lock(client, "orders"):``. See
     :class:`raftlog.recipes.AsyncLock`.
     """
@@ -63,16 +62,8 @@ class Lock(Blocking[AsyncLock]):
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.call(lambda: self._twin.__aexit__(kind, error, traceback))
 
-
-class Election(Blocking[AsyncElection]):
+class Election(BlockingContext[AsyncElection]):
     """An election of this name: ``with Election(client, "scheduler", "host-1"):`` leads inside. See
     :class:`raftlog.recipes.AsyncElection`.
     """
@@ -120,14 +111,6 @@ class Election(Blocking[AsyncElection]):
     def __enter__(self) -> Self:
         self.campaign()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.call(lambda: self._twin.__aexit__(kind, error, traceback))
 
 
 class Barrier(Blocking[AsyncBarrier]):
