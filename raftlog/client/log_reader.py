@@ -84,12 +84,10 @@ class LogReader:
         self._connection: _Connection | None = None
         self._refusal = ""
         """What the last node said that does not lead."""
-        self._silent: dict[str, str] = {}
-        """Those that were asked in vain, and why."""
+        self._failures: dict[str, str] = {}
+        """Those that were asked in vain, or do not let this client in, and why."""
         self._round: set[str] = set()
         """Those of them that were asked since all were."""
-        self._turned_away: dict[str, ApiError] = {}
-        """Those that do not let this client in, and what they say."""
 
     async def info(self) -> LogInfo:
         """What the active controller says of its log now.
@@ -176,9 +174,8 @@ class LogReader:
             generation=self._generation,
         )
         self._refusal = ""
-        self._silent.clear()
+        self._failures.clear()
         self._round.clear()
-        self._turned_away.clear()
         deadline = self._loop.time() + self._timeout_s
         try:
             async with asyncio.timeout_at(deadline):
@@ -187,7 +184,7 @@ class LogReader:
         except TimeoutError:
             self.close()
             nodes = ", ".join(self._endpoints.known)
-            said = [self._refusal, *(f"{one} {why}" for one, why in self._silent.items())]
+            said = [self._refusal, *(f"{one} {why}" for one, why in self._failures.items())]
             why = "; ".join(filter(None, said))
             why = f": {why}" if why else ""
             raise ApiError(
@@ -218,15 +215,15 @@ class LogReader:
         try:
             response = await self._connection.ask(request, link_s, (left_s + wait_s) / 2)
         except _TurnedAwayError as error:
-            self._turned_away[address] = error.error
-            if (self._turned_away.keys() | self._silent.keys()).issuperset(self._endpoints.known):
+            self._failures[address] = str(error)
+            if self._failures.keys() >= set(self._endpoints.known):
                 raise error.error from None
             pause_s = self._endpoints.unreachable(self._loop.time())
         except LinkClosedError as error:
             if address in self._round:
                 self._round.clear()
             self._round.add(address)
-            self._silent[address] = str(error)
+            self._failures[address] = str(error)
             pause_s = self._endpoints.unreachable(self._loop.time())
         else:
             unled = (

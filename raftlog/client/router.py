@@ -87,7 +87,7 @@ class Router:
         self._routes: dict[str, Route] = {}
         self._retired: list[Route] = []
         self._failures: dict[str, str] = {}
-        self._turned_away: dict[str, ApiError] = {}
+        """Those that were dialled in vain, or do not let this client in, and why."""
         self._waiting: dict[RoutedCall, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pausing = False
@@ -191,7 +191,6 @@ class Router:
     def route_opened(self, route: Route) -> None:
         """A link is up: what waits for it leaves, in order."""
         self._failures.pop(route.address, None)
-        self._turned_away.pop(route.address, None)
         if self._is_current(route):
             self._stop_timer()
             self._send_waiting()
@@ -216,14 +215,12 @@ class Router:
         """
         if self._routes.get(route.address) is not route:
             return
-        self._turned_away[route.address] = error
+        self._failures[route.address] = str(error)
         if not self._is_current(route):
             return
         del self._routes[route.address]
-        self._failures[route.address] = str(error)
         pause_s = self._endpoints.unreachable(self._loop.time())
-        out = self._turned_away.keys() | self._failures.keys()
-        if out.issuperset(self._endpoints.known):
+        if self._failures.keys() >= set(self._endpoints.known):
             for call in self._take_waiting():
                 call.turned_away(error)
         self._retarget(pause_s)

@@ -259,19 +259,18 @@ class Watch:
         self.failovers += self._started
         self._pause = self._loop.call_later(pause_s, self._attempt)
 
-    def lost(self, call: _Call, reason: str) -> None:
-        """The broker is gone, or says nothing."""
-        if call is self._call:
-            self._asked_in_vain.add(self._endpoints.target)
-            self._failures[self._endpoints.target] = reason
-            self._go_elsewhere(self._endpoints.unreachable(self._loop.time()))
+    def lost(self, call: _Call, reason: str, error: ApiError | None = None) -> None:
+        """The broker is gone, or says nothing, or does not let this client in (``error``).
 
-    def turned_away(self, call: _Call, error: ApiError) -> None:
-        """A broker does not let this client in. A watch that has begun waits until one does."""
+        A watch that has begun waits until one does.
+        """
         if call is not self._call:
             return
-        self._asked_in_vain.add(self._endpoints.target)
-        if not self._started and self._asked_in_vain.issuperset(self._endpoints.known):
+        target = self._endpoints.target
+        self._asked_in_vain.add(target)
+        self._failures[target] = reason
+        everywhere = self._asked_in_vain.issuperset(self._endpoints.known)
+        if error is not None and everywhere and not self._started:
             self._fail(error)
         else:
             self._go_elsewhere(self._endpoints.unreachable(self._loop.time()))
@@ -367,10 +366,7 @@ class _Call:
 
     def attempt_failed(self, reason: str, error: ApiError | None) -> None:
         """There is no link, or the broker does not let this client in."""
-        if error is not None:
-            self._watch.turned_away(self, error)
-        else:
-            self._lost(reason)
+        self._watch.lost(self, reason, error)
 
     def closed(self, link: Link, reason: str) -> None:
         """The link is gone."""
