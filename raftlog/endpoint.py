@@ -32,6 +32,11 @@ class Endpoint:
         return f"{self.host}:{self.port}"
 
     @property
+    def socket_address(self) -> tuple[str, int]:
+        """For sockets, which want an IPv6 address without its brackets."""
+        return self.host.strip("[]"), self.port
+
+    @property
     def is_loopback(self) -> bool:
         """Whether only this machine reaches it.
 
@@ -40,7 +45,7 @@ class Endpoint:
         if self.host == "localhost":
             return True
         try:
-            return ip_address(self.host.strip("[]")).is_loopback
+            return ip_address(self.socket_address[0]).is_loopback
         except ValueError:
             return False
 

@@ -209,11 +209,10 @@ async def _reach(
 
 
 def _look_at_tls(address: str, security: ClientSecurity) -> TlsSeen:
-    endpoint = parse_endpoint(address)
-    host = endpoint.host.strip("[]")
+    host, port = parse_endpoint(address).socket_address
     if security.tls is not None:
-        return tls_trouble(host, endpoint.port, security.tls.files, _TLS_S)
-    if speaks_tls(host, endpoint.port, _TLS_S):
+        return tls_trouble(host, port, security.tls.files, _TLS_S)
+    if speaks_tls(host, port, _TLS_S):
         return TlsSeen(TlsTrouble.WANTS_TLS, "speaks TLS, and this command does not")
     return NOTHING
 

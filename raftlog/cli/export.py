@@ -14,7 +14,7 @@ import typer
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.interrupts import INTERRUPTED
 from raftlog.cli.log_sources import DataDirectory, DirectoryLog, RunningLog, begins_late, open_log
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Checkpoints, Json, Timeout
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line
 from raftlog.cli.stopping import StopOnSignal
 from raftlog.errors import ConfigError
@@ -105,17 +105,7 @@ def export_(
             ),
         ),
     ] = False,
-    checkpoints: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help=(
-                "Write the state into a file every N records, so that replay need not begin at the"
-                " beginning. Default: 50000; 0: never."
-            ),
-        ),
-    ] = None,
+    checkpoints: Checkpoints = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read everything back and check it.")
     ] = False,

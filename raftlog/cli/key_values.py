@@ -19,6 +19,7 @@ from raftlog.cli.options import (
 )
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
+from raftlog.cli.session import Session, run
 from raftlog.cli.writes import (
     Acks,
     AcksLevel,
@@ -237,15 +238,21 @@ def _alter(
 
 
 def _list(prefix: str, mode: ReadMode, bootstrap_server: str, timeout: float) -> list[Any]:
-    found: list[Any] = []
-    after = ""
-    while True:
-        body = broker_pb2.ListKeyValuesRequest(prefix=prefix, after=after)
-        answer = read(body, mode, bootstrap_server, timeout).list_key_values
-        found.extend(answer.key_values)
-        if not answer.more or not answer.key_values:
-            return found
-        after = answer.key_values[-1].key
+    async def ask(session: Session) -> list[Any]:
+        # One client for all parts: none of them is older than the one before it.
+        client = session.brokers(bootstrap_server)
+        found: list[Any] = []
+        after = ""
+        while True:
+            body = broker_pb2.ListKeyValuesRequest(prefix=prefix, after=after)
+            response = await client.read(body, mode=mode.wire, timeout_s=timeout)
+            answer = response.list_key_values
+            found.extend(answer.key_values)
+            if not answer.more or not answer.key_values:
+                return found
+            after = answer.key_values[-1].key
+
+    return run(ask, timeout)
 
 
 def _document(one: broker_pb2.KeyValue) -> dict[str, Any]:

@@ -66,8 +66,7 @@ def _listed(addresses: Sequence[str]) -> str:
 
 def _what_is_wrong(address: str, plaintext: bool, files: TlsFiles | None) -> str:
     """A sentence about an address; empty: nothing, as far as can be seen."""
-    endpoint = parse_endpoint(address)
-    host, port = endpoint.host.strip("[]"), endpoint.port
+    host, port = parse_endpoint(address).socket_address
     try:
         with socket.create_connection((host, port), PATIENCE_S) as connection:
             if plaintext:

@@ -86,6 +86,19 @@ InitialControllers = Annotated[
     ),
 ]
 
+Checkpoints = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoints",
+        metavar="N",
+        min=0,
+        help=(
+            "Write the state into a file every N records, so that replay need not begin at the"
+            " beginning. Default: 50000; 0: never."
+        ),
+    ),
+]
+
 
 def controllers(value: str) -> list[str]:
     """The addresses of ``BootstrapController``, as host:port.

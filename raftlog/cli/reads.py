@@ -18,6 +18,11 @@ class ReadMode(StrEnum):
     LATEST = "latest"
     STRICT = "strict"
 
+    @property
+    def wire(self) -> Any:
+        """The same on the wire."""
+        return broker_pb2.ReadMode.Value(self.name)
+
 
 ReadModeOption = Annotated[
     ReadMode,
@@ -36,8 +41,6 @@ def read(body: Any, mode: ReadMode, bootstrap_server: str, timeout_s: float) -> 
 
     async def ask(session: Any) -> Any:
         client = session.brokers(bootstrap_server)
-        return await client.read(
-            body, mode=broker_pb2.ReadMode.Value(mode.name), timeout_s=timeout_s
-        )
+        return await client.read(body, mode=mode.wire, timeout_s=timeout_s)
 
     return run(ask, timeout_s)

@@ -217,11 +217,9 @@ def describe(
     from raftlog.cli.serving import of_metadata
     from raftlog.cli.session import run
 
-    wanted: Any = broker_pb2.ReadMode.Value(mode.name)
-
     async def ask(session: Session) -> tuple[Any, dict[tuple[str, int], str]]:
         client, body = session.brokers(bootstrap_server), broker_pb2.MetadataRequest(topics=names)
-        response = await client.read(body, mode=wanted, timeout_s=timeout)
+        response = await client.read(body, mode=mode.wire, timeout_s=timeout)
         return response, await of_metadata(session, response.metadata)
 
     response, not_served = run(ask, timeout)

@@ -60,9 +60,7 @@ def _looked_at(addresses: Sequence[str], files: TlsFiles) -> dict[str, TlsSeen]:
 
     wrong: dict[str, TlsSeen] = {}
     for address in addresses:
-        endpoint = parse_endpoint(address)
-        host = endpoint.host.strip("[]")
-        seen = tls_trouble(host, endpoint.port, files, LOOK_TIMEOUT_S)
+        seen = tls_trouble(*parse_endpoint(address).socket_address, files, LOOK_TIMEOUT_S)
         if seen.trouble is TlsTrouble.NONE:
             return {}
         wrong[address] = seen

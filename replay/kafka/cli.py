@@ -10,7 +10,7 @@ import typer
 
 from raftlog.cli.exits import EPILOG, Exit
 from raftlog.cli.interrupts import INTERRUPTED
-from raftlog.cli.options import Json
+from raftlog.cli.options import Checkpoints, Json
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line
 from raftlog.cli.stopping import StopOnSignal
 from raftlog.plural import counted
@@ -64,17 +64,7 @@ def kafka(
         str,
         typer.Option(metavar="ID", help="Of the cluster, where no meta.properties says it."),
     ] = "",
-    checkpoints: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help=(
-                "Write the state into a file every N records, so that replay need not begin at the"
-                " beginning. Default: 50000; 0: never."
-            ),
-        ),
-    ] = None,
+    checkpoints: Checkpoints = None,
     as_json: Json = False,
 ) -> None:
     """Read the metadata log of a Kafka cluster (KRaft, 3.3 to 4.x), so that `raftlog replay` and

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from controller.decision import Reply, Write, check_item_count, refuse, write_or_reply
 from controller.settings import ControllerSettings
-from raftlog.errors import ErrorCode
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import KeyValue
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
@@ -101,11 +101,16 @@ def check_lease(view: ImageView, lease_id: int, owner: str | None, field: str) -
         return
     lease = view.leases.get(lease_id)
     if lease is None or (owner is not None and lease.principal not in ("", owner)):
-        raise refuse(
-            ErrorCode.RESOURCE_NOT_FOUND,
-            f"there is no lease {lease_id}: it has expired, or was revoked",
-            field,
-        )
+        raise no_lease(lease_id, field)
+
+
+def no_lease(lease_id: int, field: str) -> ApiError:
+    """There is no such lease, or not for whoever asks."""
+    return refuse(
+        ErrorCode.RESOURCE_NOT_FOUND,
+        f"there is no lease {lease_id}: it has expired, or was revoked",
+        field,
+    )
 
 
 def _check_fields(one: rpc.KeyValueAlteration, field: str) -> None:

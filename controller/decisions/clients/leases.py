@@ -12,10 +12,10 @@ Why: docs/decisions/027-key-values-and-leases.md
 from __future__ import annotations
 
 from controller.decision import Reply, Write, refuse
-from controller.decisions.clients.key_values import check_lease, check_supported, deletion
+from controller.decisions.clients.key_values import check_lease, check_supported, deletion, no_lease
 from controller.effects import LeaseBegun, LeaseEnded, LeaseKeptAlive
 from controller.state.state import ControllerState
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Lease
 from raftlog.metadata.records import Record, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -63,7 +63,7 @@ def keep_lease_alive(
     """
     lease = _lease_of(state, request.lease_id, owner)
     if not state.leases.remaining_s(lease.id, now):
-        raise _gone(lease.id)
+        raise no_lease(lease.id, "lease_id")
     return Reply(
         rpc.KeepLeaseAliveResponse(ttl_ms=lease.ttl_ms), (LeaseKeptAlive(lease.id, lease.ttl_ms),)
     )
@@ -131,14 +131,6 @@ def _lease_of(state: ControllerState, lease_id: int, owner: str | None) -> Lease
     pending = state.log.pending
     check_supported(pending)
     if not lease_id:
-        raise _gone(lease_id)
+        raise no_lease(lease_id, "lease_id")
     check_lease(pending, lease_id, owner, "lease_id")
     return pending.leases[lease_id]
-
-
-def _gone(lease_id: int) -> ApiError:
-    return refuse(
-        ErrorCode.RESOURCE_NOT_FOUND,
-        f"there is no lease {lease_id}: it has expired, or was revoked",
-        "lease_id",
-    )
