@@ -115,6 +115,21 @@ class Evidence:
         for voter in best.voters:
             yield voter, by_id.get(voter.replica_id)
 
+    @property
+    def strays(self) -> dict[str, int]:
+        """Addresses of voters at which a node of another cluster answers, with the voter's id."""
+        best = self.best
+        if best is None:
+            return {}
+        ids = {voter.endpoint: voter.replica_id for voter in best.voters}
+        return {
+            node.endpoint: ids[node.endpoint]
+            for node in self.nodes
+            if node.endpoint in ids
+            and node.description is not None
+            and node.description.cluster_id != best.cluster_id
+        }
+
     def unreachable_ms(self, node_id: int) -> int:
         """For how long other nodes have had no answer from a voter: the longest; 0: they have
         one.

@@ -100,42 +100,62 @@ def no_leader(seen: Evidence) -> Iterator[Finding]:
 
 def missing_voters(seen: Evidence) -> Iterator[Finding]:
     """There is a leader, and some voter does not answer."""
-    leader = seen.leader
-    if leader is None:
+    if seen.leader is None:
         return
-    voters = list(seen.voters())
-    ages = {voter.replica_id: voter.last_fetch_age_ms for voter in leader.voters}
-    lost: dict[Reach, list[NodeSeen]] = defaultdict(list)
-    for voter, node in voters:
-        if node is None or node.description is not None or voter.replica_id == leader.node_id:
-            continue
-        age_ms = ages.get(voter.replica_id, -1)
-        if not 0 <= age_ms < HEARD_MS:
-            lost[node.reach].append(node)
-        elif not node.fails_for_tls:
+    for node, age_ms in _unanswering(seen):
+        if _heard(age_ms) and not node.fails_for_tls:
             yield Finding(
                 "NODE_SLOW",
                 Severity.NOTICE,
-                f"Node {voter.replica_id} has not answered within {node.waited_ms} ms, but fetches"
+                f"Node {node.node_id} has not answered within {node.waited_ms} ms, but fetches"
                 f" from the leader (last {span(age_ms)} ago).",
                 "None: it replicates.",
                 "If this stays, look at its load, and at the network from here.",
                 f"raftlog quorum describe --bootstrap-controller {node.endpoint}",
             )
-    gone = [node for several in lost.values() for node in several]
+    gone = _gone(seen)
     if not gone:
         return
-    spare = len(voters) - (len(voters) // 2 + 1) - len(gone)
+    left, total = _left(seen)
+    spare = left - (total // 2 + 1)
     more = f"{spare} more may fail" if spare > 0 else "one more failure stops all writes"
     yield Finding(
         "VOTER_DOWN",
         Severity.DEGRADED,
         f"{_lost(seen, gone, capital=True)}.",
-        f"{len(voters) - len(gone)} of {len(voters)} voters are left: {more}.",
+        f"{left} of {total} voters are left: {more}.",
         "Start what does not run; where a process hangs, look at its disk, then end and start it."
         " If its disk is lost: docs/operations.md, Replacing a controller's disk.",
         START,
     )
+
+
+def _unanswering(seen: Evidence) -> Iterator[tuple[NodeSeen, int]]:
+    """Voters that were asked and do not answer, and when the leader last heard of each; -1: never,
+    or nobody leads.
+    """
+    leader = seen.leader
+    states = leader.voters if leader is not None else ()
+    ages = {voter.replica_id: voter.last_fetch_age_ms for voter in states}
+    for voter, node in seen.voters():
+        leads = leader is not None and voter.replica_id == leader.node_id
+        if node is not None and node.description is None and not leads:
+            yield node, ages.get(voter.replica_id, -1)
+
+
+def _heard(age_ms: int) -> bool:
+    return 0 <= age_ms < HEARD_MS
+
+
+def _gone(seen: Evidence) -> list[NodeSeen]:
+    """Voters that say nothing, neither to us nor to the leader."""
+    return [node for node, age_ms in _unanswering(seen) if not _heard(age_ms)]
+
+
+def _left(seen: Evidence) -> tuple[int, int]:
+    """How many voters are neither gone nor of another cluster, and how many there are."""
+    total = len(list(seen.voters()))
+    return total - len(_gone(seen)) - len(seen.strays), total
 
 
 def refusals(seen: Evidence) -> Iterator[Finding]:
@@ -157,22 +177,21 @@ def refusals(seen: Evidence) -> Iterator[Finding]:
 def several_clusters(seen: Evidence) -> Iterator[Finding]:
     """Nodes of two clusters were asked at once, or a voter runs as a node of another cluster."""
     of: dict[str, list[str]] = defaultdict(list)
-    best, voters = seen.best, list(seen.voters())
-    ids = {voter.endpoint: voter.replica_id for voter, _ in voters if voter.endpoint}
-    left = sum(node is not None for _, node in voters)
+    best, strays = seen.best, seen.strays
+    left, total = _left(seen)
     for node in seen.nodes:
         one = node.description
         if one is None or best is None:
             continue
-        if one.cluster_id == best.cluster_id or node.endpoint not in ids:
+        if node.endpoint not in strays:
             of[one.cluster_id].append(node.endpoint)
             continue
         yield Finding(
             "NODE_OF_OTHER_CLUSTER",
             Severity.DEGRADED,
-            f"Node {ids[node.endpoint]} ({node.endpoint}) runs with cluster id"
+            f"Node {strays[node.endpoint]} ({node.endpoint}) runs with cluster id"
             f" {one.cluster_id}; the others are of {best.cluster_id}.",
-            f"The others refuse it, and it refuses them: {left} of {len(voters)} voters are left.",
+            f"The others refuse it, and it refuses them: {left} of {total} voters are left.",
             "Correct cluster.id in its configuration. Its directory was formatted with the wrong"
             " id: keep it, and format an empty one"
             " (docs/operations.md, Replacing a controller's disk).",

@@ -155,6 +155,18 @@ def test_with_it_a_majority_may_be_missing() -> None:
     assert "1 of 3 voters answers, 2 are needed" in found["NO_QUORUM"].cause
 
 
+def test_with_it_and_a_voter_that_is_down_fewer_are_left() -> None:
+    seen = quorum(5, 1, {4: Reach.REFUSES}, voters={4: {"last_fetch_age_ms": 60_000}})
+    wrong = described(5, "prospective", [], cluster_id="other")
+    nodes = (*seen.nodes[:4], NodeSeen(endpoint(5), Reach.ANSWERS, wrong, node_id=5))
+    found = {one.code: one for one in diagnose(replace(seen, nodes=nodes))}
+    assert set(found) == {"VOTER_DOWN", "NODE_OF_OTHER_CLUSTER"}
+    assert found["VOTER_DOWN"].consequence == (
+        "3 of 5 voters are left: one more failure stops all writes."
+    )
+    assert "3 of 5 voters are left" in found["NODE_OF_OTHER_CLUSTER"].consequence
+
+
 # --- TLS -------------------------------------------------------------------------------------
 
 EXPIRED = TlsSeen(T.EXPIRED, "shows a certificate that expired 2026-01-02T03:04:05Z")
