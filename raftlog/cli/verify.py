@@ -118,12 +118,11 @@ def _signature(
 
 def _files(place: Place, manifest: Manifest) -> tuple[tuple[int, int], list[Fault]]:
     """Batches and records, and every fault."""
-    from raftlog.segments.manifest import RAW, RECORDS
+    from raftlog.segments.manifest import RAW
     from raftlog.segments.ranges import between, check_range
 
-    raw, written = manifest.of_kind(RAW), manifest.of_kind(RECORDS)
-    owner = manifest.cluster_id, manifest.generation
-    found = [check_range(place, one, written, owner, [], manifest.buckets) for one in raw]
+    raw = manifest.of_kind(RAW)
+    found = [check_range(place, manifest, one) for one in raw]
     faults = between(raw) + [fault for one in found for fault in one.faults]
     return (sum(one.batches for one in found), sum(one.records for one in found)), faults
 

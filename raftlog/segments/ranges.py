@@ -4,15 +4,16 @@ the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from itertools import pairwise
 
 import msgspec
 
 from raftlog.errors import CorruptLogError, RaftlogError, StorageError
+from raftlog.segments.bucket_rule import of_range
 from raftlog.segments.compare import check_buckets, check_forms
 from raftlog.segments.errors import CorruptExportError, ExportMismatchError
-from raftlog.segments.manifest import Segment
+from raftlog.segments.manifest import RECORDS, Manifest, Segment
 from raftlog.segments.place import Place
 from raftlog.segments.verify import check_segment
 
@@ -41,30 +42,24 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check_range(
-    place: Place,
-    raw: Segment,
-    written: tuple[Segment, ...],
-    owner: tuple[str, int],
-    offsets: list[int],
-    buckets: Sequence[Segment] = (),
+    place: Place, manifest: Manifest, raw: Segment, offsets: Collection[int] = ()
 ) -> Checked:
     """Check a raw segment and the Parquet files of its offsets.
 
-    ``written``: all Parquet segments, and ``buckets`` those by group; ``offsets``: of which it is
-    asked whether a batch ends there.
+    ``offsets``: of which it is asked whether a batch ends there.
     """
     covering = [
         one
-        for one in written
+        for one in manifest.of_kind(RECORDS)
         if one.base_offset <= raw.last_offset and one.last_offset >= raw.base_offset
     ]
     faults: list[Fault] = []
     # A Parquet file belongs to the range in which it begins, so that each is hashed once.
     own = [one for one in covering if one.base_offset >= raw.base_offset]
     begins = {one.base_offset for one in own}
-    for segment in (raw, *own, *(one for one in buckets if one.base_offset in begins)):
+    for segment in (raw, *own, *(one for one in manifest.buckets if one.base_offset in begins)):
         try:
-            check_segment(place, segment, *owner)
+            check_segment(place, segment, *manifest.owner)
         except StorageError:
             raise
         except RaftlogError as error:
@@ -77,7 +72,7 @@ def check_range(
     try:
         facts = check_forms(place, raw, covering, asked)
         for one in own:
-            if shared := [each for each in buckets if each.base_offset == one.base_offset]:
+            if shared := of_range(manifest, one):
                 check_buckets(place, one, shared)
     except CorruptExportError as error:
         check = "CHAIN" if error.file == raw.file else "FORMS"
