@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from replay.kafka.importing import Imported, Importer
 
 LOOK_AGAIN_S = 1.0
-UNKNOWN = "unknown"
-"""A cluster whose id nobody says."""
 _PAUSE_S = 0.1
 
 
@@ -134,6 +132,8 @@ def _show(imported: Imported, output: str) -> None:
 
 def lines(imported: Imported) -> list[str]:
     """What was imported, in words."""
+    from replay.kafka.importing import UNKNOWN
+
     unsaid = imported.cluster_id == UNKNOWN
     remedy = " (meta.properties says which: copy it, too, or name it by --cluster-id)"
     found = [

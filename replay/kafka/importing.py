@@ -25,6 +25,8 @@ from replay.kafka.errors import KafkaLogError, NoKafkaLogError
 
 ORIGIN = "kafka"
 """As the manifest says it."""
+UNKNOWN = "unknown"
+"""A cluster whose id nobody says."""
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -199,13 +201,12 @@ class Importer:
     def _append(self, chunk: bytes) -> None:
         """Write batches that are not written yet, and fold them all."""
         for header in batch.headers(chunk):
-            one = chunk[header.position : header.position + header.size]
             try:
-                self._fold.apply_chunk(one)
+                self._fold.apply_encoded(chunk, header)
             except FoldError as error:
                 raise KafkaLogError(f"the log contradicts itself: {error}") from None
             if header.base_offset >= self._writer.next_offset:
-                self._writer.append_chunk(one)
+                self._writer.append_chunk(chunk[header.position : header.position + header.size])
                 self._new += header.end_offset - header.base_offset
             self._compare(header)
 
@@ -276,4 +277,4 @@ def _cluster_id(copies: Sequence[Copy], wanted: str) -> str:
     said = next((copy.cluster_id for copy in copies if copy.cluster_id), "")
     if wanted and said and wanted != said:
         raise NoKafkaLogError(f"the log is of cluster {said}, not {wanted}")
-    return wanted or said or "unknown"
+    return wanted or said or UNKNOWN
