@@ -9,6 +9,7 @@ from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.segments.manifest import (
     BY_GROUP,
     RECORDS,
+    Bucket,
     Checkpoint,
     Manifest,
     Segment,
@@ -50,6 +51,15 @@ class Export:
         if bucketing is None or bucketing.by != BY_GROUP or not bucketing.segments:
             return 0
         return bucketing.count
+
+    def bucket_files(self, bucket: int | None = None) -> list[Bucket]:
+        """Those of the ranges in question: of one bucket, or (None) of all."""
+        ranges = {one.base_offset for one in self.segments}
+        return [
+            one
+            for one in self.manifest.buckets
+            if one.base_offset in ranges and bucket in {None, one.bucket}
+        ]
 
     @property
     def record_count(self) -> int:

@@ -26,6 +26,7 @@ MOST_READERS = 16
 """Where the files are not bucketed each task reads all of them, for its share of what they hold:
 beyond so many tasks one more would bring nothing.
 """
+_TASKS_PER_CORE = 4
 _FOUND = pa.schema([("id", pa.int64()), ("found", pa.binary())])
 
 
@@ -44,8 +45,10 @@ class SparkPool(Pool):
         count = len(listed)
         if not count:
             return
+        # A file is little work: of many tasks a worker gets several at once.
+        at_once = min(count, _TASKS_PER_CORE * self._spark.sparkContext.defaultParallelism)
         rows = (
-            self._spark.range(0, count, 1, count)
+            self._spark.range(0, count, 1, at_once)
             .mapInArrow(_runner(work, listed), "id long, found binary")
             .collect()
         )

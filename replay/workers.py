@@ -1,8 +1,14 @@
-"""What Python workers of Spark do before their first task."""
+"""What all Python workers of Spark do: before their first task, and with what Spark hands them."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+SLICE_ROWS = 131_072
+"""What a kernel is given at once: Spark's batches are smaller."""
 
 
 def set_aside_what_is_loaded() -> None:
@@ -13,3 +19,17 @@ def set_aside_what_is_loaded() -> None:
     """
     if not gc.get_freeze_count():
         gc.freeze()
+
+
+def slices_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches of Spark, put together."""
+    kept: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        kept.append(batch)
+        rows += batch.num_rows
+        if rows >= SLICE_ROWS:
+            yield pa.Table.from_batches(kept)
+            kept, rows = [], 0
+    if kept:
+        yield pa.Table.from_batches(kept)

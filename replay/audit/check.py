@@ -18,13 +18,11 @@ from replay.audit.rules import RULES, WRITE_WITHOUT_RIGHT, Rule
 from replay.kernels import audit as kernels
 from replay.kernels.entries import begins
 from replay.kernels.facts import Facts
-from replay.kernels.finding import FINDING_DDL, Finding, as_batch
+from replay.kernels.finding import FINDING_DDL, as_batch
 from replay.kernels.rules import clients, configs, feature_levels, progress, rights
 from replay.kernels.steps import STATE_SCHEMA, Partitions
-from replay.workers import set_aside_what_is_loaded
+from replay.workers import set_aside_what_is_loaded, slices_of
 
-SLICE_ROWS = 131_072
-"""What a kernel is given at once: Spark's batches are smaller."""
 STATE_DDL = (
     "topic_id string, partition_id int, begins long, begins_ms long, leader int,"
     " leader_recovery_state int, replicas array<int>, adding_replicas array<int>,"
@@ -106,7 +104,7 @@ def _of_kernel(
 ) -> Callable[[Batches], Batches]:
     def judge(batches: Batches) -> Batches:
         set_aside_what_is_loaded()
-        yield from _judged(make(facts, rules), _slices(batches))
+        yield from _judged(make(facts, rules), slices_of(batches))
 
     return judge
 
@@ -114,32 +112,14 @@ def _of_kernel(
 def _judged(kernel: kernels.Kernel, records: Iterable[pa.Table]) -> Batches:
     for table in records:
         if found := list(kernel.check(table)):
-            yield _batch(found)
+            yield as_batch(found)
     if found := list(kernel.end()):
-        yield _batch(found)
-
-
-def _batch(found: list[Finding]) -> pa.RecordBatch:
-    return as_batch(found)
-
-
-def _slices(batches: Batches) -> Iterator[pa.Table]:
-    """Batches of Spark, put together."""
-    kept: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        kept.append(batch)
-        rows += batch.num_rows
-        if rows >= SLICE_ROWS:
-            yield pa.Table.from_batches(kept)
-            kept, rows = [], 0
-    if kept:
-        yield pa.Table.from_batches(kept)
+        yield as_batch(found)
 
 
 def _split(batches: Batches) -> tuple[pa.Table | None, Iterator[pa.Table]]:
     """What was before, which comes first, and the records."""
-    slices = _slices(batches)
+    slices = slices_of(batches)
     known: list[pa.Table] = []
 
     def records(first: pa.Table | None) -> Iterator[pa.Table]:

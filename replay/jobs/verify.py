@@ -22,7 +22,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
 from raftlog.segments.checkpoint_faults import checkpoint_faults
 from raftlog.segments.log_hashes import vouched
-from raftlog.segments.manifest import RAW, Bucket, Checkpoint, Segment, StateHash
+from raftlog.segments.manifest import RAW, Checkpoint, Segment, StateHash
 from raftlog.segments.place import open_place
 from raftlog.segments.ranges import Checked, Fault, between, check_range
 from raftlog.segments.slices import FoldedSlice, Slice, fold_slice, plan
@@ -45,7 +45,7 @@ from replay.opened import Export
 from replay.points import state_hashes
 from replay.request import JobRequest
 from replay.source import records
-from replay.spread import spread
+from replay.spark_pool import SparkPool
 
 CHECKS_FILES = True
 """The runner leaves the files to this job, which goes on after a fault."""
@@ -113,26 +113,37 @@ class _Fold(NamedTuple):
     slices: int
 
 
-class _Engine(Protocol):
-    """What does the work."""
+class _Engine:
+    """What does the work: the tasks of a pool."""
+
+    def __init__(self, export: Export, pool: Pool) -> None:
+        self._export, self._pool = export, pool
 
     def check(self, raw: tuple[Segment, ...], offsets: list[int]) -> list[Checked]:
         """The files of these ranges; ``offsets``: whether a batch ends there."""
+        return list(self._pool.map(partial(_check, self._export, offsets), raw))
 
     def end(self) -> Point:
         """Where the records in question end."""
+        return Point(*local.end_of(self._export))
 
     def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> _Fold:
         """Up to ``end``, inclusive. ``known``: the checkpoints that are whole."""
+        count = SLICES_PER_WORKER * self._pool.size if self._pool.size > 1 else 1
+        return self._fold_slices(known, offsets, end, count)
+
+    def _fold_slices(
+        self, known: list[Checkpoint], offsets: Collection[int], end: int, count: int
+    ) -> _Fold:
+        slices = plan(known, self._export.manifest, end, count)
+        work = partial(_fold_slice, self._export, sorted(offsets))
+        return _together(list(self._pool.map(work, slices)))
 
 
-class _Spark:
+class _Spark(_Engine):
     def __init__(self, spark: SparkSession, export: Export, request: JobRequest) -> None:
-        self._spark, self._export, self._request = spark, export, request
-
-    def check(self, raw: tuple[Segment, ...], offsets: list[int]) -> list[Checked]:
-        export = self._export
-        return spread(self._spark, raw, Checked, partial(_check, export, offsets))
+        super().__init__(export, SparkPool(spark, export.record_count))
+        self._spark, self._request = spark, request
 
     def end(self) -> Point:
         return find_point(records(self._spark, self._export), self._export)
@@ -140,11 +151,8 @@ class _Spark:
     def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> _Fold:
         if not known:
             return self._fold_by_groups(offsets)
-        export = self._export
         count = SLICES_PER_WORKER * self._spark.sparkContext.defaultParallelism
-        slices = plan(known, export.manifest, end, count)
-        work = partial(_fold_slice, export, sorted(offsets))
-        return _together(spread(self._spark, slices, FoldedSlice, work))
+        return self._fold_slices(known, offsets, end, count)
 
     def _fold_by_groups(self, offsets: Collection[int]) -> _Fold:
         tasks = [self._request.partitions] if self._request.partitions else list(TASKS)
@@ -152,23 +160,6 @@ class _Spark:
         hashes, faults = _fold(lambda count: state_hashes(rows, offsets, partitions=count), tasks)
         said = {offset: format_hash(state_hash) for offset, state_hash in hashes.items()}
         return _Fold(said, faults, tasks, 0)
-
-
-class _Local:
-    def __init__(self, export: Export, pool: Pool) -> None:
-        self._export, self._pool = export, pool
-
-    def check(self, raw: tuple[Segment, ...], offsets: list[int]) -> list[Checked]:
-        return list(self._pool.map(partial(_check, self._export, offsets), raw))
-
-    def end(self) -> Point:
-        return Point(*local.end_of(self._export))
-
-    def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> _Fold:
-        count = SLICES_PER_WORKER * self._pool.size if self._pool.size > 1 else 1
-        slices = plan(known, self._export.manifest, end, count)
-        work = partial(_fold_slice, self._export, sorted(offsets))
-        return _together(list(self._pool.map(work, slices)))
 
 
 def _fold(
@@ -191,9 +182,7 @@ def _fold(
 
 
 def _check(export: Export, offsets: list[int], raw: Segment) -> Checked:
-    manifest = export.manifest
-    place, written = open_place(export.target), manifest.of_kind("records")
-    return check_range(place, raw, written, manifest.owner, offsets, _buckets(export))
+    return check_range(open_place(export.target), export.manifest, raw, offsets)
 
 
 def _fold_slice(export: Export, offsets: list[int], one: Slice) -> FoldedSlice:
@@ -212,7 +201,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> VerifyResul
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> VerifyResult:
     """The same without Spark."""
-    return _verify(export, request, _Local(export, pool))
+    return _verify(export, request, _Engine(export, pool))
 
 
 def _verify(export: Export, request: JobRequest, engine: _Engine) -> VerifyResult:
@@ -246,7 +235,7 @@ def _verify(export: Export, request: JobRequest, engine: _Engine) -> VerifyResul
     faults += [_disagreement(one) for one in states if not one.agrees]
     faults.sort()
     return VerifyResult(
-        files=len(raw) + len(export.segments) + len(_buckets(export)) + len(known),
+        files=len(raw) + len(export.segments) + len(export.bucket_files()) + len(known),
         batches=sum(one.batches for one in checked),
         records=sum(one.records for one in checked),
         first_offset=raw[0].base_offset,
@@ -274,12 +263,6 @@ def _raw_segments(export: Export) -> tuple[Segment, ...]:
     """The raw segments of the offsets in question."""
     last = export.segments[-1].last_offset
     return tuple(one for one in export.manifest.of_kind(RAW) if one.base_offset <= last)
-
-
-def _buckets(export: Export) -> list[Bucket]:
-    """Those of the ranges in question."""
-    ranges = {one.base_offset for one in export.segments}
-    return [one for one in export.manifest.buckets if one.base_offset in ranges]
 
 
 def _vouching(export: Export, raw: tuple[Segment, ...]) -> Vouching:

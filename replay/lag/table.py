@@ -10,15 +10,13 @@ from pyspark.sql import DataFrame
 
 from replay.lag.model import LaoPoint
 from replay.lag.pieces import COLUMNS, points_of
-from replay.workers import set_aside_what_is_loaded
+from replay.workers import set_aside_what_is_loaded, slices_of
 
 POINTS_DDL = (
     "offset long, epoch int, timestamp_ms long, lowest_acknowledged_offset long,"
     " high_watermark long, lag_offsets long, lag_ms long, covered long, waited_ms long"
 )
 """The fields of LaoPoint."""
-SLICE_ROWS = 131_072
-"""What a kernel is given at once: Spark's batches are smaller."""
 _SCHEMA = pa.schema(
     [(name, pa.int32() if name == "epoch" else pa.int64()) for name in LaoPoint.__struct_fields__]
 )
@@ -34,7 +32,7 @@ def points(records: DataFrame) -> DataFrame:
 
 def _points(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     set_aside_what_is_loaded()
-    for found in points_of(_slices(batches)):
+    for found in points_of(slices_of(batches)):
         yield pa.RecordBatch.from_pylist(
             [msgspec.structs.asdict(each) for each in found], schema=_SCHEMA
         )
@@ -43,17 +41,3 @@ def _points(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def as_rows(found: Iterable[LaoPoint]) -> list[tuple[int | None, ...]]:
     """For a table of POINTS_DDL."""
     return [msgspec.structs.astuple(each) for each in found]
-
-
-def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches of Spark, put together."""
-    kept: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        kept.append(batch)
-        rows += batch.num_rows
-        if rows >= SLICE_ROWS:
-            yield pa.Table.from_batches(kept)
-            kept, rows = [], 0
-    if kept:
-        yield pa.Table.from_batches(kept)

@@ -64,17 +64,9 @@ def _files(export: Export, segments: Sequence[Segment], bucket: int | None) -> I
     if bucket is None:
         yield from segments
         return
-    own = {one.base_offset: one for one in bucket_files(export, bucket)}
+    own = {one.base_offset: one for one in export.bucket_files(bucket)}
     for segment in segments:
         yield own.get(segment.base_offset, segment)
-
-
-def bucket_files(export: Export, bucket: int) -> list[Segment]:
-    """Those of a bucket, of the ranges in question that have them."""
-    ranges = {segment.base_offset for segment in export.segments}
-    return [
-        one for one in export.manifest.buckets if one.bucket == bucket and one.base_offset in ranges
-    ]
 
 
 def _of_types(table: pa.Table, types: Collection[RecordType] | None) -> pa.Table:

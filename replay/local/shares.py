@@ -15,7 +15,7 @@ from raftlog.metadata.records import RecordType
 from raftlog.segments.bucket_rule import number
 from raftlog.segments.verify import check_segment
 from replay.kernels.arrays import Ints, codes
-from replay.local.reading import bucket_files, slices
+from replay.local.reading import slices
 from replay.opened import Export
 
 Hashes = Callable[[pa.Table, int], Ints]
@@ -65,7 +65,7 @@ def of_topics(
 def check_bucket(export: Export, bucket: int) -> None:
     """Check owner, size and hash of a bucket's files. Raises CorruptExportError and its kinds."""
     manifest = export.manifest
-    for one in bucket_files(export, bucket):
+    for one in export.bucket_files(bucket):
         check_segment(export.target, one, manifest.cluster_id, manifest.generation)
 
 
