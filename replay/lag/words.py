@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.kernels.arrays import MISSING, NEVER, Bools, Ints
+from replay.kernels.arrays import MISSING, NEVER, Bools, Ints, carried
 from replay.kernels.facts import BrokerSpan
 from replay.kernels.histogram import percentile
 from replay.lag.samples import Samples, entries, shifted
@@ -95,7 +95,7 @@ def words(sampled: Samples, brokers: Iterable[BrokerSpan]) -> Words:
         values = np.concatenate([rows[name][1:], [nothing]]) if len(order) else rows[name]
         return np.where(last, nothing, values)
 
-    up = _carried(rows["up"], first)
+    up = carried(rows["up"], first)
     next_epoch = after("epoch", MISSING)
     same = (next_epoch == MISSING) | (next_epoch == rows["epoch"])
     found = Words(
@@ -110,11 +110,6 @@ def words(sampled: Samples, brokers: Iterable[BrokerSpan]) -> Words:
         np.where(same, after("known_ms", MISSING), MISSING),
     )
     return found.of((rows["applied"] != MISSING) & (up == 1))
-
-
-def _carried(values: Ints, first: Bools) -> Ints:
-    here = np.where((values != MISSING) | first, np.arange(len(values)), 0)
-    return values[np.maximum.accumulate(here)] if len(values) else values
 
 
 def _standings(brokers: Iterable[BrokerSpan]) -> Ints:

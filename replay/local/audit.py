@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -17,12 +18,14 @@ from raftlog.segments.manifest import Segment
 from raftlog.segments.verify import check_segment
 from replay.audit.rules import Rule
 from replay.kernels import audit as kernels
-from replay.kernels.arrays import Ints, codes, distinct, ints
+from replay.kernels.arrays import distinct, ints
 from replay.kernels.facts import RARE, RARE_COLUMNS, Facts
 from replay.kernels.finding import Finding, order
+from replay.kernels.passes import BY_PARTITION
 from replay.kernels.rules import clients, configs, feature_levels, progress, quorum, rights
 from replay.kernels.rules.quorum import Epoch
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
+from replay.local.passes import bucket_of
 from replay.local.pool import Pool
 from replay.local.reading import slices
 from replay.local.shares import Share, of_topics, shares
@@ -70,17 +73,16 @@ class Scan(NamedTuple):
 class _Files(NamedTuple):
     export: Export
     segments: Sequence[Segment]
-    checked: bool
 
 
-def scan(export: Export, pool: Pool, *, checked: bool = True) -> Scan:
+def scan(export: Export, pool: Pool) -> Scan:
     """Rare records, counts and epochs; the files are checked against the manifest on the way.
 
     Raises CorruptExportError and its kinds.
     """
-    tasks = [_Files(export, [segment], checked) for segment in export.segments]
+    tasks = [_Files(export, [segment]) for segment in export.segments]
     if pool.size == 1:
-        tasks = [_Files(export, export.segments, checked)]
+        tasks = [_Files(export, export.segments)]
     tables: list[pa.Table] = []
     types: Counter[int] = Counter()
     epochs: list[Epoch] = []
@@ -95,7 +97,7 @@ def check_files(export: Export, pool: Pool) -> None:
     """Check owner, size and hash of the files in question. Raises CorruptExportError and its
     kinds.
     """
-    for _ in pool.map(_check, [_Files(export, [each], True) for each in export.segments]):
+    for _ in pool.map(_check, [_Files(export, [each]) for each in export.segments]):
         pass
 
 
@@ -106,8 +108,7 @@ def _check(files: _Files) -> None:
 
 
 def _scan(files: _Files) -> Scan:
-    if files.checked:
-        _check(files)
+    _check(files)
     types: Counter[int] = Counter()
     epochs: list[Epoch] = []
     rare = pa.array([int(each) for each in RARE], pa.int32())
@@ -187,7 +188,8 @@ def _judge(part: _Part) -> Found:
 
 def _of_partitions(part: _Part) -> Iterator[tuple[kernels.Kernel, Iterator[pa.Table]]]:
     """One bucket after the other: only one's partitions are remembered at a time."""
-    for tables in of_topics(part.export, part.share, COLUMNS, PARTITION_TYPES, bucket_of):
+    of_partition = partial(bucket_of, BY_PARTITION)
+    for tables in of_topics(part.export, part.share, COLUMNS, PARTITION_TYPES, of_partition):
         yield kernels.PartitionRules(part.facts, part.rules), tables
 
 
@@ -212,12 +214,3 @@ def _kernel(part: _Part) -> tuple[kernels.Kernel, Iterator[pa.Table]]:
 
 def _numbered(table: pa.Table) -> pa.Table:
     return table.filter(pc.not_equal(table["client_id"], 0))
-
-
-def bucket_of(table: pa.Table, buckets: int) -> Ints:
-    """Which bucket each partition's records are in: all of one partition in one, those of a large
-    topic spread.
-    """
-    numbers, ids = codes(table["topic_id"])
-    hashes = np.array([int(each[:8], 16) for each in ids], np.int64)
-    return (hashes[numbers] + ints(table["partition_id"])) % buckets

@@ -132,7 +132,7 @@ def _run(task: _Task) -> Any:
     work, part = task.work, task.work.begin()
 
     def of_bucket(table: pa.Table) -> pa.Table:
-        return table.filter(pa.array(bucket_of(table, work.by, task.buckets) == task.bucket))
+        return table.filter(pa.array(bucket_of(work.by, table, task.buckets) == task.bucket))
 
     for table in slices(
         task.export,
@@ -149,7 +149,7 @@ def _run_share(task: tuple[Export, Pass[Any], Share]) -> list[Any]:
     """A part for each bucket of the share."""
     export, work, share = task
     found = []
-    hashes = partial(_hashes, work.by)
+    hashes = partial(bucket_of, work.by)
     for tables in of_topics(export, share, work.columns, work.types or (), hashes):
         part = work.begin()
         for table in tables:
@@ -158,11 +158,7 @@ def _run_share(task: tuple[Export, Pass[Any], Share]) -> list[Any]:
     return found
 
 
-def _hashes(by: Sequence[str], table: pa.Table, buckets: int) -> Ints:
-    return bucket_of(table, by, buckets)
-
-
-def bucket_of(table: pa.Table, by: Sequence[str], buckets: int) -> Ints:
+def bucket_of(by: Sequence[str], table: pa.Table, buckets: int) -> Ints:
     """Which bucket each record is in: those with the same in the columns ``by`` in one."""
     total = np.zeros(table.num_rows, np.int64)
     for name in by:
