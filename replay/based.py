@@ -23,7 +23,6 @@ from replay.opened import Export
 
 _FIXED = {"epoch": 0, "version": 0, "principal": "", "client_id": 0, "sequence": 0,
           "all_below_done": 0, "type_name": "", "type": STATE}  # fmt: skip
-_OWN = ("group_kind", "group_id", "body", "offset", "timestamp_ms")
 
 
 def base_rows(spark: SparkSession, export: Export, asked: Asked | None = None) -> DataFrame | None:

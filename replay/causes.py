@@ -1,16 +1,13 @@
-"""Why brokers were fenced or not, and hosts mapped, as a column: by the causes of
-:mod:`raftlog.metadata.causes`, never by words.
+"""Why brokers were fenced or not, as a column: by the causes of :mod:`raftlog.metadata.causes`,
+never by words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import IntEnum
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from raftlog.metadata.causes import OLD_HOSTNAME_TEXTS, OLD_TEXTS
+from raftlog.metadata.causes import OLD_TEXTS
 
 CAUSE = "cause"
 
@@ -19,17 +16,8 @@ def cause(said: Column, reason: Column) -> Column:
     """The cause's name: the one that the record says, else that of its text in the table of the old
     ones; null for another text.
     """
-    return _read(said, reason, OLD_TEXTS)
-
-
-def hostname_cause(said: Column, reason: Column) -> Column:
-    """The same of a HOSTNAME record."""
-    return _read(said, reason, OLD_HOSTNAME_TEXTS)
-
-
-def _read(said: Column, reason: Column, texts: Mapping[str, IntEnum]) -> Column:
     table = sf.create_map(
-        *(sf.lit(word) for text, each in texts.items() for word in (text, each.name))
+        *(sf.lit(word) for text, each in OLD_TEXTS.items() for word in (text, each.name))
     )
     return sf.coalesce(said, sf.try_element_at(table, reason))
 

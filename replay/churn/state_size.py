@@ -98,10 +98,6 @@ class _Sizes:
             self._period = period
         apply_row(self._draft, id_, *record)
 
-    def next_group(self) -> None:
-        self._account()
-        self._draft = ChangedOnly(Image())
-
     def _account(self) -> None:
         draft = self._draft
         if not draft.changed and not draft.gone:

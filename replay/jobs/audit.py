@@ -23,7 +23,7 @@ from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from replay.audit.history import History
 
@@ -110,13 +110,6 @@ def told(
         for rule in rules
     ]
     return AuditResult(sum(checked.values()), found.counts.total(), results, found.first)
-
-
-def history_of(rows: DataFrame, export: Export, request: JobRequest) -> History:
-    """All records of an export, to be judged as was asked for."""
-    from replay.audit.history import History
-
-    return History(rows, export.manifest.end_offset, super_users=frozenset(request.super_users))
 
 
 def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:

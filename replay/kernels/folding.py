@@ -7,7 +7,7 @@ by itself. The state hash of a part is its share of the whole image's, and share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -187,8 +187,3 @@ def touched(table: pa.Table, groups: Groups) -> set[tuple[str, str]]:
     numbered = pc.and_(pc.not_equal(table["client_id"], 0), pc.not_equal(table["sequence"], 0))
     ids = map(str, pc.unique(table.filter(numbered)["client_id"]).to_pylist())
     return found | {(CLIENT, id_) for id_ in ids if groups.has(CLIENT, id_)}
-
-
-Entity = Callable[[str, str], bool]
-"""Whether an entity, kind and key, is one of those asked for."""
-Kinds = Collection[str]

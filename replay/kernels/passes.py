@@ -60,12 +60,6 @@ class Fold(Protocol[Found_co]):
         """
         ...
 
-    def next_group(self) -> None:
-        """What comes is of another group, and none of the groups before comes back. An engine that
-        mixes groups does not say so.
-        """
-        ...
-
     def end(self) -> Found_co:
         """What was found."""
         ...

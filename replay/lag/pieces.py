@@ -16,20 +16,18 @@ from replay.lag.samples import COLUMNS as SAMPLE_COLUMNS
 from replay.lag.samples import TYPES, Samples, entries, samples
 from replay.lag.waits import COLUMNS as WAIT_COLUMNS
 from replay.lag.waits import QUIET, Waited, waits
-from replay.lag.words import Words
 
 COLUMNS = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *WAIT_COLUMNS)))
 """Of all records of a piece."""
 _NOTHING = np.zeros(0, np.int64)
 
 
-def look_at(rows: pa.Table, applied: Words | None = None) -> tuple[Points, Waited]:
+def look_at(rows: pa.Table) -> tuple[Points, Waited]:
     """A piece, behind what is remembered: COLUMNS, in order."""
     log = TableRows(rows, 0)
     sampled = samples(log.table(SAMPLE_COLUMNS, TYPES))
     known = sampled.lao[sampled.lao != MISSING] + 1
-    said = _NOTHING if applied is None else applied.applied + 1
-    asked, found = waits(log, sampled, np.concatenate([known, said]))
+    asked, found = waits(log, sampled, known)
     return points(sampled, asked, found), found
 
 

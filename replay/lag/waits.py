@@ -121,11 +121,6 @@ class _Waiting:
             return
         asked, found = self._asked, self._found
         offset, type_, written_ms, epoch = (ints(table[name]) for name in COLUMNS)
-        if (np.diff(offset) < 0).any():
-            # Spark puts pieces of several files together.
-            order = np.argsort(offset)
-            offset, type_ = offset[order], type_[order]
-            written_ms, epoch = written_ms[order], epoch[order]
         begins = int(offset[0])
         found.end_ms = max(found.end_ms, int(written_ms.max()))
         found.end_epoch = max(found.end_epoch, int(epoch.max()))

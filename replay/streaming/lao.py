@@ -29,11 +29,6 @@ NAME = "lao"
 """Of the job, in its directory."""
 SAMPLES = "samples"
 """Of its other output: a row a progress record, the fields of LaoPoint."""
-ALERT_DEPARTED_DDL = "broker_id int, offset long, timestamp_ms long, reason string, cause string"
-_RETURNED_DDL = "offset long, timestamp_ms long"
-_TOLD_DDL = "began_ms long"
-
-
 ALERTS_DDL = (
     "offset long, epoch int, cause string, broker_id int, reason string, began_ms long,"
     " ended_ms long, waited_ms long, records long, lowest_acknowledged_offset long"
