@@ -4,12 +4,10 @@ never by words.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.causes import OLD_TEXTS
-
-CAUSE = "cause"
 
 
 def cause(said: Column, reason: Column) -> Column:
@@ -20,14 +18,3 @@ def cause(said: Column, reason: Column) -> Column:
         *(sf.lit(word) for text, each in OLD_TEXTS.items() for word in (text, each.name))
     )
     return sf.coalesce(said, sf.try_element_at(table, reason))
-
-
-def with_causes(rows: DataFrame) -> DataFrame:
-    """Rows with a reason that a build remembered which knew no causes, with theirs; others as they
-    are.
-    """
-    return (
-        rows
-        if CAUSE in rows.columns
-        else rows.withColumn(CAUSE, cause(sf.lit(None).cast("string"), sf.col("reason")))
-    )

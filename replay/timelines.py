@@ -9,10 +9,7 @@ each *interval* in which one thing's facts are constant. It begins at the offset
 the timestamps of these two records; ``epoch`` and ``principal`` are of the first.
 
 A record says only what it changes; the rest is carried on from the interval before, by the rules of
-:mod:`raftlog.metadata.fold`. So the records must begin where the history does, or else where an
-earlier timeline ended: given as ``before``, its open intervals (``ends`` null; others are passed
-over) come first in the new one, and end there if something ended them. So a history can be judged
-piece by piece: its open intervals are all that a later piece needs to know of an earlier one.
+:mod:`raftlog.metadata.fold`. So the records must begin where the history does.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from pyspark.sql import functions as sf
 
 from raftlog.metadata.causes import OLD_TEXT_OF, Cause
 from raftlog.metadata.records import RecordType
-from replay.causes import cause, with_causes
+from replay.causes import cause
 
 BROKER_COLUMNS = (
     "broker_id",
@@ -110,7 +107,7 @@ _CARRIED = (
 )
 
 
-def brokers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
+def brokers(records: DataFrame) -> DataFrame:
     """Registrations of brokers: BROKER_COLUMNS. No row while a broker is not registered.
 
     ``registration``: it begins by a registration, not by a change of one; ``reason`` is
@@ -140,41 +137,31 @@ def brokers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
     of_broker = Window.partitionBy("broker_id").orderBy("begins")
     # A registration says all of these, so nothing is carried on into it.
     facts = {name: _carried(name, of_broker) for name in _BROKER_CARRIED}
-    before = None if before is None else with_causes(before)
-    rows = _after(before, events).withColumns(facts | _end(of_broker))
+    rows = events.withColumns(facts | _end(of_broker))
     return rows.where(~sf.col("gone")).select(*BROKER_COLUMNS)
 
 
-def topics(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
+def topics(records: DataFrame) -> DataFrame:
     """Topics, from creation to removal: TOPIC_COLUMNS."""
     gone = _is(RecordType.REMOVE_TOPIC).alias("gone")
     events = _of(records, RecordType.TOPIC, RecordType.REMOVE_TOPIC).select(
         "topic_id", "topic_name", *_begin(), gone
     )
     of_topic = Window.partitionBy("topic_id").orderBy("begins")
-    rows = _after(before, events).withColumns(_end(of_topic))
+    rows = events.withColumns(_end(of_topic))
     return rows.where(~sf.col("gone")).select(*TOPIC_COLUMNS)
 
 
-def partitions(
-    records: DataFrame,
-    before: DataFrame | None = None,
-    *,
-    topics_before: DataFrame | None = None,
-    lives: DataFrame | None = None,
-) -> DataFrame:
+def partitions(records: DataFrame) -> DataFrame:
     """Partitions, between two changes of one and up to the removal of its topic: PARTITION_COLUMNS.
 
     ``leader`` -1: none. ``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are as the
     record says, null if it says none; ``type`` is the record's. ``topic_name`` is null for a topic
     that was never created, which no fold accepts. In exports from before there were columns for
     them both epochs begin at 0, as every controller begins them, and ``leader_recovery_state``,
-    ``adding_replicas`` and ``removing_replicas`` are null. With ``before`` goes ``topics_before``,
-    or ``lives``: of :func:`topics`, where it has been made already.
+    ``adding_replicas`` and ``removing_replicas`` are null.
     """
-    if lives is None:
-        lives = topics(records, topics_before)
-    events = _with_topic(_after(before, _partition_events(records)), lives)
+    events = _with_topic(_partition_events(records), topics(records))
     # A partition that is created anew, behind a removal, says all there is to carry. So one order
     # serves all that looks at it.
     of_partition = Window.partitionBy(*PARTITION_KEY).orderBy("begins")
@@ -202,7 +189,7 @@ def partitions(
     return rows.withColumns(counted).select(*PARTITION_COLUMNS)
 
 
-def controllers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
+def controllers(records: DataFrame) -> DataFrame:
     """Controllers: CONTROLLER_COLUMNS; the reign of one ends where the next one's begins.
 
     ``last_ms`` is the timestamp of the last record of the epoch: up to ``ends_ms`` nobody wrote.
@@ -217,15 +204,13 @@ def controllers(records: DataFrame, before: DataFrame | None = None) -> DataFram
         *_begin(),
     )
     last = records.select("epoch", sf.col("timestamp_ms").alias("last_ms"))
-    if before is not None:
-        last = last.unionByName(before.where(sf.col("ends").isNull()).select("epoch", "last_ms"))
     last = last.groupBy("epoch").agg(sf.max("last_ms").alias("last_ms"))
     # One row an election: few enough for one task.
-    rows = _after(before, events).withColumns(_end(Window.orderBy("begins")))
+    rows = events.withColumns(_end(Window.orderBy("begins")))
     return rows.join(last, "epoch", "left").select(*CONTROLLER_COLUMNS)
 
 
-def configs(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
+def configs(records: DataFrame) -> DataFrame:
     """Values of config keys, from being set to being set anew or deleted: CONFIG_COLUMNS.
 
     No row while a key has no value.
@@ -238,7 +223,7 @@ def configs(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
     events = _of(records, RecordType.CONFIG).select(
         *key, "config_value", *_begin(), "epoch", "principal", gone
     )
-    rows = _after(before, events).withColumns(_end(Window.partitionBy(*key).orderBy("begins")))
+    rows = events.withColumns(_end(Window.partitionBy(*key).orderBy("begins")))
     return rows.where(~sf.col("gone")).select(*CONFIG_COLUMNS)
 
 
@@ -272,9 +257,7 @@ def _partition_events(records: DataFrame) -> DataFrame:
 
 
 def _begun() -> Column:
-    """Whether the row says itself what the epochs are: a partition's first, or the last of an
-    earlier piece.
-    """
+    """Whether the row says itself what the epochs are: a partition's first."""
     return sf.col("partition_epoch").isNotNull()
 
 
@@ -332,11 +315,3 @@ def _carried(name: str, of_one: WindowSpec) -> Column:
 
 def _lost(before: Column, after: Column) -> Column:
     return sf.coalesce(sf.size(sf.array_except(before, after)) > 0, sf.lit(False))
-
-
-def _after(before: DataFrame | None, events: DataFrame) -> DataFrame:
-    """The events, behind the intervals that were open before them."""
-    if before is None:
-        return events
-    still = before.where(sf.col("ends").isNull()).withColumn("gone", sf.lit(False))
-    return still.select(*events.columns).unionByName(events)

@@ -20,7 +20,9 @@ from raftlog.metadata.entities import has_left
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.segments.export import export
 from replay import timelines
-from replay.causes import with_causes
+from replay.audit.history import remembered_spans
+from replay.causes import cause
+from replay.kernels.facts import BrokerSpan
 from replay.kernels.passes import facts_of
 from replay.local.passes import ExportLog
 from replay.local.pool import Pool
@@ -141,23 +143,20 @@ def test_what_a_build_of_before_remembered_is_read_by_the_table(
     spark: SparkSession, old: Path
 ) -> None:
     """Streaming jobs keep open intervals and departures: those of before have no causes."""
-    whole = rows(spark, old)
-    first, second = whole.where("offset <= 80"), whole.where("offset > 80")
-    remembered = timelines.brokers(first).where("ends is null").drop("cause")
-    both = (
-        timelines.brokers(second, remembered)
-        .where("begins <= 80")
-        .select("broker_id", "cause")
-        .collect()
-    )
-    expected = timelines.brokers(first).where("ends is null").select("broker_id", "cause").collect()
-    assert sorted(both) == sorted(expected)
-    assert {row.cause for row in both} <= {cause.name for cause in OLD_TEXTS.values()}
+    first = timelines.brokers(rows(spark, old).where("offset <= 80"))
+    remembered = remembered_spans(first.drop("cause"), BrokerSpan)
+    assert {each.cause for each in remembered} == {None}
+    both = sorted((each.broker_id, each.cause) for each in service(remembered))
+    expected = [(row.broker_id, row.cause) for row in first.where("ends is null").collect()]
+    assert both == sorted(expected)
+    assert {cause for _, cause in both} <= {cause.name for cause in OLD_TEXTS.values()}
 
 
 def test_causes_and_leaves_in_columns(spark: SparkSession, old: Path) -> None:
     brokers = timelines.brokers(rows(spark, old))
     left = brokers.where(has_left(sf.col("fenced"), sf.col("in_controlled_shutdown")))
     assert {row.cause for row in left.select("cause").collect()} == {Cause.CONTROLLED_SHUTDOWN.name}
-    other = with_causes(brokers.withColumn("reason", sf.lit("another text")).drop("cause"))
+    other = brokers.select(
+        cause(sf.lit(None).cast("string"), sf.lit("another text")).alias("cause")
+    )
     assert other.where("cause is not null").count() == 0

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from log_history import LogHistory
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder, apply
@@ -271,17 +270,3 @@ def test_a_timeline_says_what_the_fold_says(rows: DataFrame, log: LogHistory, na
     assert tuple(timeline(rows).columns) == columns
     assert {row["ends"] is None for row in expected} == {True, False}
     assert found(timeline(rows)) == in_order(expected)
-
-
-@pytest.mark.nightly
-def test_a_history_in_pieces_gives_the_same(rows: DataFrame, log: LogHistory) -> None:
-    cut = log.end_offset // 2
-    first, second = rows.where(sf.col("offset") < cut), rows.where(sf.col("offset") >= cut)
-    for name in NAMES:
-        timeline: Callable[..., DataFrame] = getattr(timelines, name)
-        begun = timeline(first)
-        extra = {"topics_before": timelines.topics(first)} if name == "partitions" else {}
-        known = [row for row in found(begun) if row["ends"] is not None]
-        assert in_order(known + found(timeline(second, begun, **extra))) == in_order(
-            getattr(Folded(log), name)
-        )
