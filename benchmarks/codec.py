@@ -31,7 +31,7 @@ TIMES = 200
 
 
 def measure(run: Callable[[], object]) -> float:
-    """Microseconds a write."""
+    """The least CPU that one write took, of many rounds: microseconds."""
     best = float("inf")
     for _ in range(TIMES):
         began = time.thread_time()
@@ -41,7 +41,7 @@ def measure(run: Callable[[], object]) -> float:
 
 
 def steps(native: Any) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
-    """Each function's name: by the codec, and by the twin."""
+    """Name of a function -> a round of WRITES calls of it, by the codec and by its twin."""
     load: Load = LOADS["w2"]
     made, rng = Writes(load), random.Random(2)
     writes = [made.next() for _ in range(WRITES)]
@@ -111,7 +111,7 @@ def steps(native: Any) -> dict[str, tuple[Callable[[], object], Callable[[], obj
 
 
 def main() -> None:
-    """Print the table."""
+    """A line for each function. Ends the process if the codec is not compiled."""
     try:
         native = importlib.import_module("raftlog.config_writes._native")
     except ImportError:

@@ -5,7 +5,6 @@ them.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import time
@@ -15,6 +14,7 @@ from typing import Any
 from benchmarks.failover import RetryingWriter
 from benchmarks.nodes import Quorum
 from benchmarks.propagation import Observers, observed
+from benchmarks.stats import resident_bytes
 from raftlog.client.controller_client import ControllerClient
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -26,7 +26,6 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 PARTITIONS = 100_000
 PARTITIONS_A_TOPIC = 2_000
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 READ_BYTES = 1 << 20
 
 
@@ -65,7 +64,7 @@ def _each(empty: int, full: int) -> int:
 
 
 def _resident_bytes(pids: list[int]) -> list[int]:
-    return [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES for pid in pids]
+    return [resident_bytes(pid) for pid in pids]
 
 
 async def _create(bootstrap: list[str]) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -39,6 +40,11 @@ def thread_cpu_s(pid: int) -> float:
     """CPU seconds of a process's threads that live, exact to the nanosecond."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that a process holds now, what it shares with others included."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 def busy_s() -> float:

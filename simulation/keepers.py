@@ -16,7 +16,6 @@ import raftlog
 from raftlog.errors import ApiError, ErrorCode, RaftlogError
 from raftlog.recipes import AsyncLock, PlaceLostError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import Operation
 from simulation.pinned import PinnedClient
 
 if TYPE_CHECKING:
@@ -135,21 +134,14 @@ class Keeper:
             return
         if rng.random() < THINKS_SHARE:
             await asyncio.sleep(rng.expovariate(5.0))
-        self._count += 1
-        value = f"{self.host}.{self._count}"
         expected = raftlog.ABSENT if found is None else found.offset
-        delete = found is not None and rng.random() < DELETE_SHARE
-        operation = self._workload.operation(
-            client=self.host,
-            kind="compare",
-            key=f"kv:{key}",
-            value="" if delete else value,
-            expected=expected,
+        value = self._next_value(rng, there=found is not None)
+        work = (
+            client.kv.put(key, value, expected=expected)
+            if value
+            else client.kv.delete(key, expected=expected)
         )
-        if delete:
-            await self._carry_out(operation, client.kv.delete(key, expected=expected))
-        else:
-            await self._carry_out(operation, client.kv.put(key, value, expected=expected))
+        await self._carry_out(f"kv:{key}", value, expected, work)
 
     async def _compare_config(self, client: raftlog.AsyncClient, name: str, rng: Any) -> None:
         try:
@@ -158,24 +150,23 @@ class Keeper:
             )
         except ApiError:
             return
-        self._count += 1
         expected = None if found is None or found.is_default else found.value
-        value = f"{self.host}.{self._count}"
-        delete = expected is not None and rng.random() < DELETE_SHARE
-        operation = self._workload.operation(
-            client=self.host,
-            kind="compare",
-            key=f"config:{name}",
-            value="" if delete else value,
-            expected=expected,
-        )
-        what: Any = {"delete": [CONFIG_KEY]} if delete else {"set": {CONFIG_KEY: value}}
-        await self._carry_out(
-            operation,
-            client.configs.alter("client-metrics", name, expected={CONFIG_KEY: expected}, **what),
-        )
+        value = self._next_value(rng, there=expected is not None)
+        what: Any = {"set": {CONFIG_KEY: value}} if value else {"delete": [CONFIG_KEY]}
+        work = client.configs.alter("client-metrics", name, expected={CONFIG_KEY: expected}, **what)
+        await self._carry_out(f"config:{name}", value, expected, work)
 
-    async def _carry_out(self, operation: Operation, work: Any) -> None:
+    def _next_value(self, rng: Any, *, there: bool) -> str:
+        """That nobody has ever written; "": delete what is there."""
+        self._count += 1
+        return "" if there and rng.random() < DELETE_SHARE else f"{self.host}.{self._count}"
+
+    async def _carry_out(
+        self, key: str, value: str, expected: str | int | None, work: Coroutine[Any, Any, Any]
+    ) -> None:
+        operation = self._workload.operation(
+            client=self.host, kind="compare", key=key, value=value, expected=expected
+        )
         try:
             result = await work
         except ApiError as error:

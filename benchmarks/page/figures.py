@@ -86,7 +86,7 @@ def _watchers(index: int, count: int) -> tuple[Figure, ...]:
             Figure(f"{of}: {label}", (index, key), (str(count), key))
             for label, key in (
                 (
-                    "CPU of who tells (brokers; etcd: members), us a delivered change",
+                    "CPU of the brokers (etcd: members), us a delivered change",
                     "cpu_us_per_delivery",
                 ),
                 ("memory, kB a watcher", "memory_kb_per_watcher"),
@@ -104,7 +104,7 @@ def _own_keys(index: int, count: int) -> tuple[Figure, ...]:
             for name in ("p50", "p99")
         ),
         Figure(
-            f"{of}: CPU of who tells, us a change",
+            f"{of}: CPU of the brokers (etcd: members), us a change",
             (index, "cpu_us_per_delivery"),
             ("own", "cpu_us_per_delivery"),
         ),

@@ -9,15 +9,15 @@ import subprocess
 import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
+import uvloop
 
-from benchmarks.stats import busy_s, latency_ms, thread_cpu_s
+from benchmarks.stats import busy_s, latency_ms, resident_bytes, thread_cpu_s
 from benchmarks.watching.watchers import Plan, mark
 
 WATCHERS = (10, 1_000, 10_000)
@@ -25,11 +25,14 @@ DELIVERIES_PER_S = 4_000
 """Writes are so far apart that no more changes are delivered in all."""
 PERIOD_MIN_S, WRITES_MIN = 0.01, 10
 PROCESSES = 2
-IDLE_S = 3.0
 SETTLE_S = 1.0
+"""Between the last watcher's first response and the first measurement."""
+IDLE_S = 3.0
+"""For what the servers take when nothing changes."""
+AFTER_S = 2.0
+"""Who has not had the last change by then has missed it, and the run fails."""
 TOLD_MAX_BYTES = 16 << 20
 """What a process of watchers says at its end."""
-AFTER_S = 2.0
 VALUE_BYTES = 256
 
 Write = Callable[[int, bytes], Awaitable[None]]
@@ -111,14 +114,23 @@ async def _taken(processes: Sequence[Process]) -> dict[int, tuple[int, float, fl
     return found
 
 
-def _rss(pids: Sequence[int]) -> int:
-    """Bytes of memory."""
-    pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
-    return sum(pages) * 4096
+def _memory(pids: Sequence[int]) -> int:
+    return sum(map(resident_bytes, pids))
 
 
 def _used_s(pids: Sequence[int]) -> float:
     return sum(map(thread_cpu_s, pids))
+
+
+def with_each_count(
+    measured: Callable[[int, bool], Coroutine[Any, Any, dict[str, Any]]],
+) -> list[dict[str, Any]]:
+    """A row for each number of watchers of one prefix, then one for the most with a key each.
+
+    ``measured``: makes a row of the number, and of whether they have a key each.
+    """
+    cases = [*((count, False) for count in WATCHERS), (WATCHERS[-1], True)]
+    return [uvloop.run(measured(count, own_keys)) for count, own_keys in cases]
 
 
 async def deliveries(
@@ -134,10 +146,10 @@ async def deliveries(
     writes = max(WRITES_MIN, round(seconds / period_s))
     for number in range(WRITES_MIN):
         await write(number, _value(number))
-    memory = _rss(served.pids)
+    memory = _memory(served.pids)
     async with _watchers(served, count) as processes:
         await asyncio.sleep(SETTLE_S)
-        memory = _rss(served.pids) - memory
+        memory = _memory(served.pids) - memory
         idle_s = -_used_s(served.pids)
         idle_all_s = -_used_s(served.all_pids)
         await asyncio.sleep(IDLE_S)
@@ -163,6 +175,7 @@ async def deliveries(
     told = concerned * writes
     return {
         "watchers": count,
+        **({"own_keys": True} if own_keys else {}),
         "writes": writes,
         "writes_per_s": round(1 / period_s, 2),
         "first_from_send_ms": latency_ms([seen[n][1] - at for n, at in sent.items()]),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
-
-import uvloop
 
 from benchmarks.load import CLIENT_METRICS
 from benchmarks.nodes import Quorum
-from benchmarks.watching.deliveries import WATCHERS, Served, deliveries
+from benchmarks.watching.deliveries import Served, deliveries, with_each_count
 from benchmarks.watching.watchers import NUMBER
 from raftlog.client.controller_client import ControllerClient
 from raftlog.config_writes.messages import ConfigWrite
@@ -21,15 +20,13 @@ SELECTOR = "configs/client-metrics/"
 
 
 def watch(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
-    """All counts, one after the other."""
+    """A row for each number of watchers, one after the other on one cluster."""
     leader = quorum.endpoints[quorum.leader() - 1]
-    found = [uvloop.run(_measured(quorum, leader, count, seconds)) for count in WATCHERS]
-    own = uvloop.run(_measured(quorum, leader, WATCHERS[-1], seconds, own_keys=True))
-    return [*found, own | {"own_keys": True}]
+    return with_each_count(partial(_measured, quorum, leader, seconds))
 
 
 async def _measured(
-    quorum: Quorum, leader: str, count: int, seconds: float, *, own_keys: bool = False
+    quorum: Quorum, leader: str, seconds: float, count: int, own_keys: bool
 ) -> dict[str, Any]:
     transport = GrpcTransport()
     client = ControllerClient(transport, [leader], rng=random.Random(1))

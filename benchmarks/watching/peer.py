@@ -10,15 +10,15 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import uvloop
-
-from benchmarks.watching.deliveries import WATCHERS, Served, deliveries
+from benchmarks.watching.deliveries import Served, deliveries, with_each_count
 from benchmarks.watching.watchers import NUMBER
 from raftlog.cli.local import free_ports
+from raftlog.config_writes.twin import varint
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 
 import grpc.aio  # isort: skip
@@ -29,21 +29,15 @@ WATCH, PUT = "/etcdserverpb.Watch/Watch", "/etcdserverpb.KV/Put"
 
 
 def watch(home: Path, seconds: float) -> list[dict[str, Any]]:
-    """All counts, one after the other, on one fresh cluster. ``home``: PEERS_HOME."""
+    """A row for each number of watchers, one after the other on one fresh cluster. ``home``:
+    PEERS_HOME.
+    """
     with _Members(home / "etcd") as members:
-        leader_first = members.leader_first()
-        found = [uvloop.run(_measured(members, leader_first, n, seconds)) for n in WATCHERS]
-        own = uvloop.run(_measured(members, leader_first, WATCHERS[-1], seconds, own_keys=True))
-        return [*found, own | {"own_keys": True}]
+        return with_each_count(partial(_measured, members, members.leader_first(), seconds))
 
 
 async def _measured(
-    members: _Members,
-    addresses: Sequence[str],
-    count: int,
-    seconds: float,
-    *,
-    own_keys: bool = False,
+    members: _Members, addresses: Sequence[str], seconds: float, count: int, own_keys: bool
 ) -> dict[str, Any]:
     prefix = "own/" if own_keys else f"watched-by-{count}/"
     # WatchRequest.create_request: key, and the end of the range.
@@ -64,15 +58,11 @@ async def _measured(
 
 def _field(number: int, data: bytes) -> bytes:
     """A field of bytes, as protobuf writes it."""
-    length, rest = len(data), b""
-    while length > 0x7F:
-        rest += bytes([length & 0x7F | 0x80])
-        length >>= 7
-    return bytes([number << 3 | 2]) + rest + bytes([length]) + data
+    return varint(number << 3 | 2) + varint(len(data)) + data
 
 
 class _Members:
-    """Three processes; their data is removed at the end of the ``with``."""
+    """Three processes on one machine; ended, and their data removed, at the end of the ``with``."""
 
     def __init__(self, home: Path) -> None:
         self._bin, self._data = home / "bin", home / "watch-data"

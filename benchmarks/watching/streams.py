@@ -17,13 +17,13 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 WINDOW = 2**31 - 1
-"""What a peer may send unasked: more than a run ever does, so nobody counts."""
+"""What a peer may send before it is allowed more: a run never sends as much, so nobody counts."""
 _PREFIX = struct.Struct(">BL")
 _HEAD = struct.Struct(">BHBBL")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame."""
+    """A frame of HTTP/2: its head of nine bytes, and the payload."""
     length = len(payload)
     return _HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream) + payload
 
@@ -83,7 +83,7 @@ class Streams(asyncio.Protocol):
         return self._ended
 
     def close(self) -> None:
-        """End all calls."""
+        """End all calls at once, by ending their connection."""
         if self._transport is not None:
             self._transport.abort()
 

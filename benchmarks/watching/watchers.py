@@ -31,7 +31,7 @@ START_TIMEOUT_S = 60.0
 
 
 def mark(number: int) -> bytes:
-    """What a watcher finds."""
+    """What a watcher finds in the message about this change."""
     return b"benchmark-change-%08d" % number
 
 
@@ -58,7 +58,7 @@ class Seen:
         self.failure = ""
 
     def watcher(self, connection: int, stream: int, message: bytes) -> None:
-        """One of them has a message."""
+        """A message on one stream of one connection: note each change in it."""
         key = (connection, stream)
         newest = self._newest.get(key)
         if newest is None:
@@ -79,7 +79,7 @@ class Seen:
 
 
 async def main() -> None:
-    """Run them."""
+    """Read the plan, open all watchers, and say at the end what they have had."""
     loop = asyncio.get_running_loop()
     plan = msgspec.json.decode(sys.stdin.buffer.readline(), type=Plan)
     seen = Seen()

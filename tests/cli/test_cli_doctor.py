@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from command_lines import Raftlog, Ran, running
+from command_lines import running
 
 from raftlog.cli.local import LocalCluster, Node
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+import cluster_kit
+
+Raftlog = Callable[..., cluster_kit.Ran]
 Look = Callable[..., str]
 
 
@@ -24,20 +28,7 @@ def raftlog() -> Raftlog:
     """A process each: what a node that hangs still owes to one command ends with it. In one process
     gRPC gives the late answer to the loop of the next.
     """
-
-    def run(*arguments: object) -> Ran:
-        done = subprocess.run(
-            [sys.executable, "-m", "raftlog.cli", *map(str, arguments)],
-            env={**os.environ, "COLUMNS": "80"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        return Ran(done.returncode, done.stdout, done.stderr)
-
-    return run
+    return partial(cluster_kit.raftlog, environment={"COLUMNS": "80"})
 
 
 @pytest.fixture

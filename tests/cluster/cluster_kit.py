@@ -5,6 +5,7 @@ committed log back.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import re
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from raftlog.cli.local import LocalCluster
+from raftlog.cli.local import LocalCluster, Node
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import ApiError
@@ -116,9 +117,18 @@ def setting(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
 
 
+def configure(cluster: LocalCluster, node: Node, keys: Mapping[str, Any]) -> None:
+    """Write keys into a node's file, in place of those that are there already."""
+    path = cluster.config_path(node.name)
+    there = path.read_text().splitlines()
+    kept = [line for line in there if line.partition(" = ")[0].strip('"') not in keys]
+    lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in keys.items()]
+    path.write_text("\n".join([*kept, *lines]) + "\n")
+
+
 @contextmanager
 def running(made: AnyCluster) -> Iterator[AnyCluster]:
-    """This cluster with every node ready; stopped at the end."""
+    """This cluster, generated unless it is already, with every node ready; stopped at the end."""
     made.generate()
     try:
         made.start_controllers()

@@ -5,13 +5,13 @@ voters, two brokers, and three listeners on each node.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster_kit import PATIENCE_S, until_true
+import cluster_kit
+from cluster_kit import configure, until_true
 from matrix_callers import (
     CLIENTS,
     INTERNAL,
@@ -72,10 +72,7 @@ def _configure(
         }
         if node.role == "broker":
             keys["inter.broker.listener.name"] = INTERNAL.name
-        path = cluster.config_path(node.name)
-        kept = [one for one in path.read_text().splitlines() if not one.startswith("listeners")]
-        lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in keys.items()]
-        path.write_text("\n".join([*kept, *lines]) + "\n")
+        configure(cluster, node, keys)
     return ports
 
 
@@ -88,13 +85,8 @@ def running(directory: Path) -> Iterator[World]:
     cluster = LocalCluster(directory / "c", controllers=CONTROLLERS, brokers=2)
     cluster.generate()
     reach = Reach(cluster, authorities, _configure(cluster, authorities, jwks))
-    try:
-        cluster.start_controllers()
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+    with cluster_kit.running(cluster):
         yield asyncio.run(_furnished(reach, issuer))
-    finally:
-        cluster.stop_all(timeout_s=5)
 
 
 async def _furnished(reach: Reach, issuer: Issuer) -> World:

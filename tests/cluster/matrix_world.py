@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cluster_kit import PATIENCE_S
+from cluster_kit import PATIENCE_S, until_true
 from matrix_callers import (
     CLIENTS,
     LISTENERS,
@@ -138,15 +138,15 @@ class World(Reach):
 
     async def published(self) -> None:
         """Each voter has told the others all of its listeners: one at a time does so, and who has
-        to wait asks again after a while."""
+        to wait asks again after a while.
+        """
         leader = f"controller-{self.facts.leader_id}"
-        deadline = time.monotonic() + PATIENCE_S
-        while any(
-            one.endpoints.count("://") < len(LISTENERS)
-            for one in (await self.describe_quorum(leader)).voters
-        ):
-            assert time.monotonic() < deadline, "a voter does not publish its listeners"
-            await asyncio.sleep(0.1)
+
+        async def all_are_known() -> bool:
+            voters = (await self.describe_quorum(leader)).voters
+            return all(one.endpoints.count("://") >= len(LISTENERS) for one in voters)
+
+        await until_true(all_are_known, "each voter publishes its listeners")
 
     async def settled(self) -> Any:
         """The state, once everybody knows it and the record of that is in the log."""

@@ -16,6 +16,7 @@ from cluster_kit import (
     describe,
     one_message,
     raftlog,
+    running,
     says,
     setting,
     until,
@@ -39,19 +40,14 @@ BACK_WITHIN_S = 30.0
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One controller and two brokers that both hold all partitions."""
-    made = LocalCluster(
-        tmp_path_factory.mktemp("lives") / "c", controllers=1, brokers=2, settings=LONG_SESSION
-    )
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+    with running(
+        LocalCluster(
+            tmp_path_factory.mktemp("lives") / "c", controllers=1, brokers=2, settings=LONG_SESSION
+        )
+    ) as made:
         at = ("--bootstrap-controller", made.bootstrap_controllers)
         assert raftlog("topics", "create", "t", "-p", 4, "-r", 2, *at).code == 0
         yield made
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 def broker(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:

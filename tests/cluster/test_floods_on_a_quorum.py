@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, controllers_of, setting
+from cluster_kit import PATIENCE_S, controllers_of, running, setting
 from probe_kit import probing
 
 from raftlog.cli.local import LocalCluster, Node
@@ -27,17 +27,11 @@ VALUE_BYTES, VALUES = 2_000, 2_000
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("flooded") / "c", controllers=3, brokers=1)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.wait_leader(PATIENCE_S)
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+    with running(
+        LocalCluster(tmp_path_factory.mktemp("flooded") / "c", controllers=3, brokers=1)
+    ) as made:
         asyncio.run(_fill(made))
         yield made
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 async def _fill(cluster: LocalCluster) -> None:

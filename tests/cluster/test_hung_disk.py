@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost, until_true
+from cluster_kit import (
+    PATIENCE_S,
+    Load,
+    committed_image,
+    controllers_of,
+    lost,
+    running,
+    until_true,
+)
 
 from raftlog.cli.local import LocalCluster, Node
 
@@ -37,16 +45,12 @@ class HungCluster(LocalCluster):
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[HungCluster]:
-    made = HungCluster(tmp_path / "c", controllers=3, brokers=0)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.wait_ready([node.name for node in made.controllers], PATIENCE_S)
-        yield made
-    finally:
-        for node in made.controllers:
-            made.hang_file(node.name).unlink(missing_ok=True)
-        made.stop_all(timeout_s=5)
+    with running(HungCluster(tmp_path / "c", controllers=3, brokers=0)) as made:
+        try:
+            yield made
+        finally:
+            for node in made.controllers:
+                made.hang_file(node.name).unlink(missing_ok=True)
 
 
 async def roles(cluster: LocalCluster) -> dict[int, tuple[str, int, int]]:

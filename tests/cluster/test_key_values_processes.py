@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
-from cluster_kit import PATIENCE_S, Ran, running
+from cluster_kit import PATIENCE_S, Ran, running, until
 from cluster_kit import raftlog as raftlog_command
 
 import raftlog
@@ -52,7 +51,6 @@ def test_each_success_of_a_compare_and_set_has_seen_the_one_before(cluster: Loca
     """Several programs count in one key, each step on the condition that nobody
     was faster, while leader after leader is killed: no step is lost, and none counts twice.
     """
-    deadline = time.monotonic() + 4 * PATIENCE_S
     stop = threading.Event()
     done: list[Step] = []
     failed: list[BaseException] = []
@@ -69,26 +67,26 @@ def test_each_success_of_a_compare_and_set_has_seen_the_one_before(cluster: Loca
 
         def more() -> None:
             enough = len(done) + 30
-            while len(done) < enough:
-                assert time.monotonic() < deadline
-                assert not failed
-                time.sleep(0.05)
+            until(lambda: failed or len(done) >= enough, "the programs go on counting")
+            assert not failed
 
         threads = [threading.Thread(target=count) for _ in range(WRITERS)]
         for thread in threads:
             thread.start()
-        for death in range(DEATHS):
+        try:
+            for death in range(DEATHS):
+                more()
+                leader = cluster.wait_leader()
+                cluster.kill(leader.name, signal.SIGKILL)
+                assert cluster.wait_gone(leader.name)
+                if death < DEATHS - 1:
+                    # One may stay away: two are a majority.
+                    cluster.start(leader.name)
             more()
-            leader = cluster.wait_leader()
-            cluster.kill(leader.name, signal.SIGKILL)
-            cluster.wait_gone(leader.name)
-            if death < DEATHS - 1:
-                # One may stay away: two are a majority.
-                cluster.start(leader.name)
-        more()
-        stop.set()
-        for thread in threads:
-            thread.join()
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
         assert failed == []
         end = first.kv.get("count", read="strict")
         assert end is not None
@@ -135,9 +133,8 @@ def test_the_commands(cluster: LocalCluster) -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (leases := run("lease", "list", "--json").json):
-            assert time.monotonic() < deadline
+        until(lambda: run("lease", "list", "--json").json, "it has a lease")
+        leases = run("lease", "list", "--json").json
         assert run("lock", "job", "--wait", "0.5", "--", "true").code == 4
         (found,) = [one["id"] for one in leases if one["name"] == "lock job"]
         assert run("lease", "revoke", found).code == 0

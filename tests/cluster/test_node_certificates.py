@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, until
+from cluster_kit import PATIENCE_S, configure, raftlog, running, until
 
 from raftlog.cli.local import LocalCluster
 
@@ -71,16 +71,10 @@ def identified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Identified]
     for node in cluster.nodes:
         whom = ("--node", node.node_id, "--host", "127.0.0.1", "--host", "localhost")
         files = nodes[node.node_id] = issue(pki, f"node-{node.node_id}", *whom)
-        lines = {**files.settings(), "node.principal.rule": RULE}.items()
-        with cluster.config_path(node.name).open("a") as config:
-            config.writelines(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in lines)
-    try:
-        cluster.start_controllers()
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
-        yield Identified(cluster, issue(pki, "client-client", "--client", "client"), nodes)
-    finally:
-        cluster.stop_all(timeout_s=5)
+        configure(cluster, node, {**files.settings(), "node.principal.rule": RULE})
+    client = issue(pki, "client-client", "--client", "client")
+    with running(cluster):
+        yield Identified(cluster, client, nodes)
 
 
 def test_the_log_names_who_really_wrote(identified: Identified) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, says, until
+from cluster_kit import PATIENCE_S, raftlog, running, says, until
 from data_kit import (
     SETTINGS,
     TOPIC,
@@ -32,38 +32,28 @@ from raftlog.errors import ApiError
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three controllers, three brokers, one topic of three replicas that needs two in sync."""
-    made = LocalCluster(
-        tmp_path_factory.mktemp("data") / "c", controllers=3, brokers=3, settings=SETTINGS
-    )
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
-        create = (
-            "topics",
-            "create",
-            TOPIC,
-            "-p",
-            2,
-            "-r",
-            3,
-            "--topic-config",
-            "min.insync.replicas=2",
+    with running(
+        LocalCluster(
+            tmp_path_factory.mktemp("data") / "c", controllers=3, brokers=3, settings=SETTINGS
         )
-        ran = raftlog(*create, "--acks", "visible", "--bootstrap-server", made.bootstrap_servers)
+    ) as made:
+        ran = raftlog(
+            *("topics", "create", TOPIC, "-p", 2, "-r", 3),
+            *("--topic-config", "min.insync.replicas=2", "--acks", "visible"),
+            *("--bootstrap-server", made.bootstrap_servers),
+        )
         assert ran.code == 0, ran
-        yield made
-        for node in made.brokers:
-            # A handler that fails costs a link, and the client an unknown outcome: nothing else
-            # would tell.
-            told = made.log_path(node.name).read_text()
-            assert "a link handler failed" not in told
-            assert "Traceback" not in told
-    finally:
-        for node in made.nodes:
-            made.kill(node.name, signal.SIGCONT)
-        made.stop_all(timeout_s=5)
+        try:
+            yield made
+            for node in made.brokers:
+                # A handler that fails costs a link, and the client an unknown outcome: nothing else
+                # would tell.
+                told = made.log_path(node.name).read_text()
+                assert "a link handler failed" not in told
+                assert "Traceback" not in told
+        finally:
+            for node in made.nodes:
+                made.kill(node.name, signal.SIGCONT)
 
 
 def restart(cluster: LocalCluster, name: str) -> None:

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, until
+from cluster_kit import PATIENCE_S, raftlog, running, until
 from data_kit import SETTINGS, TOPIC, Load, Reader, clients_of, nothing_is_lost
 
 from raftlog.cli.local import LocalCluster
@@ -18,23 +18,20 @@ from raftlog.cli.local import LocalCluster
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A controller, node 1, and brokers 2 to 5; a partition on 2 and 3."""
-    made = LocalCluster(
-        tmp_path_factory.mktemp("move") / "c", controllers=1, brokers=4, settings=SETTINGS
-    )
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+    with running(
+        LocalCluster(
+            tmp_path_factory.mktemp("move") / "c", controllers=1, brokers=4, settings=SETTINGS
+        )
+    ) as made:
         ran = told(
             made, "topics", "create", TOPIC, "--replica-assignment", "2:3", "--acks", "visible"
         )
         assert "created" in ran
-        yield made
-    finally:
-        for node in made.nodes:
-            made.kill(node.name, signal.SIGCONT)
-        made.stop_all(timeout_s=5)
+        try:
+            yield made
+        finally:
+            for node in made.nodes:
+                made.kill(node.name, signal.SIGCONT)
 
 
 def told(cluster: LocalCluster, *command: object, code: int = 0) -> str:

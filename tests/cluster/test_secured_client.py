@@ -5,7 +5,6 @@ what is wrong with it, at once.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, until
+from cluster_kit import PATIENCE_S, configure, running, until
 from matrix_pki import Authorities
 from token_issuer import AUDIENCE, ISSUER, Issuer
 
@@ -83,20 +82,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             "listener.security.protocol.map": f"{NODES}:SSL,{TOKENS}:SSL",
             "controller.listener.names": NODES,
         }
-        path = cluster.config_path(node.name)
-        lines = [line for line in path.read_text().splitlines() if not line.startswith("listeners")]
-        lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in keys.items()]
-        path.write_text("\n".join(lines) + "\n")
-    try:
-        cluster.start_controllers()
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
-        (broker,) = cluster.brokers
+        configure(cluster, node, keys)
+    (broker,) = cluster.brokers
+    with running(cluster):
         yield Secured(
             cluster, directory, authorities, issuer, broker.endpoint, f"{HOST}:{token_port}"
         )
-    finally:
-        cluster.stop_all(timeout_s=5)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from cluster_kit import PATIENCE_S, one_message, raftlog, says, until
+from cluster_kit import PATIENCE_S, one_message, raftlog, running, says, until
 
 from raftlog.cli.local import LocalCluster
 
@@ -60,12 +60,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     authority = trustme.CA()
     node = issue(authority, directory / "node")
     settings = {f"tls.{name}.file": str(path) for name, path in node.items()}
-    cluster = LocalCluster(directory / "c", controllers=3, brokers=1, settings=settings)
-    cluster.generate()
-    try:
-        cluster.start_controllers()
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+    with running(
+        LocalCluster(directory / "c", controllers=3, brokers=1, settings=settings)
+    ) as cluster:
         yield Secured(
             cluster,
             authority,
@@ -73,8 +70,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             environment(issue(authority, directory / "client")),
             environment(issue(trustme.CA(), directory / "stranger")),
         )
-    finally:
-        cluster.stop_all(timeout_s=5)
 
 
 def test_a_key_that_others_may_read_is_refused(secured: Secured) -> None:

@@ -5,14 +5,13 @@ certificate opens nothing on the first, and nobody is a node on the second.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, Ran, raftlog
+from cluster_kit import Ran, configure, raftlog, running
 from test_node_certificates import RULE, Files, issue
 
 from raftlog.cli.local import LocalCluster, Node, free_ports
@@ -83,18 +82,10 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Divided]:
         }
         if not controller:
             keys["inter.broker.listener.name"] = "INTERNAL"
-        path = cluster.config_path(node.name)
-        kept = [one for one in path.read_text().splitlines() if not one.startswith("listeners")]
-        lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in keys.items()]
-        path.write_text("\n".join([*kept, *lines]) + "\n")
-    try:
-        cluster.start_controllers()
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
-        client = issue(directory / "outside", "client-client", "--client", "client")
+        configure(cluster, node, keys)
+    client = issue(directory / "outside", "client-client", "--client", "client")
+    with running(cluster):
         yield Divided(cluster, ports, client, outside[0])
-    finally:
-        cluster.stop_all(timeout_s=5)
 
 
 def test_a_client_does_all_its_work_on_its_own_listener(divided: Divided, tmp_path: Path) -> None:

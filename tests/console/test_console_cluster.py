@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from chromium_kit import Page, browsing, chromium
 from raftlog import Client
 from raftlog.cli.local import LocalCluster
 from raftlog.transport.tls import TlsConfig
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+from cluster_kit import running
 
 TOKEN = "a-token-of-some-length"
 ENTER = (
@@ -58,18 +62,11 @@ def secured(tmp_path: Path) -> Iterator[LocalCluster]:
     }
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=3, settings=settings)
     cluster.tls = files
-    cluster.generate()
-    try:
-        cluster.start_controllers()
-        cluster.wait_leader(60)
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], 60)
+    with running(cluster):
         with _client(cluster, cluster.bootstrap_servers) as client:
             client.topics.create("orders", partitions=6, acks="visible")
             client.configs.alter("topic", "orders", set={"min.insync.replicas": 2})
         yield cluster
-    finally:
-        cluster.delete()
 
 
 def _client(cluster: LocalCluster, addresses: str) -> Client:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ from rule_runs import Firing, each_rule, load_rules
 from raftlog import Client
 from raftlog.cli.local import LocalCluster
 from raftlog.errors import RaftlogError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+from cluster_kit import running
 
 pytestmark = [
     pytest.mark.nightly,
@@ -109,20 +113,12 @@ def writing(cluster: LocalCluster) -> Iterator[None]:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Watched]:
-    cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=3)
-    cluster.generate()
-    try:
-        cluster.start_controllers()
-        cluster.wait_leader(60)
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], 60)
+    with running(LocalCluster(tmp_path / "c", controllers=3, brokers=3)) as cluster:
         targets = [node.http.removeprefix("http://") for node in cluster.nodes]
         with prometheus(tmp_path / "prometheus", targets) as started, writing(cluster):
             known = "count(raftlog:node:last_known and on (job, instance) (up == 1)) == 6"
             started.wait("all are known", lambda: started.ask("query", query=known)["result"])
             yield Watched(cluster, started)
-    finally:
-        cluster.delete()
 
 
 def test_a_healthy_cluster_then_a_lost_majority(watched: Watched) -> None:

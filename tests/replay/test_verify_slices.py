@@ -19,7 +19,6 @@ from raftlog import batch
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder, change_configs
 from raftlog.metadata.image import Image
-from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.segments.checkpoints import load_checkpoint, log_hash_at
 from raftlog.segments.manifest import (
@@ -34,7 +33,6 @@ from raftlog.segments.place import open_place
 from raftlog.segments.ranges import Fault
 from raftlog.segments.slices import fold_slice, plan
 from raftlog.segments.writer import ExportWriter
-from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.errors import EXIT_FINDINGS
 from replay.jobs import verify
 from replay.jobs.verify import VerifyResult
@@ -325,14 +323,8 @@ def test_a_node_that_said_something_else_is_named(copy: Path) -> None:
 
 def test_a_log_that_does_not_fold_is_a_finding(tmp_path: Path) -> None:
     history = LogHistory(1).run(100)
-    bad = batch.encode(
-        [record(pb.PartitionChangeRecord(topic_id=bytes(16), partition_id=9, leader=1)).data],
-        base_offset=history.end_offset,
-        epoch=history.epoch,
-        timestamp_ms=history.timestamp_ms,
-    )
     with ExportWriter(tmp_path, CLUSTER_ID, 0, checkpoint_records=30) as writer:
-        writer.append_chunk(b"".join(history.batches) + bad)
+        writer.append_chunk(b"".join(history.batches) + history.unfoldable())
         writer.commit(writer.next_offset)
     fault = only_fault(verified(tmp_path))
     assert (fault.check, fault.first_offset) == ("STATE", history.end_offset)

@@ -299,6 +299,16 @@ class LogHistory:
             cursor.end_offset = self.end_offset
         return self.append(cursor, principal="User:exporter")
 
+    def unfoldable(self) -> bytes:
+        """A batch for the end, which no node goes beyond: it changes a partition that is not there."""
+        change = pb.PartitionChangeRecord(topic_id=bytes(16), partition_id=9, leader=1)
+        return batch.encode(
+            [record(change).data],
+            base_offset=self.end_offset,
+            epoch=self.epoch,
+            timestamp_ms=self.timestamp_ms,
+        )
+
     def change_key(self, key: str) -> int:
         """A key is put, deleted, or goes with its lease."""
         leases = sorted(id_ for id_, _ in self.draft.snapshot().leases.items())

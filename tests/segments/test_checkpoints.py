@@ -140,16 +140,9 @@ def test_there_are_none_where_the_beginning_is_not_known(
 
 
 def test_a_log_that_does_not_fold_is_exported_and_said(tmp_path: Path) -> None:
-    """A change of a partition that is not there: no node goes beyond it."""
     history = LogHistory(1).run(100)
-    bad = batch.encode(
-        [record(pb.PartitionChangeRecord(topic_id=bytes(16), partition_id=9, leader=1)).data],
-        base_offset=history.end_offset,
-        epoch=history.epoch,
-        timestamp_ms=history.timestamp_ms,
-    )
     with ExportWriter(tmp_path, CLUSTER_ID, 0, checkpoint_records=EVERY) as writer:
-        writer.append_chunk(b"".join(history.batches) + bad)
+        writer.append_chunk(b"".join(history.batches) + history.unfoldable())
         for _ in range(100):
             writer.append_chunk(no_op(writer.next_offset, history))
         manifest = writer.commit(writer.next_offset)
