@@ -133,8 +133,8 @@ class Rights(Checker):
         for offset, record in enumerate(records, header.base_offset):
             message = record.message
             self._note(record, offset, header.principal)
-            if ends_lease and record.type == RecordType.KEY_VALUE:
-                continue  # They go with it.
+            if ends_lease and record.type == RecordType.KEY_VALUE and not message.HasField("value"):
+                continue  # It goes with its lease.
             if record.type == RecordType.LEASE:
                 self._leases[offset] = message.principal
             if record.type == RecordType.REMOVE_LEASE:

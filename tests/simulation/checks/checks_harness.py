@@ -261,6 +261,14 @@ class Trace:
         self.step(name, ev.BecameLeader(epoch, votes))
         self.append(name, epoch, pb.LeaderChangeRecord(leader_id=host.id))
 
+    def begin(self) -> None:
+        """c1 leads epoch 1, and all three have its first record, which is committed."""
+        self.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
+        self.step("c1", ev.BecameLeader(1, (1, 2)))
+        for name in ("c2", "c3"):
+            self.replicate("c1", name)
+        self.commit("c1", 1)
+
     def append(
         self,
         name: str,

@@ -13,7 +13,6 @@ from broker.partition import events as ev
 from broker.partition.describe import ReplicaDescription
 from raftlog import batch
 from raftlog.errors import ErrorCode
-from raftlog.quorum import events as quorum
 from raftlog.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2
@@ -66,11 +65,7 @@ class DataTrace(Trace):
             lambda ledger: DataClients(self.data),
             brokers=3,
         )
-        self.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
-        self.step("c1", quorum.BecameLeader(1, (1, 2)))
-        for name in ("c2", "c3"):
-            self.replicate("c1", name)
-        self.commit("c1", 1)
+        self.begin()
         for broker in self.brokers:
             broker.disk = SimPartitionDisk(f"disk-{broker.id}", Random(1))
             broker.network = SimpleNamespace(loop=SimpleNamespace(time=self.now))

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from checks_harness import Trace
 
-from raftlog.quorum import events as ev
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
@@ -15,11 +14,7 @@ from simulation.checks.broker_ids import BrokerIds
 
 def led(level: int = 3) -> Trace:
     trace = Trace(BrokerIds)
-    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
-    trace.step("c1", ev.BecameLeader(1, (1, 2)))
-    for name in ("c2", "c3"):
-        trace.replicate("c1", name)
-    trace.commit("c1", 1)
+    trace.begin()
     trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=level))
     return trace
 

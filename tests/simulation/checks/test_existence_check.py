@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from checks_harness import Trace
 
-from raftlog.quorum import events as ev
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.existence import Existence
@@ -15,11 +14,7 @@ THERE = ("t",)
 
 def _led() -> Trace:
     trace = Trace(Existence)
-    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
-    trace.step("c1", ev.BecameLeader(1, (1, 2)))
-    for name in ("c2", "c3"):
-        trace.replicate("c1", name)
-    trace.commit("c1", 1)
+    trace.begin()
     return trace
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from checks_harness import Trace
 
-from raftlog.quorum import events as ev
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError, Operation
 from simulation.checks.compared import Compared
@@ -22,11 +21,7 @@ KEY = "kv:compared/0"
 
 def led(checker: Any, **config: Any) -> Trace:
     trace = Trace(checker, config=SwarmConfig(**config))
-    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
-    trace.step("c1", ev.BecameLeader(1, (1, 2)))
-    for name in ("c2", "c3"):
-        trace.replicate("c1", name)
-    trace.commit("c1", 1)
+    trace.begin()
     trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=8))
     return trace
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from checks_harness import Trace
 
-from raftlog.quorum import events as ev
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.levels import Levels
@@ -15,11 +14,7 @@ from simulation.checks.levels import Levels
 
 def led(level: int) -> Trace:
     trace = Trace(Levels)
-    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
-    trace.step("c1", ev.BecameLeader(1, (1, 2)))
-    for name in ("c2", "c3"):
-        trace.replicate("c1", name)
-    trace.commit("c1", 1)
+    trace.begin()
     trace.committed(1, lowered(level))
     return trace
 

@@ -41,11 +41,7 @@ def refused(rule: str) -> pytest.RaisesExc[CheckFailedError]:
 def _led(*makers: Any, brokers: int = 0) -> Trace:
     """c1 leads epoch 1 and has committed its first record, at offset 0."""
     trace = Trace(*makers, brokers=brokers)
-    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
-    trace.step("c1", ev.BecameLeader(1, (1, 2)))
-    for name in ("c2", "c3"):
-        trace.replicate("c1", name)
-    trace.commit("c1", 1)
+    trace.begin()
     return trace
 
 

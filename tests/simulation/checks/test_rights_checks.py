@@ -17,7 +17,6 @@ from raftlog.metadata.acls import (
     PatternType,
     Resource,
 )
-from raftlog.quorum import events as ev
 from raftlog.security.authorizer import Authorizer, Caller
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -67,11 +66,7 @@ def begun(**config: Any) -> Trace:
         brokers=1,
         config=SwarmConfig(authorizer=True, **config),
     )
-    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
-    trace.step("c1", ev.BecameLeader(1, (1, 2)))
-    for name in ("c2", "c3"):
-        trace.replicate("c1", name)
-    trace.commit("c1", 1)
+    trace.begin()
     trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=7))
     return trace
 
@@ -327,11 +322,7 @@ def test_who_poses_as_a_node_is_refused_for_that(refusal: Any, answer: Any) -> N
 def test_its_verdicts_are_those_of_the_authorizer_in_a_run(operation: int) -> None:
     acls = AclHistory()
     trace = Trace(lambda ledger: Rights(ledger, acls), config=SwarmConfig(authorizer=True))
-    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
-    trace.step("c1", ev.BecameLeader(1, (1, 2)))
-    for name in ("c2", "c3"):
-        trace.replicate("c1", name)
-    trace.commit("c1", 1)
+    trace.begin()
     number = 0
     for pattern in (PatternType.LITERAL, PatternType.PREFIXED):
         for name in ("t", "to", "*"):

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from checks_harness import Trace, fencing, registered
 
-from raftlog.quorum import events as ev
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -25,11 +24,7 @@ def made() -> tuple[Trace, list[int]]:
     offsets of these three.
     """
     trace = Trace(ServedPartitions, brokers=3)
-    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
-    trace.step("c1", ev.BecameLeader(1, (1, 2)))
-    for name in ("c2", "c3"):
-        trace.replicate("c1", name)
-    trace.commit("c1", 1)
+    trace.begin()
     for broker_id in (1, 2, 3):
         trace.committed(1, registered(broker_id, broker_id, fenced=False))
     offsets = [
