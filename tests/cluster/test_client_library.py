@@ -61,6 +61,11 @@ def test_the_programs_of_the_documents_run(cluster: LocalCluster) -> None:
     assert "TOPIC_ALREADY_EXISTS: topic 'a' exists (field topics[0].name)" in said
     assert any(line.endswith("b'greeting' b'hello'") for line in said)
     assert said[-1] == "b'hello'"
+    said = run(python_of("docs/recipes.md", cluster)).splitlines()
+    assert re.fullmatch(r"fencing token \d+", said[0])
+    lead = r"True \d+ Leader\(value='10\.0\.0\.7:8080', token=\d+, key='elections/scheduler/\d+'\)"
+    assert re.fullmatch(lead, said[1])
+    assert said[2:] == ["False"]
 
 
 @pytest.mark.parametrize("name", ["ensure_topics.py", "watch_configs.py"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import Ran, configure, raftlog, running
+from cluster_kit import PATIENCE_S, Ran, configure, raftlog, running
 from test_node_certificates import RULE, Files, issue
 
 from raftlog.cli.local import LocalCluster, Node, free_ports
@@ -21,7 +21,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # isort: skip
+from grpc_reflection.v1alpha import reflection_pb2_grpc  # isort: skip
 
 HOST = "127.0.0.1"
 OF_NODES = {
@@ -158,8 +158,8 @@ def test_a_secured_listener_does_not_tell_what_it_serves(divided: Divided) -> No
         node = divided.cluster.controllers[0]
         async with channel(divided.on(node, clients=True), divided.client) as opened:
             stub = reflection_pb2_grpc.ServerReflectionStub(opened)
-            question = reflection_pb2.ServerReflectionRequest(list_services="")
-            return await stub.ServerReflectionInfo(iter([question])).code()
+            # Nothing is asked: gRPC reports a write that comes after the refusal as INTERNAL.
+            return await stub.ServerReflectionInfo(timeout=PATIENCE_S).code()
 
     assert asyncio.run(ask()) is grpc.StatusCode.UNIMPLEMENTED
 
