@@ -14,6 +14,7 @@ import gzip
 import json
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +73,20 @@ def make(directory: Path) -> dict[str, Any]:
     return {"version": directory.name, "kinds": kinds, "definitions": definitions}
 
 
-def check(manifest: dict[str, Any]) -> None:
-    """Raise JsonSchemaValueException, which names the field, if Kubernetes would refuse it."""
+@cache
+def _validator(name: str) -> Any:
+    """To compile one takes most of a second."""
     schemas = json.loads(gzip.decompress(FILE.read_bytes()))
-    name = KINDS[manifest["apiVersion"], manifest["kind"]]
     schema = {**schemas["kinds"][name], "definitions": schemas["definitions"]}
     schema.pop("$schema", None)
-    validate = fastjsonschema.compile(
+    return fastjsonschema.compile(
         {"$schema": "http://json-schema.org/draft-07/schema#", **schema}, use_formats=False
     )
-    validate(manifest)
+
+
+def check(manifest: dict[str, Any]) -> None:
+    """Raise JsonSchemaValueException, which names the field, if Kubernetes would refuse it."""
+    _validator(KINDS[manifest["apiVersion"], manifest["kind"]])(manifest)
 
 
 if __name__ == "__main__":
