@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from log_history import LogHistory
-from test_replay_lao import Story
+from test_replay_lao import Story, all_took
 
-from raftlog.metadata.sketch import bucket_of
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import lao
@@ -30,16 +29,11 @@ class Measuring(Story):
 
     def measured(self, took_us: int, count: int) -> int:
         last = self.end_offset - 1
-        sketch = pb.DurationSketch(
-            count=count,
-            sum_us=took_us * count,
-            max_us=took_us,
-            buckets=[bucket_of(took_us)],
-            bucket_counts=[count],
-        )
         return self.append(
             pb.ProgressRecord(
-                lowest_acknowledged_offset=last, high_watermark=last + 1, acknowledged=sketch
+                lowest_acknowledged_offset=last,
+                high_watermark=last + 1,
+                acknowledged=all_took(took_us, count),
             )
         )
 

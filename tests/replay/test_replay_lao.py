@@ -358,19 +358,25 @@ def test_without_a_broker_there_is_no_lao(
     assert "no broker was in service" in capsys.readouterr().out
 
 
+def all_took(took_us: int, count: int) -> pb.DurationSketch:
+    """What a controller measures of so many records that take the same time."""
+    return pb.DurationSketch(
+        count=count,
+        sum_us=took_us * count,
+        max_us=took_us,
+        buckets=[bucket_of(took_us)],
+        bucket_counts=[count],
+    )
+
+
 def test_what_controllers_have_measured_is_put_together(replay: Replay, tmp_path: Path) -> None:
     log = LogHistory(7, metadata_version=8)
     for took_us, count in ((4_000, 90), (7_000, 9), (2_000_000, 1)):
-        sketch = pb.DurationSketch(
-            count=count,
-            sum_us=took_us * count,
-            max_us=took_us,
-            buckets=[bucket_of(took_us)],
-            bucket_counts=[count],
-        )
         log.append(
             pb.ProgressRecord(
-                lowest_acknowledged_offset=-1, high_watermark=log.end_offset, acknowledged=sketch
+                lowest_acknowledged_offset=-1,
+                high_watermark=log.end_offset,
+                acknowledged=all_took(took_us, count),
             )
         )
     export(log, tmp_path)
