@@ -89,8 +89,7 @@ class AsyncPartitions(Namespace):
 
         ``keep_replication_factor``: refuse more or fewer replicas than there are (KIP-860).
         """
-        wanted: dict[int, Sequence[int] | None] = dict(replicas)
-        body = _reassigning(topic, wanted, validate_only=validate_only)
+        body = _reassigning(topic, replicas, validate_only=validate_only)
         if keep_replication_factor:
             body.allow_replication_factor_change = False
         result, _ = await self._core.write(body, acks, timeout_s)
