@@ -417,14 +417,10 @@ def _filters(
 def _describe(
     filter_: rpc.AccessControlEntryFilter, bootstrap_controller: str, timeout: float
 ) -> Any:
-    from raftlog.cli.session import Session, run
+    from raftlog.cli.session import ask_controller
 
-    async def ask(session: Session) -> Any:
-        client = session.controllers(bootstrap_controller)
-        body = rpc.DescribeAclsRequest(filter=filter_)
-        return (await client.call(body, timeout_s=timeout)).describe_acls
-
-    return run(ask, timeout)
+    body = rpc.DescribeAclsRequest(filter=filter_)
+    return ask_controller(body, bootstrap_controller, timeout).describe_acls
 
 
 def _unique(entries: Iterable[Any]) -> list[Any]:

@@ -71,15 +71,11 @@ def list_(
       raftlog brokers list --bootstrap-controller 127.0.0.1:9093
       raftlog brokers list --json
     """
-    from raftlog.cli.session import Session, run
+    from raftlog.cli.session import ask_controller
     from raftlog.wire.controller.v1 import controller_pb2 as pb
 
-    async def ask(session: Session) -> Any:
-        client = session.controllers(bootstrap_controller)
-        response = await client.call(pb.DescribeBrokersRequest(), timeout_s=timeout)
-        return response.describe_brokers
-
-    answer = run(ask, timeout)
+    body = pb.DescribeBrokersRequest()
+    answer = ask_controller(body, bootstrap_controller, timeout).describe_brokers
     rows = [
         _row(broker, answer, pb.BrokerLifecycleState.Name(broker.state).lower())
         for broker in answer.brokers

@@ -176,15 +176,10 @@ def delete(
 
 
 def _ask(bootstrap_controller: str, timeout: float) -> Any:
-    from raftlog.cli.session import Session, run
+    from raftlog.cli.session import ask_controller
 
-    async def ask(session: Session) -> Any:
-        client = session.controllers(bootstrap_controller)
-        return (
-            await client.call(controller_pb2.ListExportCursorsRequest(), timeout_s=timeout)
-        ).list_export_cursors
-
-    return run(ask, timeout)
+    body = controller_pb2.ListExportCursorsRequest()
+    return ask_controller(body, bootstrap_controller, timeout).list_export_cursors
 
 
 def _alter(

@@ -212,15 +212,10 @@ def delete(
 
 
 def _ask(bootstrap_controller: str, timeout: float) -> Any:
-    from raftlog.cli.session import Session, run
+    from raftlog.cli.session import ask_controller
 
-    async def ask(session: Session) -> Any:
-        client = session.controllers(bootstrap_controller)
-        return (
-            await client.call(controller_pb2.ListHostnamesRequest(), timeout_s=timeout)
-        ).list_hostnames
-
-    return run(ask, timeout)
+    body = controller_pb2.ListHostnamesRequest()
+    return ask_controller(body, bootstrap_controller, timeout).list_hostnames
 
 
 def _alter(

@@ -17,17 +17,16 @@ from raftlog.cli.options import (
     JsonLines,
     Timeout,
 )
-from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
 from raftlog.cli.session import Session, run
 from raftlog.cli.writes import (
     Acks,
     AcksLevel,
     expected_offset,
-    print_written,
+    print_altered,
     require,
     write,
-    written,
 )
 from raftlog.errors import ConfigError
 from raftlog.wire.broker.v1 import broker_pb2
@@ -198,7 +197,7 @@ def delete(
         raise ConfigError("--expected-offset is about one key")
     changes = [_deletion(key, expected) for key in keys or []]
     if prefix is not None:
-        found = _list(prefix, ReadMode.LATEST, bootstrap_server, timeout)
+        found = _list(prefix, ReadMode.LATEST, bootstrap_server, timeout, keys_only=True)
         changes = [_deletion(one.key, one.offset) for one in found]
         if not changes:
             print_json({}) if as_json else print_line("there are no such keys")
@@ -223,28 +222,22 @@ def _alter(
 ) -> None:
     body = controller_pb2.AlterKeyValuesRequest(alterations=changes)
     response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
-    if as_json:
-        offsets = response.alter_key_values.offsets
-        done = {
-            one.key: None if offset < 0 else offset
-            for one, offset in zip(changes, offsets, strict=False)
-        }
-        print_json({"keys": done, "write": written(response)})
-    else:
-        for one in changes:
-            print_line(f"{one.key}: {what}")
-        print_written(response)
+    offsets = response.alter_key_values.offsets
+    now = {one.key: known(offset) for one, offset in zip(changes, offsets, strict=True)}
+    print_altered("keys", now, what, response, validate_only=False, as_json=as_json)
     require(response, acks)
 
 
-def _list(prefix: str, mode: ReadMode, bootstrap_server: str, timeout: float) -> list[Any]:
+def _list(
+    prefix: str, mode: ReadMode, bootstrap_server: str, timeout: float, *, keys_only: bool = False
+) -> list[Any]:
     async def ask(session: Session) -> list[Any]:
         # One client for all parts: none of them is older than the one before it.
         client = session.brokers(bootstrap_server)
         found: list[Any] = []
         after = ""
         while True:
-            body = broker_pb2.ListKeyValuesRequest(prefix=prefix, after=after)
+            body = broker_pb2.ListKeyValuesRequest(prefix=prefix, after=after, keys_only=keys_only)
             response = await client.read(body, mode=mode.wire, timeout_s=timeout)
             answer = response.list_key_values
             found.extend(answer.key_values)

@@ -54,13 +54,10 @@ def list_(
     Examples:
       raftlog lease list --bootstrap-controller 127.0.0.1:9093
     """
-    from raftlog.cli.session import Session, run
+    from raftlog.cli.session import ask_controller
 
-    async def ask(session: Session) -> Any:
-        client = session.controllers(bootstrap_controller)
-        response = await client.call(controller_pb2.ListLeasesRequest(), timeout_s=timeout)
-        return response.list_leases.leases
-
+    body = controller_pb2.ListLeasesRequest()
+    response = ask_controller(body, bootstrap_controller, timeout)
     leases = [
         {
             "id": one.lease_id,
@@ -70,7 +67,7 @@ def list_(
             "name": one.name or None,
             "principal": one.principal or None,
         }
-        for one in run(ask, timeout)
+        for one in response.list_leases.leases
     ]
     if as_json:
         print_json(leases)

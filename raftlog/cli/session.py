@@ -14,6 +14,8 @@ from raftlog.cli.listening import require_listener
 from raftlog.cli.options import brokers, controllers
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from raftlog.client.broker_client import BrokerClient
     from raftlog.client.consumer import Consumer, ConsumerSettings
     from raftlog.client.controller_client import ControllerClient
@@ -114,6 +116,15 @@ def run(body: Callable[[Session], Awaitable[T]], timeout_s: float) -> T:
             await opened.close()
 
     return asyncio.run(session())
+
+
+def ask_controller(body: Message, bootstrap: str, timeout_s: float) -> Any:
+    """One question to the active controller: the response. Raises ApiError."""
+
+    async def ask(session: Session) -> Any:
+        return await session.controllers(bootstrap).call(body, timeout_s=timeout_s)
+
+    return run(ask, timeout_s)
 
 
 def open_session(timeout_s: float) -> Session:

@@ -158,20 +158,31 @@ def test_commands_that_read_a_log(
         assert rf"rack={SEEN}" in ran.out
 
 
-ANSWERS: dict[tuple[str, ...], Any] = {
-    ("brokers", "list"): controller_pb2.DescribeBrokersResponse(
-        brokers=[
-            controller_pb2.DescribedBroker(broker_id=1, endpoint=EVIL, rack=EVIL, reason=EVIL)
-        ],
-        lowest_acknowledged_offset=-1,
-        lao_unknown_reason=EVIL,
+ANSWERS: dict[tuple[str, ...], controller_pb2.ControllerResponse] = {
+    ("brokers", "list"): controller_pb2.ControllerResponse(
+        describe_brokers=controller_pb2.DescribeBrokersResponse(
+            brokers=[
+                controller_pb2.DescribedBroker(broker_id=1, endpoint=EVIL, rack=EVIL, reason=EVIL)
+            ],
+            lowest_acknowledged_offset=-1,
+            lao_unknown_reason=EVIL,
+        )
     ),
-    ("hostnames", "list"): controller_pb2.ListHostnamesResponse(
-        hostnames=[controller_pb2.MappedHostname(hostname=EVIL, reason=EVIL, endpoint=EVIL)],
-        absent_ids=[controller_pb2.AbsentBrokerId(endpoint=EVIL)],
+    ("hostnames", "list"): controller_pb2.ControllerResponse(
+        list_hostnames=controller_pb2.ListHostnamesResponse(
+            hostnames=[controller_pb2.MappedHostname(hostname=EVIL, reason=EVIL, endpoint=EVIL)],
+            absent_ids=[controller_pb2.AbsentBrokerId(endpoint=EVIL)],
+        )
     ),
-    ("cursors", "list"): controller_pb2.ListExportCursorsResponse(
-        cursors=[controller_pb2.ExportCursor(name=EVIL, target=EVIL, offset=1, timestamp_ms=5)]
+    ("cursors", "list"): controller_pb2.ControllerResponse(
+        list_export_cursors=controller_pb2.ListExportCursorsResponse(
+            cursors=[controller_pb2.ExportCursor(name=EVIL, target=EVIL, offset=1, timestamp_ms=5)]
+        )
+    ),
+    ("lease", "list"): controller_pb2.ControllerResponse(
+        list_leases=controller_pb2.ListLeasesResponse(
+            leases=[controller_pb2.ListedLease(lease_id=1, name=EVIL, principal=EVIL)]
+        )
     ),
 }
 
