@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
@@ -28,7 +29,9 @@ class ExportLog:
     """An export, read by a pool; see :class:`replay.kernels.passes.Log`."""
 
     def __init__(self, export: Export, pool: Pool) -> None:
-        self.export = export
+        # A part's slices are in order, and so are what parts have found of stretches of the log.
+        in_order = sorted(export.segments, key=lambda one: one.base_offset)
+        self.export = replace(export, segments=tuple(in_order))
         self._pool = pool
 
     @property

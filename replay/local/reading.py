@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import open_place
 from raftlog.segments.reading import corrupt, reading
+from replay.kernels.arrays import ints, order_of
 from replay.opened import Export
 
 SLICE_ROWS = 32_768
@@ -40,24 +42,44 @@ def slices(
 
     ``types``: of these types only; ``only``: what else chooses among the rows. ``segments``: of
     these files only. ``bucket``: from the file of that bucket where a range has it; where it has
-    none there are more rows, so ``only`` must choose. A slice may be empty.
+    none there are more rows, so ``only`` must choose. A slice may be empty. A file's rows may stand
+    in another order than the log's, as far as a slice reaches; behind that the file is refused.
     """
     wanted = dict.fromkeys(columns)
     bounds = _BOUNDS if _bounded(export) else ()
     needed = wanted | dict.fromkeys(bounds) | ({"type": None} if types is not None else {})
     kept: list[pa.Table] = []
-    rows = 0
-    for segment in _files(export, export.segments if segments is None else segments, bucket):
+    rows, last = 0, -1
+    files = list(_files(export, export.segments if segments is None else segments, bucket))
+    for segment in files:
         for read in _read(export, segment, list(needed)):
             table = _of_types(_within(export, read), types)
             table = table if only is None else only(table)
             kept.append(table.select(list(wanted)))
             rows += table.num_rows
             if rows >= SLICE_ROWS:
-                yield pa.concat_tables(kept)
+                table, last = _in_order(pa.concat_tables(kept), last, files)
+                yield table
                 kept, rows = [], 0
     if kept:
-        yield pa.concat_tables(kept)
+        yield _in_order(pa.concat_tables(kept), last, files)[0]
+
+
+def _in_order(table: pa.Table, last: int, files: list[Segment]) -> tuple[pa.Table, int]:
+    """The rows by offset, and the last one's; ``last``: of the rows before. What does not ask for
+    offsets takes rows as they stand.
+    """
+    if "offset" not in table.column_names or not table.num_rows:
+        return table, last
+    offset = ints(table["offset"])
+    if (np.diff(offset) < 0).any():
+        order = order_of(offset)
+        table, offset = table.take(pa.array(order)), offset[order]
+    first = int(offset[0])
+    if first < last:
+        wrong = next((one for one in reversed(files) if one.base_offset <= first), files[0])
+        raise corrupt(wrong, f"offset {first} stands behind offset {last}")
+    return table, int(offset[-1])
 
 
 def _files(export: Export, segments: Sequence[Segment], bucket: int | None) -> Iterator[Segment]:

@@ -34,7 +34,9 @@ from raftlog.segments.manifest import (
 )
 from raftlog.segments.raw import read_batches
 from raftlog.segments.writer import ExportWriter
-from replay.jobs import lao
+from replay.jobs import churn, lao
+from replay.local import reading
+from replay.local.runner import compute_local
 from replay.opened import open_export
 from replay.points import state_hashes
 from replay.request import JobRequest
@@ -102,8 +104,35 @@ def all_answers(replay: Replay, directory: Path) -> list[Any]:
 def test_records_out_of_order_within_a_file_change_no_answer(
     replay: Replay, pristine: Path, exported: Path
 ) -> None:
-    rewrite(exported, lambda table: table.take(pa.array(range(table.num_rows - 1, -1, -1))))
+    rewrite(exported, backwards)
     assert all_answers(replay, exported) == all_answers(replay, pristine)
+
+
+def backwards(table: pa.Table) -> pa.Table:
+    return table.take(pa.array(range(table.num_rows - 1, -1, -1)))
+
+
+@pytest.mark.parametrize("job", ["lao", "availability", "churn", "audit", "state"])
+def test_nor_do_they_without_spark(
+    pristine: Path, exported: Path, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(churn, "load_bytes_per_s", lambda: 1e6)
+    rewrite(exported, backwards)
+    turned, straight = (
+        compute_local(JobRequest(job=job, export=str(one))) for one in (exported, pristine)
+    )
+    assert turned == straight
+
+
+@pytest.mark.parametrize("job", ["lao", "audit", "state"])
+def test_records_far_out_of_order_are_refused(
+    exported: Path, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices are put in order, one by one: what is further off is found, and nothing is answered."""
+    monkeypatch.setattr(reading, "SLICE_ROWS", 20)
+    segment = rewrite(exported, backwards)
+    with pytest.raises(CorruptExportError, match=rf"{segment.file} .* stands behind offset \d+"):
+        compute_local(JobRequest(job=job, export=str(exported)))
 
 
 @pytest.mark.nightly
