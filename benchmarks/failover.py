@@ -23,6 +23,9 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 TRY_S = 0.05
 SETTLE_S = 10.0
+"""Before an idle quorum is measured."""
+REST_S = 0.5
+"""Between two rounds: who comes back, or leads anew, has caught up."""
 
 
 class RetryingWriter:
@@ -100,7 +103,7 @@ def failovers(quorum: Quorum, number: int, runs: int) -> dict[str, Any]:
         else:
             quorum.restart(leader)
         quorum.leader()
-        time.sleep(0.5)
+        time.sleep(REST_S)
     return {
         "way": signal.Signals(number).name,
         "runs": runs,
@@ -136,7 +139,7 @@ def transfers(quorum: Quorum, runs: int) -> dict[str, Any]:
         first, gap = uvloop.run(_once(quorum, partial(_transfer, leader, calls), stay_s=2.0))
         until_write.append(first)
         gaps.append(gap)
-        time.sleep(0.5)
+        time.sleep(REST_S)
     return {
         "way": "transfer",
         "runs": runs,

@@ -64,6 +64,8 @@ class Answer:
     """States that the job ``verify`` compared."""
     folded: int = 0
     """1: by Spark, too."""
+    audited: int = 0
+    """1: by both engines, to the end."""
     local: int = 0
     """States that the engine without Spark was asked for."""
     disagreements: list[str] = field(default_factory=list)
@@ -95,6 +97,7 @@ def ask(spark: SparkSession, run: ExportedRun, *, folded: bool = True) -> Answer
             answer.folded = 1
         ask_local(run, at_end, answer)
         answer.findings = findings_of(spark, run)
+        answer.audited = 1
         if answer.findings != answer.local_findings:
             answer.disagreements.append(
                 f"the audit in Spark finds {answer.findings}, without {answer.local_findings}"

@@ -55,7 +55,7 @@ class Summary:
         self.snapshots += answer.snapshots
         self.local += answer.local
         self.folded += answer.folded
-        self.audits += not run.empty
+        self.audits += answer.audited
         if run.failure:
             self.failed_runs.append(run.seed)
         if answer.disagreements:
@@ -111,9 +111,10 @@ def _live_quietly(seed: int, directory: Path) -> ExportedRun:
 
 def _tell(run: ExportedRun, kept: Path, summary: Summary) -> None:
     """Tell what was wrong with a run, keep it if anything was, and make room."""
-    for line in summary.wrong(run.seed):
+    wrong = summary.wrong(run.seed)
+    for line in wrong:
         print(f"seed {run.seed}: {line}", flush=True)
-    if summary.wrong(run.seed):
+    if wrong:
         shutil.copytree(run.directory, kept / run.directory.name, dirs_exist_ok=True)
     shutil.rmtree(run.directory, ignore_errors=True)
     if summary.runs % TOLD_EACH == 0:
