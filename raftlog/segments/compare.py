@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 from raftlog import batch
 from raftlog.segments.bucket_rule import shares
 from raftlog.segments.columns import SCHEMA, RowBuffer
-from raftlog.segments.errors import CorruptExportError, ExportError
+from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import Place
-from raftlog.segments.reading import read_segment
+from raftlog.segments.reading import read_segment, reading
 
 ROWS = 16_384
 """About so many are compared at a time."""
@@ -238,7 +238,7 @@ def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
 
     Raises CorruptExportError, ExportError.
     """
-    with place.open(segment.file) as file:
+    with reading(place, segment), place.open(segment.file) as file:
         try:
             for rows in pq.ParquetFile(file, page_checksum_verification=True).iter_batches(ROWS):
                 yield pa.table(rows)
@@ -248,9 +248,7 @@ def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
             # Arrow's own errors have no number; those of the operating system say nothing of what
             # the file holds.
             if isinstance(error, OSError) and error.errno is not None:
-                raise ExportError(
-                    f"{segment.describe()} can't be read: {error.strerror}"
-                ) from error
+                raise
             raise corrupt(segment, segment.base_offset, f"it cannot be read: {error}") from error
 
 

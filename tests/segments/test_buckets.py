@@ -4,8 +4,11 @@ crash, and held against the records.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from zlib import crc32
 
 import pyarrow as pa
@@ -14,11 +17,11 @@ import pytest
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 
-from raftlog.segments import files
+from raftlog.segments import compare, files
 from raftlog.segments.bucket_rule import of_range
 from raftlog.segments.buckets import COUNT, add_buckets
 from raftlog.segments.compact import compact
-from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.errors import CorruptExportError, ExportDiskError
 from raftlog.segments.manifest import (
     BY_GROUP,
     MANIFEST_NAME,
@@ -202,6 +205,18 @@ def test_a_range_has_all_of_its_buckets(exported: Path) -> None:
     publish(exported, manifest, [replace(manifest.buckets[0], file="../x"), *manifest.buckets[1:]])
     with pytest.raises(CorruptExportError, match=r"names \.\./x"):
         read_manifest(exported)
+
+
+def test_a_disk_that_fails_while_rows_are_compared_is_no_fault_of_theirs(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    # Behind the hashes, which are sound.
+    monkeypatch.setattr(compare, "pq", SimpleNamespace(ParquetFile=failing))
+    with pytest.raises(ExportDiskError, match="Input/output error"):
+        faults(exported)
 
 
 def test_another_rule_is_let_alone(exported: Path) -> None:
