@@ -34,7 +34,6 @@ class AsyncBarrier:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                await until_gone(self._client, self.key, read="strict")
+                return await until_gone(self._client, self.key, read="strict")
         except TimeoutError:
             return False
-        return True

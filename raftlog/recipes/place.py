@@ -139,14 +139,17 @@ class Place:
                 await asyncio.gather(doing, return_exceptions=True)
 
 
-async def until_gone(client: AsyncClient, key: str, *, read: ReadModeLike) -> None:
-    """Wait until a key is not there. ``read``: how the first look is made."""
+async def until_gone(client: AsyncClient, key: str, *, read: ReadModeLike) -> bool:
+    """Wait until a key is not there; False: the watch has ended first, and it may be there still.
+    ``read``: how the first look is made.
+    """
     async with client.watch(f"kv/{key}", tip=True) as changes:
         # What goes from here on is told; what went before, this read shows.
         if changes.token is not None:
             await client.see(changes.token)
         if await client.kv.get(key, read=read) is None:
-            return
+            return True
         async for change in changes:
             if change.key == key and change.after is None:
-                return
+                return True
+    return False

@@ -193,6 +193,27 @@ def test_a_barrier_holds_until_it_is_lifted() -> None:
     on_cluster(test)
 
 
+def test_a_watch_that_ends_lifts_no_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client() as client:
+            barrier, begun = AsyncBarrier(client, "b"), client.watch
+            await barrier.hold()
+            watches: list[Any] = []
+
+            def watched(*selectors: str, **options: Any) -> Any:
+                watches.append(begun(*selectors, **options))
+                return watches[-1]
+
+            monkeypatch.setattr(client, "watch", watched)
+            task = asyncio.ensure_future(barrier.wait())
+            await asyncio.sleep(1.0)
+            assert not task.done()
+            await watches[0].close()
+            assert await asyncio.wait_for(task, 2.0) is False
+
+    on_cluster(test)
+
+
 def test_each_recipe_has_a_blocking_twin_with_the_same_arguments() -> None:
     for name in ("Lock", "Election", "Barrier"):
         asynchronous, twin = getattr(recipes, f"Async{name}"), getattr(recipes, name)
