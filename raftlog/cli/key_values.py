@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from typing import Annotated, Any
 
@@ -200,7 +199,9 @@ def delete(
         found = _list(prefix, ReadMode.LATEST, bootstrap_server, timeout, keys_only=True)
         changes = [_deletion(one.key, one.offset) for one in found]
         if not changes:
-            print_json({}) if as_json else print_line("there are no such keys")
+            print_json({"keys": {}, "write": None}) if as_json else print_line(
+                "there are no such keys"
+            )
             return
     _alter(changes, "deleted", acks, bootstrap_server, bootstrap_controller, timeout, as_json)
 
@@ -249,19 +250,10 @@ def _list(
 
 
 def _document(one: broker_pb2.KeyValue) -> dict[str, Any]:
-    """For JSON: the value as text if it is UTF-8, and as base64 in any case."""
-    try:
-        text: str | None = one.value.decode()
-    except UnicodeDecodeError:
-        text = None
-    return {
-        "key": one.key,
-        "value": text,
-        "value_base64": base64.b64encode(one.value).decode(),
-        "offset": one.offset,
-        "create_offset": one.create_offset,
-        "lease_id": one.lease_id or None,
-    }
+    """For JSON, as a watch has it."""
+    from raftlog.metadata.entity_words import key_value
+
+    return key_value(one.key, one.value, one.offset, one.create_offset, one.lease_id)
 
 
 def _text(value: bytes) -> str:

@@ -26,6 +26,7 @@ _NO_GRPC = (b"HTTP/", b"<")
 _ALERT = b"\x15"
 """How a server of TLS begins to answer that, if it does not just hang up."""
 REFUSES = "nobody listens at {} (connection refused)"
+UNKNOWN_NAME = "the host of {} is not known (mistyped?)"
 WANTS_TLS = "{} speaks TLS: set RAFTLOG_TLS_CA_FILE and a certificate, or a token"
 NO_TLS = "{} speaks no TLS: leave RAFTLOG_TLS_... unset, or give the address of another listener"
 HTTP = "{} answers as an HTTP server, not gRPC: give the port of a listener, not of http.listener"
@@ -74,6 +75,8 @@ def _what_is_wrong(address: str, plaintext: bool, files: TlsFiles | None) -> str
         return _of_tls(host, port, files) if files else ""
     except ConnectionRefusedError:
         return REFUSES
+    except socket.gaierror as error:
+        return UNKNOWN_NAME if error.errno == socket.EAI_NONAME else ""
     except OSError:
         return ""
 

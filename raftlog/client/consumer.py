@@ -232,7 +232,8 @@ class Consumer:
             for index, offset in sorted(wanted.items()):
                 if index >= view.partition_count:
                     message = (
-                        f"topic {topic} has {view.partition_count} partitions, not {index + 1}"
+                        f"topic {topic} has no partition {index}: it has"
+                        f" {view.partition_count}, from 0 on"
                     )
                     self._fail(
                         ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition")

@@ -192,7 +192,10 @@ class Producer:
             self._unrouted.setdefault(topic, []).append((waiting, key, partition))
             return
         if partition >= view.partition_count:
-            message = f"topic {topic} has {view.partition_count} partitions, not {partition + 1}"
+            message = (
+                f"topic {topic} has no partition {partition}: it has"
+                f" {view.partition_count}, from 0 on"
+            )
             self._release(
                 [waiting],
                 ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition"),

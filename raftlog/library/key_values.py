@@ -181,8 +181,7 @@ def _to_wire(changes: Iterable[KeyChange]) -> Iterable[controller_pb2.KeyValueAl
             key=one.key, expected_offset=one.expected, expected_create_offset=one.expected_create
         )
         if isinstance(one, Put):
-            value = one.value
-            alteration.value = value.encode() if isinstance(value, str) else value
+            alteration.value = _encoded(one.value)
             alteration.lease_id = one.lease_id or 0
         else:
             alteration.operation = (
@@ -191,6 +190,14 @@ def _to_wire(changes: Iterable[KeyChange]) -> Iterable[controller_pb2.KeyValueAl
                 else controller_pb2.KEY_VALUE_COMPARE
             )
         yield alteration
+
+
+def _encoded(value: bytes | str) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    raise TypeError(f"value is str or bytes, not {type(value).__name__}: {value!r:.80}")
 
 
 def _from_wire(one: broker_pb2.KeyValue) -> KeyValue:

@@ -44,7 +44,10 @@ class AsyncRecords:
         (found,) = response.metadata.topics
         error = item_error(found.error_code, f"there is no topic {topic!r}", "topic")
         if error is None and not -1 < (partition or 0) < len(found.partitions):
-            message = f"topic {topic} has {len(found.partitions)} partitions, not {partition}"
+            message = (
+                f"topic {topic} has no partition {partition}: it has"
+                f" {len(found.partitions)}, from 0 on"
+            )
             error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition")
         if error is not None:
             raise error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from raftlog.errors import ApiError, ErrorCode
@@ -43,6 +43,15 @@ _MODES = {
     ReadMode.LATEST: broker_pb2.LATEST,
     ReadMode.STRICT: broker_pb2.STRICT,
 }
+
+
+def names_to_wire(names: Sequence[Any]) -> Sequence[str]:
+    """Raises TypeError, which says how several are given."""
+    for name in names:
+        if not isinstance(name, str):
+            what = type(name).__name__
+            raise TypeError(f"each name is a str, not {what}: {name!r:.80} (a list goes as *list)")
+    return names
 
 
 def acks_to_wire(acks: str) -> common_pb2.Acks:

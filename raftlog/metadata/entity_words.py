@@ -19,7 +19,7 @@ def plain(value: Any) -> Any:
     hex.
     """
     if isinstance(value, KeyValue):
-        return _key_value(value)
+        return key_value(value.key, value.value, value.offset, value.create_offset, value.lease_id)
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, bytes):
@@ -29,15 +29,26 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _key_value(one: KeyValue) -> dict[str, Any]:
-    """The value as text if it is UTF-8, else in base64 under another name: either way exactly."""
-    fields = {name: getattr(one, name) for name in one.__struct_fields__}
+def key_value(
+    key: str, value: bytes, offset: int, create_offset: int, lease_id: int
+) -> dict[str, Any]:
+    """A key of the key-value store. The value is there exactly, as text if it is UTF-8, else in
+    base64; the other one of the two is null, and so is the lease of a key that stays.
+    """
+    text: str | None = None
+    base64: str | None = None
     try:
-        fields["value"] = one.value.decode()
+        text = value.decode()
     except UnicodeDecodeError:
-        del fields["value"]
-        fields["value_base64"] = b64encode(one.value).decode()
-    return fields
+        base64 = b64encode(value).decode()
+    return {
+        "key": key,
+        "value": text,
+        "value_base64": base64,
+        "offset": offset,
+        "create_offset": create_offset,
+        "lease_id": lease_id or None,
+    }
 
 
 def to_json(value: Any) -> str:

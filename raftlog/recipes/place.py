@@ -47,11 +47,20 @@ class Place:
     def lease(self) -> AsyncLease:
         """Raises PlaceLostError if there is none."""
         if self._lease is None:
-            raise PlaceLostError("it has no place: enter first")
+            raise PlaceLostError(self._no_place)
         return self._lease
 
+    @property
+    def _no_place(self) -> str:
+        return f"{self._name} is not held: acquire the lock, or campaign, first"
+
     def guard(self) -> Expect:
-        """The condition that the place is still held: for ``client.kv.alter``."""
+        """The condition that the place is still held: for ``client.kv.alter``.
+
+        Raises PlaceLostError if there never was one.
+        """
+        if not self.key:
+            raise PlaceLostError(self._no_place)
         return Expect(self.key, expected_create=self.token)
 
     async def take(self, value: str, timeout_s: float | None) -> bool:
@@ -75,7 +84,10 @@ class Place:
 
     async def _enter(self, value: str) -> None:
         if self._lease is not None:
-            raise RaftlogError("it has a place already")
+            raise RaftlogError(
+                f"{self._name} is held or waited for by this object already: it is not reentrant;"
+                " make another one for another task"
+            )
         lease = await self._client.leases.grant(self._ttl_s, name=self._name)
         try:
             # Ids grow, so lists show the queue in its order.

@@ -67,6 +67,26 @@ def _metadata_options(access: Access) -> list[tuple[str, int]]:
     return [] if access.tokens is None else [("grpc.max_metadata_size", METADATA_MAX_BYTES)]
 
 
+class NodeHealth(health.aio.HealthServicer):  # type: ignore[misc]
+    """Check and Watch are the library's; ``List`` its contract has, and its servicer has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._services = {"": None}
+
+    async def set(self, service: str, status: Any) -> None:
+        """What the others say about a service from now on."""
+        self._services[service] = None
+        await super().set(service, status)
+
+    async def List(self, request: Any, context: Any) -> Any:  # noqa: N802  (the contract's name)
+        """Every service, and what Check says about it."""
+        asked = [(one, health_pb2.HealthCheckRequest(service=one)) for one in self._services]
+        return health_pb2.HealthListResponse(
+            statuses={service: await self.Check(one, context) for service, one in asked}
+        )
+
+
 class GrpcListener:
     """A bound server and its live links. Made by :func:`listen`."""
 
@@ -213,7 +233,7 @@ async def listen(
         interceptors=(Admission(bounds, access),),
         options=[*server_options(limits, acceptors), *_metadata_options(access)],
     )
-    health_servicer = health.aio.HealthServicer()
+    health_servicer = NodeHealth()
     try:
         bound = (
             server.add_insecure_port(address)

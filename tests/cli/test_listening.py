@@ -37,6 +37,19 @@ def test_all_refuse(dead: str) -> None:
         require_listener([dead, dead])
 
 
+def test_a_name_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(error, "no")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    error = socket.EAI_NONAME
+    with pytest.raises(ApiError, match="the host of brokr:9092 is not known"):
+        require_listener(["brokr:9092"])
+    # A name server that does not answer says nothing about the name.
+    error = socket.EAI_AGAIN
+    require_listener(["brokr:9092"])
+
+
 def test_an_http_server_is_told_from_a_node(dead: str, silent: str) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -307,3 +307,18 @@ def test_a_token_survives_its_text() -> None:
 
 def test_a_token_has_the_text_that_a_watch_has_for_it() -> None:
     assert str(watch.Token(0, 3, 1042, 1)) == str(raftlog.Token(0, 3, 1042, 1)) == "0-3-1042-1"
+
+
+def test_a_value_or_name_of_another_type_is_said_before_anything_is_sent() -> None:
+    async def test(world: World) -> None:
+        async with client_of(world) as client:
+            names: Any = ["a", "b"]
+            number: Any = 5
+            with pytest.raises(TypeError, match="value is str or bytes, not int: 5"):
+                await client.kv.put("k", number)
+            wrong: Any
+            for wrong in (client.topics.delete, client.watch):
+                with pytest.raises(TypeError, match=r"each name is a str, not list: \['a', 'b'\]"):
+                    await wrong(names)
+
+    simulate(test)

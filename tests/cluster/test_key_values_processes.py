@@ -123,6 +123,7 @@ def test_the_commands(cluster: LocalCluster) -> None:
     assert [one["key"] for one in run("kv", "list", "a/", "--json").json] == ["a/b", "a/c"]
     assert run("lease", "revoke", lease).code == 0
     assert run("kv", "delete", "--prefix", "a/", "--json").json["keys"] == {"a/b": None}
+    assert run("kv", "delete", "--prefix", "a/", "--json").json == {"keys": {}, "write": None}
     held = run("lock", "job", "--", "sh", "-c", 'test "$LOCK_TOKEN" -gt 0 && exit 7')
     assert held.code == 7
     assert run("kv", "list", "--json").json == []

@@ -263,14 +263,11 @@ class NaiveState:
         lease_id, value = (n >> 2) % 3, bytes([n % 256]) * (n % 5)
         self.kv[key] = {
             "key": key,
-            **(
-                {"value": value.decode()}
-                if value.isascii()
-                else {"value_base64": base64.b64encode(value).decode()}
-            ),
-            "create_offset": offset if old is None else old["create_offset"],
+            "value": value.decode() if value.isascii() else None,
+            "value_base64": None if value.isascii() else base64.b64encode(value).decode(),
             "offset": offset,
-            "lease_id": lease_id,
+            "create_offset": offset if old is None else old["create_offset"],
+            "lease_id": lease_id or None,
         }
         return pb.KeyValueRecord(key=key, value=value, lease_id=lease_id)
 

@@ -156,8 +156,13 @@ def test_a_value_is_text_or_base64_and_its_lease_an_entity() -> None:
         [record(one).data for one in messages], base_offset=0, epoch=1, timestamp_ms=1
     )
     found = list(changes_of_chunk(recorder, chunk))
-    text = '{"key":"a/b","value":"ä","create_offset":1,"offset":1,"lease_id":0}'
-    other = '{"key":"a/b","create_offset":1,"offset":2,"lease_id":0,"value_base64":"/w=="}'
+    text, other = (
+        f'{{"key":"a/b",{value},"offset":{offset},"create_offset":1,"lease_id":null}}'
+        for value, offset in (
+            ('"value":"ä","value_base64":null', 1),
+            ('"value":null,"value_base64":"/w=="', 2),
+        )
+    )
     lease = '{"id":0,"name":"w","ttl_ms":5,"principal":""}'
     assert [(one.kind, one.key, one.before, one.after) for one in found] == [
         ("lease", "0", None, lease),

@@ -39,6 +39,24 @@ def test_a_lock_has_one_holder_at_a_time_in_the_order_of_their_coming() -> None:
     on_cluster(test)
 
 
+def test_a_lock_that_was_never_held_guards_nothing_and_is_not_reentrant() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client() as client:
+            lock = AsyncLock(client, "l")
+            with pytest.raises(PlaceLostError, match="lock l is not held: acquire"):
+                lock.guard()
+            await lock.acquire()
+            with pytest.raises(errors.RaftlogError, match=r"lock l is held .* not reentrant"):
+                await lock.acquire(timeout_s=1)
+            assert lock.is_held
+            await lock.release()
+            # The guard of a lock that is over stays, and never holds again.
+            with pytest.raises(errors.InvalidUpdateVersionError):
+                await client.kv.alter(lock.guard(), raftlog.Put("k", "late"))
+
+    on_cluster(test)
+
+
 def test_only_the_next_one_looks_when_the_holder_leaves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

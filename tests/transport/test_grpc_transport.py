@@ -49,6 +49,11 @@ def test_health_and_reflection_tell_of_the_services() -> None:
             await listener.set_serving(CONTROLLER, False)
             answer = await health.Check(health_pb2.HealthCheckRequest(service=CONTROLLER))
             assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+            listed = await health.List(health_pb2.HealthListRequest())
+            assert {name: one.status for name, one in listed.statuses.items()} == {
+                "": health_pb2.HealthCheckResponse.SERVING,
+                CONTROLLER: health_pb2.HealthCheckResponse.NOT_SERVING,
+            }
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await health.Check(health_pb2.HealthCheckRequest(service="no.such.Service"))
             assert caught.value.code() is grpc.StatusCode.NOT_FOUND
