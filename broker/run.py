@@ -246,11 +246,15 @@ async def _live(
     store = open_partition_store(config.directory, asyncio.get_running_loop())
     authentication = authentication_of(config.settings)
     http: HttpServer | None = None
+
+    async def metrics() -> bytes:
+        return await http.metrics() if http else b""
+
     own = NodeSelf(
         config,
         settings.broker_id,
         http=lambda: http.address if http else "",
-        metrics=lambda: http.metrics() if http else b"",
+        metrics=metrics,
     )
     service = BrokerService(
         settings,

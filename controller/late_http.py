@@ -85,9 +85,9 @@ class LateHttp:
         else:
             self._server = server
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         """As Prometheus reads them; empty until HTTP is served."""
-        return b"" if self._server is None else self._server.metrics()
+        return b"" if self._server is None else await self._server.metrics()
 
     async def stop(self) -> None:
         """Stop serving, or waiting to, and close the socket."""

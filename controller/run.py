@@ -100,11 +100,15 @@ async def run_controller(config: NodeConfig) -> int:
     authentication = authentication_of(config.settings)
     http: LateHttp | None = None
     audit = contextlib.ExitStack()
+
+    async def metrics() -> bytes:
+        return await http.metrics() if http else b""
+
     own = NodeSelf(
         config,
         config.node_id,
         http=lambda: http.address if http else "",
-        metrics=lambda: http.metrics() if http else b"",
+        metrics=metrics,
     )
     try:
         service = _service_of(config, bootstrap, store, transport, own.journal, failed)

@@ -59,6 +59,31 @@ def broker_ids(incomplete: str) -> list[str]:
     return _beginning(incomplete, _broker_ids)
 
 
+def voter_ids(incomplete: str) -> list[str]:
+    """Ids of the voters, as any controller names them."""
+    return _beginning(incomplete, lambda: _node_names("controller-"))
+
+
+def node_names(incomplete: str) -> list[str]:
+    """``controller-1`` and ``broker-4``, for commands about nodes themselves."""
+    return _beginning(incomplete, _node_names)
+
+
+def cursor_names(incomplete: str) -> list[str]:
+    """Names of export cursors."""
+    return _beginning(incomplete, _cursor_names)
+
+
+def feature_levels(incomplete: str) -> list[str]:
+    """`NAME=`, to be gone on with by hand: which level is a decision."""
+    return _beginning(incomplete, _feature_names)
+
+
+def history_kinds(incomplete: str) -> list[str]:
+    """What `raftlog history` knows the history of."""
+    return _beginning(incomplete, _history_kinds)
+
+
 def config_names(incomplete: str) -> list[str]:
     """Names of what `raftlog configs alter KIND` is about."""
     find = {"topic": _topic_names, "broker": _broker_ids}.get(_config_kind())
@@ -82,6 +107,11 @@ def config_assignments(incomplete: str) -> list[str]:
     return _beginning(incomplete, lambda: [f"{key}=" for key in _keys()])
 
 
+def topic_config_assignments(incomplete: str) -> list[str]:
+    """The same of keys of topics, whatever the command."""
+    return _beginning(incomplete, lambda: [f"{key}=" for key in _keys("topic")])
+
+
 def _beginning(incomplete: str, find: Callable[[], Iterable[str]]) -> list[str]:
     """The names that begin with what was typed; none where the cluster cannot be asked."""
     try:
@@ -95,11 +125,23 @@ def _config_kind() -> str:
     return next(iter((words_to_complete() or [])[2:]), "")
 
 
-def _keys() -> Iterable[str]:
+def _keys(kind: str = "") -> Iterable[str]:
     from raftlog.metadata.config_keys import ResourceType
     from raftlog.metadata.config_keys import config_keys as known
 
-    return known(ResourceType[_config_kind().upper().replace("-", "_")]) or ()
+    return known(ResourceType[(kind or _config_kind()).upper().replace("-", "_")]) or ()
+
+
+def _history_kinds() -> Iterable[str]:
+    from raftlog.metadata.history import KINDS
+
+    return KINDS
+
+
+def _feature_names() -> Iterable[str]:
+    from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, METADATA_VERSION
+
+    return [f"{METADATA_VERSION}=", f"{BROKER_HEARTBEAT_VERSION}="]
 
 
 def _topic_names() -> list[str]:
@@ -132,3 +174,29 @@ def _broker_ids() -> list[str]:
         return [str(one.broker_id) for one in answer.describe_brokers.brokers]
 
     return run(ask, ANSWER_S)
+
+
+def _cursor_names() -> list[str]:
+    from raftlog.cli.options import CONTROLLERS, variable
+    from raftlog.cli.session import ask_controller
+    from raftlog.wire.controller.v1 import controller_pb2
+
+    body = controller_pb2.ListExportCursorsRequest()
+    answer = ask_controller(body, os.environ[variable(CONTROLLERS)], ANSWER_S)
+    return [one.name for one in answer.list_export_cursors.cursors]
+
+
+def _node_names(prefix: str = "") -> list[str]:
+    """Of those that begin so, without that beginning. Asks without a leader, too."""
+    import asyncio
+
+    from raftlog.cli.client_security import security_of_environment
+    from raftlog.cli.node_queries import find_nodes
+    from raftlog.cli.options import BROKERS, CONTROLLERS, variable
+
+    addresses, brokers = (
+        [one.strip() for one in os.environ.get(variable(which), "").split(",") if one.strip()]
+        for which in (CONTROLLERS, BROKERS)
+    )
+    found = asyncio.run(find_nodes(addresses, ANSWER_S, security_of_environment(), brokers))
+    return [one.name.removeprefix(prefix) for one in found if one.name.startswith(prefix)]

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
@@ -92,7 +93,12 @@ def list_(
 
 @app.command("set", epilog=EPILOG)
 def set_(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the cursor.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The name of the cursor.", autocompletion=completion.cursor_names
+        ),
+    ],
     end_offset: Annotated[
         int, typer.Argument(metavar="OFFSET", min=0, help="Keep the log from here on.")
     ],
@@ -137,7 +143,12 @@ def set_(
 @app.command(epilog=EPILOG)
 def delete(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="The names of the cursors.")
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME...",
+            help="The names of the cursors.",
+            autocompletion=completion.cursor_names,
+        ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Delete all cursors.")] = False,
     expected_offset: Expected = None,

@@ -65,7 +65,7 @@ def doctor(
             min=0.01,
             metavar="S",
             help=(
-                "Seconds until nodes that say nothing are given up: 1; a sixth of it once another"
+                "Seconds until nodes that say nothing are given up: 1; a tenth of it once another"
                 " one has answered. With --wait: seconds in all, 60."
             ),
         ),

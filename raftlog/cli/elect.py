@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
@@ -50,6 +51,7 @@ def elect(
             metavar="[TOPIC[:PARTITION]]...",
             help="The partitions; a topic alone means all of its partitions.",
             show_default=False,
+            autocompletion=completion.topics,
         ),
     ] = None,
     everything: Annotated[
@@ -138,7 +140,10 @@ def _check_served(
 
 
 def increase(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    topic: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics),
+    ],
     count: Annotated[
         int, typer.Option("--count", "-n", help="The new total number of partitions.")
     ],

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout, controllers
 from raftlog.cli.output import print_error, print_json, print_line, print_table
@@ -21,7 +22,12 @@ app = typer.Typer(
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 Levels = Annotated[
-    list[str], typer.Argument(metavar="NAME=LEVEL...", help="For instance metadata.version=7.")
+    list[str],
+    typer.Argument(
+        metavar="NAME=LEVEL...",
+        help="For instance metadata.version=7.",
+        autocompletion=completion.feature_levels,
+    ),
 ]
 
 

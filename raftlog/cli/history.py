@@ -39,6 +39,7 @@ def history(
                 "topic, partition, broker, config, acl, cluster, feature, hostname, export_cursor"
                 " or client."
             ),
+            autocompletion=completion.history_kinds,
         ),
     ],
     key: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
@@ -140,7 +141,13 @@ def set_(
         str, typer.Argument(metavar="HOST", help="The name that the broker advertises.")
     ],
     broker_id: Annotated[
-        int, typer.Argument(metavar="ID", min=0, help="The broker that is to run there.")
+        int,
+        typer.Argument(
+            metavar="ID",
+            min=0,
+            help="The broker that is to run there.",
+            autocompletion=completion.broker_ids,
+        ),
     ],
     expected_offset: Expected = None,
     validate_only: ValidateOnly = False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
@@ -44,7 +45,10 @@ def loglevel(
     nodes: Annotated[
         list[str] | None,
         typer.Option(
-            "--node", metavar="NAME", help="Only broker-4, controller-1, …; may be repeated."
+            "--node",
+            metavar="NAME",
+            help="Only broker-4, controller-1, …; may be repeated.",
+            autocompletion=completion.node_names,
         ),
     ] = None,
     span: Annotated[

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,7 @@ class NodeSelf:
         config: NodeConfig,
         node_id: int,
         http: Callable[[], str],
-        metrics: Callable[[], bytes],
+        metrics: Callable[[], Awaitable[bytes]],
     ) -> None:
         self.journal = NodeJournal(config.directory, node_id, config.role, wall_clock_ms=_now_ms)
         self._version = ""

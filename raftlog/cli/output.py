@@ -18,9 +18,13 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 def terminal_width() -> int | None:
     """Of the terminal that is written to.
 
-    None: it is a pipe or a file, and nothing is left out: awk and grep want whole lines.
+    None: it is a pipe or a file, and nothing is left out: awk and grep want whole lines. Who
+    exports COLUMNS wants so many, as with ps: a shell does not export it by itself.
     """
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isascii() and columns.isdigit() and int(columns) else None
 
 
 def print_json(document: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raftlog.cli import completion
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
     BootstrapController,
@@ -19,6 +20,13 @@ from raftlog.cli.output import print_json, print_line
 from raftlog.errors import ConfigError
 
 _VOTER_ID = typer.Option("--voter-id", metavar="N", min=0, help="The node's id.")
+_VOTER = typer.Option(
+    "--voter-id",
+    metavar="N",
+    min=0,
+    help="The node's id.",
+    autocompletion=completion.voter_ids,
+)
 DirectoryId = Annotated[
     str,
     typer.Option(
@@ -72,7 +80,7 @@ def add_voter(
 
 
 def remove_voter(
-    voter_id: Annotated[int, _VOTER_ID],
+    voter_id: Annotated[int, _VOTER],
     bootstrap_controller: BootstrapController = "",
     directory_id: DirectoryId = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -109,6 +117,7 @@ def transfer(
             "--to",
             metavar="N",
             help="The voter that is to lead; default: the one with the most complete log.",
+            autocompletion=completion.voter_ids,
         ),
     ] = -1,
     timeout: Timeout = DEFAULT_TIMEOUT_S,

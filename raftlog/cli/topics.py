@@ -92,6 +92,7 @@ def create(
             "--config",
             metavar="KEY=VALUE",
             help="A config of the topic; may be repeated.",
+            autocompletion=completion.topic_config_assignments,
         ),
     ] = None,
     validate_only: ValidateOnly = False,

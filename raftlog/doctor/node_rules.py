@@ -64,7 +64,7 @@ def connections(seen: Evidence) -> Iterator[Finding]:
     for trouble, several in by.items():
         code, remedy, command = _TLS[trouble]
         first, *more = several
-        also = f" (also: {', '.join(one.endpoint for one in more)})" if more else ""
+        also = f" (also: {named([one.endpoint for one in more])})" if more else ""
         yield Finding(
             code,
             Severity.DEGRADED if seen.answers else Severity.DOWN,
@@ -96,7 +96,7 @@ def certificates(seen: Evidence) -> Iterator[Finding]:
         if 0 < one.node.certificate_ends_at_ms < seen.at_ms + ENDS_SOON_MS
     ]
     if soon:
-        said = ", ".join(f"of {name} {_when(at_ms - seen.at_ms)}" for name, at_ms in soon[:8])
+        said = named([f"of {name} {_when(at_ms - seen.at_ms)}" for name, at_ms in soon])
         yield Finding(
             "CERTIFICATE_ENDS_SOON",
             Severity.NOTICE,
@@ -120,8 +120,8 @@ def clocks(seen: Evidence) -> Iterator[Finding]:
     off = [(one.name, one.ahead_ms - middle) for one in told]
     off = [(name, ms) for name, ms in off if abs(ms) > CLOCKS_MS]
     if off:
-        said = ", ".join(
-            f"of {name} {span(abs(ms))} {'ahead' if ms > 0 else 'behind'}" for name, ms in off[:8]
+        said = named(
+            [f"of {name} {span(abs(ms))} {'ahead' if ms > 0 else 'behind'}" for name, ms in off]
         )
         yield Finding(
             "CLOCKS_DIFFER",
@@ -138,10 +138,12 @@ def disks(seen: Evidence) -> Iterator[Finding]:
     """A disk will be full before long. One below its reserve is a finding of its own."""
     full = [one for one in seen.told if _nearly_full(one)]
     if full:
-        said = ", ".join(
-            f"of {one.name} ({one.node.disk_free_bytes >> 20} MiB,"
-            f" {100 * one.node.disk_free_bytes // one.node.disk_total_bytes} % are free)"
-            for one in full[:8]
+        said = named(
+            [
+                f"of {one.name} ({one.node.disk_free_bytes >> 20} MiB,"
+                f" {100 * one.node.disk_free_bytes // one.node.disk_total_bytes} % are free)"
+                for one in full
+            ]
         )
         yield Finding(
             "DISK_NEARLY_FULL",

@@ -92,8 +92,9 @@ class HttpServer:
         self._rendering = asyncio.Lock()
         self.address = ""
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         """As Prometheus reads them."""
+        await self._registry.refresh()
         return generate_latest(self._registry.registry)
 
     async def start(self) -> None:
@@ -168,7 +169,7 @@ class HttpServer:
         # leaves half of the loop to everybody else.
         async with self._rendering:
             begun = perf_counter()
-            body = self.metrics()
+            body = await self.metrics()
             await asyncio.sleep(min(perf_counter() - begun, SCRAPE_PAUSE_MAX_S))
         return Response(body, media_type=CONTENT_TYPE_LATEST)
 

@@ -8,13 +8,14 @@ import asyncio
 import platform
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from raftlog.background_look import BackgroundLook
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.journal.event import NodeEvent, as_text
 from raftlog.journal.journal import RecentEvents
@@ -27,7 +28,6 @@ from raftlog.transport.unary_link import Caller
 from raftlog.wire.node.v1 import node_pb2 as pb
 
 LOG_LINES = 500
-DISK_ANSWER_S = 0.05
 EVENTS_MAX = 1_000
 """Of one answer."""
 _SECRET = re.compile(r"password|secret|credential|token$", re.IGNORECASE)
@@ -49,10 +49,10 @@ class NodeFacts(NamedTuple):
     started_at_ms: int
     config: dict[str, Any]
     http: Callable[[], str]
-    metrics: Callable[[], bytes]
+    metrics: Callable[[], Awaitable[bytes]]
     directory: Path
     certificate_ends: Callable[[], datetime | None] = lambda: None
-    """When the first of its certificates ends; None: it has none."""
+    """When the first of its certificates ends; None: it has none. Reads files."""
 
 
 class NodeRpc:
@@ -68,7 +68,8 @@ class NodeRpc:
         self._facts, self._events, self._level = facts, events, level
         self._clock = wall_clock_ms
         self._probing = False
-        self._disk = _DiskUsage(facts.directory)
+        self._disk = DiskUsage(facts.directory)
+        self._certificates = BackgroundLook(facts.certificate_ends)
 
     def handler(self, may_call: MayCall, changed: Changed) -> Any:
         """For ``Transport.listen(extra_handlers=...)`` of one listener."""
@@ -107,8 +108,9 @@ class NodeRpc:
     async def describe(self, request: pb.DescribeNodeRequest) -> pb.DescribeNodeResponse:
         """Who this is."""
         facts = self._facts
-        ends = facts.certificate_ends()
-        free_bytes, total_bytes = await self._disk.free_and_total()
+        (free_bytes, total_bytes), ends = await asyncio.gather(
+            self._disk.free_and_total(), self._certificates.now()
+        )
         return pb.DescribeNodeResponse(
             cluster_id=facts.cluster_id,
             node_id=facts.node_id,
@@ -153,7 +155,7 @@ class NodeRpc:
         response = pb.DiagnoseNodeResponse(
             node_id=self._facts.node_id,
             role=self._facts.role,
-            metrics=self._facts.metrics().decode(),
+            metrics=(await self._facts.metrics()).decode(),
             log_lines=TAIL.newest(min(request.log_lines or LOG_LINES, TAIL_LINES)),
         )
         directory = self._facts.directory
@@ -189,30 +191,16 @@ class NodeRpc:
             )
 
 
-class _DiskUsage:
-    """How full a disk is, asked in a thread: one that hangs must not keep the node from speaking.
-    One thread at most waits for it.
-    """
+class DiskUsage:
+    """How full a disk is; one that hangs does not keep the node from speaking."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._asking: asyncio.Future[tuple[int, int]] | None = None
+        self._look = BackgroundLook(lambda: shutil.disk_usage(directory))
 
     async def free_and_total(self) -> tuple[int, int]:
         """In bytes; 0 and 0: not known in time."""
-        asking = self._asking
-        if asking is None or asking.done():
-            # Others may ask anew as soon as this has its answer, and before it goes on here.
-            asking = self._asking = asyncio.ensure_future(asyncio.to_thread(self._ask))
-        done, _ = await asyncio.wait([asking], timeout=DISK_ANSWER_S)
-        return asking.result() if done else (0, 0)
-
-    def _ask(self) -> tuple[int, int]:
-        try:
-            usage = shutil.disk_usage(self._directory)
-        except OSError:
-            return 0, 0
-        return usage.free, usage.total
+        usage = await self._look.now()
+        return (0, 0) if usage is None else (usage.free, usage.total)
 
 
 def _on_the_wire(event: NodeEvent) -> pb.NodeEvent:

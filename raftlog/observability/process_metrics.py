@@ -15,6 +15,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from raftlog.background_look import BackgroundLook
 from raftlog.build import commit_text, version_text
 from raftlog.errors import ErrorCode
 from raftlog.observability.latency import Latency
@@ -112,17 +113,18 @@ def _requests(figures: RequestFigures) -> Iterator[Metric]:
 
 
 def add_certificate_metrics(metrics: MetricsRegistry, ends: Callable[[], datetime | None]) -> None:
-    """``ends``: when the first of the node's certificates ends; None: it has none."""
+    """``ends``: when the first of the node's certificates ends; None: it has none. Reads files."""
+    look = BackgroundLook(ends)
+    metrics.look(look)
 
     def collect() -> Iterator[Metric]:
-        family = GaugeMetricFamily(
+        ends_at = look.latest
+        yield _if_known(
             "raftlog_certificate_valid_seconds",
             "How long the certificate of the node that ends first is still valid; below 0 once it"
             " has ended. Not without TLS.",
+            None if ends_at is None else (ends_at - datetime.now(UTC)).total_seconds(),
         )
-        if (at := ends()) is not None:
-            family.add_metric((), (at - datetime.now(UTC)).total_seconds())
-        yield family
 
     metrics.collect(collect)
 
@@ -130,25 +132,26 @@ def add_certificate_metrics(metrics: MetricsRegistry, ends: Callable[[], datetim
 def add_disk_metrics(
     metrics: MetricsRegistry, directory: Path, busy_s: Callable[[], float]
 ) -> None:
-    """The disk of a node's log directory. ``busy_s``: how long the sync under way has taken."""
+    """The disk of a node's log directory. ``busy_s``: how long the sync under way has taken.
+
+    Of a disk that hangs they are those of the last scrape.
+    """
+    look = BackgroundLook(lambda: shutil.disk_usage(directory))
+    metrics.look(look)
 
     def collect() -> Iterator[Metric]:
-        try:
-            usage = shutil.disk_usage(directory)
-        except OSError:
-            # The node finds out by itself, and stops; a scrape says what is left to say.
-            pass
-        else:
-            yield gauge(
-                "raftlog_log_dir_free_bytes",
-                "Bytes free on the disk of the log directory.",
-                usage.free,
-            )
-            yield gauge(
-                "raftlog_log_dir_total_bytes",
-                "Size of the disk of the log directory, in bytes.",
-                usage.total,
-            )
+        # If it failed, the node finds out by itself, and stops; a scrape says what is left to say.
+        usage = look.latest
+        yield _if_known(
+            "raftlog_log_dir_free_bytes",
+            "Bytes free on the disk of the log directory.",
+            None if usage is None else usage.free,
+        )
+        yield _if_known(
+            "raftlog_log_dir_total_bytes",
+            "Size of the disk of the log directory, in bytes.",
+            None if usage is None else usage.total,
+        )
         yield gauge(
             "raftlog_disk_busy_seconds",
             "How long the disk has been at the sync under way, 0 if none is.",
@@ -156,3 +159,11 @@ def add_disk_metrics(
         )
 
     metrics.collect(collect)
+
+
+def _if_known(name: str, doc: str, value: float | None) -> GaugeMetricFamily:
+    """A gauge; without a value where there is none."""
+    family = GaugeMetricFamily(name, doc)
+    if value is not None:
+        family.add_metric((), value)
+    return family

@@ -9,6 +9,7 @@ has a ``…_count``.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from raftlog.background_look import BackgroundLook
 from raftlog.observability.latency import Latency
 
 Sample = tuple[Sequence[str], float]
@@ -55,6 +57,7 @@ class MetricsRegistry:
         collection).
         """
         self.registry = CollectorRegistry(auto_describe=False)
+        self._looks: list[BackgroundLook[Any]] = []
         if process:
             ProcessCollector(registry=self.registry)
             PlatformCollector(registry=self.registry)
@@ -63,6 +66,14 @@ class MetricsRegistry:
     def collect(self, collect: Callable[[], Iterable[Metric]]) -> None:
         """Add metric families made at each scrape, for several that come from one reading."""
         self.registry.register(_Collected(collect))
+
+    def look(self, look: BackgroundLook[Any]) -> None:
+        """Have a file system asked before each scrape, of which metrics show the ``latest``."""
+        self._looks.append(look)
+
+    async def refresh(self) -> None:
+        """Ask the file systems, and wait for them a moment at most."""
+        await asyncio.gather(*(look.now() for look in self._looks))
 
     def gauge(self, name: str, doc: str, read: Callable[[], float]) -> None:
         """Add a value that goes up and down."""

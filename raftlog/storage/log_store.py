@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from raftlog.background_look import BackgroundLook
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.storage.api import (
@@ -60,6 +61,7 @@ class RocksLogStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
+        self._space = BackgroundLook(lambda: os.statvfs(directory))
         self._identity = identity
         self._state = state
         self._rocks = rocks
@@ -359,9 +361,12 @@ class RocksLogStore:
             write_identity(self._directory, self._identity)
 
     def free_bytes(self) -> int:
-        """What the file system still takes from an unprivileged process. Raises StorageError."""
+        """What the file system still takes from an unprivileged process, as of the last call.
+
+        Raises StorageError. Does not wait for a file system that hangs.
+        """
         try:
-            found = os.statvfs(self._directory)
+            found = self._space.poll()
         except OSError as error:
             raise self._commit.fail(
                 StorageError(f"can't look at {self._directory}: {error}")

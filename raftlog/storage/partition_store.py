@@ -18,6 +18,7 @@ from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 
+from raftlog.background_look import BackgroundLook
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.storage.chunks import cut, read_span
 from raftlog.storage.disk_thread import DiskThread
@@ -47,6 +48,7 @@ class RocksPartitionStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
+        self._space = BackgroundLook(lambda: os.statvfs(directory))
         self._left = left
         self._rocks = rocks
         self._disk = DiskThread(loop, clock)
@@ -192,14 +194,15 @@ class RocksPartitionStore:
             self._compact_next()
 
     def free_bytes(self) -> int:
-        """What the file system still takes from an unprivileged process.
+        """What the file system still takes from an unprivileged process, as of the last call.
 
-        Raises StorageError, also of what failed in the background.
+        Raises StorageError, also of what failed in the background. Does not wait for a file system
+        that hangs.
         """
         if self._commit.failure is not None:
             raise self._commit.failure
         try:
-            found = os.statvfs(self._directory)
+            found = self._space.poll()
         except OSError as error:
             raise self._commit.fail(
                 StorageError(f"can't look at {self._directory}: {error}")

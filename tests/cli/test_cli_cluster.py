@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from command_lines import Raftlog
 
+from raftlog.cli import completion
 from raftlog.cli.local import LocalCluster
 
 
@@ -63,6 +64,25 @@ def test_brokers_list(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, st
     assert broker["applied_offset"] == ran.json["high_watermark"] - 1 - broker["lag"]
     assert ran.json["lowest_acknowledged_offset"] >= broker["broker_epoch"]
     assert "active" in raftlog("brokers", "list", *at).out
+
+
+def test_the_shell_completes_what_there_is_in_the_cluster(
+    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A busy machine must not make it a matter of luck: who presses TAB does not wait so long.
+    monkeypatch.setattr("raftlog.cli.completion.ANSWER_S", 30.0)
+    monkeypatch.setenv("RAFTLOG_BOOTSTRAP_CONTROLLER", cluster.bootstrap_controllers)
+    monkeypatch.setenv("RAFTLOG_BOOTSTRAP_SERVER", cluster.bootstrap_servers)
+    assert raftlog("topics", "create", "completed", "--acks", "visible", *at).code == 0
+    assert raftlog("cursors", "set", "nightly", "0", *at).code == 0
+    assert completion.topics("compl") == ["completed"]
+    assert completion.broker_ids("") == ["2"]
+    assert completion.voter_ids("") == ["1"]
+    assert completion.node_names("") == ["broker-2", "controller-1"]
+    assert completion.node_names("b") == ["broker-2"]
+    assert completion.cursor_names("n") == ["nightly"]
+    assert raftlog("topics", "delete", "completed", *at).code == 0
+    assert raftlog("cursors", "delete", "nightly", *at).code == 0
 
 
 def test_topics_from_creation_to_deletion(

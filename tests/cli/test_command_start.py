@@ -153,6 +153,15 @@ def test_keys_are_completed_by_kind() -> None:
     for words in ("configs describe topic orders", "config describe topic orders"):
         names, _ = completed(f"raftlog {words} --key retention.m")
         assert names == ["retention.ms"]
+    names, _ = completed("raftlog topics create t --config retention.m")
+    assert names == ["retention.ms="]
+
+
+def test_kinds_of_history_and_features_are_completed_without_a_cluster() -> None:
+    assert completed("raftlog history ex")[0] == ["export_cursor"]
+    names, packages = completed("raftlog features upgrade me")
+    assert names == ["metadata.version="]
+    assert "grpc" not in packages
 
 
 def test_the_keys_of_a_history_are_those_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:

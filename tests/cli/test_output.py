@@ -32,6 +32,29 @@ def test_a_long_line_is_whole_on_a_narrow_terminal(
     assert capsys.readouterr().out == line + "\n"
 
 
+@pytest.mark.parametrize(
+    ("columns", "headings"),
+    [
+        (None, "NODE  ENDPOINT         LAG  REASON"),
+        ("0", "NODE  ENDPOINT         LAG  REASON"),
+        ("eighty", "NODE  ENDPOINT         LAG  REASON"),
+        ("200", "NODE  ENDPOINT         LAG  REASON"),
+        ("70", "NODE  REASON"),
+    ],
+)
+def test_a_pipe_gets_all_columns_unless_somebody_exports_how_many(
+    columns: str | None,
+    headings: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    output.print_table(COLUMNS, ROWS, right=("LAG",), least=("LAG", "ENDPOINT"))
+    assert capsys.readouterr().out.splitlines()[0] == headings
+
+
 def test_a_table_is_as_wide_as_it_is_where_nothing_limits_it() -> None:
     lines, left_out = table_lines(COLUMNS, ROWS, right=("LAG",), least=("LAG", "ENDPOINT"))
     assert left_out == []

@@ -92,9 +92,32 @@ def test_a_disk_that_is_nearly_full_is_named_with_what_is_free() -> None:
     found = only(disk(4 * GIB, 50 * GIB))
     assert (found.code, found.severity) == ("DISK_NEARLY_FULL", Severity.NOTICE)
     assert found.cause == (
-        "The disk of node 2 (4096 MiB, 8 % are free), of broker 5 (4096 MiB, 8 % are free)"
+        "The disk of node 2 (4096 MiB, 8 % are free) and of broker 5 (4096 MiB, 8 % are free)"
         " is nearly full."
     )
+
+
+def test_of_many_nodes_it_says_how_many_more_there_are() -> None:
+    """[A list that just ends makes eight certificates look like all of them.]"""
+    many = range(11, 21)
+
+    def found(**fields: int) -> str:
+        return only(told(quorum(3), {1: {}, 2: {}, 3: {}} | dict.fromkeys(many, fields))).cause
+
+    ends = found(certificate_ends_at_ms=AT_MS + 2 * 86_400_000)
+    assert ends.endswith("of broker 17 in 2 days and 3 more.")
+    full = found(disk_free_bytes=GIB, disk_total_bytes=50 * GIB)
+    assert full.endswith("of broker 17 (1024 MiB, 2 % are free) and 3 more is nearly full.")
+    expired = TlsSeen(T.EXPIRED, "has expired")
+    strange = [NodeSeen(f"h{one}:1", Reach.OTHER, None, "", tls=expired) for one in range(10, 21)]
+    seen = quorum(3)
+    (one,) = diagnose(replace(seen, nodes=(*seen.nodes, *strange)))
+    assert one.cause.endswith("h17:1 and 3 more).")
+
+
+def test_of_many_clocks_it_says_how_many_more_there_are() -> None:
+    found = only(told(quorum(3), {one: {"ahead_ms": one // 30 * 5_000} for one in range(1, 40)}))
+    assert found.cause.endswith("of broker 36 5 s ahead and 3 more.")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +214,7 @@ def test_an_expired_certificate_of_a_node_that_is_cut_off_for_it() -> None:
 def test_all_certificates_have_expired() -> None:
     found = only(behind_tls(dict.fromkeys((1, 2, 3), EXPIRED), 0))
     assert (found.code, found.severity) == ("CERTIFICATE_EXPIRED", Severity.DOWN)
-    assert found.cause.endswith(f"(also: {endpoint(2)}, {endpoint(3)}).")
+    assert found.cause.endswith(f"(also: {endpoint(2)} and {endpoint(3)}).")
     assert verdict([found]) is Verdict.DOWN
 
 

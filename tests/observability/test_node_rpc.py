@@ -22,7 +22,7 @@ async def test_a_disk_that_hangs_is_unknown_and_holds_one_thread(
         goes_on.wait(30)
         raise OSError("the disk is gone")
 
-    disk = node_rpc._DiskUsage(tmp_path)
+    disk = node_rpc.DiskUsage(tmp_path)
     known = await disk.free_and_total()
     assert 0 < known[0] <= known[1]
     monkeypatch.setattr("shutil.disk_usage", hanging)
@@ -40,7 +40,7 @@ async def test_a_disk_that_hangs_is_unknown_and_holds_one_thread(
 
 
 async def test_who_asks_while_another_is_answered_gets_the_answer(tmp_path: Path) -> None:
-    disk = node_rpc._DiskUsage(tmp_path)
+    disk = node_rpc.DiskUsage(tmp_path)
 
     async def ask() -> list[tuple[int, int]]:
         return [await disk.free_and_total() for _ in range(50)]

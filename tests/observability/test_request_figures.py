@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from raftlog.errors import ErrorCode
 from raftlog.observability.latency import Latency
 from raftlog.observability.loop_lag import EVERY_S, LoopLag
 from raftlog.observability.process_metrics import (
+    add_certificate_metrics,
     add_disk_metrics,
     add_node_metrics,
     add_request_metrics,
@@ -107,6 +111,14 @@ def test_counting_an_answer_costs_little() -> None:
     assert cost(figures.answered) < 20 * cost(look)
 
 
+async def refreshed(metrics: MetricsRegistry, name: str) -> None:
+    """Once a scrape shows this metric: on a busy machine the first may come without it."""
+    until = time.monotonic() + 30
+    while not any(line.startswith(name) for line in shown(metrics)):
+        assert time.monotonic() < until
+        await metrics.refresh()
+
+
 def test_which_node_and_which_build_can_be_joined() -> None:
     metrics = MetricsRegistry(process=False)
     build = {"version": "0.1.0", "revision": "58f7"}
@@ -117,10 +129,11 @@ def test_which_node_and_which_build_can_be_joined() -> None:
     assert "raftlog_event_loop_lag_seconds_count 0.0" in lines
 
 
-def test_free_space_is_looked_up_at_the_scrape(tmp_path: Path) -> None:
+async def test_free_space_is_looked_up_at_the_scrape(tmp_path: Path) -> None:
     metrics = MetricsRegistry(process=False)
     busy = [0.0]
     add_disk_metrics(metrics, tmp_path, lambda: busy[0])
+    await refreshed(metrics, "raftlog_log_dir_free_bytes")
     values = dict(line.split() for line in shown(metrics) if not line.startswith("#"))
     assert float(values["raftlog_log_dir_free_bytes"]) > 0
     assert float(values["raftlog_log_dir_free_bytes"]) < float(
@@ -130,12 +143,47 @@ def test_free_space_is_looked_up_at_the_scrape(tmp_path: Path) -> None:
     assert "raftlog_disk_busy_seconds 7.5" in shown(metrics)
 
 
-def test_a_directory_that_is_gone_does_not_spoil_the_scrape(tmp_path: Path) -> None:
+async def test_a_scrape_of_a_disk_that_hangs_has_the_rest_and_what_was_there_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = MetricsRegistry(process=False)
+    goes_on = threading.Event()
+    hangs = [False]
+
+    def ends() -> datetime:
+        if hangs[0]:
+            goes_on.wait(30)
+        return datetime.now(UTC) + timedelta(days=1)
+
+    def usage(_: Path) -> object:
+        ends()
+        return SimpleNamespace(free=9, total=10)
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    add_disk_metrics(metrics, tmp_path, lambda: 3.0)
+    add_certificate_metrics(metrics, ends)
+    await refreshed(metrics, "raftlog_log_dir_free_bytes")
+    await refreshed(metrics, "raftlog_certificate_valid_seconds")
+    hangs[0] = True
+    try:
+        begun = time.monotonic()
+        await metrics.refresh()
+        lines = shown(metrics)
+        assert time.monotonic() - begun < 10
+    finally:
+        goes_on.set()
+    assert "raftlog_disk_busy_seconds 3.0" in lines
+    assert "raftlog_log_dir_free_bytes 9.0" in lines
+    assert any(line.startswith("raftlog_certificate_valid_seconds 8") for line in lines)
+
+
+async def test_a_directory_that_is_gone_does_not_spoil_the_scrape(tmp_path: Path) -> None:
     metrics = MetricsRegistry(process=False)
     add_disk_metrics(metrics, tmp_path / "gone", lambda: 0.0)
+    await metrics.refresh()
     lines = shown(metrics)
     assert "raftlog_disk_busy_seconds 0.0" in lines
-    assert not any("log_dir" in line for line in lines)
+    assert not any(line.startswith("raftlog_log_dir") for line in lines)
 
 
 def test_a_callback_that_holds_the_loop_shows_as_lag() -> None:

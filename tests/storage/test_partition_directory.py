@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -267,6 +269,31 @@ async def test_a_scan_ends_where_the_replica_does(clean: Path) -> None:
         assert [base for base, _ in rocks.scan(name, 99)] == [3]
         assert list(rocks.scan(key[0] + (5).to_bytes(4, "big"), 7)) == []
     rocks.close()
+
+
+async def test_a_file_system_that_hangs_does_not_hold_who_asks_for_free_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    def hanging(_: Path) -> object:
+        goes_on.wait(30)
+        raise OSError("stale file handle")
+
+    store = open_rocks_partitions(tmp_path)
+    before = store.free_bytes()
+    monkeypatch.setattr("os.statvfs", hanging)
+    try:
+        begun = time.monotonic()
+        assert [store.free_bytes() for _ in range(3)] == [before] * 3
+        assert time.monotonic() - begun < 10
+    finally:
+        goes_on.set()
+    with pytest.raises(StorageError, match="stale file handle"):  # noqa: PT012  (it comes later)
+        for _ in range(3000):
+            store.free_bytes()
+            await asyncio.sleep(0.01)
+    store.close()
 
 
 async def test_a_compaction_that_fails_is_told_when_the_free_space_is_looked_at(
