@@ -93,6 +93,10 @@ class Campaign(Role, ABC):
             last_offset=node.log.end,
             pre_vote=self.pre_vote,
         )
+        if self.pre_vote:
+            # What it heard of the leader that it would replace.
+            heard = node.heard
+            request.heard_leading_ms = heard.leading_ms if heard.epoch == node.epoch else 0
         self._awaited[peer_id] = node.send(peer_id, request)
 
     def ask_again(self, peer_id: int) -> None:

@@ -49,6 +49,8 @@ class Fetcher:
         self._request_deadline = NEVER
         self._not_before = node.now
         self._round = 0
+        self.leading_ms = 0
+        """How long the leader had led when it last answered a Fetch, by its clock."""
         self._snapshot: SnapshotFetcher | None = None
         config = node.config
         # What is the same in every request: copying it is half the price of naming it again.
@@ -196,6 +198,7 @@ class Fetcher:
         if not sound:
             return Verdict.REFUSED
         self._round = max(self._round, response.round)
+        self.leading_ms = response.leading_ms
         return Verdict.ACCEPTED
 
     def _append(self, response: pb.FetchResponse, span: LogSpan | None) -> bool:

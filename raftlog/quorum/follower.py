@@ -102,7 +102,7 @@ class Follower(Role):
                 self.node.lost.discard(self._leader_id)
                 self.node.end_hurry()
             self._fetch_deadline = self.node.now + self._fetch_timeout_s
-            self.node.heard = Heard(self.epoch, self.node.now)
+            self.node.heard = Heard(self.epoch, self.node.now, leading_ms=self._fetcher.leading_ms)
             self._fetcher.pump()
         elif verdict is Verdict.REFUSED:
             self._fetcher.back_off()

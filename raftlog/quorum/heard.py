@@ -17,12 +17,14 @@ AGE_MAX_MS = 2**53
 class Heard(NamedTuple):
     """The leader of ``epoch`` was heard ``at``, by the clock of the steps. ``epoch`` -1: none was.
 
-    ``by_all``: nobody else who counts could have heard it later.
+    ``by_all``: nobody else who counts could have heard it later. ``leading_ms``: how long it had
+    led then, by its own clock.
     """
 
     epoch: int
     at: float
     by_all: bool = True
+    leading_ms: int = 0
 
     def age_ms(self, now: float) -> int:
         """How long ago that is."""

@@ -61,6 +61,7 @@ class Leader(Role):
     def __init__(self, node: Node, granting_voters: tuple[int, ...]) -> None:
         super().__init__(node)
         self.start_offset = node.log.end
+        self._since = node.now
         self.progress = Progress(
             node.voters, node.config.node_id, node.now, counts_leader=node.is_voter
         )
@@ -89,7 +90,8 @@ class Leader(Role):
     def leave(self) -> None:
         # No later than a majority has heard it: what it did alone then has no effect.
         heard_at = self.progress.majority_heard_at(self.node.now)
-        self.node.heard = Heard(self.epoch, heard_at)
+        leading_ms = int((self.node.now - self._since) * 1000)
+        self.node.heard = Heard(self.epoch, heard_at, leading_ms=leading_ms)
         self.node.out.append(LostLeadership(self.epoch, self._lost_reason))
         parked, self._parked = self._parked, {}
         for fetch in parked.values():
@@ -275,6 +277,7 @@ class Leader(Role):
             log_start_offset=node.log.start,
             round=number,
             correlation_id=fetch.correlation_id,
+            leading_ms=int((node.now - self._since) * 1000),
         )
         if not fetch.is_voter:
             # An observer may know this node only as a bootstrap server.
@@ -338,6 +341,7 @@ class Leader(Role):
             log_start_offset=node.log.start,
             leader_endpoint=node.endpoint,
             correlation_id=request.correlation_id,
+            leading_ms=int((node.now - self._since) * 1000),
             **where,
         )
         node.out.append(ReplyFetch(reply_to, response, request.fetch_offset, max_bytes=0))

@@ -158,8 +158,25 @@ def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
             peer_id, node.now, node.backoff_s() if node.hurry else node.hints.remembered_s
         )
     elif request.pre_vote:
-        node.hints.note_supporter(peer_id, node.now)
+        if not _may_hear_leader_again(node, request):
+            node.hints.note_supporter(peer_id, node.now)
         node.role.on_doubter(peer_id)
+
+
+def _may_hear_leader_again(node: Node, request: pb.VoteRequest) -> bool:
+    """Whether who asks lost a leader that went on to answer this node for a fetch timeout.
+
+    Then it asked while the leader led. Its question may be late, so only its answer counts.
+
+    [Two are cut off, one after the other. The first one's question comes when it hears the leader
+    again, and the second one not yet: taken for an answer, it deposed a leader that nobody misses]
+    """
+    heard = node.heard
+    if node.hurry or request.replica_id == node.leader_id or heard.epoch != node.epoch:
+        # Nobody hears a leader that is gone, or asks itself.
+        return False
+    lost_for_ms = heard.leading_ms - request.heard_leading_ms
+    return request.HasField("heard_leading_ms") and lost_for_ms > node.config.fetch_timeout_ms
 
 
 def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:

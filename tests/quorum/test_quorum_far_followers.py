@@ -9,6 +9,7 @@ from far_followers import TOPOLOGIES, silence
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
 
 from raftlog.quorum.events import BecameLeader, PersistVote, RequestReceived
+from raftlog.quorum.heard import Heard
 from raftlog.storage.api import VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -66,12 +67,13 @@ def doubting(voters: int = 3, *, node_id: int = 1, log: int = 5) -> SimNode:
     return node
 
 
-def ask(node: SimNode, candidate: int, end: int) -> bool:
+def ask(node: SimNode, candidate: int, end: int, heard_leading_ms: int | None = None) -> bool:
     """Whether a pre-vote is granted."""
     at = len(node.effects)
     request = pb.VoteRequest(
         cluster_id=CLUSTER, voter_id=node.id, voter_directory_id=f"dir{node.id}", replica_epoch=4, replica_id=candidate,
         replica_directory_id=f"dir{candidate}", last_offset_epoch=4, last_offset=end, pre_vote=True,
+        heard_leading_ms=heard_leading_ms,
     )  # fmt: skip
     node.step(RequestReceived(request, (candidate, 0, 0)))
     (response,) = [
@@ -125,6 +127,65 @@ def test_who_fell_back_to_a_silent_leader_asks_again_when_another_does() -> None
     assert not ask(node, 2, end=4)
     assert node.up.role == "prospective"
     assert {request.voter_id for request in requests_of(node, pb.VoteRequest)} == {2, 3, 4, 5}
+
+
+def in_doubt(leader: int = 3) -> SimNode:
+    """Its round is lost: 2 has refused it. The leader had led for 9 s when it was last heard."""
+    node = doubting()
+    node.role.node.leader_id = leader
+    time_out(node)
+    node.role.node.heard = Heard(4, node.cluster.now, leading_ms=9_000)
+    node.role.lost()
+    assert node.up.role == "follower"
+    return node
+
+
+def test_who_lost_a_leader_that_went_on_leading_may_hear_it_again() -> None:
+    """[It asked while the two were cut off from each other, and its question came when it heard the
+    leader long since: a leader that nobody else missed was deposed]
+    """
+    timeout_ms = doubting().role.node.config.fetch_timeout_ms
+    late = in_doubt()
+    assert not ask(late, 2, end=4, heard_leading_ms=9_000 - timeout_ms - 1)
+    assert late.up.role == "prospective", "it is asked, and its answer counts"
+    assert {request.voter_id for request in requests_of(late, pb.VoteRequest)} == {2, 3}
+    assert effects_of(late, PersistVote) == []
+
+
+@pytest.mark.parametrize("behind_ms", [0, 1_000, None])
+def test_the_question_of_one_that_lost_the_leader_about_then_is_its_answer(
+    behind_ms: int | None,
+) -> None:
+    """None: it is of a build that does not tell."""
+    node = in_doubt()
+    assert behind_ms is None or behind_ms <= node.role.node.config.fetch_timeout_ms
+    assert not ask(
+        node, 2, end=4, heard_leading_ms=None if behind_ms is None else 9_000 - behind_ms
+    )
+    assert node.up.role == "candidate"
+
+
+def test_the_question_of_the_leader_itself_is_its_answer() -> None:
+    """It leads no more, whatever it remembers."""
+    node = in_doubt(leader=2)
+    assert not ask(node, 2, end=4, heard_leading_ms=0)
+    assert node.up.role in ("prospective", "candidate")
+    node.cluster.run(0.31)
+    assert node.up.role == "candidate"
+
+
+def test_what_was_heard_of_the_leader_before_says_nothing_of_this_one() -> None:
+    node = in_doubt()
+    node.role.node.heard = Heard(3, node.cluster.now, leading_ms=9_000)
+    assert not ask(node, 2, end=4, heard_leading_ms=0)
+    assert node.up.role == "candidate"
+
+
+def test_nobody_hears_a_leader_again_that_is_proven_gone() -> None:
+    node = in_doubt()
+    node.role.node.begin_hurry(3)
+    assert not ask(node, 2, end=4, heard_leading_ms=0)
+    assert node.up.role == "candidate"
 
 
 def test_of_two_with_equal_logs_the_lower_id_goes() -> None:

@@ -640,6 +640,14 @@ REGRESSIONS = [
         '0.5756240298027449, "snapshot_cut": 2.97}}',
         id="every watch began at the first broker of its list, which was dead, beside other faults",
     ),
+    pytest.param(
+        29,
+        '{"brokers": 0, "writes_per_s": 10.0, "reads_per_s": 0.0, "timeout_s": 0.5, "disk_max_ms": '
+        '20.0, "election_timeout_ms": 200, "fetch_timeout_ms": 200, "faults": {"kill_controller": '
+        '1.0, "kill_all_controllers": 4.0, "kill_mid_write": 1.5, "isolate": 1.5, "partition": '
+        '2.0, "one_way": 2.0, "split": 3.0, "resign": 2.0}}',
+        id="a follower in doubt took a late question for an answer, and deposed a leader that led",
+    ),
 ]
 
 
