@@ -79,6 +79,7 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
 
 def _registered(state: ControllerState, broker_id: int, broker_epoch: int, now: float) -> None:
     state.forget(broker_id)
+    state.read_leases.registered(broker_id)
     state.lag_watch.forget(broker_id)
     state.changed(broker_id, now)
     state.sessions.touch(broker_id, broker_epoch, now)

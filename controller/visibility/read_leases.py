@@ -19,6 +19,8 @@ Why: docs/decisions/011-read-leases.md
 
 from __future__ import annotations
 
+import math
+
 TIME_TO_FENCE_S = 1.0
 """How long after its last lease a broker gets no other, so that whoever wants it fenced comes to
 it.
@@ -35,6 +37,7 @@ class ReadLeases:
 
         Leases of earlier epochs are not known here; they began before it.
         """
+        self._registered: set[int] = set()
         self._session_s = session_timeout_s
         self._claimed_at = now
         self._granted_at: dict[int, float] = {}
@@ -46,6 +49,14 @@ class ReadLeases:
         """Of each lease."""
         return int(self._session_s * LEASE_SHARE * 1000)
 
+    def registered(self, broker_id: int) -> None:
+        """A process has registered with this controller: it holds no lease of an earlier one.
+
+        A lease is of one registration [so a broker of a new cluster that is killed need not be
+        waited for, as one is whose registration this controller has found in the log].
+        """
+        self._registered.add(broker_id)
+
     def granted(self, broker_id: int, now: float) -> None:
         """A lease was decided, whether its reply arrives or not."""
         self._granted_at[broker_id] = now
@@ -54,6 +65,8 @@ class ReadLeases:
         """From when on the present incarnation of a broker certainly holds no lease, unless it gets
         another.
         """
+        if broker_id in self._registered:
+            return self._granted_at.get(broker_id, -math.inf) + self._session_s
         return (
             max(self._granted_at.get(broker_id, self._claimed_at), self._claimed_at)
             + self._session_s
@@ -77,5 +90,6 @@ class ReadLeases:
 
     def forget(self, broker_id: int) -> None:
         """The broker is fenced, or is another process."""
+        self._registered.discard(broker_id)
         self._granted_at.pop(broker_id, None)
         self._withheld_until.pop(broker_id, None)

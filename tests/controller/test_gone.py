@@ -23,6 +23,11 @@ def steady(brokers: int = 3) -> Cell:
     return cell
 
 
+def successor(cell: Cell) -> Cell:
+    """The controller of the next epoch, on the same log."""
+    return Cell(brokers=0, image=cell.pending.snapshot(), epoch=cell.epoch + 1, now=cell.now)
+
+
 def found_gone(cell: Cell, *broker_ids: int) -> None:
     for broker_id in broker_ids:
         cell.decider.found_gone(broker_id, cell.broker(broker_id).epoch, cell.now)
@@ -115,7 +120,9 @@ def test_a_lease_for_strict_reads_is_waited_for() -> None:
 
 
 def test_a_new_controller_waits_for_leases_that_it_does_not_know() -> None:
-    cell = Cell(brokers=3)
+    cell = successor(Cell(brokers=3))
+    # It asks again, as its reply was lost: that is no new registration.
+    cell.register(1)
     cell.now += SESSION_S - 1.0
     for broker_id in (2, 3):
         cell.beat(broker_id)
@@ -123,6 +130,38 @@ def test_a_new_controller_waits_for_leases_that_it_does_not_know() -> None:
     cell.due()
     assert not cell.broker(1).fenced
     cell.now += 1.0
+    cell.due()
+    assert cell.broker(1).fenced
+
+
+def test_a_broker_that_has_registered_with_this_controller_holds_no_lease_of_another() -> None:
+    """[the first broker of a new cluster that was killed held LAO back for a session]"""
+    cell = Cell(brokers=3)
+    found_gone(cell, 1)
+    cell.due()
+    assert cell.broker(1).fenced
+    # The same under a controller that has found other brokers in its log.
+    cell = successor(Cell(brokers=2))
+    cell.join(3)
+    for broker_id in (1, 2):
+        cell.beat(broker_id)
+    found_gone(cell, 3)
+    cell.due()
+    assert cell.broker(3).fenced
+
+
+def test_a_lease_of_this_controller_is_waited_for_wherever_the_broker_has_registered() -> None:
+    cell = Cell(brokers=3)
+    cell.beat(1, want_read_lease=True)
+    found_gone(cell, 1)
+    cell.due()
+    assert not cell.broker(1).fenced
+    cell.now += SESSION_S - 0.01
+    for broker_id in (2, 3):
+        cell.beat(broker_id)
+    cell.due()
+    assert not cell.broker(1).fenced
+    cell.now += 0.01
     cell.due()
     assert cell.broker(1).fenced
 

@@ -130,7 +130,8 @@ def test_want_fence_keeps_a_broker_fenced_and_fences_it() -> None:
     cell.register(3)
     assert cell.beat(3, want_fence=True).is_fenced
     assert not cell.decider.due.is_urgent()
-    # It may hold a lease of a controller before: not at once.
+    # It may hold a lease: not at once.
+    assert cell.beat(1, want_read_lease=True).read_lease_ms > 0
     assert _state(cell.beat(1, target_state=rpc.INACTIVE)) == (False, False, rpc.ACTIVE)
     cell.now += 9.0
     cell.beat(2)

@@ -45,6 +45,17 @@ def test_a_lease_has_ended_a_session_timeout_after_it_was_decided() -> None:
     assert leases.ends_at(1) == 109.0
 
 
+def test_a_broker_that_has_registered_here_has_only_the_leases_of_here() -> None:
+    leases = ReadLeases(SESSION_S, now=100.0)
+    leases.registered(1)
+    assert leases.ends_at(1) < 100.0
+    assert leases.ends_at(2) == 109.0
+    leases.granted(1, 100.5)
+    assert leases.ends_at(1) == 109.5
+    leases.forget(1)
+    assert leases.ends_at(1) == 109.0
+
+
 def test_renewals_stop_until_it_has_ended_and_begin_again_by_themselves() -> None:
     leases = ReadLeases(SESSION_S, now=100.0)
     leases.granted(1, 105.0)
