@@ -16,6 +16,7 @@ from raftlog.shares import Shares
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.complaints import Complaint, Complaints
 from raftlog.transport.connections import Connections
+from raftlog.transport.lane_offer import LaneCounts
 from raftlog.transport.send_budget import SendBudget
 from raftlog.transport.turns import Newcomers, Turns
 
@@ -50,6 +51,7 @@ class Bounds:
             per_address=limits.max_connections_per_address,
             per_principal=limits.max_connections_per_principal,
         )
+        self.lanes = LaneCounts()
         self.streams = {
             pool: Shares(
                 limits.max_watch_streams if pool == Conversation.WATCH.name else limits.max_streams

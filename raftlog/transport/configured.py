@@ -35,8 +35,10 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
         # A turn of the loop holds a turn of decisions there, which is no message's cost.
         limits = replace(limits, long_turn_ms=limits.long_turn_ms + CONTROLLER_TURN_MAX_MS)
         limits = limits.within(settings.controller_quorum_fetch_timeout_ms)
+    fetch_port = settings.controller_quorum_fetch_port
     return GrpcServerTransport(
         limits,
+        lane_port=None if config.controller is None or fetch_port < 0 else fetch_port,
         routes=Routes(
             {name: _tls(security) for name, security in config.peers.items()},
             tuple(one.name for one in config.listeners if one.for_nodes),

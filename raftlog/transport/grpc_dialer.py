@@ -16,6 +16,8 @@ from raftlog.transport.api import Conversation, DialHandler, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.dialing import BaseDialer
 from raftlog.transport.grpc_link import GrpcLink, failure_text, status_text
+from raftlog.transport.lane_offer import ASK_KEY, VERSION, Offer, offered
+from raftlog.transport.laned_link import DialedLanedLink
 from raftlog.transport.shared_channels import SharedChannels
 from raftlog.transport.statuses import ERROR_METADATA_KEY
 from raftlog.transport.token_source import NoTokenError, TokenSource, authorization
@@ -77,11 +79,14 @@ class GrpcDialer(BaseDialer):
         credentials: Callable[[], Any] | None,
         token: TokenSource | None = None,
         shared: SharedChannels | None = None,
+        lane: bool = False,
     ) -> None:
+        """``lane``: ask for one."""
         super().__init__(asyncio.get_running_loop(), address, handler, bounds.limits, rng=rng)
         self._conversation = conversation
         self._bounds, self._limits = bounds, bounds.limits
         self._credentials, self._token, self._shared = credentials, token, shared
+        self._asks = ((ASK_KEY, VERSION),) if lane else ()
         self._task: asyncio.Task[None] | None = None
         self._attempting = False
         """It is not known yet what becomes of the attempt. When it is, its task ends by itself."""
@@ -116,7 +121,9 @@ class GrpcDialer(BaseDialer):
         # Those of a connection of its own are nobody else's.
         channels = self._shared or SharedChannels()
         shared = channels.take(self._address, self._channel)
-        call = shared.channel.stream_stream(self._conversation.value)(metadata=metadata)
+        call = shared.channel.stream_stream(self._conversation.value)(
+            metadata=(*(metadata or ()), *self._asks) or None
+        )
         failed = True
         try:
             refusal = await self._await_acceptance(call)
@@ -126,13 +133,18 @@ class GrpcDialer(BaseDialer):
                 failed = not call.done() or await call.code() in _CONNECTION_LOST
                 self._failed(refusal, why)
                 return
-            link = GrpcLink(call, self._address, self._conversation, self._bounds, serves=False)
+            offer = offered(await call.initial_metadata()) if self._asks else None
+            link = self._link_of(call, offer)
             self._opened(link)
             await link.run()
             failed = call.done() and await call.code() in _CONNECTION_LOST
         finally:
             call.cancel()
             await channels.give_back(shared, failed=failed)
+
+    def _link_of(self, call: Any, offer: Offer | None) -> GrpcLink:
+        of = call, self._address, self._conversation, self._bounds
+        return GrpcLink(*of, serves=False) if offer is None else DialedLanedLink(*of, offer)
 
     def _channel(self) -> Any:
         options = channel_options(self._limits)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from raftlog.errors import ApiError
@@ -22,6 +22,7 @@ from raftlog.transport.base_link import PEER_ENDED, BaseLink
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
 from raftlog.transport.conversations import WIRES, MalformedMessageError, TooManyItemsError
+from raftlog.transport.lane import LaneError
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -43,10 +44,10 @@ _HTTP1 = "Trying to connect an http1.x server"
 class Stream(Protocol):
     """What a client's call and a server's context have in common."""
 
-    async def read(self) -> Any:
+    def read(self) -> Coroutine[Any, Any, Any]:
         """The next message's bytes, or grpc.aio.EOF."""
 
-    async def write(self, message: bytes) -> None:
+    def write(self, message: bytes) -> Coroutine[Any, Any, None]:
         """Send one; returns when the transport has taken it."""
 
 
@@ -77,6 +78,7 @@ class GrpcLink(BaseLink):
         self._max_items = limits.max_message_items
         self._max_messages = limits.max_queued_messages
         self._max_bytes = limits.max_queued_bytes
+        self._tasks: list[asyncio.Task[None]] = []
         self._pending: list[bytes] = []
         self._unsent_bytes = 0
         """Of what is pending, and of what is being written."""
@@ -135,14 +137,26 @@ class GrpcLink(BaseLink):
 
     async def run(self) -> None:
         """Carry messages until either side ends the stream or the caller is cancelled."""
-        halves = (self._loop.create_task(self._read()), self._loop.create_task(self._write()))
+        self._spawn(self._read(self._reader()))
+        self._spawn(self._write())
         try:
             await self._ended
         finally:
             self.close("the stream was cancelled")
-            for half in halves:
-                half.cancel()
-            await asyncio.wait(halves)
+            # A task that was cancelled knows its frame, and by it the stream: held on to, it would
+            # keep the connection open until the garbage is collected.
+            tasks, self._tasks = self._tasks, []
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def _reader(self) -> Callable[[], Coroutine[Any, Any, Any]]:
+        """What reads from the stream."""
+        return self._stream.read
+
+    def _spawn(self, part: Coroutine[Any, Any, None]) -> None:
+        """Run a part of the link as long as it is open."""
+        self._tasks.append(self._loop.create_task(part))
 
     def _shut(self) -> None:
         self._pending, self._unsent_bytes = [], 0
@@ -151,8 +165,7 @@ class GrpcLink(BaseLink):
         if not self._ended.done():
             self._ended.set_result(None)
 
-    async def _read(self) -> None:
-        read = self._stream.read
+    async def _read(self, read: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         try:
             while True:
                 data = await read()
@@ -176,7 +189,7 @@ class GrpcLink(BaseLink):
                         turns.used(turns.now() - begun)
                         continue
                 await self._work(data)
-        except (grpc.RpcError, grpc.aio.BaseError) as error:
+        except (grpc.RpcError, grpc.aio.BaseError, LaneError) as error:
             self.close(failure_text(error))
         except MalformedMessageError as error:
             self._bounds.complaints.add(Complaint.MALFORMED, self.peer, str(error))
@@ -233,7 +246,7 @@ class GrpcLink(BaseLink):
             waiting.give_back(self.peer, cost_bytes)
 
     async def _write(self) -> None:
-        write, envelopes = self._stream.write, self._outgoing.envelopes
+        envelopes = self._outgoing.envelopes
         try:
             while self._reason is None:
                 if not self._pending:
@@ -252,6 +265,7 @@ class GrpcLink(BaseLink):
                         self._pending[ENVELOPE_MAX_ITEMS:],
                     )
                     left_bytes = sum(map(len, items))
+                write = self._stream.write
                 *others, last = envelopes(items)
                 for envelope in others:
                     await write(envelope)
@@ -265,7 +279,12 @@ class GrpcLink(BaseLink):
                     if self._budgeted_bytes:
                         self._settle()
         # InvalidStateError is how grpc.aio says that the call ended under a write.
-        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+        except (
+            grpc.RpcError,
+            grpc.aio.BaseError,
+            asyncio.InvalidStateError,
+            LaneError,
+        ) as error:
             self.close(failure_text(error))
 
     def _sent(self, count: int) -> None:
@@ -288,6 +307,8 @@ def failure_text(error: Exception) -> str:
     """What a failed stream says about itself, in one line."""
     if isinstance(error, grpc.aio.AioRpcError):
         return status_text(error.code(), error.details())
+    if isinstance(error, LaneError):
+        return str(error)
     return f"{type(error).__name__}: {error}"
 
 

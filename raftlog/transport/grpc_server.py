@@ -8,7 +8,8 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from raftlog.access import Access, Admitted
@@ -23,6 +24,9 @@ from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
 from raftlog.transport.grpc_dialer import LINK_METADATA_KEY
 from raftlog.transport.grpc_link import GrpcLink
+from raftlog.transport.lane_listener import LaneListener
+from raftlog.transport.lane_offer import LANED, LaneMetadata, asks_for_lane
+from raftlog.transport.laned_link import ServedLanedLink
 from raftlog.transport.probe import split_address
 from raftlog.transport.statuses import abort, peer_address, refusal_metadata, status_of
 
@@ -98,8 +102,10 @@ class GrpcListener:
         bounds: Bounds,
         name: str,
         access: Access,
+        lanes: LaneListener | None,
     ) -> None:
         self._server = server
+        self._lanes = lanes
         self._address = address
         self._name = name
         self._health = health_servicer
@@ -182,8 +188,34 @@ class GrpcListener:
         context: Any,
         caller: Admitted,
     ) -> None:
-        await context.send_initial_metadata(((LINK_METADATA_KEY, "1"),))
-        link = GrpcLink(context, peer, conversation, self._bounds, serves=True)
+        with self._link(conversation, peer, context) as (link, told):
+            await context.send_initial_metadata(((LINK_METADATA_KEY, "1"), *told))
+            await self._carry(link, conversation, acceptor, context, caller)
+
+    @contextmanager
+    def _link(
+        self, conversation: Conversation, peer: str, context: Any
+    ) -> Iterator[tuple[GrpcLink, LaneMetadata]]:
+        """A link, and what its client is told of the lane that it may have."""
+        if (
+            self._lanes is None
+            or conversation not in LANED
+            or not asks_for_lane(context.invocation_metadata())
+        ):
+            yield GrpcLink(context, peer, conversation, self._bounds, serves=True), ()
+            return
+        link = ServedLanedLink(context, peer, conversation, self._bounds)
+        with self._lanes.offered(link) as told:
+            yield link, told
+
+    async def _carry(
+        self,
+        link: GrpcLink,
+        conversation: Conversation,
+        acceptor: Acceptor,
+        context: Any,
+        caller: Admitted,
+    ) -> None:
         link.identity, link.listener = caller.identity, self._name
         try:
             handler = acceptor(link)
@@ -220,8 +252,11 @@ async def listen(
     credentials: Any | None,
     access: Access,
     reflects: bool,
+    lanes: LaneListener | None = None,
 ) -> GrpcListener:
     """Bind and start. ``bounds`` are those of the node, ``limits`` this listener's.
+
+    ``lanes``: where its clients find theirs.
 
     Raises ConfigError if the address cannot be bound.
     """
@@ -245,7 +280,9 @@ async def listen(
             f"cannot listen on {address}: {_why_not(host, port) or 'gRPC refuses it'}"
         ) from error
     shown_host = f"[{host}]" if ":" in host else host
-    listener = GrpcListener(server, f"{shown_host}:{bound}", health_servicer, bounds, name, access)
+    listener = GrpcListener(
+        server, f"{shown_host}:{bound}", health_servicer, bounds, name, access, lanes
+    )
     generic = [*_conversation_handlers(listener, acceptors), *extra_handlers]
     server.add_generic_rpc_handlers(tuple(generic))
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

@@ -16,7 +16,10 @@ from raftlog.errors import ConfigError
 from raftlog.transport import grpc_server
 from raftlog.transport.api import Acceptor, Conversation, TransportLimits
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.lane_listener import LaneListener
+from raftlog.transport.lane_offer import LANED
 from raftlog.transport.listener_security import ListenerSecurity, Routes
+from raftlog.transport.probe import split_address
 from raftlog.transport.tls import TlsConfig
 
 
@@ -24,7 +27,8 @@ class GrpcServerTransport(GrpcTransport):
     """Implements :class:`raftlog.transport.api.ServerTransport`.
 
     Made and used on one running event loop. ``listeners``: how each of the node's listeners is
-    secured, by name; without them every listener has ``tls``, or none.
+    secured, by name; without them every listener has ``tls``, or none. ``lane_port``: of the
+    connections that replication moves to (lane_offer.py), 0: any; None: it stays on gRPC.
     """
 
     def __init__(
@@ -35,8 +39,12 @@ class GrpcServerTransport(GrpcTransport):
         rng: random.Random | None = None,
         routes: Routes | None = None,
         listeners: Mapping[str, ListenerSecurity] | None = None,
+        lane_port: int | None = None,
     ) -> None:
         super().__init__(limits, tls=tls, rng=rng, routes=routes)
+        self._lane_port = lane_port
+        self._asks_for_lanes = lane_port is not None
+        self._lanes: LaneListener | None = None
         self._secured = listeners or {"": ListenerSecurity(tls, reflection=tls is None)}
         for security in self._secured.values():
             # Files that cannot be used are an error now, not when it listens.
@@ -79,11 +87,29 @@ class GrpcServerTransport(GrpcTransport):
             credentials=credentials,
             access=access,
             reflects=security.reflection,
+            lanes=await self._lanes_of(address, acceptors, secured=credentials is not None),
         )
         self._listeners.append(listener)
         return listener
 
+    async def _lanes_of(
+        self, address: str, acceptors: dict[Conversation, Acceptor], *, secured: bool
+    ) -> LaneListener | None:
+        """Where the clients of a listener find their lanes; None: there are none.
+
+        They are plain text, so beside a listener that is not. One port a node: the first such
+        listener has it.
+        """
+        if self._lane_port is None or secured or self._lanes or LANED.isdisjoint(acceptors):
+            return None
+        lanes = LaneListener(self.bounds)
+        await lanes.open(split_address(address)[0], self._lane_port)
+        self._lanes = lanes
+        return lanes
+
     async def _close_listeners(self) -> None:
+        if self._lanes is not None:
+            self._lanes.close()
         for check in self._token_checks:
             check.close()
         listeners, self._listeners = self._listeners, []

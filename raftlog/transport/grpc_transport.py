@@ -13,6 +13,7 @@ from raftlog.transport import probe
 from raftlog.transport.api import Conversation, DialHandler, Probe, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_dialer import GrpcDialer
+from raftlog.transport.lane_offer import LANED
 from raftlog.transport.listener_security import Routes
 from raftlog.transport.shared_channels import SharedChannels
 from raftlog.transport.tls import ClientTls
@@ -48,6 +49,7 @@ class GrpcTransport:
         loop = asyncio.get_running_loop()
         take_all_wakeups(loop)
         self.bounds = Bounds(loop, self._limits)
+        self._asks_for_lanes = False
         self._dialers: list[GrpcDialer] = []
         self._shared = SharedChannels()
 
@@ -66,6 +68,7 @@ class GrpcTransport:
             credentials=credentials,
             token=self._token,
             shared=self._shared if conversation is Conversation.WATCH else None,
+            lane=self._asks_for_lanes and credentials is None and conversation in LANED,
         )
         self._dialers.append(dialer)
         return dialer

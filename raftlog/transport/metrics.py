@@ -21,6 +21,11 @@ def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
     )
     for kind in Complaint:
         refused.add_metric((str(kind),), bounds.complaints.counts[kind])
+    lane_failures = CounterMetricFamily(
+        "raftlog_transport_lane_failures",
+        "Attempts to have such a connection that came to nothing: replication is on gRPC.",
+        value=bounds.lanes.failures,
+    )
     return (
         refused,
         gauge(
@@ -39,6 +44,15 @@ def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
             *(((part,), most) for part, most in memory_bounds(bounds.limits, role).items()),
             labels=("part",),
         ),
+        gauge(
+            "raftlog_transport_lanes",
+            "Links of replication that have moved from gRPC to a TCP connection, served here and"
+            " dialed here.",
+            (("served",), bounds.lanes.served),
+            (("dialed",), bounds.lanes.dialed),
+            labels=("side",),
+        ),
+        lane_failures,
         gauge(
             "raftlog_transport_streams",
             "Open streams and unary calls that peers have begun here.",

@@ -150,9 +150,24 @@ def test_a_set_its_service_its_budget_and_its_policy_mean_the_same_pods(role: st
     ports = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
     assert ports == {port["name"]: port["port"] for port in service["spec"]["ports"]}
     assert [rule["ports"] for rule in policy["spec"]["ingress"]] == [
-        [{"port": ports["grpc"]}],
-        [{"port": ports["http"]}],
+        [{"port": port}] for port in ports.values()
     ]
+
+
+def test_controllers_alone_reach_the_port_for_fetches_on_which_controllers_listen() -> None:
+    pod = stateful_set("controller")["spec"]["template"]
+    container = pod["spec"]["containers"][0]
+    (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "fetch")
+    (given,) = (
+        one["value"]
+        for one in container["env"]
+        if one["name"] == "RAFTLOG_CONTROLLER_QUORUM_FETCH_PORT"
+    )
+    assert port == int(given)
+    policy = of_kind(manifests("controllers.yaml"), "NetworkPolicy")
+    (rule,) = (one for one in policy["spec"]["ingress"] if one["ports"] == [{"port": port}])
+    (source,) = rule["from"]
+    assert source == {"podSelector": {"matchLabels": pod["metadata"]["labels"]}}
 
 
 def test_a_pod_has_the_time_to_stop_and_no_two_nodes_have_one_id() -> None:

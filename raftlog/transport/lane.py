@@ -1,0 +1,174 @@
+"""A lane: a TCP connection of its own for the envelopes of one gRPC stream.
+
+A frame is the length of an envelope, four bytes with the highest first, and the envelope. What a
+frame announces is checked before anything of it is kept.
+
+Why: docs/decisions/028-a-lane-beside-the-stream.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+HEADER_BYTES = 4
+READ_AHEAD_FRAMES = 4
+"""When so many wait to be read, nothing more is taken from the kernel."""
+CLOSED_BY_PEER = "the peer closed the lane"
+
+
+class LaneError(Exception):
+    """The lane is gone, or was never had: the text says why."""
+
+
+class Lane(asyncio.Protocol):
+    """One end. ``read`` and ``write`` are those of a gRPC stream; ``put`` and ``take`` are the
+    short way for a message that finds nothing in front of it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
+        """``max_bytes``: the largest envelope that is taken."""
+        self._loop = loop
+        self._max_bytes = max_bytes
+        self._transport: asyncio.Transport | None = None
+        self._rest = bytearray()
+        self._frames: deque[bytes] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._reads = True
+        self._failure = ""
+        self.writable = False
+        """Whether the kernel has all that was written."""
+        self.take: Callable[[bytes], bool] | None = None
+        """Offered each envelope that finds a reader waiting; whether it was taken."""
+        self.drained: Callable[[], None] | None = None
+        """Told when the kernel has all that was written."""
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """From here on the connection is this lane's."""
+        self._transport = transport
+        # Whatever the kernel does not take at once pauses the writing.
+        transport.set_write_buffer_limits(high=0)
+        self.writable = True
+        transport.set_protocol(self)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of what was written, what the kernel has not taken."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def data_received(self, data: bytes) -> None:
+        """Frames, and parts of frames."""
+        if (
+            len(data) - HEADER_BYTES == int.from_bytes(data[:HEADER_BYTES], "big")
+            and not self._rest
+            and len(data) - HEADER_BYTES <= self._max_bytes
+        ):
+            # One whole frame: what comes nearly always.
+            self._arrived(data[HEADER_BYTES:])
+        else:
+            self._rest += data
+            self._cut()
+        self._pace()
+
+    def _cut(self) -> None:
+        """Take frames from what has come, no more than may wait: an empty one costs many times what
+        it has on the wire.
+        """
+        rest, begin = self._rest, 0
+        while len(rest) - begin >= HEADER_BYTES and len(self._frames) < READ_AHEAD_FRAMES:
+            body = begin + HEADER_BYTES
+            length = int.from_bytes(rest[begin:body], "big")
+            if length > self._max_bytes:
+                self._failure = f"a frame of {length} bytes; {self._max_bytes} are taken on a lane"
+                self.abort()
+                break
+            if len(rest) - body < length:
+                break
+            begin = body + length
+            self._arrived(bytes(rest[body:begin]))
+        del rest[:begin]
+
+    def _arrived(self, envelope: bytes) -> None:
+        reader = self._reader
+        if reader is not None and not reader.done():
+            if self.take is not None and self.take(envelope):
+                return
+            reader.set_result(None)
+        self._frames.append(envelope)
+
+    def _pace(self) -> None:
+        """Take more from the kernel, or no more."""
+        reads = len(self._frames) < READ_AHEAD_FRAMES
+        if reads is not self._reads and self._transport is not None:
+            self._reads = reads
+            if reads:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    async def readable(self) -> None:
+        """Wait for an envelope. Raises LaneError when there is none any more."""
+        while not self._frames:
+            self._check()
+            self._reader = self._loop.create_future()
+            await self._reader
+
+    async def read(self) -> bytes:
+        """The next envelope. Raises LaneError when there is none any more."""
+        if not self._frames:
+            await self.readable()
+        envelope = self._frames.popleft()
+        if self._rest:
+            self._cut()
+        self._pace()
+        return envelope
+
+    def put(self, envelope: bytes) -> bool:
+        """Write an envelope where the lane is ``writable``. Whether the kernel has all of it."""
+        if self._transport is not None:
+            self._transport.write(len(envelope).to_bytes(HEADER_BYTES, "big") + envelope)
+        return self.writable
+
+    async def write(self, envelope: bytes) -> None:
+        """Write an envelope; returns when the kernel has all of it. Raises LaneError."""
+        await self._drain()
+        if not self.put(envelope):
+            await self._drain()
+
+    async def _drain(self) -> None:
+        self._check()
+        if not self.writable:
+            self._drained = self._loop.create_future()
+            await self._drained
+            self._check()
+
+    def _check(self) -> None:
+        if self._transport is None:
+            raise LaneError(self._failure)
+
+    def pause_writing(self) -> None:
+        """The kernel has not taken all."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """It has."""
+        self.writable = True
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        if self.drained is not None:
+            self.drained()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Nothing comes any more, and nothing leaves."""
+        self._transport, self.writable = None, False
+        self._failure = self._failure or (str(error) if error else CLOSED_BY_PEER)
+        for waiter in (self._reader, self._drained):
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    def abort(self) -> None:
+        """Close at once. Idempotent."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,69 @@
+"""Three real controllers, one of which has no lanes, as an older build has none: it replicates over
+gRPC, beside those that have some.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from cluster_kit import PATIENCE_S, raftlog, running, until
+
+from raftlog.cli.local import LocalCluster, Node
+
+WITHOUT = 3
+
+
+def settings_of(node: Node) -> Mapping[str, Any]:
+    return {"controller.quorum.fetch.port": -1} if node.node_id == WITHOUT else {}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("lanes")
+    with running(
+        LocalCluster(directory / "c", controllers=3, brokers=0, settings_of=settings_of)
+    ) as cluster:
+        yield cluster
+
+
+def lanes(node: Node) -> tuple[int, int]:
+    """What a node serves, and what it has dialed."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{node.http}/metrics", timeout=PATIENCE_S) as answer:
+        text = answer.read().decode()
+    found = dict(re.findall(r'^raftlog_transport_lanes\{side="(\w+)"\} (\S+)$', text, re.M))
+    return int(float(found["served"])), int(float(found["dialed"]))
+
+
+def at(cluster: LocalCluster) -> tuple[str, str]:
+    return "--bootstrap-controller", cluster.bootstrap_controllers
+
+
+def lead(cluster: LocalCluster, node_id: int) -> None:
+    if cluster.wait_leader_id(PATIENCE_S) != node_id:
+        ran = raftlog("quorum", "transfer", "--to", node_id, *at(cluster))
+        assert ran.code == 0, ran
+
+
+def write(cluster: LocalCluster, name: str) -> None:
+    ran = raftlog("configs", "alter", "client-metrics", name, "--set", "match=x", *at(cluster))
+    assert ran.code == 0, ran
+
+
+def test_followers_move_to_lanes_where_both_ends_have_them(cluster: LocalCluster) -> None:
+    with_lanes = [node for node in cluster.controllers if node.node_id != WITHOUT]
+    (without,) = (node for node in cluster.controllers if node.node_id == WITHOUT)
+    for leader in with_lanes:
+        lead(cluster, leader.node_id)
+        (follower,) = (node for node in with_lanes if node is not leader)
+        until(lambda follower=follower: lanes(follower)[1] == 1, "the follower dials a lane")  # type: ignore[misc]
+        until(lambda leader=leader: lanes(leader)[0] == 1, "the leader serves it")  # type: ignore[misc]
+        assert lanes(without) == (0, 0)
+        write(cluster, f"led-by-{leader.node_id}")
+    lead(cluster, WITHOUT)
+    write(cluster, "led-by-the-other")
+    assert lanes(without) == (0, 0)

@@ -1,0 +1,321 @@
+"""What raw sockets find at the port of lanes: a stranger costs a bounded little, and nobody else
+anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import uvloop
+from test_lanes import Pair, fetch, pair
+from transport_worlds import LIMITS, until
+
+from raftlog.transport.api import Conversation, TransportLimits
+from raftlog.transport.complaints import Complaint
+from raftlog.transport.lane import HEADER_BYTES, LaneError
+from raftlog.transport.lane_listener import MAX_OFFERS, MAX_STRANGERS
+from raftlog.transport.lane_offer import (
+    ASK_KEY,
+    GREETING,
+    PORT_KEY,
+    TICKET_BYTES,
+    TICKET_KEY,
+    Offer,
+    asks_for_lane,
+    connect,
+    offered,
+)
+from raftlog.wire.quorum.v1 import quorum_pb2
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9)
+BRIEF = replace(LIMITS, handshake_timeout_ms=300)
+
+
+def run(scenario: Callable[[Pair], Awaitable[None]], limits: TransportLimits = LIMITS) -> None:
+    async def main() -> None:
+        async with pair(limits=limits) as both:
+            await both.ask_until_moved()
+            await scenario(both)
+            # Whatever strangers do, a follower fetches on.
+            for _ in range(3):
+                await both.ask()
+            assert both.lanes == (1, 1)
+            assert both.follower.events.count("closed") == 0
+
+    uvloop.run(main())
+
+
+def port_of(both: Pair) -> int:
+    lanes = both.server._lanes
+    assert lanes is not None
+    return lanes.port
+
+
+def complaints(both: Pair, complaint: Complaint) -> int:
+    return both.server.bounds.complaints.counts[complaint]
+
+
+@asynccontextmanager
+async def knock(both: Pair) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(both))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def hung_up(reader: asyncio.StreamReader) -> bytes:
+    """What came before the end."""
+    try:
+        return await asyncio.wait_for(reader.read(), 30)
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x00" * 40,
+        PREFACE,
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xff\xff\xff" + b"x" * 60,
+        GREETING[:-1] + b"2" + bytes(TICKET_BYTES),
+        GREETING + bytes(TICKET_BYTES + 1),
+        GREETING + b"x" * 100_000,
+    ],
+    ids=["zeros", "http2", "http1", "huge", "other version", "one too many", "flood"],
+)
+def test_who_speaks_something_else_is_hung_up_on(said: bytes) -> None:
+    async def scenario(both: Pair) -> None:
+        async with knock(both) as (reader, writer):
+            writer.write(said)
+            assert await hung_up(reader) == b""
+        assert complaints(both, Complaint.MALFORMED) == 1
+        assert both.server._lanes.strangers.total == 0
+
+    run(scenario)
+
+
+def test_a_ticket_that_was_never_given_does_not_count() -> None:
+    async def scenario(both: Pair) -> None:
+        async with knock(both) as (reader, writer):
+            writer.write(GREETING + bytes(TICKET_BYTES))
+            assert await hung_up(reader) == b""
+        assert complaints(both, Complaint.UNAUTHENTICATED) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("said", [b"", GREETING, GREETING + bytes(TICKET_BYTES - 1)])
+def test_who_says_too_little_is_hung_up_on_in_time(said: bytes) -> None:
+    async def scenario(both: Pair) -> None:
+        async with knock(both) as (reader, writer):
+            for each in said:
+                writer.write(bytes((each,)))
+                await asyncio.sleep(0)
+            assert await hung_up(reader) == b""
+        assert both.server._lanes.strangers.total == 0
+
+    run(scenario, BRIEF)
+
+
+def test_strangers_take_no_more_than_their_places() -> None:
+    async def scenario(both: Pair) -> None:
+        lanes: Any = both.server._lanes
+        sockets = [
+            await asyncio.open_connection("127.0.0.1", lanes.port) for _ in range(2 * MAX_STRANGERS)
+        ]
+        await until(lambda: complaints(both, Complaint.TOO_MANY_CONNECTIONS))
+        # One address leaves places to others.
+        assert lanes.strangers.total == MAX_STRANGERS // 2
+        for _, writer in sockets:
+            writer.close()
+        await until(lambda: lanes.strangers.total == 0)
+
+    run(scenario)
+
+
+class Stream:
+    """A stream of replication by hand, with the ticket that it was given."""
+
+    def __init__(self, call: Any, offer: Offer | None) -> None:
+        self.call, self.offer = call, offer
+
+    @property
+    def ticket(self) -> bytes:
+        assert self.offer is not None
+        return self.offer.ticket
+
+
+@asynccontextmanager
+async def stream_to(both: Pair, *metadata: tuple[str, str]) -> AsyncIterator[Stream]:
+    async with grpc.aio.insecure_channel(both.address) as channel:
+        call = channel.stream_stream(Conversation.REPLICATION.value)(metadata=metadata)
+        yield Stream(call, offered(await call.initial_metadata()))
+        call.cancel()
+
+
+def test_a_ticket_counts_once_and_no_longer_than_its_stream() -> None:
+    async def scenario(both: Pair) -> None:
+        async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
+            writer.write(GREETING + stream.ticket)
+            assert await reader.readexactly(len(GREETING)) == GREETING
+            async with knock(both) as (other, again):
+                again.write(GREETING + stream.ticket)
+                assert await hung_up(other) == b""
+        async with stream_to(both, (ASK_KEY, "1")) as stream:
+            late = stream.ticket
+        await until(lambda: len(both.server._lanes._offered) == 0)
+        async with knock(both) as (reader, writer):
+            writer.write(GREETING + late)
+            assert await hung_up(reader) == b""
+        assert complaints(both, Complaint.UNAUTHENTICATED) == 2
+
+    run(scenario)
+
+
+def frame(message: quorum_pb2.FetchRequest) -> bytes:
+    data = message.SerializeToString()
+    return len(data).to_bytes(HEADER_BYTES, "big") + data
+
+
+def test_a_lane_by_hand_is_answered_and_dies_with_its_stream() -> None:
+    async def scenario(both: Pair) -> None:
+        async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
+            writer.write(GREETING + stream.ticket)
+            await reader.readexactly(len(GREETING))
+            writer.write(frame(fetch(77)))
+            size = int.from_bytes(await reader.readexactly(HEADER_BYTES), "big")
+            told = quorum_pb2.FetchResponse.FromString(await reader.readexactly(size))
+            assert told.correlation_id == 77
+            stream.call.cancel()
+            assert await hung_up(reader) == b""
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("sent", "complaint"),
+    [
+        ((70_000).to_bytes(HEADER_BYTES, "big"), None),
+        ((4).to_bytes(HEADER_BYTES, "big") + b"\xff" * 4, Complaint.MALFORMED),
+    ],
+    ids=["too long", "no message"],
+)
+def test_a_frame_that_is_none_ends_its_link_alone(sent: bytes, complaint: Complaint | None) -> None:
+    async def scenario(both: Pair) -> None:
+        async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
+            writer.write(GREETING + stream.ticket)
+            await reader.readexactly(len(GREETING))
+            writer.write(frame(fetch(1)))
+            await reader.readexactly(HEADER_BYTES)
+            writer.write(sent)
+            await hung_up(reader)
+            assert await stream.call.code() is grpc.StatusCode.UNAVAILABLE
+            details = await stream.call.details()
+            assert "70000 bytes" in details if complaint is None else "malformed" in details
+        if complaint is not None:
+            assert complaints(both, complaint) == 1
+
+    run(scenario)
+
+
+def test_who_has_moved_says_nothing_more_on_the_stream() -> None:
+    async def scenario(both: Pair) -> None:
+        async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
+            writer.write(GREETING + stream.ticket)
+            await reader.readexactly(len(GREETING))
+            writer.write(frame(fetch(1)))
+            await reader.readexactly(HEADER_BYTES)
+            await stream.call.write(fetch(2).SerializeToString())
+            assert "beside its lane" in await stream.call.details()
+        assert complaints(both, Complaint.MALFORMED) == 1
+
+    run(scenario)
+
+
+def test_who_does_not_ask_or_asks_for_another_version_is_offered_nothing() -> None:
+    async def scenario(both: Pair) -> None:
+        async with stream_to(both) as silent, stream_to(both, (ASK_KEY, "2")) as newer:
+            assert silent.offer is newer.offer is None
+
+    run(scenario)
+
+
+def test_streams_that_ask_leave_lanes_to_other_addresses() -> None:
+    async def scenario(both: Pair) -> None:
+        lanes: Any = both.server._lanes
+        async with grpc.aio.insecure_channel(both.address) as channel:
+            calls = [
+                channel.stream_stream(Conversation.REPLICATION.value)(metadata=((ASK_KEY, "1"),))
+                for _ in range(MAX_OFFERS)
+            ]
+            offers = [offered(await call.initial_metadata()) for call in calls]
+            assert lanes._places.total == sum(1 for one in offers if one is not None) + 1
+            assert lanes._places.total <= MAX_OFFERS // 2 + 1
+            for call in calls:
+                call.cancel()
+        await until(lambda: lanes._places.total == 1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("said", [b"", b"RLLANE2\n", GREETING + b"x", b"HTTP/1.1 400\r\n"])
+def test_a_program_that_is_no_leader_gives_no_lane(said: bytes) -> None:
+    async def main() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(len(GREETING) + TICKET_BYTES)
+            writer.write(said)
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(LaneError, match=r"another program|ticket was not taken"):
+            await connect("127.0.0.1", Offer(port, bytes(TICKET_BYTES)), 64, 30)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(main())
+
+
+def test_a_port_that_stays_silent_is_given_up_in_time() -> None:
+    async def main() -> None:
+        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(LaneError, match="no answer within"):
+            await connect("127.0.0.1", Offer(port, bytes(TICKET_BYTES)), 64, 0.05)
+        server.close()
+
+    asyncio.run(main())
+
+
+GOOD = {PORT_KEY: "4711", TICKET_KEY: bytes(TICKET_BYTES)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {PORT_KEY: "0"},
+        {PORT_KEY: "65536"},
+        {PORT_KEY: "-1"},
+        {PORT_KEY: "٣"},
+        {PORT_KEY: b"4711"},
+        {PORT_KEY: ""},
+        {PORT_KEY: "9" * 5_000},
+        {TICKET_KEY: bytes(TICKET_BYTES - 1)},
+        {TICKET_KEY: "x" * TICKET_BYTES},
+        {TICKET_KEY: b""},
+    ],
+)
+def test_an_offer_that_makes_no_sense_is_none(wrong: dict[str, Any]) -> None:
+    assert offered(GOOD) == Offer(4711, bytes(TICKET_BYTES))
+    assert offered({**GOOD, **wrong}) is None
+    assert not asks_for_lane([(ASK_KEY, "2"), ("other", "1")])
