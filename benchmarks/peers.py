@@ -106,8 +106,10 @@ def in_our_words(workload: str, result: Any) -> dict[str, Any]:
 
 
 def _named(row: dict[str, Any]) -> str:
-    """Of a number of watchers; "own": of those with a key each."""
-    return "own" if row.get("own_keys") else str(row["watchers"])
+    """Of a number of watchers; "own": of those with a key each; "… shared": on few streams."""
+    if row.get("own_keys"):
+        return "own"
+    return f"{row['watchers']}{' shared' if row.get('shared') else ''}"
 
 
 def _spread(times_ms: list[float]) -> dict[str, float]:
@@ -134,12 +136,13 @@ def ratios(
         for row in ours:
             if row.get("own_keys"):
                 continue
-            other = theirs[_named(row)]
+            name = _named(row)
+            other = theirs[name]
             found |= {
-                f"last of {row['watchers']} p50": round(
+                f"last of {name} p50": round(
                     other["last_from_send_ms"]["p50"] / row["last_from_send_ms"]["p50"], 2
                 ),
-                f"CPU a delivery to {row['watchers']}": round(
+                f"CPU a delivery to {name}": round(
                     other["cpu_us_per_delivery"] / row["cpu_us_per_delivery"], 2
                 ),
             }

@@ -24,6 +24,7 @@ REQUEST_MAX_BYTES: Final[Mapping[str, int]] = {
     "BROKER": 32 << 20,
     "REPLICA_FETCH": 4 << 20,
     "WATCH": 512 << 10,
+    "WATCH_MANY": 4 << 20,
 }
 """By conversation: the largest message towards the server.
 

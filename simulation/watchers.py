@@ -1,4 +1,5 @@
-"""Clients that watch the metadata, each with a selection and a level of its own.
+"""Clients that watch the metadata, each with a selection and a level of its own; on some hosts two
+that share streams.
 
 Now and then one ends, as a program does, and goes on behind its last token. What they are told
 ``checks/watches.py`` judges.
@@ -10,9 +11,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from raftlog.client.watch import CompactedError, Token, Watch
+from raftlog.client.watch_streams import WatchStreams
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Transport
 from simulation.checks.api import CheckFailedError
-from simulation.swarm.wanted import PREFIX, wanted_by
+from simulation.swarm.wanted import PREFIX, wanted_by, watchers_on
 
 if TYPE_CHECKING:
     from simulation.checks.api import Operation
@@ -31,7 +34,7 @@ class Watchers:
     def __init__(self, world: World) -> None:
         self._world = world
         self._tasks: list[asyncio.Task[Any]] = []
-        self._all = [Watcher(world, host) for host in self.hosts()]
+        self._all = [watcher for host in self.hosts() for watcher in _on(world, host)]
 
     def hosts(self) -> list[str]:
         """Names of their hosts."""
@@ -41,7 +44,7 @@ class Watchers:
     def begin(self) -> None:
         """Let them begin."""
         for watcher in self._all:
-            self._tasks.append(self._world.spawn(watcher.live(), watcher.host, watcher.host))
+            self._tasks.append(self._world.spawn(watcher.live(), watcher.name, watcher.host))
 
     def stop(self) -> None:
         """No more."""
@@ -62,19 +65,33 @@ class Watchers:
             await self._world.until(
                 lambda watcher=watcher: watcher.offset >= written.offset,  # type: ignore[misc]
                 within_s,
-                f"{watcher.host} is told what changed up to offset {written.offset}",
+                f"{watcher.name} is told what changed up to offset {written.offset}",
             )
         self.stop()
 
 
-class Watcher:
-    """One host."""
+def _on(world: World, host: str) -> list[Watcher]:
+    """The watchers on a host."""
+    transport, names = world.network.transport_for(host), watchers_on(host)
+    streams = WatchStreams(transport) if len(names) > 1 else None
+    return [Watcher(world, host, name, transport, streams) for name in names]
 
-    def __init__(self, world: World, host: str) -> None:
-        self._world, self.host = world, host
+
+class Watcher:
+    """One client. ``streams``: those that it shares; None: it has none."""
+
+    def __init__(
+        self,
+        world: World,
+        host: str,
+        name: str,
+        transport: Transport,
+        streams: WatchStreams | None,
+    ) -> None:
+        self._world, self.host, self.name = world, host, name
         self._wanted = wanted_by(host)
-        self._transport = world.network.transport_for(host)
-        self._rng = world.rng(host)
+        self._transport, self._streams = transport, streams
+        self._rng = world.rng(name)
         self._watch: Watch | None = None
         self._token: Token | None = None
 
@@ -98,14 +115,15 @@ class Watcher:
                 self._transport,
                 [member.endpoint for member in self._world.members],
                 self._wanted.selectors,
-                rng=self._world.rng(f"{self.host} {self._world.now()}"),
+                rng=self._world.rng(f"{self.name} {self._world.now()}"),
                 since=since,
                 initial=initial and self._rng.random() < 0.5,
                 tip=self._wanted.tip,
                 start_timeout_s=1e9,
                 progress_ms=PROGRESS_MS,
+                calls=self._streams,
             )
-            self._world.watch.tell("watch_begun", self.host, since)
+            self._world.watch.tell("watch_begun", self.name, since)
             try:
                 async with asyncio.timeout(self._rng.expovariate(1 / LIFE_S)):
                     await self._read(watch)
@@ -117,18 +135,18 @@ class Watcher:
                 continue
             except ApiError as error:
                 if error.code is not ErrorCode.INCONSISTENT_GENERATION:
-                    raise CheckFailedError(f"{self.host} was answered {error}") from error
+                    raise CheckFailedError(f"{self.name} was answered {error}") from error
                 self._token = None
                 continue
             finally:
                 watch.close()
             self._token = watch.token
             if self._token is not None:
-                self._world.watch.tell("watch_ended", self.host, self._token)
+                self._world.watch.tell("watch_ended", self.name, self._token)
 
     async def _read(self, watch: Watch) -> None:
         async for change in watch:
-            self._world.watch.tell("watch_told", self.host, change)
+            self._world.watch.tell("watch_told", self.name, change)
 
     def _count(self, outcome: str) -> None:
         counts = self._world.outcome.operations

@@ -73,17 +73,21 @@ def _observers(index: int, count: int) -> tuple[Figure, ...]:
     )
 
 
-def _watchers(index: int, count: int) -> tuple[Figure, ...]:
-    """Of one number of watchers: our rows are a list, the peer's have names."""
-    of = f"{count:,} watchers"
+def _watchers(index: int, count: int, shared: str = "") -> tuple[Figure, ...]:
+    """Of one number of watchers: our rows are a list, the peer's have names. ``shared``: how they
+    share streams.
+    """
+    of, theirs = f"{count:,} watchers", str(count)
+    if shared:
+        of, theirs = f"{of} on {shared}", f"{count} shared"
     return (
         *(
-            Figure(f"{of}: {who} has it, {name} ms", (index, key, name), (str(count), key, name))
+            Figure(f"{of}: {who} has it, {name} ms", (index, key, name), (theirs, key, name))
             for who, key in (("first", "first_from_send_ms"), ("last", "last_from_send_ms"))
             for name in ("p50", "p99")
         ),
         *(
-            Figure(f"{of}: {label}", (index, key), (str(count), key))
+            Figure(f"{of}: {label}", (index, key), (theirs, key))
             for label, key in (
                 (
                     "CPU of the brokers (etcd: members), us a delivered change",
@@ -259,7 +263,11 @@ ENTRIES: dict[str, Entry] = {
     "watch": Entry(
         "watchers of one prefix, a stream each, over three brokers (etcd: members): a write until",
         "watch",
-        (*_watchers(0, 10), *_watchers(1, 1_000), *_watchers(2, 10_000), *_own_keys(3, 10_000)),
+        (
+            *(*_watchers(0, 10), *_watchers(1, 1_000), *_watchers(2, 10_000)),
+            *_own_keys(3, 10_000),
+            *(*_watchers(4, 1_000, "six streams"), *_watchers(5, 10_000, "six streams")),
+        ),
     ),
     "k7": Entry(
         "brokers that heartbeat every 2 s, each on its own connection", "k7", _heartbeats()

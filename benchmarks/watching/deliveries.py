@@ -35,6 +35,23 @@ TOLD_MAX_BYTES = 16 << 20
 """What a process of watchers says at its end."""
 VALUE_BYTES = 256
 
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``own_keys``: a write concerns one of them, and not all. ``shared``: those of one process at
+    one server are on one stream.
+    """
+
+    watchers: int
+    own_keys: bool = False
+    shared: bool = False
+
+
+CASES = (
+    *map(Case, WATCHERS),
+    Case(WATCHERS[-1], own_keys=True),
+    *(Case(count, shared=True) for count in WATCHERS[1:]),
+)
 Write = Callable[[int, bytes], Awaitable[None]]
 """Write a value under a key of its own; returns when it is durable."""
 
@@ -51,6 +68,8 @@ class Served:
     asked_once: bool
     pids: Sequence[int]
     all_pids: Sequence[int]
+    shared: str = ""
+    """See :class:`benchmarks.watching.watchers.Plan`."""
 
 
 @asynccontextmanager
@@ -67,6 +86,7 @@ async def _watchers(served: Served, count: int) -> AsyncIterator[list[Process]]:
                 served.path,
                 served.request,
                 served.asked_once,
+                served.shared,
                 first=sum(shares[: index * len(served.addresses)]),
             )
             child = await asyncio.create_subprocess_exec(
@@ -122,26 +142,18 @@ def _used_s(pids: Sequence[int]) -> float:
     return sum(map(thread_cpu_s, pids))
 
 
-def with_each_count(
-    measured: Callable[[int, bool], Coroutine[Any, Any, dict[str, Any]]],
+def each_case(
+    measured: Callable[[Case], Coroutine[Any, Any, dict[str, Any]]],
 ) -> list[dict[str, Any]]:
-    """A row for each number of watchers of one prefix, then one for the most with a key each.
-
-    ``measured``: makes a row of the number, and of whether they have a key each.
-    """
-    cases = [*((count, False) for count in WATCHERS), (WATCHERS[-1], True)]
-    return [uvloop.run(measured(count, own_keys)) for count, own_keys in cases]
+    """A row for each case."""
+    return [uvloop.run(measured(case)) for case in CASES]
 
 
-async def deliveries(
-    served: Served, count: int, write: Write, *, seconds: float, own_keys: bool = False
-) -> dict[str, Any]:
+async def deliveries(served: Served, case: Case, write: Write, *, seconds: float) -> dict[str, Any]:
     """Measure with so many watchers. Raises RuntimeError if one of them misses a change, has one
     twice or out of order, or ends.
-
-    ``own_keys``: a write concerns one of them, and not all.
     """
-    concerned = 1 if own_keys else count
+    count, concerned = case.watchers, 1 if case.own_keys else case.watchers
     period_s = max(PERIOD_MIN_S, concerned / DELIVERIES_PER_S)
     writes = max(WRITES_MIN, round(seconds / period_s))
     for number in range(WRITES_MIN):
@@ -175,7 +187,8 @@ async def deliveries(
     told = concerned * writes
     return {
         "watchers": count,
-        **({"own_keys": True} if own_keys else {}),
+        **({"own_keys": True} if case.own_keys else {}),
+        **({"shared": True} if case.shared else {}),
         "writes": writes,
         "writes_per_s": round(1 / period_s, 2),
         "first_from_send_ms": latency_ms([seen[n][1] - at for n, at in sent.items()]),

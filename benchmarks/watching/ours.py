@@ -8,48 +8,49 @@ from typing import Any
 
 from benchmarks.load import CLIENT_METRICS
 from benchmarks.nodes import Quorum
-from benchmarks.watching.deliveries import Served, deliveries, with_each_count
+from benchmarks.watching.deliveries import Case, Served, deliveries, each_case
 from benchmarks.watching.watchers import NUMBER
 from raftlog.client.controller_client import ControllerClient
 from raftlog.config_writes.messages import ConfigWrite
+from raftlog.transport.api import Conversation
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2
 
-PATH = "/raftlog.wire.broker.v1.Broker/Watch"
+PATH, PATH_OF_MANY = Conversation.WATCH.value, Conversation.WATCH_MANY.value
 SELECTOR = "configs/client-metrics/"
 
 
 def watch(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
-    """A row for each number of watchers, one after the other on one cluster."""
+    """A row for each case, one after the other on one cluster."""
     leader = quorum.endpoints[quorum.leader() - 1]
-    return with_each_count(partial(_measured, quorum, leader, seconds))
+    return each_case(partial(_measured, quorum, leader, seconds))
 
 
-async def _measured(
-    quorum: Quorum, leader: str, seconds: float, count: int, own_keys: bool
-) -> dict[str, Any]:
+async def _measured(quorum: Quorum, leader: str, seconds: float, case: Case) -> dict[str, Any]:
     transport = GrpcTransport()
     client = ControllerClient(transport, [leader], rng=random.Random(1))
+    prefix = f"{case.watchers}-{'shared' if case.shared else 'watchers'}"
 
     async def write(number: int, value: bytes) -> None:
         # Under fresh names: the value before a change would have a mark of its own.
-        name = f"own-{number:08d}" if own_keys else f"{count}-watchers-{number}"
+        name = f"own-{number:08d}" if case.own_keys else f"{prefix}-{number}"
         change = (CLIENT_METRICS, name, "match", value.decode())
         await client.call(ConfigWrite([change]).request())
 
     brokers = quorum.broker_pids
     served = Served(
         [quorum.endpoint(name) for name in quorum.brokers],
-        PATH,
+        PATH_OF_MANY if case.shared else PATH,
         broker_pb2.WatchRequest(
-            selectors=[f"{SELECTOR}own-{NUMBER.decode()}" if own_keys else SELECTOR]
+            selectors=[f"{SELECTOR}own-{NUMBER.decode()}" if case.own_keys else SELECTOR]
         ).SerializeToString(),
-        asked_once=True,
+        asked_once=not case.shared,
         pids=brokers,
         all_pids=[*quorum.pids, *brokers],
+        shared="raftlog" if case.shared else "",
     )
     try:
-        return await deliveries(served, count, write, seconds=seconds, own_keys=own_keys)
+        return await deliveries(served, case, write, seconds=seconds)
     finally:
         client.close()
         await transport.close()

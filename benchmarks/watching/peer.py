@@ -1,4 +1,4 @@
-"""The same at etcd: a stream of its own for each watcher, by the same client, at three members.
+"""The same at etcd, by the same client, at three members.
 
 Its programs are those that its own scripts have built (``benchmarks.peers``).
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.watching.deliveries import Served, deliveries, with_each_count
+from benchmarks.watching.deliveries import Case, Served, deliveries, each_case
 from benchmarks.watching.watchers import NUMBER
 from raftlog.cli.local import free_ports
 from raftlog.config_writes.twin import varint
@@ -29,23 +29,28 @@ WATCH, PUT = "/etcdserverpb.Watch/Watch", "/etcdserverpb.KV/Put"
 
 
 def watch(home: Path, seconds: float) -> list[dict[str, Any]]:
-    """A row for each number of watchers, one after the other on one fresh cluster. ``home``:
-    PEERS_HOME.
-    """
+    """A row for each case, one after the other on one fresh cluster. ``home``: PEERS_HOME."""
     with _Members(home / "etcd") as members:
-        return with_each_count(partial(_measured, members, members.leader_first(), seconds))
+        return each_case(partial(_measured, members, members.leader_first(), seconds))
 
 
 async def _measured(
-    members: _Members, addresses: Sequence[str], seconds: float, count: int, own_keys: bool
+    members: _Members, addresses: Sequence[str], seconds: float, case: Case
 ) -> dict[str, Any]:
-    prefix = "own/" if own_keys else f"watched-by-{count}/"
+    by = f"{case.watchers}-on-streams" if case.shared else str(case.watchers)
+    prefix = "own/" if case.own_keys else f"watched-by-{by}/"
     # WatchRequest.create_request: key, and the end of the range.
     begin, end = prefix.encode(), prefix[:-1].encode() + b"0"
     one = _field(1, begin + NUMBER)
-    request = _field(1, one if own_keys else _field(1, begin) + _field(2, end))
+    request = _field(1, one if case.own_keys else _field(1, begin) + _field(2, end))
     served = Served(
-        addresses, WATCH, request, asked_once=False, pids=members.pids, all_pids=members.pids
+        addresses,
+        WATCH,
+        request,
+        asked_once=False,
+        pids=members.pids,
+        all_pids=members.pids,
+        shared="etcd" if case.shared else "",
     )
     async with grpc.aio.insecure_channel(addresses[0]) as channel:
         put = channel.unary_unary(PUT)
@@ -53,7 +58,7 @@ async def _measured(
         async def write(number: int, value: bytes) -> None:
             await put(_field(1, f"{prefix}{number:08d}".encode()) + _field(2, value))
 
-        return await deliveries(served, count, write, seconds=seconds, own_keys=own_keys)
+        return await deliveries(served, case, write, seconds=seconds)
 
 
 def _field(number: int, data: bytes) -> bytes:

@@ -19,6 +19,7 @@ from functools import partial
 import msgspec
 import uvloop
 
+from benchmarks.watching.shared import SHARED, Shared
 from benchmarks.watching.streams import Streams
 
 MARK = re.compile(rb"benchmark-change-([0-9]{8})")
@@ -37,7 +38,8 @@ def mark(number: int) -> bytes:
 
 class Plan(msgspec.Struct):
     """``watchers``: so many at each address, numbered from ``first`` on. ``request``: what each of
-    them sends; NUMBER in it stands for its own.
+    them sends; NUMBER in it stands for its own. ``shared``: whose way to have many watchers on one
+    stream (a key of SHARED), which all at one address are then on; empty: each has a stream.
     """
 
     addresses: list[str]
@@ -45,6 +47,7 @@ class Plan(msgspec.Struct):
     path: str
     request: bytes
     asked_once: bool
+    shared: str = ""
     first: int = 0
 
 
@@ -59,14 +62,25 @@ class Seen:
 
     def watcher(self, connection: int, stream: int, message: bytes) -> None:
         """A message on one stream of one connection: note each change in it."""
-        key = (connection, stream)
+        self._note(
+            time.monotonic(), connection, stream, [int(one) for one in MARK.findall(message)]
+        )
+
+    def shared(self, way: Shared, connection: int, stream: int, message: bytes) -> None:
+        """A message of several watchers on one stream."""
+        now = time.monotonic()
+        for watchers, told in way.told(message):
+            numbers = [int(one) for one in MARK.findall(told)]
+            for watcher in watchers:
+                self._note(now, connection, watcher, numbers)
+
+    def _note(self, now: float, connection: int, watcher: int, numbers: list[int]) -> None:
+        key = (connection, watcher)
         newest = self._newest.get(key)
         if newest is None:
             newest = self._newest[key] = -1
             self.answered += 1
-        now = time.monotonic()
-        for found in MARK.findall(message):
-            number = int(found)
+        for number in numbers:
             if number <= newest:
                 self.failure = f"a watcher had change {number} behind {newest}"
             self._newest[key] = newest = number
@@ -83,6 +97,7 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     plan = msgspec.json.decode(sys.stdin.buffer.readline(), type=Plan)
     seen = Seen()
+    way = SHARED.get(plan.shared)
     connections: list[Streams] = []
     opened = 0
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -92,15 +107,23 @@ async def main() -> None:
             count = min(watchers - begin, STREAMS_A_CONNECTION)
             numbers = range(plan.first + opened, plan.first + opened + count)
             opened += count
-            streams = Streams(
-                plan.path,
-                address,
-                [plan.request.replace(NUMBER, b"%08d" % number) for number in numbers],
-                partial(seen.watcher, len(connections)),
-                asked_once=plan.asked_once,
-            )
-            connections.append(streams)
-            await loop.create_connection(partial(_same, streams), host, int(port))
+            requests = [plan.request.replace(NUMBER, b"%08d" % number) for number in numbers]
+            if way is not None:
+                requests = way.requests(begin + 1, requests)
+            if way is None or not begin:
+                told = seen.watcher if way is None else partial(seen.shared, way)
+                streams = Streams(
+                    plan.path,
+                    address,
+                    requests if way is None else requests[:1],
+                    partial(told, len(connections)),
+                    asked_once=plan.asked_once,
+                )
+                connections.append(streams)
+                await loop.create_connection(partial(_same, streams), host, int(port))
+                requests = [] if way is None else requests[1:]
+            for request in requests:
+                streams.say(0, request)
             # One connection after the other: all at once would measure a stampede.
             while seen.answered < opened:
                 if streams.ended.done() or time.monotonic() > deadline:

@@ -256,6 +256,7 @@ class BrokerService:
         acceptors: Acceptors = {
             Conversation.BROKER: self.requests.accept,
             Conversation.WATCH: self.watches.accept,
+            Conversation.WATCH_MANY: self.watches.accept_many,
         }
         of_clients = dict(acceptors)
         if self.data is not None:

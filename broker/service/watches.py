@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
+from typing import cast
 
 import structlog
 
 from broker.metadata.view import View
+from broker.service.watch_handles import Handle, OneWatch, WatchStream
 from broker.settings import WatchSettings
 from broker.watch.hub import Told, WatchHub
 from broker.watch.progress import LEAST_MS
@@ -27,8 +27,7 @@ from raftlog.security.authorization import Asker, refusal
 from raftlog.security.client_rules import ClientRules
 from raftlog.security.permissions import WATCH
 from raftlog.shares import Shares
-from raftlog.transport.api import Link, LinkClosedError
-from raftlog.transport.conversations import Encoded
+from raftlog.transport.api import CountedLink, Link, LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -64,38 +63,47 @@ class Watches:
             generation=lambda: view.generation,
             image_of=self._image_of,
             permits=self._permits,
-            has_room=lambda link: link.unsent_bytes < settings.watch_max_unsent_bytes,
+            has_room=lambda handle: handle.unsent_bytes < settings.watch_max_unsent_bytes,
         )
         view.onlooker = self.hub
         self._shares = Shares(settings.watch_max_watchers)
-        self._links: dict[Link, bool] = {}
-        """Those that are open, and whether they have asked."""
+        self._places: dict[Handle, str] = {}
+        """The peer in whose name each open watch counts."""
+        self._unsent: dict[WatchStream, None] = {}
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
 
     # --- links -----------------------------------------------------------------------------------
 
-    def accept(self, link: Link) -> Watches:
-        """A client's link: this object handles them all."""
-        self._links[link] = False
-        return self
+    def accept(self, link: Link) -> OneWatch:
+        """A client's link for one watch."""
+        return OneWatch(self, cast(CountedLink, link))
 
-    def received(self, link: Link, messages: Sequence[pb.WatchRequest]) -> None:
-        """The one request of a link."""
-        for request in messages:
-            try:
-                self._begin(link, request)
-            except ApiError as error:
-                self.hub.forget(link)
-                self._give(Told(link, ending(error), ends=True))
-        self._go_on()
+    def accept_many(self, link: Link) -> WatchStream:
+        """A client's link for many watches."""
+        return WatchStream(self, cast(CountedLink, link))
 
-    def closed(self, link: Link, reason: str) -> None:
-        """The client is gone."""
-        if self._links.pop(link, False):
-            self._shares.give_back(link.peer)
-        self.hub.forget(link)
+    def begin(self, handle: Handle, request: pb.WatchRequest) -> None:
+        """Begin a watch, or tell it why not."""
+        try:
+            self._begin(handle, request)
+        except ApiError as error:
+            self.refuse(handle, error)
+
+    def refuse(self, handle: Handle, error: ApiError) -> None:
+        """End a watch with an error, whether it has begun or not."""
+        self.hub.forget(handle)
+        self._give(Told(handle, ending(error), ends=True))
+
+    def forget(self, handle: Handle) -> None:
+        """A watch is gone. Idempotent."""
+        self._leave(handle)
+        self.hub.forget(handle)
+
+    def unsent(self, stream: WatchStream) -> None:
+        """A stream has something to send, once this turn's work is done."""
+        self._unsent[stream] = None
 
     def close(self) -> None:
         """Take nothing more; all watches are told so."""
@@ -112,7 +120,7 @@ class Watches:
         image = self._view.repeatable
         self.hub.moved(self._view.applied if image is None else image.offset)
         if len(self.hub):
-            self._go_on()
+            self.go_on()
 
     def generation_changed(self) -> None:
         """The log was replaced, and the view emptied."""
@@ -122,12 +130,10 @@ class Watches:
 
     # --- beginning -------------------------------------------------------------------------------
 
-    def _begin(self, link: Link, request: pb.WatchRequest) -> None:
+    def _begin(self, handle: Handle, request: pb.WatchRequest) -> None:
         if self._closing:
             raise _SHUTTING_DOWN
-        if self._links.get(link, True):
-            message = "a watch has one request; make another call for another watch"
-            raise ApiError(ErrorCode.INVALID_REQUEST, message)
+        link = handle.link
         if request.cluster_id and request.cluster_id != self._cluster_id:
             message = f"this is cluster {self._cluster_id!r}, not {request.cluster_id[:80]!r}"
             raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
@@ -150,9 +156,9 @@ class Watches:
             raise ApiError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS
             )
-        self._links[link] = True
+        self._places[handle] = link.peer
         self.hub.watch(
-            link,
+            handle,
             selection,
             mode=request.mode,
             asker=asker,
@@ -201,8 +207,13 @@ class Watches:
     def _image_of(self, mode: int) -> Image | None:
         return self._view.tip if mode == pb.LATEST else self._view.repeatable
 
-    def _go_on(self) -> None:
+    def close_later(self, link: Link) -> None:
+        """Nothing more comes on a link: close it, if its client does not."""
+        self._loop.call_later(LINGER_S, link.close, "the watch has ended")
+
+    def go_on(self) -> None:
         """Do what is due in a turn of its own: the caller has more important things to do first."""
+        self._flush()
         if not self._turn_due and not self._closing:
             self._turn_due = True
             self._loop.call_soon(self._turn)
@@ -215,13 +226,15 @@ class Watches:
             return
         begun, now = self._stopwatch(), self._loop.time()
         while (told := self.hub.work(now)) is not None:
-            self._give_all(told)
+            for one in told:
+                self._give(one)
             took_s = self._stopwatch() - begun
             if took_s >= TURN_MAX_S:
                 # As long for everybody else.
                 self._turn_due = True
                 self._loop.call_later(took_s, self._turn)
-                return
+                break
+        self._flush()
 
     def _tick(self) -> None:
         self._timer = None
@@ -237,17 +250,29 @@ class Watches:
     def _give_all(self, told: Sequence[Told]) -> None:
         for one in told:
             self._give(one)
+        self._flush()
 
     def _give(self, told: Told) -> None:
-        link: Any = told.handle
+        handle: Handle = told.handle
         try:
-            link.send(Encoded(told.data))
+            handle.give(told.data)
         except LinkClosedError:
-            self.hub.forget(link)
+            self.hub.forget(handle)
             return
         if told.ends:
-            # The client closes when it has read that; who does not is closed.
-            self._loop.call_later(LINGER_S, _close, link)
+            self._leave(handle)
+            handle.ended()
+
+    def _leave(self, handle: Handle) -> None:
+        peer = self._places.pop(handle, None)
+        if peer is not None:
+            self._shares.give_back(peer)
+
+    def _flush(self) -> None:
+        """Send what this turn has given to streams of many watches."""
+        streams, self._unsent = self._unsent, {}
+        for stream in streams:
+            stream.flush()
 
 
 def _check(request: pb.WatchRequest) -> None:
@@ -263,8 +288,3 @@ def _check(request: pb.WatchRequest) -> None:
     if request.progress_interval_ms and request.progress_interval_ms < LEAST_MS:
         message = f"at least {LEAST_MS} ms"
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field="progress_interval_ms")
-
-
-def _close(link: Link) -> None:
-    with suppress(LinkClosedError):
-        link.close("the watch has ended")

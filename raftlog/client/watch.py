@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from raftlog.client.endpoint_selector import EndpointSelector
+from raftlog.client.watch_calls import Calls, OwnCalls, WatchCall
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
+from raftlog.transport.api import Transport
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
@@ -26,8 +27,6 @@ START_TIMEOUT_S = 30.0
 PROGRESS_MS = 5_000
 SILENT_INTERVALS = 3
 """A broker that has said nothing for so many intervals is given up."""
-LINK_TIMEOUT_S = 2.0
-"""A broker that gives no link, or no first response, in this time is passed over."""
 BUFFERED_MAX = 10_000
 """Changes that wait for a slow reader; with more the call ends, and begins again when half of them
 are read.
@@ -122,10 +121,13 @@ class Watch:
         cluster_id: str = "",
         start_timeout_s: float = START_TIMEOUT_S,
         progress_ms: int = PROGRESS_MS,
+        calls: Calls | None = None,
     ) -> None:
-        """``start_timeout_s``: for the first response; later on it is patient without end."""
+        """``start_timeout_s``: for the first response; later on it is patient without end.
+        ``calls``: how it asks brokers; None: by calls of its own.
+        """
         self._loop = asyncio.get_running_loop()
-        self._transport = transport
+        self._calls = calls or OwnCalls(transport)
         # Anywhere: programs have the same list, and the first broker in it would carry them all. A
         # short watch would also begin at the same dead broker each time.
         self._endpoints = EndpointSelector(rng.sample(endpoints, len(endpoints)), rng)
@@ -140,7 +142,8 @@ class Watch:
         self._list: list[pb.WatchChange] = []
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._call: _Call | None = None
+        self._call: WatchCall | None = None
+        self._call_answered = False
         self._pause: asyncio.TimerHandle | None = None
         self._asked_in_vain: set[str] = set()
         self._failures: dict[str, str] = {}
@@ -231,7 +234,8 @@ class Watch:
         if self._since is not None:
             request.since.CopyFrom(pb.WatchToken(**self._since._asdict()))
         silence_s = SILENT_INTERVALS * self._progress_ms / 1000
-        self._call = _Call(self, self._transport, self._endpoints.target, request, silence_s)
+        self._call_answered = False
+        self._call = self._calls.begin(self, self._endpoints.target, request, silence_s)
 
     def _not_started(self) -> ApiError:
         """Why nobody has taken the watch: what the last one said that refused it, or what became of
@@ -259,7 +263,7 @@ class Watch:
         self.failovers += self._started
         self._pause = self._loop.call_later(pause_s, self._attempt)
 
-    def lost(self, call: _Call, reason: str, error: ApiError | None = None) -> None:
+    def lost(self, call: WatchCall, reason: str, error: ApiError | None = None) -> None:
         """The broker is gone, or says nothing, or does not let this client in (``error``).
 
         A watch that has begun waits until one does.
@@ -275,7 +279,7 @@ class Watch:
         else:
             self._go_elsewhere(self._endpoints.unreachable(self._loop.time()))
 
-    def told(self, call: _Call, response: pb.WatchResponse) -> None:
+    def told(self, call: WatchCall, response: pb.WatchResponse) -> None:
         """A broker tells something."""
         if call is not self._call:
             return
@@ -290,8 +294,8 @@ class Watch:
         self._ready.extend(_change(one, at.generation) for one in self._list)
         self._list = []
         self._since = _token(at)
-        if not call.answered:
-            call.answered = self._started = True
+        if not self._call_answered:
+            self._call_answered = self._started = True
             self._endpoints.reached()
             self._asked_in_vain.clear()
             if self._told is None and not self._initial:
@@ -326,54 +330,6 @@ class Watch:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-
-class _Call:
-    """One call to one broker, which ends with its link."""
-
-    def __init__(
-        self,
-        watch: Watch,
-        transport: Transport,
-        address: str,
-        request: pb.WatchRequest,
-        silence_s: float,
-    ) -> None:
-        self._watch, self._request, self._silence_s = watch, request, silence_s
-        self.answered = False
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(LINK_TIMEOUT_S, self._lost)
-        self._dialer: Dialer = transport.dial(address, Conversation.WATCH, self)
-
-    def close(self) -> None:
-        """Give it up."""
-        self._timer.cancel()
-        self._dialer.close()
-
-    def opened(self, link: Link) -> None:
-        """Ask."""
-        try:
-            link.send(self._request)
-        except LinkClosedError as error:
-            self._lost(str(error))
-
-    def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Responses."""
-        self._timer.cancel()
-        self._timer = self._loop.call_later(self._silence_s, self._lost)
-        for message in messages:
-            self._watch.told(self, message)
-
-    def attempt_failed(self, reason: str, error: ApiError | None) -> None:
-        """There is no link, or the broker does not let this client in."""
-        self._watch.lost(self, reason, error)
-
-    def closed(self, link: Link, reason: str) -> None:
-        """The link is gone."""
-        self._lost(reason)
-
-    def _lost(self, reason: str = "does not answer") -> None:
-        self._watch.lost(self, reason)
 
 
 def _token(token: pb.WatchToken) -> Token:

@@ -68,6 +68,7 @@ class AsyncChanges:
             tip=tip,
             cluster_id=options.cluster_id,
             start_timeout_s=options.timeout_s,
+            calls=core.watch_streams,
         )
 
     @property

@@ -18,6 +18,7 @@ from raftlog.client.refused import RefusedItemsError
 from raftlog.client.requests import broker_request
 from raftlog.client.session import NoSessionError
 from raftlog.client.throttling import pause_after
+from raftlog.client.watch_streams import WatchStreams
 from raftlog.errors import (
     AcksNotReachedError,
     ApiError,
@@ -58,6 +59,7 @@ class Core:
         self._session = self.brokers.session(options.client_id)
         self._numbered = options.exactly_once is not False
         self._producer: Producer | None = None
+        self.watch_streams = WatchStreams(transport)
 
     @property
     def producer(self) -> Producer:

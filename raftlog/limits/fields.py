@@ -208,6 +208,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "prefix": KEY_PREFIX,
         "after": KEY_PREFIX,
     },
+    broker.WatchManyRequests: {"requests": ENVELOPE},
     broker.WatchRequest: {"cluster_id": CLUSTER_ID, "selectors": Items(100, SELECTOR)},
     data.ProduceRequest: {"partitions": DATA_PARTITIONS},
     data.ProducePartition: {

@@ -29,6 +29,7 @@ OF_CLIENTS = frozenset(
         Conversation.SNAPSHOT,
         Conversation.BROKER,
         Conversation.WATCH,
+        Conversation.WATCH_MANY,
     }
 )
 """Exports, backups and commands read the log and snapshots, without a node's id."""

@@ -26,6 +26,7 @@ from raftlog.security.node_claims import CLAIM_OF, refusal_of
 from raftlog.security.permissions import LOG
 from raftlog.security.quotas import Quotas
 from raftlog.transport.api import (
+    WATCHES,
     Acceptor,
     Acceptors,
     Conversation,
@@ -153,7 +154,7 @@ class Guard:
         self._quotas = None if control else duties.quotas
         self._is_broker = duties.is_broker if control else None
         # Nobody forwards to a broker: there a node is a client like any other.
-        at_broker = conversation in (Conversation.BROKER, Conversation.WATCH)
+        at_broker = conversation in (Conversation.BROKER, *WATCHES)
         self._nodes = duties.nodes_come and not at_broker
         self._asks_nobody = self._quotas is None and self._readers is None
         """What claims no node is let in."""

@@ -117,6 +117,7 @@ CLAIM_OF: Mapping[Conversation, Callable[[Any], int | None]] = {
     Conversation.REPLICA_FETCH: _of_replica_fetch,
     Conversation.BROKER: _of_broker,
     Conversation.WATCH: _of_nobody,
+    Conversation.WATCH_MANY: _of_nobody,
 }
 """The node id that a request claims, None: it claims none."""
 
@@ -160,6 +161,11 @@ def refusal_of(conversation: Conversation, message: Any, error: ApiError) -> Any
             )
         case Conversation.WATCH:
             return broker.WatchResponse(error=error_to_wire(error))
+        case Conversation.WATCH_MANY:
+            return broker.WatchManyResponse(
+                watch_ids=[message.watch_id],
+                response=broker.WatchResponse(error=error_to_wire(error)),
+            )
         case Conversation.BROKER:
             return broker.BrokerResponse(
                 correlation_id=message.correlation_id, error=error_to_wire(error)

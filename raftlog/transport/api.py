@@ -23,6 +23,7 @@ from raftlog.identity import PeerIdentity
 from raftlog.resource_limits import TransportLimits
 
 __all__ = [
+    "WATCHES",
     "Acceptor",
     "Acceptors",
     "Conversation",
@@ -53,7 +54,12 @@ class Conversation(Enum):
     OBSERVER = "/raftlog.wire.controller.v1.Controller/MetadataFetch"
     BROKER = "/raftlog.wire.broker.v1.Broker/Converse"
     WATCH = "/raftlog.wire.broker.v1.Broker/Watch"
+    WATCH_MANY = "/raftlog.wire.broker.v1.Broker/WatchMany"
     REPLICA_FETCH = "/raftlog.wire.data.v1.Data/ReplicaFetch"
+
+
+WATCHES = (Conversation.WATCH, Conversation.WATCH_MANY)
+"""Of clients that say little, and may read slowly: how much of a link is unsent counts."""
 
 
 class LinkClosedError(RaftlogError):

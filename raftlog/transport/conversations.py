@@ -347,6 +347,18 @@ class WatchWire(SingleWire):
         return message.data if type(message) is Encoded else super().encode(message, max_bytes)
 
 
+class WatchManyWire(RepeatedWire):
+    """The same, of many watches on one stream."""
+
+    def __init__(self) -> None:
+        super().__init__(broker_pb2.WatchManyResponse, broker_pb2.WatchManyResponses)
+
+    def encode(self, message: Any, max_bytes: int) -> bytes:
+        """See :class:`Wire`."""
+        # A broker cuts responses far below every bound.
+        return message.data if type(message) is Encoded else super().encode(message, max_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class ConversationWires:
     """Both directions of a conversation."""
@@ -376,6 +388,9 @@ WIRES: dict[Conversation, ConversationWires] = {
         RepeatedWire(broker_pb2.BrokerResponse, broker_pb2.BrokerResponses),
     ),
     Conversation.WATCH: ConversationWires(SingleWire(broker_pb2.WatchRequest), WatchWire()),
+    Conversation.WATCH_MANY: ConversationWires(
+        RepeatedWire(broker_pb2.WatchManyRequest, broker_pb2.WatchManyRequests), WatchManyWire()
+    ),
     Conversation.REPLICA_FETCH: ConversationWires(
         SingleWire(data_pb2.ReplicaFetchRequest), SingleWire(data_pb2.ReplicaFetchResponse)
     ),

@@ -86,6 +86,8 @@ class Watches(Checker):
 
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: object) -> None:
+        if isinstance(message, broker_pb2.WatchManyResponse):
+            message = message.response
         if not isinstance(message, broker_pb2.WatchResponse) or not peer.startswith(PREFIX):
             return
         shown = max([message.token.offset, *(one.offset for one in message.changes)])

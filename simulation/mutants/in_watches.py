@@ -51,4 +51,18 @@ MUTANTS = (
         "brokers that begin with a snapshot, or keep little",
         known=1,
     ),
+    Mutant(
+        "watch-told-its-neighbours",
+        "watches of one stream are told at the end of a turn what the first of them was given",
+        (
+            Edit(
+                "broker.service.watch_handles:WatchStream.give",
+                "if data is not self._data:",
+                "if not self._data:",
+            ),
+        ),
+        WATCHES,
+        "watches that share a stream",
+        known=1,
+    ),
 )

@@ -24,6 +24,17 @@ WANTED = (
 """By the number of the watcher, over and over."""
 
 
-def wanted_by(host: str) -> Wanted:
-    """What the watcher on a host asks for."""
-    return WANTED[int(host.removeprefix(PREFIX)) % len(WANTED)]
+def watchers_on(host: str) -> list[str]:
+    """The names of the watchers on a host. On some there are two, which share streams, and may be
+    told alike.
+    """
+    return [host, f"{host}.again"] if _number(host) % 3 == 0 else [host]
+
+
+def wanted_by(watcher: str) -> Wanted:
+    """What the watchers on a host ask for, by its name or theirs."""
+    return WANTED[_number(watcher) % len(WANTED)]
+
+
+def _number(watcher: str) -> int:
+    return int(watcher.removeprefix(PREFIX).partition(".")[0])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from raftlog.config_writes.messages import ConfigReplies
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
-from raftlog.transport.api import Conversation
+from raftlog.transport.api import WATCHES, Conversation
 from raftlog.transport.base_link import PEER_ENDED, BaseLink
 from raftlog.transport.conversations import WIRES, Wire
 
@@ -155,7 +155,7 @@ class Flow:
         self._held: deque[tuple[Callable[..., None], Any]] = deque()
         self.backlog = self.backlog_bytes = 0
         """Messages on their way or held; bytes of those that somebody counts."""
-        self._counts_bytes = connection.conversation is Conversation.WATCH
+        self._counts_bytes = connection.conversation in WATCHES
 
     def push(self, messages: list[Any]) -> None:
         """Send an envelope."""

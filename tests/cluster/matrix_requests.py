@@ -16,7 +16,7 @@ from matrix_requests_to_controller import TO_CONTROLLER
 from matrix_rpcs import BY_NAME, NOBODYS, OWN, Rpc
 
 from raftlog.security.node_claims import CONTROLLER_CLAIMS, NOBODY
-from raftlog.transport.api import Conversation
+from raftlog.transport.api import WATCHES, Conversation
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.data.v1 import data_pb2 as data
 
@@ -32,7 +32,7 @@ def request_of(rpc: Rpc, own_id: int | None, facts: Facts, harms: Collection[int
         return QUORUM_REQUESTS[rpc.kind](ask)
     if rpc.carried or (rpc.method.service.endswith(".Controller") and rpc.body):
         return TO_CONTROLLER[rpc.kind](ask)
-    if rpc.conversation is Conversation.WATCH:
+    if rpc.conversation in WATCHES:
         return broker.WatchRequest(selectors=["brokers"])
     if rpc.body:
         return _TO_BROKER[rpc.kind](ask)

@@ -12,7 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from raftlog.security.node_claims import CONTROLLER_CLAIMS, QUORUM_CLAIMS
 from raftlog.security.permissions import CONTROLLER, LOG, Whole
-from raftlog.transport.api import Conversation
+from raftlog.transport.api import WATCHES, Conversation
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.node.v1 import node_pb2 as node
@@ -87,7 +87,7 @@ def _of_method(role: str, method: Method) -> Iterator[Rpc]:
     elif plain.conversation in _ITEMS:
         for body in _bodies(_ITEMS[plain.conversation]):
             yield from _of_body(plain._replace(body=body))
-    elif plain.conversation is Conversation.WATCH:
+    elif plain.conversation in WATCHES:
         yield plain
     elif plain.conversation is not None:
         yield from (plain._replace(variant=one) for one in (NOBODYS, OWN, OTHERS))

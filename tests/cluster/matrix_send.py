@@ -148,10 +148,14 @@ async def _converse(
         if data is grpc.aio.EOF:
             break
         for answer in wires.to_client.decode(data, 1 << 20):
-            number = 1 if wires.to_client.single else answer.correlation_id
-            if number in waiting:  # A broker also says unasked what it offers.
-                case = waiting.pop(number)
-                found.append((case, of_response(answer, case)))
+            numbers, response = [1], answer
+            if conversation is Conversation.WATCH_MANY:
+                numbers, response = answer.watch_ids, answer.response
+            elif not wires.to_client.single:
+                numbers = [answer.correlation_id]
+            # A broker also says unasked what it offers, and more to a watch.
+            told = [waiting.pop(number) for number in numbers if number in waiting]
+            found += [(case, of_response(response, case)) for case in told]
     if waiting:
         code, why = await call.code(), await call.details()
         assert not opened, (str(next(iter(waiting.values()))), code, why)
@@ -186,6 +190,8 @@ def _item(conversation: Conversation, number: int, case: Case, world: World) -> 
         if rpc.carried:
             message = _envelope(controller.ControllerRequest, rpc.carried, message, case)
         return broker.BrokerRequest(correlation_id=number, **{rpc.body: message})
+    if conversation is Conversation.WATCH_MANY:
+        return broker.WatchManyRequest(watch_id=number, begin=message)
     return message
 
 

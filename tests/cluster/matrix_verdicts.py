@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from grpc_health.v1 import health
 from matrix_callers import (
     MINE,
     SUFFIX,
@@ -58,7 +57,7 @@ from raftlog.security.permissions import (
     topic,
 )
 from raftlog.transport.admission import OPEN_METHOD
-from raftlog.transport.api import Conversation
+from raftlog.transport.api import WATCHES, Conversation
 
 OF_NODES_IN_THEIR_NAME = {AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION}
 
@@ -83,7 +82,7 @@ def verdict_of(caller: Caller, listener: Listener, rpc: Rpc, facts: Facts) -> Ve
     ):
         return UNAUTHENTICATED
     if rpc.of_grpc:
-        return ALLOWED if _is_implemented(rpc) else ABSENT
+        return ALLOWED
     return _of_asker(_asker(caller, listener, rpc), listener, rpc, caller, facts)
 
 
@@ -103,7 +102,7 @@ def row_of(rpc: Rpc) -> Row:
     """Raises KeyError for a request without one."""
     if rpc.carried or (rpc.method.service.endswith(".Controller") and rpc.body):
         return CONTROLLER[rpc.kind]
-    if rpc.conversation is Conversation.WATCH:
+    if rpc.conversation in WATCHES:
         # Of brokers, see matrix_requests.py: without the right to see them it is refused.
         return Whole(WATCH["broker"].operation)
     if rpc.method.service.endswith(".Broker"):
@@ -117,11 +116,6 @@ def _is_served(rpc: Rpc, listener: Listener) -> bool:
     if rpc.conversation is not None:
         return rpc.conversation in OF_CLIENTS
     return rpc.role != "controller" or rpc.body not in OF_NODES
-
-
-def _is_implemented(rpc: Rpc) -> bool:
-    """The health that gRPC's Python has for asyncio cannot list."""
-    return rpc.method.name != "List" or "List" in vars(health.aio.HealthServicer)
 
 
 def _asker(caller: Caller, listener: Listener, rpc: Rpc) -> Asker:

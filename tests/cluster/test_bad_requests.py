@@ -25,7 +25,7 @@ from raftlog.cli.local import LocalCluster
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.transport.api import Conversation, TransportLimits
+from raftlog.transport.api import WATCHES, Conversation, TransportLimits
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.unary import ERROR_METADATA_KEY
 from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
@@ -367,7 +367,7 @@ async def test_malformed_messages_end_their_stream_alone(
     for conversation in Conversation:
         at_brokers = conversation in (
             Conversation.BROKER,
-            Conversation.WATCH,
+            *WATCHES,
             Conversation.REPLICA_FETCH,
         )
         nodes = cluster.brokers if at_brokers else cluster.controllers

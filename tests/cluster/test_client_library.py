@@ -234,7 +234,9 @@ def test_records_end_where_they_are_told_to(cluster: LocalCluster) -> None:
             assert next(records).value == b"6"
         with pytest.raises(raftlog.errors.UnknownTopicOrPartitionError, match="there is no topic"):
             client.consume("nothing")
-        with pytest.raises(raftlog.errors.UnknownTopicOrPartitionError, match="has 2 partitions"):
+        with pytest.raises(
+            raftlog.errors.UnknownTopicOrPartitionError, match="has no partition 2: it has 2"
+        ):
             client.consume("numbers", partition=2)
         with pytest.raises(ValueError, match="'earliest' or 'latest'"):
             client.consume("numbers", offset=-1)

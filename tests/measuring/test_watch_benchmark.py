@@ -16,10 +16,12 @@ from benchmarks import peers
 from benchmarks.page.figures import ENTRIES, dig
 from benchmarks.watching import deliveries as measured
 from benchmarks.watching import peer
-from benchmarks.watching.deliveries import Served, deliveries
+from benchmarks.watching.deliveries import Case, Served, deliveries
 from benchmarks.watching.streams import Streams
 from benchmarks.watching.watchers import NUMBER, Seen, mark
+from raftlog.config_writes.twin import varint
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -134,9 +136,9 @@ async def test_a_watcher_that_misses_a_change_fails_the_run(
         served = Served([address], "/Service/Method", b"", asked_once=True, pids=[], all_pids=[])
         if forgets:
             with pytest.raises(RuntimeError, match="4 of 5 watchers had change"):
-                await deliveries(served, 5, hub.write, seconds=0.1)
+                await deliveries(served, Case(5), hub.write, seconds=0.1)
             return
-        found = await deliveries(served, 5, hub.write, seconds=0.1)
+        found = await deliveries(served, Case(5), hub.write, seconds=0.1)
     assert found["watchers"] == 5
     assert found["writes"] == 10
     assert 0 < found["first_from_send_ms"]["p50"] <= found["last_from_send_ms"]["p50"]
@@ -165,10 +167,71 @@ async def test_with_keys_of_their_own_each_watcher_is_told_of_its_key(
     async with _Server(serve) as address:
         request = b"key " + NUMBER
         served = Served([address], "/Service/Method", request, True, pids=[], all_pids=[])
-        found = await deliveries(served, 30, write, seconds=0.1, own_keys=True)
+        found = await deliveries(served, Case(30, own_keys=True), write, seconds=0.1)
     assert sorted(asked) == [b"key %08d" % number for number in range(30)]
     assert found["writes"] == 10
     assert found["first_from_send_ms"] == found["last_from_send_ms"]
+
+
+class _Many:
+    """Tells the watches that share a stream what is written, as each side does: ours, all of them
+    at once, etcd one after the other.
+    """
+
+    def __init__(self, way: str) -> None:
+        self._ours = way == "raftlog"
+        self._told: list[asyncio.Queue[bytes]] = []
+        self.streams = 0
+
+    async def serve(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        self.streams += 1
+        queue = asyncio.Queue[bytes]()
+        self._told.append(queue)
+        self._ids: list[int] = []
+        self._reading = asyncio.ensure_future(self._read(requests, context))
+        while True:
+            value = await queue.get()
+            for message in self._messages(self._ids, value):
+                await context.write(message)
+
+    async def _read(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        async for request in requests:
+            if self._ours:
+                begun = [one.watch_id for one in pb.WatchManyRequests.FromString(request).requests]
+            else:
+                begun = [len(self._ids)]
+            self._ids += begun
+            for message in self._messages(begun, b"begins"):
+                await context.write(message)
+
+    def _messages(self, ids: list[int], value: bytes) -> list[bytes]:
+        if self._ours:
+            told = pb.WatchResponse(changes=[pb.WatchChange(after=value.decode())])
+            one = pb.WatchManyResponse(watch_ids=ids, response=told)
+            return [pb.WatchManyResponses(responses=[one]).SerializeToString()]
+        header = b"\x0a\x02\x08\x01"
+        return [header + (b"\x10" + varint(one) if one else b"") + value for one in ids]
+
+    async def write(self, number: int, value: bytes) -> None:
+        for queue in self._told:
+            queue.put_nowait(value)
+
+
+@pytest.mark.parametrize("way", ["raftlog", "etcd"])
+async def test_watchers_that_share_a_stream_are_told_each_what_is_theirs(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("IDLE_S", "SETTLE_S"):
+        monkeypatch.setattr(measured, name, 0.01)
+    monkeypatch.setattr(measured, "PERIOD_MIN_S", 0.05)
+    monkeypatch.setattr(measured, "PROCESSES", 1)
+    monkeypatch.setattr(measured, "AFTER_S", 0.5)
+    many = _Many(way)
+    async with _Server(many.serve) as address:
+        served = Served([address], "/Service/Method", b"", False, [], [], shared=way)
+        # More than are begun at once.
+        found = await deliveries(served, Case(110, shared=True), many.write, seconds=0.1)
+    assert (found["watchers"], found["shared"], many.streams) == (110, True, 1)
 
 
 def test_every_figure_of_the_peer_is_found() -> None:
@@ -180,11 +243,17 @@ def test_every_figure_of_the_peer_is_found() -> None:
         "memory_kb_per_watcher": 30.0,
         "idle_cpu_percent": 1.0,
     }
-    rows = [row | {"watchers": count} for count in measured.WATCHERS]
-    rows.append(row | {"own_keys": True})
-    theirs = {"own" if "own_keys" in one else str(one["watchers"]): one for one in rows}
+    rows: list[dict[str, Any]] = [
+        row
+        | {"watchers": case.watchers}
+        | ({"own_keys": True} if case.own_keys else {})
+        | ({"shared": True} if case.shared else {})
+        for case in measured.CASES
+    ]
+    theirs = {peers._named(one): one for one in rows}
+    assert len(theirs) == len(rows)
     figures = ENTRIES["watch"].figures
-    assert len(figures) == 7 * len(measured.WATCHERS) + 3
+    assert len(figures) == 7 * (len(rows) - 1) + 3
     for figure in figures:
         assert dig(rows, figure.ours) is not None, figure.label
         assert dig(theirs, figure.theirs) == dig(rows, figure.ours), figure.label

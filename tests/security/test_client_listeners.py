@@ -43,6 +43,7 @@ def test_what_is_between_nodes_does_not_exist_there() -> None:
         C.SNAPSHOT,
         C.BROKER,
         C.WATCH,
+        C.WATCH_MANY,
     }
     assert {
         "register_broker",

@@ -1,0 +1,73 @@
+"""Many watchers on one stream: how each side is asked, and whose a message is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from raftlog.config_writes.twin import varint
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+
+
+class Shared(Protocol):
+    """One side's way."""
+
+    def requests(self, first: int, requests: Sequence[bytes]) -> list[bytes]:
+        """The messages that begin these watches, numbered from ``first`` on."""
+
+    def told(self, message: bytes) -> Iterable[tuple[Iterable[int], bytes]]:
+        """What a message tells, and the watches that it tells it."""
+
+
+class _Raftlog:
+    """WatchMany: requests and responses share messages, and a response may be for several."""
+
+    def requests(self, first: int, requests: Sequence[bytes]) -> list[bytes]:
+        """See :class:`Shared`."""
+        begun = [
+            pb.WatchManyRequest(watch_id=watch_id, begin=pb.WatchRequest.FromString(request))
+            for watch_id, request in enumerate(requests, first)
+        ]
+        return [pb.WatchManyRequests(requests=begun).SerializeToString()]
+
+    def told(self, message: bytes) -> Iterator[tuple[Iterable[int], bytes]]:
+        """See :class:`Shared`."""
+        for one in pb.WatchManyResponses.FromString(message).responses:
+            yield one.watch_ids, one.response.SerializeToString()
+
+
+class _Etcd:
+    """Watch: the server numbers the watches, from 0 on, and each response is one watch's."""
+
+    def requests(self, first: int, requests: Sequence[bytes]) -> list[bytes]:
+        """See :class:`Shared`."""
+        return list(requests)
+
+    def told(self, message: bytes) -> Iterator[tuple[Iterable[int], bytes]]:
+        """See :class:`Shared`."""
+        # WatchResponse: the header (1), watch_id (2) unless it is 0, and what there is to tell.
+        position = 0
+        if message[0] == _HEADER:
+            length, position = _varint(message, 1)
+            position += length
+        watch_id = 0
+        if message[position : position + 1] == _WATCH_ID:
+            watch_id, _ = _varint(message, position + 1)
+        yield (watch_id,), message
+
+
+_HEADER, _WATCH_ID = 1 << 3 | 2, varint(2 << 3)
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte <= 0x7F:
+            return value, position
+        shift += 7
+
+
+SHARED: dict[str, Shared] = {"raftlog": _Raftlog(), "etcd": _Etcd()}

@@ -1,0 +1,249 @@
+"""Many watches on one stream: at the broker, and of one client."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fake_quorum import Cluster, on_cluster
+
+from broker.service.service import BrokerService
+from broker.settings import WatchSettings
+from raftlog.client import watch as watch_module
+from raftlog.client.watch import Watch
+from raftlog.client.watch_streams import WatchStreams
+from raftlog.errors import ErrorCode
+from raftlog.transport.api import Conversation, Link
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+
+
+class Stream:
+    """A client that says what it likes, and all it is told."""
+
+    def __init__(self, cluster: Cluster, broker: BrokerService) -> None:
+        self.responses: list[pb.WatchManyResponse] = []
+        self.link: Link | None = None
+        self.gone = 0
+        transport = cluster.network.transport_for(f"raw{cluster.loop.time()}")
+        self.dialer = transport.dial(broker.address, Conversation.WATCH_MANY, self)
+
+    def opened(self, link: Link) -> None:
+        self.link = link
+
+    def received(self, link: Link, messages: Any) -> None:
+        self.responses += messages
+
+    def closed(self, link: Link, reason: str) -> None:
+        self.gone += 1
+
+    def begin(self, watch_id: int, *selectors: str, **options: Any) -> None:
+        request = pb.WatchRequest(selectors=selectors, **options)
+        self.send(watch_id=watch_id, begin=request)
+
+    def send(self, **request: Any) -> None:
+        assert self.link is not None
+        self.link.send(pb.WatchManyRequest(**request))
+
+    def errors_of(self, watch_id: int) -> list[tuple[int, str]]:
+        return [
+            (one.response.error.error_code, one.response.error.field)
+            for one in self.responses
+            if watch_id in one.watch_ids and one.response.HasField("error")
+        ]
+
+    def told(self) -> Iterator[tuple[list[int], list[str]]]:
+        """Watches, and the values that they are told in one response."""
+        for one in self.responses:
+            if one.response.changes:
+                values = [change.after for change in one.response.changes]
+                yield list(one.watch_ids), values
+
+
+async def stream(cluster: Cluster, broker: BrokerService) -> Stream:
+    made = Stream(cluster, broker)
+    await cluster.until(lambda: made.link is not None)
+    return made
+
+
+def config(cluster: Cluster, value: str, topic: str = "orders") -> int:
+    cluster.quorum.log.config(value, kind=2, resource=topic)
+    cluster.quorum.release()
+    return cluster.quorum.log.last
+
+
+def test_what_several_watches_are_told_alike_is_one_response_that_names_them() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        client = await stream(cluster, broker)
+        for watch_id in (7, 1, 5):
+            client.begin(watch_id, "configs/topic/orders")
+        client.begin(9, "configs/topic/other")
+        client.begin(10, "configs/topic")
+        await asyncio.sleep(0.5)
+        # Each is told first where it begins.
+        assert {one for told in client.responses for one in told.watch_ids} == {1, 5, 7, 9, 10}
+        config(cluster, "a")
+        config(cluster, "b", "other")
+        await asyncio.sleep(0.5)
+        by_watch: dict[int, list[str]] = {}
+        for watches, values in client.told():
+            assert watches in ([7, 1, 5], [9], [10])
+            for watch_id in watches:
+                by_watch.setdefault(watch_id, []).extend(values)
+        a, b = '"a"', '"b"'
+        assert by_watch == {1: [a], 5: [a], 7: [a], 9: [b], 10: [a, b]}
+
+    on_cluster(test)
+
+
+def test_a_watch_ends_alone_and_its_place_is_free() -> None:
+    async def test(cluster: Cluster) -> None:
+        broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=8))
+        await cluster.until(lambda: not broker.why_fenced())
+        client = await stream(cluster, broker)
+        for watch_id in range(1, 6):
+            client.begin(watch_id, "configs")
+        await asyncio.sleep(0.2)
+        # One connection never takes the last places.
+        assert [client.errors_of(one) for one in (1, 2, 3, 4)] == [[], [], [], []]
+        assert client.errors_of(5) == [(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "")]
+        client.send(watch_id=2, end=pb.EndWatch())
+        client.send(watch_id=77, end=pb.EndWatch())
+        # An id that is open ends what it names: who sends it twice has lost count.
+        client.begin(3, "configs")
+        client.begin(6, "tpics")
+        client.begin(8, "configs", mode=pb.STRICT)
+        client.send(watch_id=9)
+        await asyncio.sleep(0.2)
+        assert client.errors_of(3) == [(ErrorCode.INVALID_REQUEST, "watch_id")]
+        assert client.errors_of(6) == [(ErrorCode.INVALID_REQUEST, "selectors[0]")]
+        assert client.errors_of(8) == [(ErrorCode.INVALID_REQUEST, "mode")]
+        assert (client.errors_of(9), client.gone) == ([], 0)
+        assert len(broker.watches.hub) == 2
+        client.begin(10, "configs")
+        client.begin(11, "configs")
+        await asyncio.sleep(0.2)
+        assert [client.errors_of(one) for one in (10, 11)] == [[], []]
+        client.responses.clear()
+        config(cluster, "a")
+        await asyncio.sleep(0.2)
+        assert [watches for watches, _ in client.told()] == [[1, 4, 10, 11]]
+        client.dialer.close()
+        await asyncio.sleep(0.2)
+        assert len(broker.watches.hub) == 0
+        again = await stream(cluster, broker)
+        for watch_id in range(4):
+            again.begin(watch_id, "configs")
+        await asyncio.sleep(0.2)
+        assert not any(again.errors_of(one) for one in range(4))
+
+    on_cluster(test)
+
+
+class Program:
+    """A client with several watches."""
+
+    def __init__(self, cluster: Cluster, *brokers: BrokerService) -> None:
+        self._addresses = [one.address for one in brokers]
+        self.transport = cluster.network.transport_for("program")
+        self._streams, self._rng = WatchStreams(self.transport), random.Random(5)
+        self.dialled = 0
+        dial = self.transport.dial
+
+        def counted(*arguments: Any) -> Any:
+            self.dialled += 1
+            return dial(*arguments)
+
+        self.transport.dial = counted  # type: ignore[assignment,method-assign]
+
+    async def watch(self, *selectors: str, **options: Any) -> Watch:
+        made = Watch(
+            self.transport,
+            self._addresses,
+            selectors,
+            rng=self._rng,
+            calls=self._streams,
+            **options,
+        )
+        await made.started()
+        return made
+
+
+async def values(watch: Watch, count: int) -> list[str | None]:
+    async with asyncio.timeout(60):
+        return [(await anext(watch)).after for _ in range(count)]
+
+
+def test_the_watches_of_a_client_share_one_stream_and_end_alone() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        program = Program(cluster, broker)
+        watches = [await program.watch("configs") for _ in range(20)]
+        assert program.dialled == 1
+        watches[3].close()
+        config(cluster, "a")
+        assert await values(watches[0], 1) == ['"a"']
+        assert len(broker.watches.hub) == 19
+        for watch in watches:
+            watch.close()
+        await asyncio.sleep(0.2)
+        assert len(broker.watches.hub) == 0
+        # The last one has ended the stream: another watch makes another one.
+        late = await program.watch("configs")
+        assert program.dialled == 2
+        config(cluster, "b")
+        assert await values(late, 1) == ['"b"']
+        late.close()
+
+    on_cluster(test)
+
+
+@pytest.mark.parametrize("how", ["crash", "silence"])
+def test_all_watches_of_a_lost_stream_go_on_elsewhere_each_change_once(how: str) -> None:
+    async def test(cluster: Cluster) -> None:
+        brokers = await cluster.active(1, 2)
+        program = Program(cluster, *brokers)
+        watches = [await program.watch("configs", progress_ms=200) for _ in range(10)]
+        config(cluster, "a")
+        for watch in watches:
+            assert await values(watch, 1) == ['"a"']
+        lost = watches[0].endpoint.split(":")[0]
+        if how == "crash":
+            cluster.network.crash(lost)
+        else:
+            cluster.network.partition("program", lost)
+        quorum, broker_id = cluster.quorum, int(lost[1:])
+        quorum.log.fence(broker_id, quorum.registration(broker_id).epoch)
+        quorum.move_lao()
+        config(cluster, "b")
+        config(cluster, "c")
+        for watch in watches:
+            assert await values(watch, 2) == ['"b"', '"c"']
+            assert watch.endpoint.split(":")[0] != lost
+            watch.close()
+
+    on_cluster(test)
+
+
+def test_a_watch_that_is_not_read_holds_up_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(cluster: Cluster) -> None:
+        monkeypatch.setattr(watch_module, "BUFFERED_MAX", 50)
+        (broker,) = await cluster.active(1)
+        program = Program(cluster, broker)
+        idle, read = [await program.watch("configs") for _ in range(2)]
+        reading = asyncio.ensure_future(values(read, 300))
+        for number in range(300):
+            config(cluster, str(number))
+            if not number % 10:
+                await asyncio.sleep(0.02)
+        assert await reading == [f'"{number}"' for number in range(300)]
+        assert len(idle._ready) < 150
+        assert await values(idle, 300) == [f'"{number}"' for number in range(300)]
+        assert program.dialled == 1
+        idle.close()
+        read.close()
+
+    on_cluster(test)
