@@ -224,6 +224,17 @@ _SUPER_USER = _Option(
         help="A principal of super.users, which the log does not name; repeatable.",
     ),
 )
+_ALLOW_EVERYONE = _Option(
+    "allow_everyone_if_no_acl_found",
+    bool,
+    typer.Option(
+        "--allow-everyone-if-no-acl-found",
+        help="The nodes have this key set, which the log does not say.",
+    ),
+    _DEFAULTS.allow_everyone_if_no_acl_found,
+)
+_RIGHTS = (_SUPER_USER, _ALLOW_EVERYONE)
+"""What the audit of rights must know of the nodes' configuration."""
 _QUERY = _Option(
     "query", str, typer.Argument(metavar="QUERY", help="One SELECT, in quotes."), _REQUIRED
 )
@@ -296,7 +307,7 @@ _JOBS = (
     _Job(
         "audit",
         "Whether the rules were kept, over the whole history. Exit code 3: one was not.",
-        (_RULE, _SUPER_USER, _AT_OFFSET, _AT_TIME, _LIMIT),
+        (_RULE, *_RIGHTS, _AT_OFFSET, _AT_TIME, _LIMIT),
     ),
     _Job(
         "verify",
@@ -307,7 +318,7 @@ _JOBS = (
     _Job(
         "summary",
         "What the log holds, its state hash at the end, and the audit.",
-        (_SUPER_USER, _AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
+        (*_RIGHTS, _AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
     ),
     _Job(
         "history",
@@ -320,7 +331,7 @@ _JOBS = (
     _Job(
         "report",
         "What happened, on one page that opens offline. Exit code 3: the audit found something.",
-        (_PAGE, _SUPER_USER, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES, _PARTITIONS),
+        (_PAGE, *_RIGHTS, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES, _PARTITIONS),
     ),
     _Job(
         "sql",
@@ -331,7 +342,7 @@ _JOBS = (
         "watch",
         "Audit an export, or its LAO, while it is written: what is new since the last time. Exit"
         " code 3: there are alerts.",
-        (_WATCH, _ALERTS, _EVERY, _STALL, _SUPER_USER, _LIMIT),
+        (_WATCH, _ALERTS, _EVERY, _STALL, *_RIGHTS, _LIMIT),
     ),
 )
 

@@ -57,7 +57,8 @@ class JobRequest(
     kind), ``from_offset`` and ``from_time_ms`` where a diff begins (inclusive, too; None: at the
     empty log), and the former the first offset of a history, ``output`` the file that a report goes
     to, ``query`` a question in SQL, ``rules`` are those of the audit (none: all), ``super_users``
-    the principals that it takes for such.
+    the principals that it takes for such, ``allow_everyone_if_no_acl_found``: everybody may do what
+    no access control entry is about.
 
     ``from_the_beginning``: fold from there, whatever checkpoints the export has. ``since_ms``:
     figures, or changes, of the time from then on;
@@ -82,6 +83,7 @@ class JobRequest(
     query: str | None = None
     rules: tuple[str, ...] = ()
     super_users: tuple[str, ...] = ()
+    allow_everyone_if_no_acl_found: bool = False
     watch: str | None = None
     every_s: int | None = None
     json: bool = False

@@ -36,8 +36,8 @@ class History:
     those at or behind ``since``: below it stands what is there to be remembered (see
     :mod:`replay.audit.memory`), which has been judged before. ``brokers_before``,
     ``partitions_before`` and ``topics_before``: what was open before the records, null for a
-    history that is given from its beginning. ``super_users``: the principals that no access control
-    entry holds back, which the log does not name.
+    history that is given from its beginning. ``super_users`` and
+    ``allow_everyone_if_no_acl_found``: of the nodes' configuration, which the log does not say.
     """
 
     records: DataFrame
@@ -47,6 +47,7 @@ class History:
     partitions_before: DataFrame | None = None
     topics_before: DataFrame | None = None
     super_users: frozenset[str] = frozenset()
+    allow_everyone_if_no_acl_found: bool = False
 
     @cached_property
     def rare(self) -> DataFrame:
@@ -61,6 +62,7 @@ class History:
             self.end_offset,
             self.since,
             self.super_users,
+            self.allow_everyone_if_no_acl_found,
             brokers_before=remembered_spans(self.brokers_before, BrokerSpan),
             topics_before=remembered_spans(self.topics_before, TopicLife),
         )

@@ -78,7 +78,12 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
     rules = choose(request.rules, export.manifest.origin)
     require_whole_history(export)
     scan = kernels.scan(export, pool)
-    facts = Facts(scan.rare, export.manifest.end_offset, super_users=frozenset(request.super_users))
+    facts = Facts(
+        scan.rare,
+        export.manifest.end_offset,
+        super_users=frozenset(request.super_users),
+        allow_everyone_if_no_acl_found=request.allow_everyone_if_no_acl_found,
+    )
     found = kernels.judge(export, facts, scan.epochs, rules, request.limit, pool)
     return told(rules, scan.types, {WRITE_WITHOUT_RIGHT.id: begins(facts)}, found)
 

@@ -35,7 +35,9 @@ _FILES = 8
 """In one micro-batch, at most."""
 _JUDGES: dict[str, Callable[[JobRequest, str], Judge]] = {
     audit.NAME: lambda request, origin: audit.judge(
-        choose(request.rules, origin), request.super_users
+        choose(request.rules, origin),
+        request.super_users,
+        allow_everyone_if_no_acl_found=request.allow_everyone_if_no_acl_found,
     ),
     lao.NAME: lambda request, _: lao.judge(request.stall_ms),
 }

@@ -67,6 +67,9 @@ class Entries:
     def __init__(self, facts: Facts) -> None:
         self._about: dict[tuple[int, int, str, str], list[Entry]] = defaultdict(list)
         """Entries by type of the resource, pattern, name, and principal."""
+        self._on: dict[tuple[int, int, str], list[Entry]] = defaultdict(list)
+        """The same by type, pattern and name alone."""
+        self._open = facts.allow_everyone_if_no_acl_found
         self._prefixes: dict[int, set[int]] = defaultdict(set)
         self._lines: dict[Question, tuple[list[int], list[int]]] = {}
         of_entry: dict[str, list[Row]] = defaultdict(list)
@@ -84,6 +87,7 @@ class Entries:
         allows = row["permission_type"] == AclPermission.ALLOW
         entry = Entry(row["host"], row["operation"], allows, row["offset"], ends)
         self._about[key].append(entry)
+        self._on[key[:3]].append(entry)
         if row["pattern_type"] == PatternType.PREFIXED:
             self._prefixes[about].add(len(row["resource_name"]))
 
@@ -112,6 +116,9 @@ class Entries:
             for host in hosts | {ANY_HOST} if hosts else ():
                 for offset, turn in _turns(entries, host):
                     turns[offset] += turn
+            if self._open:
+                for offset, turn in _unmentioned(list(self._naming(*resource))):
+                    turns[offset] += turn
         # A turn of one way beside that of another is one, too, where the number stays.
         offsets, ways, now = [], [], 0
         for offset in sorted(turns):
@@ -120,14 +127,20 @@ class Entries:
             ways.append(now)
         return offsets, ways
 
-    def _deciding(self, question: Question, type_: int, name: str) -> Iterator[Entry]:
-        patterns = {(int(PatternType.LITERAL), name), (int(PatternType.LITERAL), ALL_RESOURCES)}
-        patterns |= {
+    def _patterns(self, type_: int, name: str) -> set[tuple[int, str]]:
+        literal = {(int(PatternType.LITERAL), name), (int(PatternType.LITERAL), ALL_RESOURCES)}
+        return literal | {
             (int(PatternType.PREFIXED), name[:length])
             for length in self._prefixes[type_]
             if length <= len(name)
         }
-        for pattern in patterns:
+
+    def _naming(self, type_: int, name: str) -> Iterator[Entry]:
+        for pattern in self._patterns(type_, name):
+            yield from self._on.get((type_, *pattern), ())
+
+    def _deciding(self, question: Question, type_: int, name: str) -> Iterator[Entry]:
+        for pattern in self._patterns(type_, name):
             for who in {question.principal, ANYBODY}:
                 for entry in self._about.get((type_, *pattern, who), ()):
                     if entry.operation in (AclOperation.ALL, question.operation):
@@ -153,6 +166,21 @@ def _turns(entries: list[Entry], host: str) -> Iterator[tuple[int, int]]:
         if is_open != was_open:
             yield offset, is_open - was_open
         was_open = is_open
+
+
+def _unmentioned(entries: list[Entry]) -> Iterator[tuple[int, int]]:
+    """Where no entry at all is about a resource: the way of allow.everyone.if.no.acl.found."""
+    changes: dict[int, int] = defaultdict(int)
+    for entry in entries:
+        changes[entry.begins] += 1
+        if entry.ends < NEVER:
+            changes[entry.ends] -= 1
+    yield -1, 1
+    there = 0
+    for offset in sorted(changes):
+        before, there = there, there + changes[offset]
+        if (before == 0) != (there == 0):
+            yield offset, 1 if there == 0 else -1
 
 
 def creates_topic(question: Question) -> bool:

@@ -124,13 +124,15 @@ class Facts:
     """``rare``: the records of the types RARE, in order, RARE_COLUMNS, all below ``end_offset``.
 
     ``brokers_before`` and ``topics_before``: what was open before them, for a history that is given
-    in pieces; findings are those at or behind ``since``.
+    in pieces; findings are those at or behind ``since``. ``super_users`` and
+    ``allow_everyone_if_no_acl_found``: as the nodes were configured, which the log does not say.
     """
 
     rare: pa.Table
     end_offset: int
     since: int = 0
     super_users: frozenset[str] = frozenset()
+    allow_everyone_if_no_acl_found: bool = False
     brokers_before: list[BrokerSpan] = field(default_factory=list)
     topics_before: list[TopicLife] = field(default_factory=list)
 

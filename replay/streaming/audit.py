@@ -18,7 +18,12 @@ NAME = "audit"
 """Of the job, in its directory."""
 
 
-def judge(rules: Collection[Rule] = RULES, super_users: Collection[str] = ()) -> Judge:
+def judge(
+    rules: Collection[Rule] = RULES,
+    super_users: Collection[str] = (),
+    *,
+    allow_everyone_if_no_acl_found: bool = False,
+) -> Judge:
     """Findings against the rules (:data:`replay.kernels.finding.FINDING_DDL`) as alerts."""
 
     def judge_piece(piece: Piece, stack: ExitStack) -> Judged:
@@ -34,6 +39,7 @@ def judge(rules: Collection[Rule] = RULES, super_users: Collection[str] = ()) ->
             partitions_before=piece.remembered("partitions"),
             topics_before=piece.remembered("topics"),
             super_users=frozenset(super_users),
+            allow_everyone_if_no_acl_found=allow_everyone_if_no_acl_found,
         )
         stack.enter_context(history.kept())
         spark = history.records.sparkSession

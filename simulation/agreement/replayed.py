@@ -144,7 +144,11 @@ def findings_of(spark: SparkSession, run: ExportedRun) -> dict[str, list[int]]:
 
 def _audit_of(run: ExportedRun) -> JobRequest:
     return JobRequest(
-        job="audit", export=str(run.directory), limit=FINDINGS_SHOWN, super_users=SUPER_USERS
+        job="audit",
+        export=str(run.directory),
+        limit=FINDINGS_SHOWN,
+        super_users=SUPER_USERS,
+        allow_everyone_if_no_acl_found=run.allow_everyone,
     )
 
 

@@ -42,6 +42,8 @@ class ExportedRun:
     snapshots: list[Snapshot]
     failure: str
     """Which check failed, and how; empty: none."""
+    allow_everyone: bool = False
+    """allow.everyone.if.no.acl.found, which the log does not say."""
 
     @property
     def empty(self) -> bool:
@@ -100,6 +102,7 @@ def live(
         witness.sightings,
         witness.snapshots,
         failure="" if failure is None else f"{type(failure).__name__}: {failure}",
+        allow_everyone=outcome.config.allow_everyone,
     )
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
 from log_history import PRINCIPALS, LogHistory
+from msgspec import structs
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -111,10 +112,12 @@ def batches(log: LogHistory) -> Iterator[tuple[batch.BatchHeader, list[Any], Ima
         draft.apply_chunk(chunk)
 
 
-def refused(log: LogHistory, super_users: frozenset[str] = frozenset()) -> list[int]:
+def refused(
+    log: LogHistory, super_users: frozenset[str] = frozenset(), *, everyone: bool = False
+) -> list[int]:
     """What the authorizer refuses from every host: from the first entry on, or else always."""
     found, begun = list[int](), bool(super_users)
-    authorizer = Authorizer(super_users)
+    authorizer = Authorizer(super_users, everyone)
     for header, messages, image in batches(log):
         begun = begun or bool(len(image.acls))
         if not begun or not header.principal:
@@ -180,6 +183,90 @@ def test_a_super_user_is_not_found(replay: Replay, log: LogHistory, tmp_path: Pa
     assert compute_local(_asked(tmp_path, *named)) == result
     (rule,) = result.rules
     assert rule.begins == 1 < expected[0] < min(refused(log))
+
+
+def test_everyone_may_write_to_what_no_entry_is_about(
+    replay: Replay, log: LogHistory, tmp_path: Path
+) -> None:
+    """As with ``allow.everyone.if.no.acl.found``; what an entry is about is judged as ever."""
+    export(log, tmp_path)
+    for named in ((), ("User:nobody",)):
+        asked = structs.replace(_asked(tmp_path, *named), allow_everyone_if_no_acl_found=True)
+        expected = refused(log, frozenset(named), everyone=True)
+        result = compute_local(asked)
+        assert [each.offset for each in result.findings] == expected
+        assert set() < set(expected) < set(refused(log, frozenset(named)))
+    in_spark = replay(
+        "audit",
+        tmp_path,
+        rules=RULE,
+        super_users=named,
+        allow_everyone_if_no_acl_found=True,
+        limit=10_000,
+    )
+    assert in_spark == result
+
+
+class TurnsOfEveryone(NamedTuple):
+    """``closed``: the writes that were refused, and the entries that closed the way before each;
+    ``pieces``: at which offsets entries were removed.
+    """
+
+    log: LogHistory
+    closed: list[tuple[int, int]]
+    pieces: tuple[int, int]
+
+
+def turns_of_everyone() -> TurnsOfEveryone:
+    """Any entry about the resource closes the way, by a prefix or all names, too, and whoever it is
+    for; without one it is open again.
+    """
+    log = LogHistory(9, metadata_version=7)
+
+    def write() -> int:
+        return log.alter_config("ab", "key", "1", "User:bob")
+
+    log.add_entry("User:alice", ALTER_CONFIGS, TOPIC, "b")
+    write()
+    of_prefix = log.add_entry(
+        "User:alice", AclOperation.DESCRIBE, TOPIC, "a", pattern=PatternType.PREFIXED
+    )
+    closed = [(write(), log.end_offset - 2)]
+    of_all = log.add_entry("User:alice", ALTER_CONFIGS, TOPIC, "*")
+    first_piece = log.remove_entry(of_prefix)
+    closed.append((write(), closed[0][1]))
+    second_piece = log.remove_entry(of_all)
+    write()
+    log.add_entry("User:bob", CREATE, TOPIC, "ab")
+    closed.append((write(), log.end_offset - 2))
+    return TurnsOfEveryone(log, closed, (first_piece, second_piece))
+
+
+def test_the_way_of_everyone_closes_and_opens_with_entries(tmp_path: Path) -> None:
+    log, closed, _ = turns_of_everyone()
+    export(log, tmp_path)
+    asked = structs.replace(_asked(tmp_path), allow_everyone_if_no_acl_found=True)
+    assert [(each.offset, each.offsets) for each in compute_local(asked).findings] == [
+        (offset, [offset, turned]) for offset, turned in closed
+    ]
+
+
+@pytest.mark.nightly
+def test_a_watch_knows_of_everyone_what_it_has_forgotten(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Entries that are gone are not remembered."""
+    log, closed, pieces = turns_of_everyone()
+    rows = rows_of(spark, log, tmp_path / "export")
+    ledger = Ledger(tmp_path / "job", audit.NAME)
+    judge = audit.judge([WRITE_WITHOUT_RIGHT], allow_everyone_if_no_acl_found=True)
+    bounds = (-1, *pieces, log.end_offset)
+    for number, (low, high) in enumerate(pairwise(bounds)):
+        piece = rows.where((sf.col("offset") > low) & (sf.col("offset") <= high))
+        take(piece, number, ledger, judge)
+    told = output(spark, tmp_path / "job")
+    assert told is not None
+    assert sorted(row.offset for row in told.collect()) == [offset for offset, _ in closed]
 
 
 def test_without_entries_nothing_is_judged(replay: Replay, tmp_path: Path) -> None:
