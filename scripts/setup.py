@@ -150,7 +150,8 @@ def set_up(extras: Sequence[str]) -> None:
         bring_pip()
     target = f"{ROOT}[{','.join(extras)}]"
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
-    print("setup: installing (the first time this downloads some hundred megabytes)", flush=True)
+    size = "some hundred" if NEEDS_JAVA & {*extras} else "some dozen"
+    print(f"setup: installing (the first time this downloads {size} megabytes)", flush=True)
     if uv:
         command = [
             uv,

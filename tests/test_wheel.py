@@ -51,7 +51,20 @@ def test_the_wheel_has_the_code_and_says_that_it_is_typed(wheel: zipfile.ZipFile
     assert "replay/report/templates/report.html.j2" in names
     assert "raftlog/deploy/raftlog-controller@.service" in names
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
+    beside = (".dist-info", ".data")
+    assert {top for top in tops if not top.endswith(beside)} == set(PACKAGES)
+
+
+def test_the_command_is_a_script_that_imports_nothing_before_ctrl_c_is_silent(
+    wheel: zipfile.ZipFile,
+) -> None:
+    """[What pip makes of an entry point imports re first, and a traceback is what Ctrl-C gets.]"""
+    (script,) = (one for one in wheel.infolist() if one.filename.endswith(".data/scripts/raftlog"))
+    lines = wheel.read(script).decode().splitlines()
+    assert lines[0] == "#!python", "an installer puts its interpreter there"
+    code = [line for line in lines[1:] if line and not line.startswith('"""')]
+    assert code == ["from raftlog.cli.entry import main", "main()"]
+    assert script.external_attr >> 16 & 0o111 == 0o111, "pip keeps the mode that it has"
 
 
 def test_the_wheel_has_the_contracts_and_the_licence(wheel: zipfile.ZipFile) -> None:

@@ -1,4 +1,5 @@
-"""``python -m raftlog.cli``: the same as ``raftlog``."""
+#!python
+"""The program ``raftlog``, and ``python -m raftlog.cli``."""
 
 from raftlog.cli.entry import main
 

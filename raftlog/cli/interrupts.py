@@ -7,20 +7,23 @@ shell reports both as 130.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import signal
 import sys
+import time
 
 TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of these.
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from sys import UnraisableHookArgs
     from types import FrameType
     from typing import NoReturn
 
 INTERRUPTED = 130
 """Of ``sys.exit``: the command was interrupted by SIGINT, and has cleaned up."""
-
+AGAIN_S = 0.02
 
 TERMINATED = 143
 """Of ``sys.exit``: SIGTERM ended the command before it was done, and it has cleaned up."""
@@ -33,6 +36,26 @@ class TerminationError(KeyboardInterrupt):
 def raise_at_sigterm(number: int, frame: FrameType | None) -> NoReturn:
     """A handler for SIGTERM. Raises TerminationError."""
     raise TerminationError
+
+
+def interrupt_again(swallowed: UnraisableHookArgs) -> None:
+    """For ``sys.unraisablehook``: send the signal once more whose exception went nowhere.
+
+    [It comes while an import ends, whose lock is freed by a callback: Python prints the exception
+    of a callback and goes on, and the command never ends.]
+    """
+    if not issubclass(swallowed.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(swallowed)
+        return
+    ended = issubclass(swallowed.exc_type, TerminationError)
+    number = signal.SIGTERM if ended else signal.SIGINT
+
+    def send() -> None:
+        time.sleep(AGAIN_S)
+        os.kill(os.getpid(), number)
+
+    # Not from here: this is within the callback still.
+    _thread.start_new_thread(send, ())
 
 
 def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
@@ -66,6 +89,7 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
     try:
         main = load()
         if heeds:
+            sys.unraisablehook = interrupt_again
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = main()
     except SystemExit as error:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,16 @@ def main():
 run_interruptible(load)
 """
 WAIT = "print('waits', flush=True); time.sleep(60)"
+
+
+def test_the_command_is_installed_as_a_script_that_can_be_executed() -> None:
+    """[pip keeps the mode of the file: 0644 is a command that nobody may run]"""
+    root = Path(__file__).resolve().parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    scripts = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-scripts"]
+    (source,) = (root / path for path, name in scripts.items() if name == "raftlog")
+    assert source.read_text().startswith("#!python\n")
+    assert os.access(source, os.X_OK)
 
 
 def start(**parts: str) -> subprocess.Popen[str]:
@@ -56,6 +67,25 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def test_a_command_dies_of_the_signal_behind_its_exit_handlers() -> None:
     assert interrupt(start(running=WAIT)) == (-signal.SIGINT, "cleaned up\n", "")
+
+
+def test_an_interrupt_that_a_callback_swallows_ends_the_command_all_the_same() -> None:
+    """[`log dump --follow`, interrupted while an import freed its lock, went on for ever]"""
+    swallows = (
+        "import weakref; cell = set();"
+        f" seen = weakref.ref(cell, lambda _: ({WAIT.replace(';', ',')})); del cell;"
+        " time.sleep(60)"
+    )
+    assert interrupt(start(running=swallows)) == (-signal.SIGINT, "cleaned up\n", "")
+
+
+def test_other_exceptions_of_callbacks_are_told() -> None:
+    process = start(
+        running="import weakref; cell = set(); seen = weakref.ref(cell, lambda _: 1 / 0); del cell"
+    )
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (0, "cleaned up\n")
+    assert "ZeroDivisionError" in err
 
 
 def test_while_it_imports_it_dies_without_a_traceback() -> None:
