@@ -8,7 +8,8 @@ import faulthandler
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -37,6 +38,7 @@ PATIENCE_S = {
     "rows": 600,
     "simulation": 900,
     "storage": 600,
+    "test_setup_script.py": 600,
 }
 """What a test of these directories may take, with the fixtures that are made for it: ten times what
 it takes on a quiet machine. The others: ``timeout`` in pyproject.toml. A ``timeout`` mark of a
@@ -58,21 +60,50 @@ def pytest_report_header() -> str:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the time of its directory."""
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Give each test the time of its directory, and let workers begin with what takes longest."""
     for item in items:
-        directory = item.path.relative_to(Path(__file__).parent).parts[0]
+        directory = item.nodeid.partition("::")[0].split("/")[1]
         if directory in PATIENCE_S and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(PATIENCE_S[directory]))
+    if hasattr(config, "workerinput"):
+        items.sort(key=_rank(items))
+
+
+def _rank(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, float, int]]:
+    """Of a file, or of the directories that stay together: whatever is long, and begun last, would
+    run alone.
+    """
+    count = Counter(scope_of(item.nodeid) for item in items)
+    patience_s: dict[str, float] = {}
+    for item in items:
+        scope = scope_of(item.nodeid)
+        patience_s[scope] = max(patience_s.get(scope, 0.0), patience_of(item))
+
+    def rank(item: pytest.Item) -> tuple[bool, float, int]:
+        scope = scope_of(item.nodeid)
+        return scope not in TOGETHER, -patience_s[scope], -count[scope]
+
+    return rank
+
+
+def patience_of(item: pytest.Item) -> float:
+    """What the test may take, in seconds."""
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0] if mark is not None else item.config.getini("timeout"))
+
+
+def scope_of(nodeid: str) -> str:
+    """What one worker runs alone: a file, or directories that stay together."""
+    file = PurePosixPath(nodeid.partition("::")[0])
+    return next((each for each in TOGETHER if each in file.parts), str(file))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """The end of hangs that nothing else ends."""
-    mark = item.get_closest_marker("timeout")
-    patience_s = float(mark.args[0] if mark is not None else item.config.getini("timeout"))
     faulthandler.dump_traceback_later(
-        patience_s + GRACE_S, exit=True, file=item.config.stash[fault_handler_stderr_fd_key]
+        patience_of(item) + GRACE_S, exit=True, file=item.config.stash[fault_handler_stderr_fd_key]
     )
     try:
         return (yield)
@@ -89,8 +120,7 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = PurePosixPath(nodeid.partition("::")[0])
-        return next((each for each in TOGETHER if each in file.parts), str(file))
+        return scope_of(nodeid)
 
     def remove_node(self, node: Any) -> str | None:
         """As the base class's, but a test that ended its worker is not begun again: it would end
@@ -118,6 +148,8 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     """For whatever ``--dist`` says."""
+    # In the order of `_rank`, not by their numbers of tests alone.
+    config.option.loadscopereorder = False
     return Together(config, log)
 
 

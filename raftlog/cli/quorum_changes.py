@@ -24,7 +24,7 @@ _VOTER = typer.Option(
     "--voter-id",
     metavar="N",
     min=0,
-    help="The node's id.",
+    help="The voter's node id.",
     autocompletion=completion.voter_ids,
 )
 DirectoryId = Annotated[

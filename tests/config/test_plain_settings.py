@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.config.checked import InvalidError, checked_settings
@@ -51,11 +51,24 @@ def _repr(call: Any, values: dict[str, Any]) -> str | None:
         return None
 
 
-@pytest.mark.parametrize("key", _KEYS)
-@given(value=_VALUES)
-def test_what_is_read_plainly_is_what_pydantic_reads(key: str, value: Any) -> None:
+def _agree(key: str, value: Any) -> None:
     plain = _repr(plain_settings, {key: value})
     assert plain is None or plain == _repr(checked_settings, {key: value})
+
+
+@pytest.mark.parametrize("key", _KEYS)
+@settings(max_examples=25)
+@given(value=_VALUES)
+def test_what_is_read_plainly_is_what_pydantic_reads(key: str, value: Any) -> None:
+    _agree(key, value)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("key", _KEYS)
+@settings(max_examples=200)
+@given(value=_VALUES)
+def test_many_more_values_are_read_alike(key: str, value: Any) -> None:
+    _agree(key, value)
 
 
 def test_a_usual_file_is_plain() -> None:

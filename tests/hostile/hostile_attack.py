@@ -52,13 +52,14 @@ class Attack:
         self._left = options["messages"]
         self._seed = options["seed"]
         self._targets = targets()
+        self._untried = random.Random(self._seed).sample(self._targets, len(self._targets))
         self.sent = 0
         self.outcomes: Counter[str] = Counter()
         self.methods: Counter[str] = Counter()
         self.refused: list[str] = []
 
     async def run(self) -> None:
-        """Until all are sent."""
+        """Until all are sent: to every method once, and then to any."""
         await asyncio.gather(*(self._attacker(number) for number in range(ATTACKERS)))
 
     async def _attacker(self, number: int) -> None:
@@ -66,8 +67,8 @@ class Attack:
         stranger = Stranger(rng, self._known)
         channels: dict[str, grpc.aio.Channel] = {}
         try:
-            while self._left > 0:
-                target = rng.choice(self._targets)
+            while self._left > 0 or self._untried:
+                target = self._untried.pop() if self._untried else rng.choice(self._targets)
                 address = rng.choice(self._nodes[target.role])
                 if address not in channels or rng.random() < 0.02:
                     old = channels.pop(address, None)

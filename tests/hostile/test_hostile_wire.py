@@ -1,4 +1,4 @@
-"""Five thousand messages of a stranger against a real cluster: nobody dies, others are served,
+"""Thousands of messages of a stranger against a real cluster: nobody dies, others are served,
 nothing refused is written.
 """
 
@@ -6,32 +6,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hostile_messages import targets
 from hostile_siege import besiege, create_topic, start
+from tiers import nightly
 
 from raftlog.cli.local import LocalCluster
 
-MESSAGES = int(os.environ.get("RAFTLOG_HOSTILE_MESSAGES", "5000"))
+IN_GATE = 2000
+MESSAGES = int(os.environ.get("RAFTLOG_HOSTILE_MESSAGES", "10000"))
+"""At night."""
 MEMORY_BYTES = 300 << 20
 """By how much a node may grow: queues and caches, all of them bounded."""
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = start(tmp_path_factory.mktemp("siege") / "c")
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    made = start(tmp_path / "c")
     try:
         yield made
     finally:
         made.stop_all()
 
 
-async def test_a_stranger_with_any_message_to_any_method(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("messages", [IN_GATE, nightly(MESSAGES)])
+async def test_a_stranger_with_any_message_to_any_method(
+    cluster: LocalCluster, messages: int
+) -> None:
     await create_topic(cluster)
-    siege = await besiege(cluster, messages=MESSAGES, seed=7)
+    siege = await besiege(cluster, messages=messages, seed=7)
     assert siege.faults == []
-    assert siege.attack["sent"] >= MESSAGES
+    assert siege.attack["sent"] >= messages
     assert len(siege.attack["methods"]) == len(targets()), "every method was tried"
     assert siege.attack["refused"] > 0
     assert siege.attack["outcomes"]["answered"] > 0, "some messages are taken: they are looked into"
