@@ -14,6 +14,7 @@ import pytest
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 from spark_runs import Replay
+from tiers import in_gate
 
 from raftlog.metadata.entities import format_hash
 from raftlog.segments import pair
@@ -67,7 +68,7 @@ def both(directory: Path, job: str, **asked: Any) -> tuple[Any, Any]:
     return found, msgspec.structs.replace(whole, checkpoint=found.checkpoint)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", in_gate(range(4), {0, 1}))
 def test_the_state_at_any_offset_is_what_the_nodes_had(seed: int, tmp_path: Path) -> None:
     rng = Random(seed)
     history = LogHistory(seed + 40, metadata_version=8 if seed % 2 else 7).run(500)
@@ -87,8 +88,9 @@ def test_the_state_at_any_offset_is_what_the_nodes_had(seed: int, tmp_path: Path
 
 def test_time_and_offsets_inside_a_batch_choose_the_same(exported: Path) -> None:
     rng = Random(5)
-    points = rng.sample(range(RECORDS_OF_LOG), 12)
-    points += [one.offset + more for one in read_manifest(exported).checkpoints for more in (-1, 1)]
+    points = rng.sample(range(RECORDS_OF_LOG), 6)
+    some = read_manifest(exported).checkpoints[::3]
+    points += [one.offset + more for one in some for more in (-1, 1)]
     for offset in points:
         found, whole = both(exported, "state", at_offset=offset, limit=5)
         assert found == whole
@@ -106,7 +108,7 @@ def test_one_entity_is_the_same(exported: Path, key: tuple[str, str]) -> None:
     if key == ("client", ""):
         clients = compute_local(JobRequest(job="state", export=str(exported), key=key)).rows
         key = (key[0], clients[-1].key)
-    for offset in (300, 500, 700, 880):
+    for offset in (500, 880):
         found, whole = both(exported, "state", at_offset=offset, key=key)
         assert found == whole
         assert found.checkpoint is not None
@@ -124,7 +126,7 @@ def test_differences_are_the_same_from_anywhere_to_anywhere(
     monkeypatch.setattr(reading, "SLICE_ROWS", 23)
     rng = Random(9)
     with_checkpoint = 0
-    for _ in range(8):
+    for _ in range(4):
         begin, end = sorted(rng.sample(range(20, RECORDS_OF_LOG), 2))
         found, whole = both(exported, "diff", from_offset=begin, at_offset=end)
         assert found == whole
@@ -133,7 +135,7 @@ def test_differences_are_the_same_from_anywhere_to_anywhere(
             exported, "diff", from_time_ms=found.begin.timestamp_ms, at_time_ms=None
         )
         assert found == whole
-    assert with_checkpoint >= 5
+    assert with_checkpoint >= 3
     # From the empty log on there is no other beginning.
     assert both(exported, "diff", at_offset=500)[0].checkpoint is None
     assert both(exported, "history", key=("broker", "1"))[0].checkpoint is None
