@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import os
 import signal
 import sys
 from collections import Counter
@@ -25,6 +26,9 @@ from browser import find_browser
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a shell: whatever is started here would be deaf to Ctrl-C, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A worker of pytest-xdist has it, and tables in pipes are as narrow as it says.
+os.environ.pop("COLUMNS", None)
 
 TOGETHER = ("cluster", "replay", "cli")
 """Directories that one worker runs alone: real clusters would slow each other, a second Spark

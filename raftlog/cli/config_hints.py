@@ -27,5 +27,5 @@ def without_effect(resource_type: int, names: Iterable[str]) -> str:
     idle = [name for name in names if name in known and not is_acted_on(resource_type, name)]
     if not idle:
         return ""
-    are = "are kept and shown" if len(idle) > 1 else "is kept and shown"
-    return f"note: {', '.join(idle)} {are}, but this build does not act on it"
+    are, it = ("are", "them") if len(idle) > 1 else ("is", "it")
+    return f"note: {', '.join(idle)} {are} kept and shown, but this build does not act on {it}"

@@ -17,7 +17,7 @@ from raftlog.cli.options import (
     Json,
     Timeout,
 )
-from raftlog.cli.output import print_error, print_json, print_line, print_table
+from raftlog.cli.output import print_error, print_json, print_line, print_note, print_table
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
 from raftlog.cli.writes import (
     Acks,
@@ -158,7 +158,7 @@ def alter(
         raise error
     set_now = [one.name for one in changes if one.config_operation != controller_pb2.DELETE]
     if note := without_effect(kind.wire, set_now):
-        print_error(note)
+        print_note(note)
     if as_json:
         print_json({"resource_type": kind.value, "resource_name": name, "write": written(response)})
     else:
@@ -218,7 +218,7 @@ def describe(
         print_line(f"at offset {response.token.offset}")
     meant = [one.name for one in result.configs if keys or one.config_source != DEFAULT]
     if note := without_effect(kind.wire, meant):
-        print_error(note)
+        print_note(note)
     # Every key there is has a value, if only its default.
     unknown = sorted(set(keys or ()) - {key for key, _, _ in rows})
     if unknown:

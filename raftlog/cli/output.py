@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from raftlog.cli.table import table_lines
+from raftlog.cli.table import table_lines, wrapped
 from raftlog.printable import printable, printable_json
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
@@ -61,7 +61,7 @@ def print_table(
         del headings[0]
     _write("".join(f"{line}\n" for line in headings))
     if left_out:
-        _write(f"(wider, or with --json: {', '.join(left_out)})\n")
+        print_text(f"(wider, or with --json: {', '.join(left_out)})")
 
 
 def print_line(text: str) -> None:
@@ -70,6 +70,18 @@ def print_line(text: str) -> None:
     A terminal may break it, we do not: what is copied from it has to be whole.
     """
     _write(printable(text) + "\n")
+
+
+def print_text(text: str) -> None:
+    """A sentence for people, wrapped at its spaces where a terminal is too narrow."""
+    width = terminal_width()
+    _write("".join(f"{line}\n" for line in wrapped(printable(text), width)))
+
+
+def print_note(text: str) -> None:
+    """The same on stderr: what was done is not all there is to say."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    print_error("\n".join(wrapped(printable(text), width)), keep="\n")
 
 
 def print_error(text: str, keep: str = "") -> None:

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 GAP = "  "
 LAST_MIN = 24
 """The last column is wrapped at its spaces, but not to less."""
+BELOW = "    "
+"""What a text of the last column begins with that has no room beside the others."""
 
 
 def table_lines(
@@ -23,7 +25,8 @@ def table_lines(
 
     ``right``: columns of numbers. ``least``: which columns drop out where ``width`` is too small,
     the least important first; None: as wide as it is. What still does not fit is the text of the
-    last column, which goes on below itself.
+    last column, which goes on below itself; or below the others, if a word of it does not fit,
+    which a terminal would break.
     """
     cells = [list(columns), *(list(row) for row in rows)]
     assert all(len(row) == len(columns) for row in cells), columns
@@ -65,14 +68,19 @@ def _lines(
     if shown[-1] in right:
         return [GAP.join([*parts, " " * (widths[-1] - columns_of(last)) + last]).rstrip()]
     room = None if width is None else max(LAST_MIN, width - indent)
-    first, *more = _wrapped(last, room)
+    first, *more = wrapped(last, room)
+    needed = indent + max(map(columns_of, (first, *more)))
+    if width is not None and needed > width and indent > len(BELOW):
+        below = wrapped(last, max(LAST_MIN, width - len(BELOW)))
+        return [GAP.join(parts).rstrip(), *(BELOW + line for line in below)]
     return [
         GAP.join([*parts, first]).rstrip(),
         *(" " * indent + line for line in more),
     ]
 
 
-def _wrapped(text: str, room: int | None) -> list[str]:
+def wrapped(text: str, room: int | None) -> list[str]:
+    """The lines of a text in so many columns, none broken within a word; None: one line."""
     if room is None or columns_of(text) <= room:
         return [text]
     return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]

@@ -17,7 +17,7 @@ from raftlog.cli.options import (
     Json,
     Timeout,
 )
-from raftlog.cli.output import known, print_error, print_json, print_line, print_table
+from raftlog.cli.output import known, print_json, print_line, print_note, print_table
 from raftlog.cli.partition_names import assignments
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
 from raftlog.cli.writes import (
@@ -136,7 +136,7 @@ def create(
     keys = [one.name for one in entries]
     hint = did_you_mean if first_error(results) is not None else without_effect
     if said := hint(ResourceType.TOPIC, keys):
-        print_error(said)
+        print_note(said)
     _finish(
         response,
         results,
@@ -235,7 +235,10 @@ def describe(
         print_json({"offset": response.token.offset, "partitions": rows, "missing": missing})
     else:
         print_table(
-            DESCRIBED, (_cells(row) for row in rows), right=("PARTITION", "LEADER", "LEADER EPOCH")
+            DESCRIBED,
+            (_cells(row) for row in rows),
+            right=("PARTITION", "LEADER", "LEADER EPOCH"),
+            least=("LEADER EPOCH",),
         )
         print_line(f"at offset {response.token.offset}")
     if missing:

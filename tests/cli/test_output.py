@@ -32,6 +32,43 @@ def test_a_long_line_is_whole_on_a_narrow_terminal(
     assert capsys.readouterr().out == line + "\n"
 
 
+def test_a_word_that_does_not_fit_is_below_the_others_and_not_broken_by_the_terminal() -> None:
+    word = "5ba4ba36c486f0e7ea900c0b59bd52f7"
+    rows = [("1", "127.0.0.1:20001", "12", f"created: id {word}"), ROWS[0]]
+    lines, _ = table_lines(COLUMNS, rows, least=("LAG",), width=50)
+    assert lines == [
+        "NODE  ENDPOINT         REASON",
+        "1     127.0.0.1:20001",
+        f"    created: id {word}",
+        "1     127.0.0.1:20001  it follows",
+    ]
+
+
+def test_what_was_left_out_is_said_within_the_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow(monkeypatch, 36)
+    output.print_table(COLUMNS, ROWS, right=("LAG",), least=("LAG", "ENDPOINT"))
+    out = capsys.readouterr().out.splitlines()
+    assert out[-2:] == ["(wider, or with --json: LAG,", "ENDPOINT)"]
+    assert max(map(len, out)) <= 36
+
+
+def test_a_note_is_wrapped_for_a_terminal_and_whole_for_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = "note: cleanup.policy is kept and shown, but this build does not act on it"
+    output.print_note(note)
+    assert capsys.readouterr().err == note + "\n"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
+    output.print_note(note)
+    assert capsys.readouterr().err.splitlines() == [
+        "note: cleanup.policy is kept and shown,",
+        "but this build does not act on it",
+    ]
+
+
 @pytest.mark.parametrize(
     ("columns", "headings"),
     [
