@@ -15,6 +15,10 @@ RocksDB's order is the log's. The traps:
   this file.
 * ``put`` and ``write`` hold the GIL, ``flush_wal`` does not: write on the loop, sync in a thread.
 * A read-only open rewrites ``rocksdict-config.json``: see reader.py.
+
+Two things of our own are in the WAL of a log: zeros ahead of it (wal_ahead.py), and in each write
+a *mark*: up to which of RocksDB's sequence numbers everything had been synced before. The mark
+tells what was never synced from damage to what was (wal_holes.py).
 """
 
 from __future__ import annotations
@@ -38,9 +42,12 @@ from rocksdict import (
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.resource_limits import ROCKSDB_BLOCK_CACHE_BYTES, ROCKSDB_WRITE_BUFFER_BYTES
+from raftlog.storage.wal_ahead import WalAhead
 
 _KEY = struct.Struct(">Q")
 _BEHIND_ALL = b"\xff" * 9
+MARK_KEY = b"\0"
+"""Where the mark is kept: before all offsets, which no scan looks at, of an older build neither."""
 _DAMAGED = ("Corruption", "No such file or directory", "does not exist", "Is a directory")
 """A file that RocksDB knows of and that is not there, or is none, is damage: the disk does what it
 is asked.
@@ -106,22 +113,22 @@ class _RocksMap:
         except Exception as error:
             raise _translated("close failed", error, self._path) from error
 
-    def _put(self, key: bytes, chunk: bytes) -> None:
-        try:
-            self._db.put(key, chunk)
-        except Exception as error:
-            raise _translated("append failed", error, self._path) from error
-
     def _cut(self, name: bytes, end_offset: int, last: tuple[int, bytes] | None) -> None:
         tail = (name + _KEY.pack(last[0]), last[1]) if last is not None else None
-        self._write(name + _KEY.pack(end_offset), name + _BEHIND_ALL, tail, "truncate")
+        self._drop(name + _KEY.pack(end_offset), name + _BEHIND_ALL, tail, "truncate")
 
-    def _write(self, begin: bytes, end: bytes, last: tuple[bytes, bytes] | None, what: str) -> None:
+    def _drop(self, begin: bytes, end: bytes, last: tuple[bytes, bytes] | None, what: str) -> None:
         """Drop the keys of [begin, end) and put ``last`` in, in one atomic write; not durable."""
-        batch = WriteBatch(raw_mode=True)
+        batch = self._batch()
         batch.delete_range(begin, end)
         if last is not None:
             batch.put(last[0], last[1])
+        self._write(batch, what)
+
+    def _batch(self) -> WriteBatch:
+        return WriteBatch(raw_mode=True)
+
+    def _write(self, batch: WriteBatch, what: str) -> None:
         try:
             self._db.write(batch)
         except Exception as error:
@@ -157,9 +164,27 @@ class _RocksMap:
 class RocksLog(_RocksMap):
     """Chunks of one log by base offset."""
 
+    def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
+        super().__init__(path, create=create, read_only=read_only)
+        self._ahead = WalAhead(path)
+        self._synced_sequence = 0
+        """Everything up to this one of RocksDB's sequence numbers is durable."""
+        if not read_only:
+            # The WAL begins with a mark that is durable: whatever is lost of it has a number.
+            self._write(self._batch(), "write")
+            self.sync()
+
+    def sync(self) -> None:
+        """See ``_RocksMap``."""
+        sequence: int = self._db.latest_sequence_number()
+        super().sync()
+        self._synced_sequence = sequence
+
     def put(self, base_offset: int, chunk: bytes) -> None:
         """Write one chunk: readable at once, not durable."""
-        self._put(_KEY.pack(base_offset), chunk)
+        batch = self._batch()
+        batch.put(_KEY.pack(base_offset), chunk)
+        self._write(batch, "append")
 
     def replace_tail(self, end_offset: int, last: tuple[int, bytes] | None) -> None:
         """Drop all chunks that begin at or above ``end_offset`` and put ``last`` in, in one atomic
@@ -171,7 +196,7 @@ class RocksLog(_RocksMap):
         """Drop all chunks that begin below ``base_offset``; not durable, and the space comes back
         by ``compact_below`` only.
         """
-        self._write(_KEY.pack(0), _KEY.pack(base_offset), None, "advance of the log start")
+        self._drop(_KEY.pack(0), _KEY.pack(base_offset), None, "advance of the log start")
 
     def compact_below(self, base_offset: int) -> None:
         """Give back the space of what was deleted below ``base_offset``.
@@ -198,6 +223,16 @@ class RocksLog(_RocksMap):
         """The chunk with the highest base offset."""
         return next(self.scan(2**64 - 1), None)
 
+    def _batch(self) -> WriteBatch:
+        batch = super()._batch()
+        # Before all else in it: where a mark is looked for.
+        batch.put(MARK_KEY, _KEY.pack(self._synced_sequence))
+        return batch
+
+    def _write(self, batch: WriteBatch, what: str) -> None:
+        self._ahead.before(batch.size_in_bytes())
+        super()._write(batch, what)
+
 
 class RocksPartitions(_RocksMap):
     """Chunks of many logs, each by the log's name, of ``NAME_BYTES``, and its base offset."""
@@ -206,7 +241,10 @@ class RocksPartitions(_RocksMap):
 
     def put(self, name: bytes, base_offset: int, chunk: bytes) -> None:
         """Write one chunk: readable at once, not durable."""
-        self._put(name + _KEY.pack(base_offset), chunk)
+        try:
+            self._db.put(name + _KEY.pack(base_offset), chunk)
+        except Exception as error:
+            raise _translated("append failed", error, self._path) from error
 
     def replace_tail(self, name: bytes, end_offset: int, last: tuple[int, bytes] | None) -> None:
         """Drop all chunks of one log that begin at or above ``end_offset`` and put ``last`` in, in

@@ -3,7 +3,7 @@ file nor the offset.
 
 The format of the file is in :mod:`raftlog.storage.wal_tail`. Whole records are write batches: u64
 sequence, u32 count, then entries of a tag and length-prefixed key and value; a put of ours is a log
-offset and the chunk that begins there.
+offset and the chunk that begins there, or the mark (:mod:`raftlog.storage.wal_holes`).
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _end_of(batch: bytes, end: int) -> int:
         puts = batch[position] == _PUT
         key, position = _prefixed(batch, position + 1)
         value, position = _prefixed(batch, position)
-        if not puts and not any(key):
-            continue  # The log start has moved: nothing about its end.
+        if not any(key) and (not puts or len(key) == 1):
+            continue  # The log start has moved, or the mark: nothing about its end.
         end = int.from_bytes(key, "big")
         for _, behind, *_ in walk(value, end) if puts else ():
             end = behind

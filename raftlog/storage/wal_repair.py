@@ -15,6 +15,9 @@ empty body ends in four; in a MANIFEST they are a tear, as none of its records e
 RocksDB deletes a WAL only after the MANIFEST's record that makes it unnecessary is synced: what is
 cut off the MANIFEST is in a WAL still.
 
+A log's WAL has zeros ahead of it. What power loss does to it beside this:
+:mod:`raftlog.storage.wal_holes`.
+
 How far the log was durable at least (log-state.json) is checked later, by ``recover``.
 """
 
@@ -28,12 +31,10 @@ from typing import NamedTuple
 
 from raftlog.errors import StorageError
 from raftlog.storage.crc_completion import CRC_BYTES, can_complete
+from raftlog.storage.wal_ahead import wals
+from raftlog.storage.wal_holes import SECTOR_BYTES, ZEROS_MIN_BYTES, find_hole
 from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc, records_behind, unmasked
 
-SECTOR_BYTES = 512
-"""The unit that a disk writes whole."""
-ZEROS_MIN_BYTES = 8
-"""Fewer zeros at the end of a WAL's broken record may be its own."""
 MANIFEST_ZEROS_MIN_BYTES = 4
 """A VersionEdit ends in a varint, a terminating tag or text: never in so many zeros, unless
 compaction is round-robin, which it is not.
@@ -49,8 +50,16 @@ class TornTail(NamedTuple):
     cut_at: int
     zeros_from: int
     size: int
+    is_hole: bool = False
+    """Not only zeros are cut off."""
 
     def __str__(self) -> str:
+        if self.is_hole:
+            return (
+                f"{self.path}: a hole at byte {self.zeros_from}, as power loss leaves them; nothing"
+                f" from there to the end at {self.size} was ever synced, and it is cut off at byte"
+                f" {self.cut_at}"
+            )
         return (
             f"{self.path}: zeros from byte {self.zeros_from} to the end at {self.size}, as power"
             " loss leaves them; the record that they cut in two was never synced, and is cut off"
@@ -59,24 +68,38 @@ class TornTail(NamedTuple):
 
 
 def find_torn_tails(rocks: Path) -> tuple[TornTail, ...]:
-    """The zeros at the end of the last WAL, and of the MANIFEST in force, that cut a record in two.
+    """The zeros at the end of the last WAL, and of the MANIFEST in force, that cut a record in two;
+    the first hole in a log's WALs, and what is behind it.
 
-    Raises StorageError.
+    Raises StorageError; CorruptLogError if the hole had been synced.
     """
     try:
+        holes = tuple(_holes(wals(rocks)))
         found = (
-            _find(path, path.read_bytes()) for path in _growing(rocks) if _ends_with_zero(path)
+            _find(path, path.read_bytes())
+            for path in _growing(rocks, wal=not holes)
+            if _ends_with_zero(path)
         )
-        return tuple(tail for tail in found if tail is not None)
+        return holes + tuple(tail for tail in found if tail is not None)
     except OSError as error:
         raise StorageError(f"can't read the WAL in {rocks}: {error}") from error
 
 
-def _growing(rocks: Path) -> Iterator[Path]:
+def _holes(paths: list[Path]) -> Iterator[TornTail]:
+    contents = [path.read_bytes() for path in paths]
+    cut = find_hole(paths, contents)
+    if cut is None:
+        return
+    size = len(contents[cut.wal])
+    yield TornTail(paths[cut.wal], cut.cut_at, cut.broken_at, size, is_hole=True)
+    for path, content in zip(paths[cut.wal + 1 :], contents[cut.wal + 1 :], strict=True):
+        yield TornTail(path, 0, 0, len(content), is_hole=True)
+
+
+def _growing(rocks: Path, *, wal: bool) -> Iterator[Path]:
     """The files that RocksDB was adding to."""
-    wals = (path for path in rocks.glob("*.log") if path.stem.isdigit())
-    if (last := max(wals, key=lambda path: int(path.stem), default=None)) is not None:
-        yield last
+    if wal and (found := wals(rocks)):
+        yield found[-1]
     current = rocks / "CURRENT"
     in_force = current.read_text(errors="replace").rstrip("\n") if current.is_file() else ""
     if _MANIFEST.fullmatch(in_force) and (rocks / in_force).is_file():

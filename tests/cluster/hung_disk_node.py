@@ -31,7 +31,7 @@ def hang() -> None:
         _wait_for_disk()
         return stage(*arguments)  # type: ignore[arg-type]
 
-    RocksLog.sync = slow_sync  # type: ignore[method-assign, assignment]
+    RocksLog.sync = slow_sync  # type: ignore[method-assign]
     checked_file.stage_checked = slow_stage  # type: ignore[assignment]
 
 

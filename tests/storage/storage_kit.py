@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from raftlog.storage.meta_file import format_storage
 from raftlog.storage.opening import open_store
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.vote_file import write_vote_file
+from raftlog.storage.wal_holes import pieces
 from simulation.twins.disk import SimDisk
 from simulation.twins.disk_hardware import Operation
 
@@ -66,6 +68,20 @@ def open_rocks(directory: Path, **options: float) -> log_store.RocksLogStore:
         loop=asyncio.get_running_loop(),
         **options,
     )
+
+
+def written_bytes(wal: Path) -> int:
+    """Up to where RocksDB has written: what follows are the zeros ahead."""
+    return max(behind for _, _, behind in pieces(wal.read_bytes()))
+
+
+def without_zeros_ahead(log: Path) -> Path:
+    """The WAL of a copied log, cut where RocksDB was: as a file is that grows."""
+    (wal,) = log.glob("*.log")
+    size = written_bytes(wal)
+    assert not wal.read_bytes()[size:].strip(b"\0")
+    os.truncate(wal, size)
+    return wal
 
 
 def whole(store: LogStore, end: int) -> bytes:

@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 from kill_writer import snapshot_of
 from prober import Prober
-from storage_kit import IDENTITY, flush, make_chunk, open_rocks, write_vote
+from storage_kit import (
+    IDENTITY,
+    flush,
+    make_chunk,
+    open_rocks,
+    without_zeros_ahead,
+    write_vote,
+)
 
 from raftlog.errors import FatalError
 from raftlog.storage.api import LogStore, SnapshotId, VoteState
@@ -68,6 +75,7 @@ async def make_directory(parent: Path, *, whole: bool) -> dict[str, Path]:
             await _snapshot(store, end - 6, epoch)
             await write_vote(store, VoteState(5, 2, "d2", 2))
             shutil.copytree(closed, killed)
+            without_zeros_ahead(killed / "log")
         store.close()
     return {"closed": closed, "killed": killed}
 

@@ -11,7 +11,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from storage_kit import flush, format_with_vote, make_chunk, open_rocks, whole
+from storage_kit import (
+    flush,
+    format_with_vote,
+    make_chunk,
+    open_rocks,
+    whole,
+    without_zeros_ahead,
+    written_bytes,
+)
 
 from raftlog import batch
 from raftlog.batch import RecordData
@@ -19,12 +27,8 @@ from raftlog.errors import CorruptLogError
 from raftlog.storage.crc_completion import CRC_BYTES
 from raftlog.storage.layout import read_log_state, write_log_state
 from raftlog.storage.reader import open_read_only
-from raftlog.storage.wal_repair import (
-    MANIFEST_ZEROS_MIN_BYTES,
-    SECTOR_BYTES,
-    ZEROS_MIN_BYTES,
-    find_torn_tails,
-)
+from raftlog.storage.wal_holes import SECTOR_BYTES, ZEROS_MIN_BYTES
+from raftlog.storage.wal_repair import MANIFEST_ZEROS_MIN_BYTES, find_torn_tails
 from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc
 
 CHUNKS = 12
@@ -39,7 +43,7 @@ class Crashed:
 
     def __init__(self, directory: Path, sizes: list[int], chunks: list[bytes]) -> None:
         self.directory, self.sizes, self.chunks = directory, sizes, chunks
-        (self.wal,) = (directory / "log").glob("*.log")
+        self.wal = without_zeros_ahead(directory / "log")
         self.good = self.wal.read_bytes()
 
     def outcome(self, data: bytes) -> bytes | CorruptLogError:
@@ -84,13 +88,13 @@ async def crashed_with(
     store = open_rocks(tmp_path / "running")
     store.recover()
     (wal,) = (tmp_path / "running" / "log").glob("*.log")
-    sizes, chunks = [0], []
+    sizes, chunks = [written_bytes(wal)], []
 
     async def append(chunk: bytes, base: int, end: int) -> None:
         store.append(chunk, base, end)
         await flush(store)
         chunks.append(chunk)
-        sizes.append(wal.stat().st_size)
+        sizes.append(written_bytes(wal))
 
     for base in range(0, 2 * CHUNKS, 2):
         await append(make_chunk(base, 1, 1, body=body), base, base + 2)

@@ -1,0 +1,213 @@
+"""A WAL that power loss left with holes: zeros where something had been written, and later bytes
+behind them.
+
+There are zeros ahead of a log's WAL (:mod:`raftlog.storage.wal_ahead`). What was written into them
+since the last sync reaches the disk sector by sector, in any order: of two unsynced writes the
+second may be there, and of the first a part. All from the first hole on was never acknowledged, and
+is cut off here. RocksDB itself must not see it: it takes zeros for the end of a block, goes on
+with the next one, and the log would have lost something in its midst.
+
+Damage to what *was* synced looks the same. The marks tell: each write says up to which of RocksDB's
+sequence numbers everything had been synced before it. If a whole write that is left behind the
+hole says that of a number which the hole has swallowed, bytes were lost that a disk had confirmed,
+and the start is refused.
+
+Two things cannot be told from a tear. [The last writes of a log lose a whole sector after they were
+synced: nothing behind says so. The same was true of zeros at the end of a file that grew.] [A bit
+changes in the last write, and that write holds a sector of zeros of its own.]
+
+The format of the file is in :mod:`raftlog.storage.wal_tail`, that of writes in
+:mod:`raftlog.storage.wal_damage`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.errors import CorruptLogError
+from raftlog.storage.crc_completion import CRC_BYTES, can_complete
+from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc, records_behind, unmasked
+
+SECTOR_BYTES = 512
+"""The unit that a disk writes whole."""
+ZEROS_MIN_BYTES = 8
+"""Fewer zeros of a sector may be a record's own."""
+_FULL, _FIRST, _LAST = 1, 2, 4
+_WRITE = struct.Struct("<QI")
+"""What a write begins with: its first sequence number, and how many it takes."""
+_MARK = b"\x01\x01\x00\x08"
+"""How the mark begins, the first entry of a write: a put, a key of one byte, zero, a value of
+eight.
+"""
+_MARK_AT = HEADER.size + _WRITE.size
+
+
+class Marked(NamedTuple):
+    """A whole write that is there: the first piece of it, at least."""
+
+    position: int
+    sequence: int
+    synced: int
+
+
+class Cut(NamedTuple):
+    """Where a WAL is to end, and where it is broken. Bytes from the file's beginning."""
+
+    wal: int
+    cut_at: int
+    broken_at: int
+    is_gap: bool
+    """The write there is whole, but does not follow the one before."""
+
+
+class _Stream:
+    """The WALs of a log, read up to where they break."""
+
+    def __init__(self, wals: Sequence[bytes]) -> None:
+        self.expected = -1
+        """The sequence number of the first write that is missing; -1: unknown."""
+        self.cut: Cut | None = None
+        for index, data in enumerate(wals):
+            self.cut = self._read(index, data)
+            if self.cut is not None:
+                return
+
+    def _read(self, wal: int, data: bytes) -> Cut | None:
+        """Where this one breaks; None: only zeros follow its last write."""
+        whole_to, following, within = 0, self.expected, False
+        for position, type_, behind in pieces(data):
+            if behind < 0:
+                only_zeros = not data[position:].strip(b"\0")
+                is_end = only_zeros and not within
+                return None if is_end else Cut(wal, whole_to, position, is_gap=False)
+            if type_ in {_FULL, _FIRST}:
+                sequence, count = _WRITE.unpack_from(data, position + HEADER.size)
+                if self.expected not in {-1, sequence}:
+                    return Cut(wal, whole_to, position, is_gap=True)
+                following = sequence + count
+            within = type_ not in {_FULL, _LAST}
+            if not within:
+                whole_to, self.expected = behind, following
+        return None
+
+
+def pieces(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """(position, type, end) of each physical record; at the first that is none, its end is -1 and
+    nothing follows.
+    """
+    for start in range(0, len(data), BLOCK):
+        position, end = start, min(start + BLOCK, len(data))
+        while end - position >= HEADER.size:
+            crc, length, type_ = HEADER.unpack_from(data, position)
+            behind = position + HEADER.size + length
+            if behind > end or masked_crc(data[position + HEADER.size - 1 : behind]) != crc:
+                yield position, type_, -1
+                return
+            yield position, type_, behind
+            position = behind
+
+
+def find_hole(paths: Sequence[Path], wals: Sequence[bytes]) -> Cut | None:
+    """Where power loss made the first hole in the WALs of a log; None: nothing of the kind.
+
+    All behind it is to be cut off, later WALs too. Raises CorruptLogError if what is in the last
+    WAL says that the hole had been synced.
+    """
+    stream = _Stream(wals)
+    cut = stream.cut
+    if cut is None or stream.expected < 0:
+        return None
+    data = wals[cut.wal]
+    if not cut.is_gap and not _is_torn(data, cut.broken_at):
+        return None
+    left = [(cut.wal, one) for one in marked(data, cut.broken_at)]
+    for index in range(cut.wal + 1, len(wals)):
+        left += [(index, one) for one in marked(wals[index], 0)]
+    if not left and not any(marked(data, 0)):
+        # No log's WAL, or an older build's: no zeros were ahead of it.
+        return None
+    for index, one in left:
+        if one.synced < stream.expected:
+            continue
+        if cut.is_gap or cut.wal < len(wals) - 1:
+            # Perhaps RocksDB had no more use for the WAL before.
+            return None
+        raise CorruptLogError(
+            f"{paths[cut.wal]} is corrupt: the record at byte {cut.broken_at} is not what was"
+            f" synced there, as the one at byte {one.position} of {paths[index].name} says"
+        )
+    return cut
+
+
+def marked(data: bytes, begin: int) -> Iterator[Marked]:
+    """The writes with a mark whose first piece lies whole behind ``begin``, wherever it is."""
+    at = data.find(_MARK, begin + _MARK_AT)
+    while at >= 0:
+        position = at - _MARK_AT
+        crc, length, type_ = HEADER.unpack_from(data, position)
+        behind = position + HEADER.size + length
+        if (
+            type_ in {_FULL, _FIRST}
+            and behind <= min(len(data), position // BLOCK * BLOCK + BLOCK)
+            and masked_crc(data[position + HEADER.size - 1 : behind]) == crc
+        ):
+            sequence, _ = _WRITE.unpack_from(data, position + HEADER.size)
+            synced = int.from_bytes(data[at + len(_MARK) : at + len(_MARK) + 8], "big")
+            yield Marked(position, sequence, synced)
+        at = data.find(_MARK, at + 1)
+
+
+def _is_torn(data: bytes, position: int) -> bool:
+    """Whether a sector that was never written explains why there is no record at ``position``."""
+    header = data[position : position + HEADER.size]
+    boundary = _next_sector(position)
+    if boundary < position + len(header):
+        before, after = header[: boundary - position], header[boundary - position :]
+        if not any(before) or not any(after):
+            return True
+    elif not any(header):
+        return True
+    block_end = min(len(data), position // BLOCK * BLOCK + BLOCK)
+    length = HEADER.unpack_from(header)[1] if len(header) == HEADER.size else 0
+    end = position + HEADER.size + length
+    if end > block_end:
+        return False
+    return any(_unwritten(data, position, end)) and not _hides_records(data, position, end)
+
+
+def _unwritten(data: bytes, position: int, end: int) -> Iterator[int]:
+    """The sectors of a record that have zeros alone, where that is no chance."""
+    at = _next_sector(position)
+    while at < end:
+        until = min(at + SECTOR_BYTES, end)
+        missing = until - at
+        if not any(data[at:until]) and (
+            missing >= ZEROS_MIN_BYTES
+            or (
+                missing < CRC_BYTES
+                and can_complete(
+                    unmasked(HEADER.unpack_from(data, position)[0]),
+                    data[position + HEADER.size - 1 : at],
+                    missing,
+                )
+            )
+        ):
+            yield at
+        at = until
+
+
+def _hides_records(data: bytes, position: int, end: int) -> bool:
+    """Whether the record's length is what is wrong: it hides a whole record, perhaps its own."""
+    start = position // BLOCK * BLOCK
+    written = position + len(data[position:end].rstrip(b"\0"))
+    return any(
+        records_behind(data[start:until], position - start)
+        for until in {end, max(written, position + HEADER.size)}
+    )
+
+
+def _next_sector(position: int) -> int:
+    return (position // SECTOR_BYTES + 1) * SECTOR_BYTES

@@ -1,0 +1,296 @@
+"""Power loss takes any sectors of what was never synced: the log is a beginning of what was
+appended, with all that was synced, or the start names damage.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from storage_kit import flush, format_with_vote, make_chunk, open_rocks, whole, written_bytes
+from structlog.testing import capture_logs
+
+from raftlog.errors import CorruptLogError
+from raftlog.storage.reader import open_read_only
+from raftlog.storage.wal_holes import SECTOR_BYTES, marked
+from raftlog.storage.wal_tail import BLOCK
+
+PAGE_BYTES = 4096
+SMALL, LARGE = b"body" * 60, bytes(range(1, 250)) * 300
+"""The second is larger than a block of the WAL."""
+
+
+class Running:
+    """A store, and copies of its directory made while it runs."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.directory = root / "running"
+        format_with_vote(self.directory)
+        self.store = open_rocks(self.directory)
+        self.end = self.store.recover().end_offset
+        self.logs: list[bytes] = [b""]
+        """What the log was after each write."""
+
+    def append(self, body: bytes) -> None:
+        chunk = make_chunk(self.end, 1, 1, body=body)
+        self.store.append(chunk, self.end, self.end + 2)
+        self.end += 2
+        self.logs.append(self.logs[-1] + chunk)
+
+    def truncate(self, by: int) -> None:
+        self.end -= by
+        self.store.truncate(self.end)
+        self.logs.append(whole(self.store, self.end))
+
+    def copy(self, name: str) -> Path:
+        return Path(shutil.copytree(self.directory, self._root / name))
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> Running:
+    return Running(tmp_path)
+
+
+def wal_of(directory: Path) -> Path:
+    (wal,) = (directory / "log").glob("*.log")
+    return wal
+
+
+def mixed(old: bytes, new: bytes, unit: int, rng: Random) -> bytes:
+    """Of each sector or page, what it was or what it became."""
+    size, lost = max(len(old), len(new)), rng.choice((0.5, 0.05, 0.005))
+    old, new = old.ljust(size, b"\0"), new.ljust(size, b"\0")
+    return b"".join(
+        (old if rng.random() < lost else new)[at : at + unit] for at in range(0, size, unit)
+    )
+
+
+def opened(directory: Path) -> bytes:
+    """The log that a node finds; a reader finds the same."""
+    with open_read_only(directory) as log:
+        read = log.read(0, log.end_offset, 1 << 30)
+    store = open_rocks(directory, probe_timeout_s=20.0)
+    found = whole(store, store.recover().end_offset)
+    store.close()
+    assert found == read
+    return found
+
+
+@pytest.mark.parametrize(
+    ("unit", "truncates", "times"),
+    [
+        (SECTOR_BYTES, True, 12),
+        (PAGE_BYTES, False, 12),
+        pytest.param(SECTOR_BYTES, False, 200, marks=pytest.mark.nightly),
+        pytest.param(PAGE_BYTES, True, 200, marks=pytest.mark.nightly),
+    ],
+)
+async def test_any_sectors_of_what_was_not_synced_may_be_lost(
+    running: Running, tmp_path: Path, unit: int, truncates: bool, times: int
+) -> None:
+    rng = Random(f"{unit} {truncates}")
+    for body in (SMALL, LARGE, SMALL):
+        running.append(body)
+        await flush(running.store)
+    synced, promised = running.copy("synced"), len(running.logs) - 1
+    for body in rng.choices((SMALL, SMALL * 8, LARGE, b"x"), k=8):
+        running.append(body)
+    if truncates:
+        running.truncate(5)
+        running.append(SMALL)
+    lost = running.copy("lost")
+    running.store.close()
+    old, new = wal_of(synced).read_bytes(), wal_of(lost).read_bytes()
+    found_ends, holes = set(), 0
+    for _ in range(times):
+        scratch = Path(shutil.copytree(lost, tmp_path / "scratch"))
+        wal_of(scratch).write_bytes(mixed(old, new, unit, rng))
+        with capture_logs() as logs:
+            found = opened(scratch)
+        holes += any("a hole at byte" in one.get("found", "") for one in logs)
+        assert found in running.logs[promised:]
+        found_ends.add(len(found))
+        shutil.rmtree(scratch)
+    assert len(found_ends) > 2, "not always all or nothing"
+    assert holes > times / 4
+
+
+async def test_the_log_goes_on_behind_a_cut(running: Running, tmp_path: Path) -> None:
+    running.append(SMALL)
+    await flush(running.store)
+    old = wal_of(running.copy("synced")).read_bytes()
+    for _ in range(4):
+        running.append(LARGE)
+    lost = running.copy("lost")
+    running.store.close()
+    position = written_bytes(wal_of(tmp_path / "synced")) // SECTOR_BYTES * SECTOR_BYTES
+    data = wal_of(lost).read_bytes()
+    hole = slice(position + SECTOR_BYTES, position + 5 * SECTOR_BYTES)
+    wal_of(lost).write_bytes(data[: hole.start] + old[hole] + data[hole.stop :])
+    store = open_rocks(lost)
+    end = store.recover().end_offset
+    assert whole(store, end) == running.logs[1]
+    chunk = make_chunk(end, 1, body=LARGE)
+    store.append(chunk, end, end + 1)
+    await flush(store)
+    store.close()
+    assert opened(lost) == running.logs[1] + chunk
+
+
+def _zeroed(begin: int, size: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:begin] + bytes(size) + data[begin + size :]
+
+
+async def synced_one_by_one(running: Running, bodies: list[bytes]) -> list[int]:
+    """Where each write begins."""
+    wal = wal_of(running.directory)
+    begins = []
+    for body in bodies:
+        begins.append(written_bytes(wal))
+        running.append(body)
+        await flush(running.store)
+    return begins
+
+
+@pytest.mark.parametrize("body", [SMALL * 8, LARGE], ids=["small", "in pieces"])
+async def test_a_hole_that_was_synced_is_damage(running: Running, body: bytes) -> None:
+    """Whatever is zeroed of it, as long as two writes behind it are whole: the last one says that
+    the others were synced.
+    """
+    begins = await synced_one_by_one(running, [body] * 8)
+    crashed = running.copy("crashed")
+    running.store.close()
+    wal = wal_of(crashed)
+    good = wal.read_bytes()
+    first = -(-begins[1] // SECTOR_BYTES) * SECTOR_BYTES
+    rng = Random(3)
+    for begin in (first, *rng.sample(range(first, begins[6] - BLOCK // 2, SECTOR_BYTES), 4)):
+        for size in (SECTOR_BYTES, PAGE_BYTES):
+            wal.write_bytes(_zeroed(begin, size)(good))
+            if wal.read_bytes() == good:
+                continue
+            with pytest.raises(CorruptLogError, match="is not what was synced there"):
+                open_rocks(crashed)
+            with pytest.raises(CorruptLogError, match="is not what was synced there"):
+                open_read_only(crashed)
+    wal.write_bytes(good)
+    assert opened(crashed) == running.logs[-1]
+
+
+async def test_a_hole_in_the_last_synced_write_cannot_be_told_from_a_tear(
+    running: Running,
+) -> None:
+    begins = await synced_one_by_one(running, [SMALL * 8] * 4)
+    crashed = running.copy("crashed")
+    running.store.close()
+    wal = wal_of(crashed)
+    begin = -(-begins[-1] // SECTOR_BYTES) * SECTOR_BYTES
+    wal.write_bytes(_zeroed(begin, SECTOR_BYTES)(wal.read_bytes()))
+    assert opened(crashed) == running.logs[-2]
+
+
+async def test_changed_bytes_are_damage_whatever_was_synced(running: Running) -> None:
+    begins = await synced_one_by_one(running, [SMALL] * 3)
+    for _ in range(3):
+        running.append(SMALL)
+    crashed = running.copy("crashed")
+    running.store.close()
+    wal = wal_of(crashed)
+    good = wal.read_bytes()
+    at = written_bytes(wal)
+    for position in (begins[1] + 60, begins[2] + 4, begins[2] + 5, at - 60, at - 1):
+        for bit in (0, 6):
+            changed = bytearray(good)
+            changed[position] ^= 1 << bit
+            wal.write_bytes(changed)
+            with pytest.raises(CorruptLogError):
+                open_rocks(crashed)
+
+
+async def test_a_bit_that_changes_among_the_zeros_ahead_is_harmless(running: Running) -> None:
+    await synced_one_by_one(running, [SMALL] * 3)
+    crashed = running.copy("crashed")
+    running.store.close()
+    wal = wal_of(crashed)
+    good = wal.read_bytes()
+    for position in (written_bytes(wal) + 600, BLOCK + 5, len(good) - 1):
+        changed = bytearray(good)
+        changed[position] ^= 4
+        wal.write_bytes(changed)
+        assert opened(crashed) == running.logs[-1]
+
+
+async def test_each_write_says_what_was_synced_before_it(running: Running) -> None:
+    await synced_one_by_one(running, [SMALL] * 2)
+    running.append(SMALL)
+    running.append(SMALL)
+    found = list(marked(wal_of(running.directory).read_bytes(), 0))
+    running.store.close()
+    first, *writes = found
+    assert first.synced == 0
+    assert [one.sequence for one in found] == [
+        first.sequence + 2 * index - (index > 0) for index in range(len(found))
+    ]
+    assert [one.synced for one in writes] == [
+        first.sequence,
+        first.sequence + 2,
+        first.sequence + 4,
+        first.sequence + 4,
+    ]
+
+
+async def test_the_wal_before_is_cut_with_what_follows_in_the_next(
+    running: Running, tmp_path: Path
+) -> None:
+    """RocksDB begins another WAL before the last writes of the one before are synced."""
+    running.append(SMALL)
+    await flush(running.store)
+    old = wal_of(running.copy("synced")).read_bytes()
+    running.append(SMALL)
+    running.append(LARGE)
+    running.append(SMALL)
+    before = running.copy("before")
+    rocks = running.store._rocks._db
+    rocks.flush(False)
+    running.append(SMALL)
+    after = running.copy("after")
+    running.store.close()
+    newest = max((after / "log").glob("*.log"), key=lambda path: int(path.stem))
+    first = wal_of(before)
+    assert newest.name != first.name
+    # What the disk has if neither the flush nor the sync came to an end.
+    lost = Path(shutil.copytree(before, tmp_path / "lost"))
+    data = first.read_bytes()
+    position = written_bytes(wal_of(tmp_path / "synced")) // SECTOR_BYTES * SECTOR_BYTES
+    hole = slice(position + 2 * SECTOR_BYTES, position + 4 * SECTOR_BYTES)
+    (lost / "log" / first.name).write_bytes(data[: hole.start] + old[hole] + data[hole.stop :])
+    shutil.copy(newest, lost / "log" / newest.name)
+    assert opened(lost) in running.logs[1:3]
+
+
+def test_zeros_ahead_never_overwrite(tmp_path: Path) -> None:
+    """Whatever is written, and whenever RocksDB begins another WAL."""
+    from raftlog.storage.rocks_adapter import RocksLog
+
+    rng = Random(5)
+    rocks = RocksLog(tmp_path / "log", create=True)
+    sizes = []
+    for base in range(400):
+        sizes.append(rng.choice((10, 500, 5_000, 40_000, 300_000 if base % 50 == 7 else 90)))
+        rocks.put(base, bytes([base % 251 + 1]) * sizes[-1])
+        if rng.random() < 0.2:
+            rocks.sync()
+        if base % 97 == 13:
+            rocks._db.flush(False)
+    rocks.sync()
+    copy = Path(shutil.copytree(tmp_path / "log", tmp_path / "copy"))
+    rocks.close()
+    found = RocksLog(copy)
+    assert [(base, len(chunk), set(chunk)) for base, chunk in found.scan(0)] == [
+        (base, size, {base % 251 + 1}) for base, size in enumerate(sizes)
+    ]
+    found.close()
