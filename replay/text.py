@@ -28,6 +28,15 @@ def duration(ms: int | None) -> str:
     raise AssertionError(ms)
 
 
+def between(least_ms: int, most_ms: int | None) -> str:
+    """A duration that is known by bounds; ``most_ms`` None: by none above."""
+    if most_ms is None:
+        return f"{duration(least_ms)} or more" if least_ms else "unknown"
+    if least_ms == most_ms:
+        return duration(most_ms)
+    return f"{duration(least_ms)} to {duration(most_ms)}" if least_ms else f"≤ {duration(most_ms)}"
+
+
 def percent(share: float) -> str:
     """A share near to 100 with as many digits as tell it apart from 100: 99.5 %, 99.9987 %."""
     if share in (0.0, 100.0):

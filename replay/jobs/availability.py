@@ -83,16 +83,17 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> Availabilit
 def run_local(export: Export, request: JobRequest, pool: Pool) -> AvailabilityResult:
     """The same by the tasks of any pool."""
     require_whole_history(export)
-    return answer(ExportLog(export, pool), request)
+    return answer(ExportLog(export, pool), request, export.manifest.origin)
 
 
-def answer(log: Rows, request: JobRequest) -> AvailabilityResult:
-    """Of a log, whatever reads it."""
+def answer(log: Rows, request: JobRequest, origin: str = "") -> AvailabilityResult:
+    """Of a log, whatever reads it. ``origin``: whose it is."""
     facts, census = facts_of(log), counted(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
     parts = log.run(of_partitions(facts, outage_watcher(stretch, min_isr(log))))
     tables = together([found for (found,) in parts], Names(facts))
-    return summarize(look(facts, controllers(log, census), census, stretch, tables), request)
+    reigns = controllers(log, census, origin)
+    return summarize(look(facts, reigns, census, stretch, tables), request)
 
 
 def look(

@@ -70,7 +70,7 @@ def answer(log: Log, export: Export, request: JobRequest, audited: AuditResult) 
     output = page.writable(request.output)
     charted = structs.replace(request, limit=max(request.limit, MAX_PERIODS))
     facts, census = facts_of(log), counted(log)
-    names, reigns = Names(facts), controllers(log, census)
+    names, reigns = Names(facts), controllers(log, census, export.manifest.origin)
     axis = choose_axis(census.first_ms, census.last_ms)
     stretch = Stretch.of(census.first_ms, census.last_ms, None)
     parts = log.run(

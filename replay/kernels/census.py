@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
 from replay.kernels.arrays import ints
+from replay.kernels.idle import Idle, idle
 from replay.kernels.passes import Pass, Rows
 from replay.kernels.rules.quorum import Epoch, epochs_of, together
 
@@ -18,11 +19,14 @@ COLUMNS = ("offset", "epoch", "timestamp_ms", "type")
 
 @dataclass
 class Census:
-    """``known_ms``: epoch -> time of its first progress record."""
+    """``known_ms``: epoch -> time of its first progress record; ``idle``: epoch -> its NoOp
+    records.
+    """
 
     types: Counter[int] = field(default_factory=Counter)
     epochs: list[Epoch] = field(default_factory=list)
     known_ms: dict[int, int] = field(default_factory=dict)
+    idle: dict[int, Idle] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -40,11 +44,14 @@ class Census:
         return max(each.last_ms for each in self.epochs)
 
     def merge(self, other: Census) -> None:
-        """What another part counted."""
+        """What another part counted, of what comes behind it."""
         self.types += other.types
         self.epochs = together([*self.epochs, *other.epochs])
         for epoch, at_ms in other.known_ms.items():
             self.known_ms[epoch] = min(at_ms, self.known_ms.get(epoch, at_ms))
+        for epoch, later in other.idle.items():
+            before = self.idle.get(epoch)
+            self.idle[epoch] = later if before is None else before.followed_by(later)
 
 
 class _Counting:
@@ -57,6 +64,7 @@ class _Counting:
         type_, epoch, at_ms = (ints(table[name]) for name in ("type", "epoch", "timestamp_ms"))
         numbers, counts = np.unique(type_, return_counts=True)
         of_progress = type_ == RecordType.PROGRESS
+        of_idle = type_ == RecordType.NO_OP
         known: dict[int, int] = {}
         which, first = np.unique(epoch[of_progress], return_index=True)
         for each, place in zip(which.tolist(), first.tolist(), strict=True):
@@ -68,6 +76,8 @@ class _Counting:
                 known,
             )
         )
+        for each, found in idle(epoch[of_idle], at_ms[of_idle]):
+            self._found.merge(Census(idle={each: found}))
 
     def end(self) -> Census:
         return self._found

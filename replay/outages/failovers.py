@@ -24,8 +24,9 @@ _COLUMNS = (
 class Controller(NamedTuple):
     """The reign of one, which ends where the next one's begins (None: it lasts).
 
-    ``last_ms``: of the last record of the epoch: from then on nobody wrote. ``last_heard_…``: of
-    the leaders before, as its first record says.
+    ``last_ms``: of the last record of the epoch: from then on nobody wrote. ``due_ms``: until when
+    it would have written had it been active, as an active controller of Kafka does (None: the log
+    does not say). ``last_heard_…``: of the leaders before, as its first record says.
     """
 
     epoch: int
@@ -34,14 +35,28 @@ class Controller(NamedTuple):
     ends: int | None
     begins_ms: int
     last_ms: int
+    due_ms: int | None
     ends_ms: int | None
     last_heard_epoch: int | None
     last_heard_age_ms: int | None
     last_heard_by_all: bool | None
 
 
-def controllers(log: Rows, counted: Census) -> list[Controller]:
-    """The reigns, in order."""
+class Absence(NamedTuple):
+    """How long there was no controller, at the least and at the most (None: the log does not
+    say).
+    """
+
+    least_ms: int
+    most_ms: int | None
+
+
+def controllers(log: Rows, counted: Census, origin: str = "") -> list[Controller]:
+    """The reigns, in order. ``origin``: whose log it is; controllers of raftlog write nothing while
+    nothing happens.
+    """
+    idle = counted.idle if origin else {}
+    due_ms = {epoch: each.due_ms for epoch, each in idle.items()}
     last_ms = {each.epoch: each.last_ms for each in counted.epochs}
     rows = log.table(_COLUMNS, (RecordType.LEADER_CHANGE,)).to_pylist()
     return [
@@ -52,6 +67,7 @@ def controllers(log: Rows, counted: Census) -> list[Controller]:
             None if after is None else after["offset"],
             row["timestamp_ms"],
             last_ms[row["epoch"]],
+            due_ms.get(row["epoch"]),
             None if after is None else after["timestamp_ms"],
             row["last_heard_epoch"],
             row["last_heard_age_ms"],
@@ -61,22 +77,32 @@ def controllers(log: Rows, counted: Census) -> list[Controller]:
     ]
 
 
+def absence(old: Controller, new: Controller) -> Absence:
+    """Between two reigns: as those say that elected the new one, else as the old one would have
+    written. That nobody wrote proves nothing by itself.
+    """
+    silent_ms = max(0, new.begins_ms - old.last_ms)
+    if old.due_ms is not None:
+        return Absence(min(silent_ms, max(0, new.begins_ms - old.due_ms)), silent_ms)
+    age = new.last_heard_age_ms
+    heard = None if age is None else min(age, silent_ms)
+    known = new.last_heard_epoch is not None and new.last_heard_epoch >= old.epoch
+    return Absence((heard or 0) if new.last_heard_by_all else 0, heard if known else None)
+
+
 def failovers(reigns: list[Controller], counted: Census) -> list[Failover]:
     """One for each reign but the first.
 
     ``silent_since_ms`` (the old controller's last record) and ``silent_ms`` from it to the new
     one's first: nobody wrote for so long, though on a quiet cluster the old one may have lived for
-    most of it. ``absent_most_ms``: there was none for so long at the most, as those say that
-    elected the new one (None: the log does not say; then the silence proves nothing), and
-    ``absent_least_ms`` at the least; ``epochs_without_leader``: elections that nobody won;
-    ``lao_known_ms``: from the beginning until LAO was recorded again (None: never).
+    most of it. ``absent_least_ms`` and ``absent_most_ms``: see :func:`absence`;
+    ``epochs_without_leader``: elections that nobody won; ``lao_known_ms``: from the beginning until
+    LAO was recorded again (None: never).
     """
     found = []
     for old, new in pairwise(reigns):
         silent_ms = new.begins_ms - old.last_ms
-        age, known_ms = new.last_heard_age_ms, counted.known_ms.get(new.epoch)
-        heard = None if age is None else min(age, silent_ms)
-        known = new.last_heard_epoch is not None and new.last_heard_epoch >= old.epoch
+        known_ms, absent = counted.known_ms.get(new.epoch), absence(old, new)
         found.append(
             Failover(
                 new.epoch,
@@ -86,8 +112,8 @@ def failovers(reigns: list[Controller], counted: Census) -> list[Failover]:
                 old.leader_id,
                 old.last_ms,
                 silent_ms,
-                (heard or 0) if new.last_heard_by_all else 0,
-                heard if known else None,
+                absent.least_ms,
+                absent.most_ms,
                 new.epoch - old.epoch - 1,
                 None if known_ms is None else known_ms - new.begins_ms,
             )

@@ -8,7 +8,7 @@ from rich.table import Column, Table
 from raftlog.plural import counted
 from replay.outages.model import AvailabilityResult
 from replay.request import format_moment, format_time
-from replay.text import duration, more, percent
+from replay.text import between, duration, more, percent
 
 
 def _objective_table(result: AvailabilityResult) -> Table:
@@ -64,6 +64,7 @@ def _fencing_table(result: AvailabilityResult) -> Table:
 
 def _failover_table(result: AvailabilityResult) -> Table:
     without = any(each.epochs_without_leader for each in result.failovers)
+    known = any(each.lao_known_ms is not None for each in result.failovers)
     table = Table(
         Column("at", no_wrap=True),
         Column("controller", no_wrap=True),
@@ -71,7 +72,7 @@ def _failover_table(result: AvailabilityResult) -> Table:
         "absent",
         "silent",
         *(("elections without a leader",) if without else ()),
-        "LAO known after",
+        *(("LAO known after",) if known else ()),
         title="Failovers",
     )
     for each in result.failovers:
@@ -79,21 +80,12 @@ def _failover_table(result: AvailabilityResult) -> Table:
             f"{format_moment(each.begins_ms)}\noffset {each.begins}",
             f"{each.previous_leader_id} → {each.leader_id}",
             str(each.epoch),
-            _between(each.absent_least_ms, each.absent_most_ms),
+            between(each.absent_least_ms, each.absent_most_ms),
             duration(each.silent_ms),
             *((str(each.epochs_without_leader),) if without else ()),
-            duration(each.lao_known_ms),
+            *((duration(each.lao_known_ms),) if known else ()),
         )
     return table
-
-
-def _between(least_ms: int, most_ms: int | None) -> str:
-    """For how long there was none."""
-    if most_ms is None:
-        return f"{duration(least_ms)} or more" if least_ms else "unknown"
-    if least_ms == most_ms:
-        return duration(most_ms)
-    return f"{duration(least_ms)} to {duration(most_ms)}" if least_ms else f"≤ {duration(most_ms)}"
 
 
 def _topic_table(result: AvailabilityResult) -> Table:

@@ -20,7 +20,7 @@ from replay.kernels.facts import Facts
 from replay.kernels.finding import Finding
 from replay.kernels.intervals import Names
 from replay.kernels.passes import Pass, Rows
-from replay.outages.failovers import Controller
+from replay.outages.failovers import Controller, absence
 from replay.outages.fencings import REGISTERED_ANEW, Service, fencings
 from replay.outages.model import Fencing
 from replay.report.model import CRITICAL, NOTICE, PLANNED, WARNING, Event
@@ -65,10 +65,7 @@ def of_controllers(reigns: list[Controller]) -> Iterator[Event]:
     when the new one began: that nobody wrote proves nothing.
     """
     for old, new in pairwise(reigns):
-        since_ms = new.begins_ms
-        heard, age_ms = new.last_heard_epoch, new.last_heard_age_ms
-        if heard is not None and age_ms is not None and heard >= old.epoch:
-            since_ms = min(max(new.begins_ms - age_ms, old.last_ms), new.begins_ms)
+        since_ms = new.begins_ms - (absence(old, new).most_ms or 0)
         text = f"controller {old.leader_id} → {new.leader_id}, epoch {new.epoch}"
         yield Event("failover", WARNING, since_ms, new.begins_ms, new.begins, 1, text)
 

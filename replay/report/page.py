@@ -26,7 +26,7 @@ from replay.report.plots import to_json
 from replay.report.summary import tiles, verdict
 from replay.report.timeline_figure import states_shown, timeline_figure
 from replay.request import DEFAULT_OUTPUT
-from replay.text import duration, micros, percent, size
+from replay.text import between, duration, micros, percent, size
 
 _FILTERS = ("moment", "precise", "precise_clock", "clock", "number")
 _STATE_WORDS = {
@@ -93,7 +93,12 @@ def render_page(result: ReportResult) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"duration": duration, "percent": percent, "size": size}
+    environment.filters |= {
+        "duration": duration,
+        "between": between,
+        "percent": percent,
+        "size": size,
+    }
     environment.filters["micros"] = micros
     environment.filters |= {name: getattr(words, name) for name in _FILTERS}
     environment.globals |= {

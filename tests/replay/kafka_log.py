@@ -27,6 +27,8 @@ class KafkaLog:
     def __init__(self) -> None:
         self.batches: list[bytes] = []
         self.end_offset, self.epoch, self.ids = 0, 0, 1000
+        self.waited_ms = 0
+        """In all, beside 10 ms a record."""
         self.topics: dict[str, str] = {}
         self.epochs: dict[int, int] = {}
         self.elect(101)
@@ -36,7 +38,7 @@ class KafkaLog:
     def append(self, *records: Any) -> int:
         """One batch; its base offset."""
         base = self.end_offset
-        stamped = {"epoch": self.epoch, "timestamp_ms": 1000 + 10 * base}
+        stamped = {"epoch": self.epoch, "timestamp_ms": 1000 + 10 * base + self.waited_ms}
         self.batches.append(kafka.batch(base, records, **stamped))
         self.end_offset += len(records)
         return base

@@ -1,0 +1,156 @@
+"""How long a Kafka cluster had no controller: an active one writes NoOp records at regular times."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from kafka_log import KafkaLog, imported, kafka
+from spark_runs import Replay
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
+from log_history import LogHistory
+
+from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.jobs.availability import AvailabilityResult
+from replay.local import reading
+from replay.local.runner import compute_local
+from replay.report.model import ReportResult
+from replay.request import JobRequest
+
+KEPT = Path(__file__).parents[1] / "kafka_import"
+
+
+def availability(exported: Path) -> AvailabilityResult:
+    found = compute_local(JobRequest(job="availability", export=str(exported)))
+    assert isinstance(found, AvailabilityResult)
+    return found
+
+
+def absences(result: AvailabilityResult) -> list[tuple[int, int, int | None]]:
+    """Of each failover: how long nobody wrote, and for how long there was no controller."""
+    return [
+        (each.silent_ms, each.absent_least_ms, each.absent_most_ms) for each in result.failovers
+    ][::-1]
+
+
+def idle(log: KafkaLog, times: int, every_ms: int = 490) -> None:
+    """NoOp records, 10 ms longer apart than ``every_ms``."""
+    for _ in range(times):
+        log.waited_ms += every_ms
+        log.append(kafka.metadata("NoOpRecord"))
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of three controllers; the active one was killed, and then the next one stopped."""
+    directory = tmp_path_factory.mktemp("real")
+    kafka.unpack(KEPT / "kafka-4.4.0.tar.gz", directory / "kafka")
+    imported(directory / "kafka", directory / "exported")
+    return directory / "exported"
+
+
+def test_silence_for_longer_than_the_interval_is_absence(tmp_path: Path) -> None:
+    """The next NoOp was due 500 ms behind the last one, whatever was written in between."""
+    log = KafkaLog()
+    idle(log, 4)
+    log.waited_ms += 190
+    log.append(kafka.config("retention.ms", "1", ""))
+    log.waited_ms += 7_990
+    log.elect(102)
+    log.import_into(tmp_path)
+    result = availability(tmp_path / "exported")
+    assert absences(result) == [(8_000, 7_700, 8_000)]
+    lost = result.objectives[-1]
+    assert (lost.lost_ms, lost.unknown_ms) == (8_000, 0)
+
+
+def test_the_longest_pause_of_an_active_controller_is_the_bound(tmp_path: Path) -> None:
+    """Each one's own: the next one's interval may be another."""
+    log = KafkaLog()
+    idle(log, 5)
+    idle(log, 1, every_ms=1_790)
+    idle(log, 1)
+    log.waited_ms += 2_490
+    log.elect(102)
+    idle(log, 3, every_ms=90)
+    log.waited_ms += 2_490
+    log.elect(103)
+    log.import_into(tmp_path)
+    assert absences(availability(tmp_path / "exported")) == [
+        (2_500, 700, 2_500), (2_500, 2_400, 2_500)
+    ]  # fmt: skip
+
+
+def test_a_controller_that_is_replaced_at_once_was_never_absent_for_certain(tmp_path: Path) -> None:
+    log = KafkaLog()
+    idle(log, 5)
+    log.waited_ms += 290
+    log.elect(102)
+    log.import_into(tmp_path)
+    assert absences(availability(tmp_path / "exported")) == [(300, 0, 300)]
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_of_too_few_nothing_is_concluded(tmp_path: Path, times: int) -> None:
+    """They may be off, or the controller was active for a moment."""
+    log = KafkaLog()
+    idle(log, times)
+    log.waited_ms += 9_990
+    log.elect(102)
+    log.import_into(tmp_path)
+    result = availability(tmp_path / "exported")
+    assert absences(result) == [(10_000, 0, None)]
+    lost = result.objectives[-1]
+    assert (lost.lost_ms, lost.unknown_ms) == (0, 10_000)
+
+
+def test_controllers_of_raftlog_promise_no_such_records(tmp_path: Path) -> None:
+    log = LogHistory()
+    for _ in range(5):
+        log.append(pb.NoOpRecord())
+    log.timestamp_ms += 60_000
+    log.elect(2)
+    export(log, tmp_path)
+    assert [least for _, least, _ in absences(availability(tmp_path))] == [0]
+    assert [most for _, _, most in absences(availability(tmp_path))] == [None]
+
+
+def test_a_real_controller_that_was_killed(real: Path) -> None:
+    """It wrote a NoOp each 476 to 524 ms."""
+    assert absences(availability(real)) == [(2_162, 1_638, 2_162), (157, 52, 157)]
+
+
+def test_one_that_was_started_again(tmp_path: Path) -> None:
+    """The only one, after 38 s; it had written a NoOp at least each 1,064 ms."""
+    kafka.unpack(KEPT / "kafka-4.3.1.tar.gz", tmp_path / "kafka")
+    imported(tmp_path / "kafka", tmp_path / "exported")
+    assert absences(availability(tmp_path / "exported")) == [(39_497, 38_433, 39_497)]
+
+
+@pytest.mark.parametrize("slice_rows", [7, pytest.param(1, marks=pytest.mark.nightly)])
+def test_wherever_the_log_is_cut_into_slices_it_is_the_same(
+    real: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
+) -> None:
+    whole = availability(real)
+    monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
+    assert availability(real) == whole
+
+
+def test_spark_says_the_same(replay: Replay, real: Path) -> None:
+    assert replay("availability", real, limit=100) == availability(real)
+
+
+def test_the_report_shows_both_bounds(real: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    request = JobRequest(job="report", export=str(real), output=str(page))
+    found = compute_local(request)
+    assert isinstance(found, ReportResult)
+    assert absences(found.availability) == [(2_162, 1_638, 2_162), (157, 52, 157)]
+    assert "1.64 s to 2.16 s" in page.read_text()
+    told = [event for incident in found.timeline.incidents for event in incident.events]
+    failover = next(event for event in told if "102 → 103" in event.text)
+    assert failover.ends_ms is not None
+    assert failover.ends_ms - failover.begins_ms == 2_162
