@@ -18,13 +18,21 @@ from raftlog.metadata.acls import (
     ALL_RESOURCES,
     ANY_HOST,
     AccessControlEntry,
+    AclOperation,
     AclPermission,
     PatternType,
 )
 
+_KNOWN = frozenset(map(int, AclOperation))
+
+
+def bit_of(operation: int) -> int:
+    """1 << AclOperation. 0 for a number that is none: a log can say any, and nobody asks for it."""
+    return 1 << operation if operation in _KNOWN else 0
+
 
 class Bits(NamedTuple):
-    """Operations as bits, 1 << AclOperation: those denied, and those allowed."""
+    """Operations as bits (``bit_of``): those denied, and those allowed."""
 
     denied: int = 0
     allowed: int = 0
@@ -155,7 +163,7 @@ def _rules(entries: tuple[AccessControlEntry, ...]) -> Rules:
     bits: dict[str, list[int]] = {ANY_HOST: [0, 0]}
     for entry in entries:
         allows = entry.permission_type == AclPermission.ALLOW
-        bits.setdefault(entry.host, [0, 0])[allows] |= 1 << entry.operation
+        bits.setdefault(entry.host, [0, 0])[allows] |= bit_of(entry.operation)
     any_host = Bits(*bits.pop(ANY_HOST))
     return Rules(entries, any_host, {host: Bits(*both) for host, both in bits.items()})
 

@@ -410,7 +410,8 @@ def _remove_topic(
     for index in range(topic.partition_count):
         key = (topic.id, index)
         partition = image.partitions[key]
-        for broker_id in partition.replicas:
+        # A log can name a broker twice, which no controller does: it holds one replica.
+        for broker_id in dict.fromkeys(partition.replicas):
             image.replicas_of.remove(broker_id, key)
         del image.partitions[key]
         image.replace("partition", (), partition, None)

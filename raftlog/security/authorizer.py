@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from raftlog.metadata.acl_index import AclIndex, Bucket
+from raftlog.metadata.acl_index import AclIndex, Bucket, bit_of
 from raftlog.metadata.acls import (
     ANY_HOST,
     ANYBODY,
@@ -121,7 +121,7 @@ class Authorizer:
             (AclPermission.DENY, _DENYING[operation]), (AclPermission.ALLOW, _ALLOWING[operation])
         ):  # fmt: skip
             for entry in _about(buckets, caller):
-                if entry.permission_type == permission and bits >> entry.operation & 1:
+                if entry.permission_type == permission and bits & bit_of(entry.operation):
                     return Verdict(permission is AclPermission.ALLOW, Why.ENTRY, entry)
         return _NO_ENTRY
 
