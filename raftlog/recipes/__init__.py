@@ -1,7 +1,7 @@
 """Locks, elections and barriers, made from keys, leases and watches.
 
-``Lock``, ``Election`` and ``Barrier`` belong to :class:`raftlog.Client`; with ``Async`` before
-their names to :class:`raftlog.AsyncClient`. What each promises: docs/recipes.md.
+``Lock``, ``Election``, ``Barrier`` and ``DoubleBarrier`` belong to :class:`raftlog.Client`; with
+``Async`` before their names to :class:`raftlog.AsyncClient`. What each promises: docs/recipes.md.
 
 The names are imported when they are first used: the command line needs none of them to list itself.
 """
@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raftlog.recipes.barrier import AsyncBarrier
-    from raftlog.recipes.blocking import Barrier, Election, Lock
+    from raftlog.recipes.blocking import Barrier, DoubleBarrier, Election, Lock
+    from raftlog.recipes.double_barrier import AsyncDoubleBarrier
     from raftlog.recipes.election import AsyncElection, Leader
     from raftlog.recipes.lock import AsyncLock
     from raftlog.recipes.place import PlaceLostError
 
 _HOME = {
     "AsyncBarrier": "barrier",
+    "AsyncDoubleBarrier": "double_barrier",
     "AsyncElection": "election",
     "AsyncLock": "lock",
     "Barrier": "blocking",
+    "DoubleBarrier": "blocking",
     "Election": "blocking",
     "Leader": "election",
     "Lock": "blocking",
@@ -31,9 +34,11 @@ _HOME = {
 
 __all__ = [
     "AsyncBarrier",
+    "AsyncDoubleBarrier",
     "AsyncElection",
     "AsyncLock",
     "Barrier",
+    "DoubleBarrier",
     "Election",
     "Leader",
     "Lock",

@@ -9,6 +9,7 @@ from raftlog.library.blocking import Blocking, BlockingContext, blocking
 from raftlog.library.client import Client
 from raftlog.library.key_values import Expect
 from raftlog.recipes.barrier import AsyncBarrier
+from raftlog.recipes.double_barrier import AsyncDoubleBarrier
 from raftlog.recipes.election import AsyncElection, Leader
 from raftlog.recipes.lock import DEFAULT_TTL_S, AsyncLock
 
@@ -123,3 +124,23 @@ class Barrier(Blocking[AsyncBarrier]):
     def __init__(self, client: Client, name: str) -> None:
         thread, twin = client.parts
         super().__init__(thread, AsyncBarrier(twin, name))
+
+
+class DoubleBarrier(BlockingContext[AsyncDoubleBarrier]):
+    """A double barrier of this name: ``with DoubleBarrier(client, "step 1", 3):`` begins when three
+    are there, and ends when all three have ended. See :class:`raftlog.recipes.AsyncDoubleBarrier`.
+    """
+
+    enter = blocking(AsyncDoubleBarrier.enter)
+    leave = blocking(AsyncDoubleBarrier.leave)
+
+    def __init__(
+        self, client: Client, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
+    ) -> None:
+        """``ttl_s``: how long one that died is waited for."""
+        thread, twin = client.parts
+        super().__init__(thread, AsyncDoubleBarrier(twin, name, count, ttl_s=ttl_s))
+
+    def __enter__(self) -> Self:
+        self.enter()
+        return self

@@ -19,6 +19,7 @@ from raftlog.library.async_client import AsyncClient
 from raftlog.library.enums import ReadModeLike
 from raftlog.library.key_values import ABSENT, Expect, KeyValue
 from raftlog.library.leases import AsyncLease
+from raftlog.outcome import Token
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ class Place:
         self._lease: AsyncLease | None = None
         self._is_first = False
         self.key = ""
+        self.entered: Token | None = None
+        """The write that has put the key."""
         self.token = 0
         """The create_offset of the key: who comes later has a higher one."""
 
@@ -69,7 +72,7 @@ class Place:
 
         Raises PlaceLostError, and ApiError: then there is no place.
         """
-        await self._enter(value)
+        await self.enter(value)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._first()
@@ -82,7 +85,8 @@ class Place:
         self._is_first = True
         return True
 
-    async def _enter(self, value: str) -> None:
+    async def enter(self, value: str) -> None:
+        """Come, without waiting for anybody."""
         if self._lease is not None:
             raise RaftlogError(
                 f"{self._name} is held or waited for by this object already: it is not reentrant;"
@@ -98,11 +102,12 @@ class Place:
             raise
         assert written.offset is not None
         self._lease, self.key, self.token = lease, key, written.offset
+        self.entered = written.token
         self._is_first = False
 
     async def _first(self) -> None:
         while (before := await self._before()) is not None:
-            await self._unless_lost(until_gone(self._client, before.key, read="latest"))
+            await self.unless_lost(until_gone(self._client, before.key, read="latest"))
         if not self.lease.is_held:
             raise PlaceLostError(f"the lease was lost: {self.lease.why_lost}")
 
@@ -126,7 +131,7 @@ class Place:
     async def _before(self) -> KeyValue | None:
         """Who is just before it."""
         # The client has seen its own key, so the image that answers has everybody before it.
-        found = await self._unless_lost(
+        found = await self.unless_lost(
             self._client.kv.list(self._prefix, keys_only=True, read="latest")
         )
         if all(one.create_offset != self.token for one in found):
@@ -134,7 +139,7 @@ class Place:
         before = [one for one in found if one.create_offset < self.token]
         return max(before, key=lambda one: one.create_offset, default=None)
 
-    async def _unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
+    async def unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something, as long as the lease is held. Raises PlaceLostError."""
         lease = self.lease
         doing = asyncio.ensure_future(work)

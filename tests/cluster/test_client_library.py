@@ -65,7 +65,10 @@ def test_the_programs_of_the_documents_run(cluster: LocalCluster) -> None:
     assert re.fullmatch(r"fencing token \d+", said[0])
     lead = r"True \d+ Leader\(value='10\.0\.0\.7:8080', token=\d+, key='elections/scheduler/\d+'\)"
     assert re.fullmatch(lead, said[1])
-    assert said[2:] == ["False"]
+    assert said[2] == "False"
+    begin, end = "begins when three are there", "goes on when all three have ended"
+    assert sorted(said[3:6]) == [f"{number} {begin}" for number in range(3)]
+    assert sorted(said[6:]) == [f"{number} {end}" for number in range(3)]
 
 
 @pytest.mark.parametrize("name", ["ensure_topics.py", "watch_configs.py"])

@@ -233,7 +233,7 @@ def test_a_watch_that_ends_lifts_no_barrier(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_each_recipe_has_a_blocking_twin_with_the_same_arguments() -> None:
-    for name in ("Lock", "Election", "Barrier"):
+    for name in ("Lock", "Election", "Barrier", "DoubleBarrier"):
         asynchronous, twin = getattr(recipes, f"Async{name}"), getattr(recipes, name)
         for method, what in vars(asynchronous).items():
             if method.startswith("_") or not callable(what):

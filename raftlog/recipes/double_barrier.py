@@ -1,0 +1,217 @@
+"""A double barrier: so many begin together, and end together.
+
+Who enters puts a key with a lease of its own, as for a lock. Whoever sees enough of them writes the
+group down, on the condition that all of its keys are still there: so in the log a group is complete
+at the moment that it is formed, and nobody is in two. Those who came later wait for the next group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from raftlog.errors import InvalidUpdateVersionError, UnknownOutcomeError
+from raftlog.library.async_client import AsyncClient
+from raftlog.library.enums import ReadModeLike
+from raftlog.library.key_values import ABSENT, Delete, Expect, KeyValue, Put
+from raftlog.recipes.lock import DEFAULT_TTL_S
+from raftlog.recipes.place import Place, PlaceLostError
+
+PREFIX = "double_barriers/"
+COUNT_MAX = 900
+"""A list shows so many keys at one moment, and one write takes so many conditions."""
+
+
+class _Group(NamedTuple):
+    """The keys that were made from one offset to another. None is between them that is of no group:
+    the first to come are the first to go.
+    """
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> _Group:
+        """As ``str`` writes it."""
+        first, last = map(int, text.split())
+        return cls(first, last)
+
+    def __str__(self) -> str:
+        return f"{self.first} {self.last}"
+
+    def has(self, offset: int) -> bool:
+        """Whether a key that was made at an offset is of it."""
+        return self.first <= offset <= self.last
+
+
+_NOBODY = _Group(0, -1)
+
+
+class _Look(NamedTuple):
+    """What stands at one moment."""
+
+    group: _Group
+    """The last one that was formed."""
+    version: int
+    """What a change of it expects."""
+    waiting: Sequence[KeyValue]
+    """Who is in no group yet, in the order of coming."""
+
+
+class AsyncDoubleBarrier:
+    """A double barrier of this name, for groups of ``count``, for one task at a time: ``async with
+    AsyncDoubleBarrier(client, "step 1", 3):`` begins when three are there, and ends when all three
+    have ended.
+
+    One that dies counts as gone when its lease ends: the others of its group begin without it if
+    the group was formed, and end without it.
+    """
+
+    def __init__(
+        self, client: AsyncClient, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
+    ) -> None:
+        """``ttl_s``: how long one that died is waited for."""
+        if not 1 <= count <= COUNT_MAX:
+            raise ValueError(f"count={count}: 1 to {COUNT_MAX}")
+        self._client, self._count = client, count
+        self._prefix = f"{PREFIX}{name}/"
+        self._formed_key = f"{self._prefix}formed"
+        self._waiting_prefix = f"{self._prefix}waiting/"
+        self._place = Place(client, self._waiting_prefix, ttl_s, f"double barrier {name}"[:249])
+        self._group: _Group | None = None
+
+    async def enter(self, timeout_s: float | None = None) -> bool:
+        """Wait until so many have entered; False: the time was over first, and it is in no group.
+
+        Raises PlaceLostError, and ApiError.
+        """
+        await self._place.enter("")
+        try:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    self._group = await self._place.unless_lost(self._in_a_group())
+            except TimeoutError:
+                self._group = await self._withdraw()
+        except BaseException:
+            await asyncio.shield(self._place.give_up())
+            raise
+        if self._group is None:
+            await self._place.give_up()
+        return self._group is not None
+
+    async def leave(self, timeout_s: float | None = None) -> bool:
+        """Leave, and wait until all others of the group have; False: the time was over first.
+
+        Idempotent. Raises ApiError.
+        """
+        group, self._group = self._group, None
+        await self._place.leave()
+        if group is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._all_gone(group)
+            except TimeoutError:
+                return False
+        return True
+
+    async def _in_a_group(self) -> _Group:
+        # Each group that was formed since it came is told: of several, the last stays to be seen.
+        changes = self._client.watch(f"kv/{self._formed_key}", tip=True, since=self._place.entered)
+        async with changes:
+            await self._form_if_complete()
+            async for change in changes:
+                group = _Group.parse(change.after["value"])
+                if group.has(self._place.token):
+                    return group
+                await self._client.see(change.token)
+                await self._form_if_complete()
+        raise PlaceLostError("the watch has ended")
+
+    async def _form_if_complete(self) -> None:
+        """Form groups, while enough are waiting and it is one of them."""
+        read: ReadModeLike = "latest"
+        while True:
+            look = await self._look(read)
+            if self._place.token <= look.group.last:
+                return
+            self._require_own(look)
+            if len(look.waiting) < self._count:
+                return
+            await self._form(look)
+            # Somebody else may have been first, or one may be gone: what is known to be so.
+            read = "strict"
+
+    async def _look(self, read: ReadModeLike) -> _Look:
+        found = await self._client.kv.list(self._prefix, read=read)
+        group, version = _NOBODY, ABSENT
+        for one in found:
+            if one.key == self._formed_key:
+                group, version = _Group.parse(one.text), one.offset
+        waiting = [
+            one
+            for one in found
+            if one.key.startswith(self._waiting_prefix) and one.create_offset > group.last
+        ]
+        return _Look(group, version, sorted(waiting, key=_create_offset))
+
+    def _require_own(self, look: _Look) -> None:
+        if all(one.create_offset != self._place.token for one in look.waiting):
+            raise PlaceLostError(f"key {self._place.key} is gone: its lease has ended")
+
+    async def _form(self, look: _Look) -> None:
+        """Write the next group down, if it still stands as it was seen."""
+        members = look.waiting[: self._count]
+        group = _Group(members[0].create_offset, members[-1].create_offset)
+        there = [Expect(one.key, expected_create=one.create_offset) for one in members]
+        formed = Put(self._formed_key, str(group), expected=look.version)
+        try:
+            await self._client.kv.alter(*there, formed)
+        except (InvalidUpdateVersionError, UnknownOutcomeError):
+            return
+
+    async def _withdraw(self) -> _Group | None:
+        """Be in no group; or else the one that was formed meanwhile."""
+        while True:
+            look = await self._look("strict")
+            if self._place.token <= look.group.last:
+                return await self._in_a_group()
+            self._require_own(look)
+            own = Delete(self._place.key, expected_create=self._place.token)
+            try:
+                await self._client.kv.alter(own, Expect(self._formed_key, expected=look.version))
+            except InvalidUpdateVersionError:
+                continue
+            return None
+
+    async def _all_gone(self, group: _Group) -> None:
+        async with self._client.watch(f"kv/{self._waiting_prefix}", tip=True) as changes:
+            if changes.token is not None:
+                await self._client.see(changes.token)
+            found = await self._client.kv.list(self._waiting_prefix, keys_only=True, read="latest")
+            left = {one.key for one in found if group.has(one.create_offset)}
+            while left and (change := await changes.next_change()) is not None:
+                if change.after is None:
+                    left.discard(change.key)
+
+    async def __aenter__(self) -> Self:
+        await self.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.leave()
+        else:
+            # The others are not to wait for one that has failed, and it waits for nobody.
+            self._group = None
+            await self._place.give_up()
+
+
+def _create_offset(one: KeyValue) -> int:
+    return one.create_offset
