@@ -63,7 +63,13 @@ def test_the_command_is_a_script_that_imports_nothing_before_ctrl_c_is_silent(
     lines = wheel.read(script).decode().splitlines()
     assert lines[0] == "#!python", "an installer puts its interpreter there"
     code = [line for line in lines[1:] if line and not line.startswith('"""')]
-    assert code == ["from raftlog.cli.entry import main", "main()"]
+    assert code == [
+        "from raftlog.cli.entry import main",
+        "# A process that multiprocessing spawns loads the script of its parent again: it runs no"
+        " command.",
+        'if __name__ == "__main__":',
+        "    main()",
+    ]
     assert script.external_attr >> 16 & 0o111 == 0o111, "pip keeps the mode that it has"
 
 

@@ -3,4 +3,6 @@
 
 from raftlog.cli.entry import main
 
-main()
+# A process that multiprocessing spawns loads the script of its parent again: it runs no command.
+if __name__ == "__main__":
+    main()

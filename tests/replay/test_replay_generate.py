@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from multiprocessing import active_children
@@ -16,6 +18,7 @@ import pytest
 from spark_runs import Replay
 from typer.testing import CliRunner
 
+import raftlog.cli
 from raftlog import batch
 from raftlog.metadata.entities import HASH_MASK, format_hash
 from raftlog.metadata.fold import ImageBuilder
@@ -54,6 +57,21 @@ def rows(log: bytes) -> Iterator[tuple[int, batch.BatchHeader, int, Any]]:
     for header in batch.headers(log, expect_offset=0):
         for index, data in enumerate(batch.records(log, header)):
             yield header.base_offset + index, header, data.type, parse(data)
+
+
+def test_the_installed_script_makes_a_history_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """[Which loads the script once more: without a guard it ran the command again instead.]"""
+    script = str(Path(raftlog.cli.__file__).with_name("__main__.py"))
+    made_up = str(tmp_path / "made-up")
+    run = subprocess.run(
+        [sys.executable, "-P", script, "replay", "generate", made_up, "--records", "400"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "state hash at" in run.stdout
 
 
 def test_a_history_folds_to_the_state_that_it_says(history: tuple[GeneratedHistory, bytes]) -> None:
