@@ -159,9 +159,7 @@ class LogStore(Protocol):
         """
 
     def write_vote(self, vote: VoteState, done: Callable[[StorageError | None], None]) -> None:
-        """Replace the vote durably (write, fsync, rename, fsync the directory), then call ``done``;
-        may call it at once.
-        """
+        """Replace the vote durably, then call ``done``; may call it at once."""
 
     # --- snapshots -------------------------------------------------------------------------------
 

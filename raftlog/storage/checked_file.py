@@ -33,7 +33,12 @@ def write_checked(path: Path, kind: str, content: DataclassInstance) -> None:
 
     Raises StorageError.
     """
-    temporary = stage_checked(path, kind, content)
+    replace_file(path, encode_checked(kind, asdict(content)))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace ``path`` by a file of these bytes, durably when this returns. Raises StorageError."""
+    temporary = _stage(path, data)
     try:
         temporary.replace(path)
         fsync_directory(path.parent)
@@ -46,10 +51,14 @@ def stage_checked(path: Path, kind: str, content: DataclassInstance) -> Path:
 
     Raises StorageError.
     """
+    return _stage(path, encode_checked(kind, asdict(content)))
+
+
+def _stage(path: Path, data: bytes) -> Path:
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         with open(temporary, "wb", opener=private_opener) as file:
-            file.write(_encode(kind, asdict(content)))
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -62,22 +71,37 @@ def read_content(path: Path, kind: str) -> dict[str, Any]:
 
     Raises FileNotFoundError, StorageError, or CorruptLogError if any byte differs.
     """
+    content = decode_checked(read_raw(path), kind)
+    if content is None:
+        raise not_intact(path)
+    return content
+
+
+def read_raw(path: Path) -> bytes:
+    """The bytes of ``path``. Raises FileNotFoundError, StorageError, CorruptLogError."""
     try:
-        raw = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         raise
     except IsADirectoryError:
         raise CorruptLogError(f"{path} is corrupt: it is a directory") from None
     except OSError as error:
         raise StorageError(f"can't read {path}: {error}") from error
+
+
+def not_intact(path: Path) -> CorruptLogError:
+    """What to raise if ``path`` is not what a writer wrote."""
+    return CorruptLogError(f"{path} is corrupt: its content does not match its checksum")
+
+
+def decode_checked(raw: bytes, kind: str) -> dict[str, Any] | None:
+    """The content that a writer wrote as exactly these bytes; None if none did."""
     try:
         content: dict[str, Any] = msgspec.json.decode(raw)["content"]
-        intact = isinstance(content, dict) and raw == _encode(kind, content)
+        intact = isinstance(content, dict) and raw == encode_checked(kind, content)
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
         intact = False
-    if not intact:
-        raise CorruptLogError(f"{path} is corrupt: its content does not match its checksum")
-    return content
+    return content if intact else None
 
 
 def read_checked(path: Path, kind: str, type_: type[T]) -> T:
@@ -108,7 +132,8 @@ def remove_leftovers(directory: Path) -> None:
         raise StorageError(f"can't clean {directory}: {error}") from error
 
 
-def _encode(kind: str, content: dict[str, Any]) -> bytes:
+def encode_checked(kind: str, content: dict[str, Any]) -> bytes:
+    """The line that holds ``content``."""
     checked = {"content": content, "kind": kind}
     crc = google_crc32c.value(msgspec.json.encode(checked, order="deterministic"))
     return msgspec.json.encode({**checked, "crc32c": crc}, order="deterministic") + b"\n"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,7 +41,7 @@ from raftlog.storage.log_start import (
 from raftlog.storage.meta_file import write_identity
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SnapshotFiles
-from raftlog.storage.vote_file import VOTE_FILE, read_vote_file, write_vote_file
+from raftlog.storage.vote_file import VOTE_FILE, VoteInUse, read_vote_file
 
 VoteDone = Callable[[StorageError | None], None]
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class RocksLogStore:
         self._compaction = DiskThread(loop, clock)
         self._commit = GroupCommit(self._start_sync)
         self._last_sync_s = 0.0
+        self._vote: VoteInUse | None = None
         self._recovered = False
         self._closed = False
 
@@ -119,6 +121,7 @@ class RocksLogStore:
                 vote,
                 found.epochs[-1][0] if found.epochs else self._state.start_epoch,
             )
+            self._vote = VoteInUse(self._directory, vote)
             self._keep_state(
                 replace(self._state, clean=False, end_offset_at_least=found.end_offset)
             )
@@ -231,6 +234,8 @@ class RocksLogStore:
     def write_vote(self, vote: VoteState, done: VoteDone) -> None:
         """Replace the vote durably, then call ``done``. Raises what broke the store before."""
         self._check()
+        assert self._vote is not None  # Since recover.
+        write = partial(self._vote.write, vote)
 
         def written(error: FatalError | None) -> None:
             if error is not None:
@@ -238,7 +243,7 @@ class RocksLogStore:
             done(self._commit.outcome())
 
         # In the disk's thread: an answer or a first Fetch that was sent before it leaves meanwhile.
-        self._disk.run(lambda: write_vote_file(self._directory, vote), written, inline=False)
+        self._disk.run(write, written, inline=False)
 
     # --- snapshots -------------------------------------------------------------------------------
 
@@ -399,7 +404,10 @@ class RocksLogStore:
             self._compaction.close()
             self._snapshots.close()
             self._close_rocks()
-            if self._recovered and self._commit.failure is None:
+            in_order = self._recovered and self._commit.failure is None
+            if self._vote is not None:
+                self._vote.close(in_order=in_order)
+            if in_order:
                 self._keep_state(
                     replace(self._state, clean=True, end_offset_at_least=self._commit.end_offset)
                 )

@@ -18,12 +18,14 @@ from typing import Any
 from raftlog import durable
 from raftlog.recovery import unsafe_recovery
 from raftlog.storage import checked_file, meta_file, snapshot_files
+from raftlog.storage.api import VoteState
 from raftlog.storage.group_commit import GroupCommit
 from raftlog.storage.log_start import emptied_at, started_at
 from raftlog.storage.log_store import RocksLogStore
 from raftlog.storage.partition_files import PartitionsState, write_partitions_state
 from raftlog.storage.partition_store import RocksPartitionStore
 from raftlog.storage.rocks_adapter import RocksLog, RocksPartitions
+from raftlog.storage.vote_file import VoteInUse
 
 Edit = Callable[[], None]
 
@@ -52,10 +54,24 @@ def small_files_not_synced() -> None:
 
     def stage(path: Path, kind: str, content: Any) -> Path:
         temporary = path.with_name(path.name + checked_file.TEMPORARY_SUFFIX)
-        temporary.write_bytes(checked_file._encode(kind, checked_file.asdict(content)))
+        temporary.write_bytes(checked_file.encode_checked(kind, checked_file.asdict(content)))
         return temporary
 
     checked_file.stage_checked = meta_file.stage_checked = stage
+
+
+def vote_not_synced() -> None:
+    """A vote is reported when it is written, before it is durable."""
+    real = VoteInUse.write
+
+    def write(self: VoteInUse, vote: VoteState) -> None:
+        fdatasync, os.fdatasync = os.fdatasync, _nothing
+        try:
+            real(self, vote)
+        finally:
+            os.fdatasync = fdatasync
+
+    VoteInUse.write = write
 
 
 def new_identity_not_synced() -> None:
@@ -323,6 +339,7 @@ SHOWN_BY: dict[str, tuple[str, str, str]] = {
     "partitions_not_synced": ("partition_programs", "partitions", "partitions"),
     "directory_of_small_files_not_synced": ("node_programs", "append", "node"),
     "small_files_not_synced": ("node_programs", "append", "node"),
+    "vote_not_synced": ("node_programs", "append", "node"),
     "new_identity_not_synced": ("node_programs", "format_anew", "node"),
     "new_identity_renamed_unsynced": ("node_programs", "format_anew", "node"),
     "directories_above_not_synced": ("node_programs", "format_anew", "node"),

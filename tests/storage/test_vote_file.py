@@ -1,0 +1,189 @@
+"""The vote in place: what a power cut or damage leaves of it is never older than the last vote that
+was told.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from storage_kit import IDENTITY, open_rocks, write_vote
+
+from raftlog.errors import CorruptLogError, StorageError
+from raftlog.storage.api import VoteState
+from raftlog.storage.checked_file import read_checked
+from raftlog.storage.meta_file import format_storage
+from raftlog.storage.vote_file import (
+    COPY_BYTES,
+    VOTE_FILE,
+    VoteInUse,
+    read_vote_file,
+    write_vote_file,
+)
+
+SECTOR_BYTES = 512
+BEFORE = VoteState(8, -1, "", 2)
+TOLD = VoteState(9, 2, "d2")
+NEXT = VoteState(10, 3, "d3-with-a-longer-name")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    format_storage(tmp_path / "data", IDENTITY)
+    return tmp_path / "data"
+
+
+def at_rest(directory: Path) -> VoteState:
+    """As a program reads it that knows this form alone."""
+    return read_checked(directory / VOTE_FILE, "vote", VoteState)
+
+
+def copies_after(directory: Path, *votes: VoteState) -> list[bytes]:
+    """The file after each of these votes, the first of them from when it came into use."""
+    used = VoteInUse(directory, votes[0])
+    images = [(directory / VOTE_FILE).read_bytes()]
+    for vote in votes[1:]:
+        used.write(vote)
+        assert read_vote_file(directory) == vote
+        images.append((directory / VOTE_FILE).read_bytes())
+    used.close(in_order=False)
+    return images
+
+
+def test_it_is_at_rest_again_after_an_orderly_end_alone(directory: Path) -> None:
+    for in_order in (False, True):
+        used = VoteInUse(directory, BEFORE)
+        used.write(TOLD)
+        used.write(NEXT)
+        with pytest.raises(CorruptLogError, match=r"quorum-state\.json is corrupt"):
+            at_rest(directory)
+        used.close(in_order=in_order)
+        assert read_vote_file(directory) == NEXT
+    assert at_rest(directory) == NEXT
+
+
+async def test_a_store_has_the_vote_in_use_while_it_is_open(directory: Path) -> None:
+    write_vote_file(directory, BEFORE)
+    store = open_rocks(directory)
+    assert at_rest(directory) == BEFORE, "a start that is refused later changes nothing"
+    assert store.recover().vote == BEFORE
+    inode = (directory / VOTE_FILE).stat().st_ino
+    for vote in (TOLD, NEXT):
+        assert await write_vote(store, vote) is None
+    assert (directory / VOTE_FILE).stat().st_ino == inode, "overwritten in place"
+    killed = (directory / VOTE_FILE).read_bytes()
+    store.close()
+    assert at_rest(directory) == NEXT
+    (directory / VOTE_FILE).write_bytes(killed)
+    store = open_rocks(directory)
+    assert store.recover().vote == NEXT
+    store.close()
+
+
+def torn(old: bytes, new: bytes, rng: Random) -> Iterator[bytes]:
+    """What a power cut leaves of a write: any sectors of it, or a block cut anywhere or ruined."""
+    sectors = range(0, len(old), SECTOR_BYTES)
+    for _ in range(40):
+        kept = [(new if rng.random() < 0.5 else old)[at : at + SECTOR_BYTES] for at in sectors]
+        yield b"".join(kept)
+    for at in (*range(0, 200, 7), COPY_BYTES, COPY_BYTES + 40):
+        yield new[:at] + old[at:]
+        yield old[:at] + new[at:]
+    for ruined in (bytes(COPY_BYTES), rng.randbytes(COPY_BYTES)):
+        for whole in (old, new):
+            yield ruined + whole[COPY_BYTES:]
+            yield whole[:COPY_BYTES] + ruined
+
+
+def test_a_power_cut_leaves_the_vote_that_was_told_or_the_one_being_written(
+    directory: Path,
+) -> None:
+    _, old, new = copies_after(directory, BEFORE, TOLD, NEXT)
+    seen = set()
+    for image in torn(old, new, Random("torn votes")):
+        (directory / VOTE_FILE).write_bytes(image)
+        seen.add(read_vote_file(directory))
+    assert seen == {TOLD, NEXT}
+
+
+def test_damage_to_one_copy_never_gives_an_older_vote(directory: Path) -> None:
+    """[Of two slots that are written in turn, a damaged newer one gives back the vote before, and
+    the node votes twice]
+    """
+    _, image = copies_after(directory, BEFORE, TOLD)
+    for begin in (0, COPY_BYTES):
+        for position in (*range(150), SECTOR_BYTES, COPY_BYTES - 1):
+            for mask in (0x01, 0x20, 0x80):
+                damaged = bytearray(image)
+                damaged[begin + position] ^= mask
+                (directory / VOTE_FILE).write_bytes(damaged)
+                assert read_vote_file(directory) == TOLD
+    for size in (COPY_BYTES, COPY_BYTES + 1, COPY_BYTES + 60):
+        (directory / VOTE_FILE).write_bytes(image[:size])
+        assert read_vote_file(directory) == TOLD
+
+
+def test_without_a_whole_copy_the_vote_is_refused(directory: Path) -> None:
+    _, image = copies_after(directory, BEFORE, TOLD)
+    one, other = image[:COPY_BYTES], image[COPY_BYTES:]
+    broken = bytes([one[0] ^ 1]) + one[1:]
+    for left in (
+        b"",
+        bytes(len(image)),
+        broken + broken,
+        broken + bytes(COPY_BYTES),
+        one.rstrip(b" ")[:-1],
+        b" " + one + other,
+    ):
+        (directory / VOTE_FILE).write_bytes(left)
+        with pytest.raises(CorruptLogError, match=r"quorum-state\.json is corrupt"):
+            read_vote_file(directory)
+
+
+async def test_a_damaged_copy_is_mended_at_the_next_start(
+    directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, image = copies_after(directory, BEFORE, TOLD)
+    (directory / VOTE_FILE).write_bytes(bytes(COPY_BYTES) + image[COPY_BYTES:])
+    store = open_rocks(directory)
+    assert store.recover().vote == TOLD
+    mended = (directory / VOTE_FILE).read_bytes()
+    assert mended[:COPY_BYTES] == mended[COPY_BYTES:]
+    store.close()
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+async def test_a_failed_write_breaks_the_store_and_leaves_the_file_in_use(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    store = open_rocks(directory)
+    store.recover()
+    assert await write_vote(store, TOLD) is None
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fail)
+        error = await write_vote(store, NEXT)
+    assert isinstance(error, StorageError)
+    assert "quorum-state.json: [Errno 5]" in str(error)
+    with pytest.raises(StorageError):
+        store.append(b"", 0, 1)
+    store.close()
+    with pytest.raises(CorruptLogError):
+        at_rest(directory)
+    assert read_vote_file(directory) in (TOLD, NEXT)
+
+
+def test_a_short_write_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = VoteInUse(directory, TOLD)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", lambda *_: COPY_BYTES)
+        with pytest.raises(StorageError, match=r"quorum-state\.json: 4096 bytes"):
+            used.write(NEXT)
+    used.close(in_order=False)
+    assert read_vote_file(directory) == TOLD
