@@ -11,6 +11,7 @@ from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import EMPTY, LogHash, extended
+from raftlog.metadata.versions import Features
 from raftlog.replica.replica import Replica
 
 SLICE_BYTES = 64 << 10
@@ -47,6 +48,11 @@ class CommittedImage:
         if builder is not None and builder.offset != self._image.offset:
             self._image = builder.snapshot()
         return self._image
+
+    @property
+    def features(self) -> Features:
+        """Of the image, without making it."""
+        return self._newest.features
 
     @property
     def epoch(self) -> int:

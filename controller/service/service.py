@@ -48,6 +48,7 @@ from controller.service.outage import OutageWatch
 from controller.service.reception import Reception
 from controller.service.refusals import Refusals
 from controller.service.turns import Turns
+from controller.service.vote_form import VoteForm
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.journal.journal import NO_JOURNAL, Journal
@@ -180,6 +181,7 @@ class ControllerService:
                 FreeSpace(node, store, self.hand_over, self.wake),
                 OutageWatch(node, self._life.outage),
                 self._life,
+                VoteForm(node, store),
             ),
             reception=self.reception,
             intake=self._intake,

@@ -48,6 +48,7 @@ ACLS = 7
 """The level from which on access control entries may be written."""
 _VOTER_LISTENERS = 7
 _SKETCHES = 8
+_VOTE_IN_PLACE = 8
 KEY_VALUES = 8
 """The level from which on there are keys of the key-value store, and leases."""
 LOG_HASH = 8
@@ -158,6 +159,11 @@ def supports_log_hash(features: Features) -> bool:
 def supports_visibility_sketches(features: Features) -> bool:
     """Whether progress records may say how long records took until all brokers had them."""
     return metadata_version(features) >= _SKETCHES
+
+
+def supports_vote_in_place(features: Features) -> bool:
+    """Whether a controller may keep its vote in a form that builds before take for damage."""
+    return metadata_version(features) >= _VOTE_IN_PLACE
 
 
 def supports_key_values(features: Features) -> bool:

@@ -3,7 +3,7 @@
 ::
 
     meta.json           who the directory belongs to; if it is there, the directory is formatted
-    quorum-state.json   the vote
+    quorum-state.json   the vote: see vote_file.py
     bootstrap.json      how the quorum begins, if formatting said so
     log-state.json      how the log was left: see LogState
     snapshots/          see snapshot_files.py

@@ -41,7 +41,7 @@ from raftlog.storage.log_start import (
 from raftlog.storage.meta_file import write_identity
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SnapshotFiles
-from raftlog.storage.vote_file import VOTE_FILE, VoteInUse, read_vote_file
+from raftlog.storage.vote_file import VOTE_FILE, VoteFile
 
 VoteDone = Callable[[StorageError | None], None]
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class RocksLogStore:
         self._compaction = DiskThread(loop, clock)
         self._commit = GroupCommit(self._start_sync)
         self._last_sync_s = 0.0
-        self._vote: VoteInUse | None = None
+        self._vote: VoteFile | None = None
         self._recovered = False
         self._closed = False
 
@@ -99,7 +99,8 @@ class RocksLogStore:
         """
         self._check(recovered=False)
         try:
-            vote = read_vote_file(self._directory)
+            self._vote = VoteFile(self._directory)
+            vote = self._vote.vote
             # RocksDB has made durable what it replayed from its WAL; this covers what it might have
             # kept there.
             self._rocks.sync()
@@ -121,7 +122,6 @@ class RocksLogStore:
                 vote,
                 found.epochs[-1][0] if found.epochs else self._state.start_epoch,
             )
-            self._vote = VoteInUse(self._directory, vote)
             self._keep_state(
                 replace(self._state, clean=False, end_offset_at_least=found.end_offset)
             )
@@ -235,7 +235,6 @@ class RocksLogStore:
         """Replace the vote durably, then call ``done``. Raises what broke the store before."""
         self._check()
         assert self._vote is not None  # Since recover.
-        write = partial(self._vote.write, vote)
 
         def written(error: FatalError | None) -> None:
             if error is not None:
@@ -243,7 +242,18 @@ class RocksLogStore:
             done(self._commit.outcome())
 
         # In the disk's thread: an answer or a first Fetch that was sent before it leaves meanwhile.
-        self._disk.run(write, written, inline=False)
+        self._disk.run(partial(self._vote.write, vote), written, inline=False)
+
+    def keep_vote_in_place(self, in_place: bool) -> None:
+        """Whether votes are overwritten in place from now on; see the protocol."""
+        self._check()
+        assert self._vote is not None  # Since recover.
+
+        def changed(error: FatalError | None) -> None:
+            if error is not None:
+                self._commit.fail(error)
+
+        self._disk.run(partial(self._vote.keep_in_place, in_place), changed, inline=False)
 
     # --- snapshots -------------------------------------------------------------------------------
 

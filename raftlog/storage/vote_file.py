@@ -3,11 +3,11 @@ undetectably.
 
 The file has two forms:
 
-* *At rest*: one checked line (``checked_file``), replaced atomically. Older programs know this form
-  alone.
-* *In use*, while a store is open: two copies, each a checked line in a block of its own, with
-  spaces behind it that nobody reads. A write overwrites both and syncs the file once. Its blocks
-  exist, so the file system's journal has no part in it: a vote takes a sixth of the time.
+* *Plain*: one checked line (``checked_file``), replaced atomically. Programs that know no higher
+  metadata.version than 7 read this form alone, and take the other for damage.
+* *In place*, in an open store that was told so: two copies, each a checked line in a block of its
+  own, with spaces behind it that nobody reads. A write overwrites both and syncs the file once. Its
+  blocks exist, so the file system's journal has no part in it: it takes a sixth of the time.
 
 A vote counts as written when both copies are durable. So whatever happens to *one* copy, a write
 that power loss cut short or damage, the other is at least as new as the last vote that anybody was
@@ -47,7 +47,7 @@ _COPY_KIND = "vote-copy"
 @dataclass(frozen=True, slots=True)
 class _Copy(VoteState):
     sequence: int = 0
-    """Of the write, since the file is in use: the higher one is the newer vote."""
+    """Of the write, since the file has this form: the higher one is the newer vote."""
 
     @property
     def vote(self) -> VoteState:
@@ -55,7 +55,7 @@ class _Copy(VoteState):
 
 
 def write_vote_file(directory: Path, vote: VoteState) -> None:
-    """Replace the vote by one at rest, durably when this returns. Raises StorageError."""
+    """Replace the file by one in the plain form, durably when this returns. Raises StorageError."""
     write_checked(directory / VOTE_FILE, _KIND, vote)
 
 
@@ -64,6 +64,11 @@ def read_vote_file(directory: Path) -> VoteState:
 
     Raises CorruptLogError if it is missing or corrupt: this node might vote twice; StorageError.
     """
+    return _read(directory)[0]
+
+
+def _read(directory: Path) -> tuple[VoteState, bool]:
+    """The vote, and whether the form is plain."""
     path = directory / VOTE_FILE
     try:
         raw = read_raw(path)
@@ -71,8 +76,10 @@ def read_vote_file(directory: Path) -> VoteState:
         raise CorruptLogError(
             f"{path} is missing: without its vote this node might vote twice in one epoch"
         ) from None
-    at_rest = decode_checked(raw, _KIND)
-    return _newest(path, raw) if at_rest is None else convert(path, at_rest, VoteState)
+    plain = decode_checked(raw, _KIND)
+    if plain is None:
+        return _newest(path, raw), False
+    return convert(path, plain, VoteState), True
 
 
 def _newest(path: Path, raw: bytes) -> VoteState:
@@ -95,48 +102,76 @@ def _copy_in(path: Path, block: bytes) -> _Copy | None:
     return None if content is None else convert(path, content, _Copy)
 
 
-class VoteInUse:
-    """The vote of an open store, overwritten in place.
+class VoteFile:
+    """The vote of an open store.
 
-    ``write`` runs in the disk's thread, the rest in the loop's while nothing is written.
+    Writes and changes of the form run in one thread, one after the other, and end before ``close``.
     """
 
-    def __init__(self, directory: Path, vote: VoteState) -> None:
-        """Put the file into the form in use, durably. Raises StorageError."""
+    def __init__(self, directory: Path) -> None:
+        """Read the vote, and put what a crash has left in place into the plain form.
+
+        Raises CorruptLogError, StorageError.
+        """
         self._directory = directory
-        self._newest = _Copy(**asdict(vote))
-        path = directory / VOTE_FILE
-        replace_file(path, 2 * _block(self._newest))
-        try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StorageError(f"can't open {path}: {error}") from error
+        self._fd = -1
+        self._sequence = 0
+        self.vote, plain = _read(directory)
+        """The one written last."""
+        if not plain:
+            write_vote_file(directory, self.vote)
 
     def write(self, vote: VoteState) -> None:
-        """Overwrite both copies, durably when this returns. Raises StorageError."""
-        newest = _Copy(**asdict(vote), sequence=self._newest.sequence + 1)
-        blocks = 2 * _block(newest)
+        """Replace the vote, durably when this returns. Raises StorageError."""
+        if self._fd < 0:
+            write_vote_file(self._directory, vote)
+        else:
+            self._sequence += 1
+            self._overwrite(_two_copies(vote, self._sequence))
+        self.vote = vote
+
+    def _overwrite(self, copies: bytes) -> None:
+        path = self._directory / VOTE_FILE
         try:
-            written = os.pwrite(self._fd, blocks, 0)
+            written = os.pwrite(self._fd, copies, 0)
             os.fdatasync(self._fd)
         except OSError as error:
-            raise StorageError(f"can't write {self._directory / VOTE_FILE}: {error}") from error
-        if written < len(blocks):
-            raise StorageError(f"can't write {self._directory / VOTE_FILE}: {written} bytes fit")
-        self._newest = newest
+            raise StorageError(f"can't write {path}: {error}") from error
+        if written < len(copies):
+            raise StorageError(f"can't write {path}: {written} of {len(copies)} bytes fit")
+
+    def keep_in_place(self, in_place: bool) -> None:
+        """Change the form if need be, durably when this returns. Raises StorageError."""
+        if in_place and self._fd < 0:
+            path = self._directory / VOTE_FILE
+            replace_file(path, _two_copies(self.vote, self._sequence))
+            try:
+                self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise StorageError(f"can't open {path}: {error}") from error
+        elif not in_place and self._fd >= 0:
+            write_vote_file(self._directory, self.vote)
+            self._give_back()
 
     def close(self, *, in_order: bool) -> None:
-        """Give the file back; ``in_order``: at rest, with the vote written last.
+        """Give the file back; ``in_order``: in the plain form, with the vote written last.
 
         Raises StorageError.
         """
-        os.close(self._fd)
-        if in_order:
-            write_vote_file(self._directory, self._newest.vote)
+        try:
+            if in_order:
+                self.keep_in_place(False)
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
 
-def _block(copy: _Copy) -> bytes:
-    line = encode_checked(_COPY_KIND, asdict(copy))
+def _two_copies(vote: VoteState, sequence: int) -> bytes:
+    line = encode_checked(_COPY_KIND, asdict(_Copy(**asdict(vote), sequence=sequence)))
     if len(line) > COPY_BYTES:
         raise StorageError(f"the vote takes {len(line)} bytes, {COPY_BYTES} is the most")
-    return line.ljust(COPY_BYTES)
+    return 2 * line.ljust(COPY_BYTES)

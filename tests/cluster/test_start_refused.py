@@ -25,6 +25,7 @@ from cluster_kit import (
 
 from raftlog.cli.local import LocalCluster, free_ports
 from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.vote_file import COPY_BYTES, VOTE_FILE
 
 RECORDS = 600
 VALUE_BYTES = 500
@@ -253,8 +254,13 @@ class TestCorruptLog:
         rocks.close()
         says(self.refused(cluster, directory), r"offset \d+: CRC32C does not match")
 
-    @pytest.mark.parametrize("name", ["quorum-state.json", "log-state.json"])
-    def test_beside_the_log(self, cluster: LocalCluster, tmp_path: Path, name: str) -> None:
+    def test_beside_the_log(self, cluster: LocalCluster, tmp_path: Path) -> None:
         directory = copy_of(cluster, tmp_path / "data")
-        flip(directory / name, (directory / name).stat().st_size // 2)
-        says(self.refused(cluster, directory), rf"{name} is corrupt")
+        flip(directory / "log-state.json", (directory / "log-state.json").stat().st_size // 2)
+        says(self.refused(cluster, directory), r"log-state\.json is corrupt")
+
+    def test_in_both_copies_of_the_vote(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        directory = copy_of(cluster, tmp_path / "data")
+        for begin in (0, COPY_BYTES):
+            flip(directory / VOTE_FILE, begin + 20)
+        says(self.refused(cluster, directory), r"quorum-state\.json is corrupt")

@@ -18,14 +18,13 @@ from typing import Any
 from raftlog import durable
 from raftlog.recovery import unsafe_recovery
 from raftlog.storage import checked_file, meta_file, snapshot_files
-from raftlog.storage.api import VoteState
 from raftlog.storage.group_commit import GroupCommit
 from raftlog.storage.log_start import emptied_at, started_at
 from raftlog.storage.log_store import RocksLogStore
 from raftlog.storage.partition_files import PartitionsState, write_partitions_state
 from raftlog.storage.partition_store import RocksPartitionStore
 from raftlog.storage.rocks_adapter import RocksLog, RocksPartitions
-from raftlog.storage.vote_file import VoteInUse
+from raftlog.storage.vote_file import VoteFile
 
 Edit = Callable[[], None]
 
@@ -52,26 +51,26 @@ def directory_of_small_files_not_synced() -> None:
 def small_files_not_synced() -> None:
     """The vote, the identity and the log's state are renamed before they are synced."""
 
-    def stage(path: Path, kind: str, content: Any) -> Path:
+    def stage(path: Path, data: bytes) -> Path:
         temporary = path.with_name(path.name + checked_file.TEMPORARY_SUFFIX)
-        temporary.write_bytes(checked_file.encode_checked(kind, checked_file.asdict(content)))
+        temporary.write_bytes(data)
         return temporary
 
-    checked_file.stage_checked = meta_file.stage_checked = stage
+    checked_file._stage = stage
 
 
 def vote_not_synced() -> None:
-    """A vote is reported when it is written, before it is durable."""
-    real = VoteInUse.write
+    """Overwritten in place, it is reported before it is durable."""
+    real = VoteFile._overwrite
 
-    def write(self: VoteInUse, vote: VoteState) -> None:
+    def overwrite(self: VoteFile, copies: bytes) -> None:
         fdatasync, os.fdatasync = os.fdatasync, _nothing
         try:
-            real(self, vote)
+            real(self, copies)
         finally:
             os.fdatasync = fdatasync
 
-    VoteInUse.write = write
+    VoteFile._overwrite = overwrite
 
 
 def new_identity_not_synced() -> None:

@@ -19,7 +19,7 @@ from raftlog.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
 from raftlog.storage.meta_file import format_storage
 from raftlog.storage.opening import open_store
 from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.storage.vote_file import VoteInUse, write_vote_file
+from raftlog.storage.vote_file import VoteFile, write_vote_file
 from raftlog.storage.wal_holes import pieces
 from simulation.twins.disk import SimDisk
 from simulation.twins.disk_hardware import Operation
@@ -134,7 +134,7 @@ class RocksMachine:
 
     def fail_next(self, operation: Operation) -> None:
         owner, name = {"append": (RocksLog, "put"), "flush": (RocksLog, "sync")}.get(
-            operation, (VoteInUse, "write")
+            operation, (VoteFile, "write")
         )
         self.monkeypatch.setattr(
             owner, name, _failing_once(self.monkeypatch, owner, name, operation)

@@ -23,7 +23,7 @@ from raftlog.storage.api import RecoveredLog, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap
 from raftlog.storage.meta_file import format_storage, read_identity
 from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.storage.vote_file import VoteInUse
+from raftlog.storage.vote_file import VoteFile
 from raftlog.voter import Voter, VotersAt
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -213,7 +213,7 @@ async def test_cut_short_it_leads_nothing_and_is_done_again(
 
     owner, name = {
         "identity": (unsafe_recovery, "write_identity"),
-        "vote": (VoteInUse, "write"),
+        "vote": (VoteFile, "write"),
         "append": (RocksLog, "put"),
     }[step]
     with monkeypatch.context() as broken:

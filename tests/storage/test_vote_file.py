@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 from storage_kit import IDENTITY, open_rocks, write_vote
+from structlog.testing import capture_logs
 
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.storage.api import VoteState
@@ -19,7 +20,7 @@ from raftlog.storage.meta_file import format_storage
 from raftlog.storage.vote_file import (
     COPY_BYTES,
     VOTE_FILE,
-    VoteInUse,
+    VoteFile,
     read_vote_file,
     write_vote_file,
 )
@@ -28,6 +29,7 @@ SECTOR_BYTES = 512
 BEFORE = VoteState(8, -1, "", 2)
 TOLD = VoteState(9, 2, "d2")
 NEXT = VoteState(10, 3, "d3-with-a-longer-name")
+LATER = VoteState(10, 3, "d3-with-a-longer-name", 3)
 
 
 @pytest.fixture
@@ -36,50 +38,67 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def at_rest(directory: Path) -> VoteState:
+def plain(directory: Path) -> VoteState:
     """As a program reads it that knows this form alone."""
     return read_checked(directory / VOTE_FILE, "vote", VoteState)
 
 
+def in_place(directory: Path) -> VoteFile:
+    """The vote of a store that may overwrite it."""
+    file = VoteFile(directory)
+    file.keep_in_place(True)
+    return file
+
+
 def copies_after(directory: Path, *votes: VoteState) -> list[bytes]:
-    """The file after each of these votes, the first of them from when it came into use."""
-    used = VoteInUse(directory, votes[0])
+    """The file after each of these votes, the first of them from before."""
+    write_vote_file(directory, votes[0])
+    file = in_place(directory)
     images = [(directory / VOTE_FILE).read_bytes()]
     for vote in votes[1:]:
-        used.write(vote)
+        file.write(vote)
         assert read_vote_file(directory) == vote
         images.append((directory / VOTE_FILE).read_bytes())
-    used.close(in_order=False)
+    file.close(in_order=False)
     return images
 
 
-def test_it_is_at_rest_again_after_an_orderly_end_alone(directory: Path) -> None:
-    for in_order in (False, True):
-        used = VoteInUse(directory, BEFORE)
-        used.write(TOLD)
-        used.write(NEXT)
-        with pytest.raises(CorruptLogError, match=r"quorum-state\.json is corrupt"):
-            at_rest(directory)
-        used.close(in_order=in_order)
-        assert read_vote_file(directory) == NEXT
-    assert at_rest(directory) == NEXT
+def test_the_form_changes_and_the_vote_does_not(directory: Path) -> None:
+    file = VoteFile(directory)
+    for vote, keep in ((BEFORE, False), (TOLD, True), (NEXT, True), (LATER, False)):
+        file.keep_in_place(keep)
+        file.write(vote)
+        assert read_vote_file(directory) == file.vote == vote
+        if keep:
+            with pytest.raises(CorruptLogError, match=r"quorum-state\.json is corrupt"):
+                plain(directory)
+        else:
+            assert plain(directory) == vote
+    for keep in (True, False):
+        file.keep_in_place(keep)
+        assert read_vote_file(directory) == LATER
+    file.keep_in_place(True)
+    file.close(in_order=True)
+    assert plain(directory) == LATER
 
 
-async def test_a_store_has_the_vote_in_use_while_it_is_open(directory: Path) -> None:
+async def test_a_store_overwrites_the_vote_from_when_it_is_told(directory: Path) -> None:
     write_vote_file(directory, BEFORE)
     store = open_rocks(directory)
-    assert at_rest(directory) == BEFORE, "a start that is refused later changes nothing"
     assert store.recover().vote == BEFORE
+    assert await write_vote(store, TOLD) is None
+    assert plain(directory) == TOLD
+    store.keep_vote_in_place(True)
+    assert await write_vote(store, NEXT) is None
     inode = (directory / VOTE_FILE).stat().st_ino
-    for vote in (TOLD, NEXT):
-        assert await write_vote(store, vote) is None
+    assert await write_vote(store, LATER) is None
     assert (directory / VOTE_FILE).stat().st_ino == inode, "overwritten in place"
     killed = (directory / VOTE_FILE).read_bytes()
     store.close()
-    assert at_rest(directory) == NEXT
+    assert plain(directory) == LATER
     (directory / VOTE_FILE).write_bytes(killed)
     store = open_rocks(directory)
-    assert store.recover().vote == NEXT
+    assert store.recover().vote == plain(directory) == LATER
     store.close()
 
 
@@ -143,24 +162,25 @@ def test_without_a_whole_copy_the_vote_is_refused(directory: Path) -> None:
             read_vote_file(directory)
 
 
-async def test_a_damaged_copy_is_mended_at_the_next_start(
-    directory: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_damaged_copy_is_mended_at_the_next_start(directory: Path) -> None:
     _, image = copies_after(directory, BEFORE, TOLD)
     (directory / VOTE_FILE).write_bytes(bytes(COPY_BYTES) + image[COPY_BYTES:])
-    store = open_rocks(directory)
-    assert store.recover().vote == TOLD
-    mended = (directory / VOTE_FILE).read_bytes()
-    assert mended[:COPY_BYTES] == mended[COPY_BYTES:]
+    with capture_logs() as lines:
+        store = open_rocks(directory)
+        assert store.recover().vote == TOLD
+    said = [line for line in lines if line["event"].startswith("one of the two copies")]
+    assert [line["log_level"] for line in said] == ["warning"]
+    assert plain(directory) == TOLD
     store.close()
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
-async def test_a_failed_write_breaks_the_store_and_leaves_the_file_in_use(
+async def test_a_failed_write_breaks_the_store_and_leaves_the_file_as_it_is(
     directory: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     store = open_rocks(directory)
     store.recover()
+    store.keep_vote_in_place(True)
     assert await write_vote(store, TOLD) is None
 
     def fail(*_: object) -> None:
@@ -175,15 +195,16 @@ async def test_a_failed_write_breaks_the_store_and_leaves_the_file_in_use(
         store.append(b"", 0, 1)
     store.close()
     with pytest.raises(CorruptLogError):
-        at_rest(directory)
+        plain(directory)
     assert read_vote_file(directory) in (TOLD, NEXT)
 
 
 def test_a_short_write_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    used = VoteInUse(directory, TOLD)
+    file = in_place(directory)
+    file.write(TOLD)
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", lambda *_: COPY_BYTES)
-        with pytest.raises(StorageError, match=r"quorum-state\.json: 4096 bytes"):
-            used.write(NEXT)
-    used.close(in_order=False)
+        with pytest.raises(StorageError, match=r"quorum-state\.json: 4096 of 8192 bytes"):
+            file.write(NEXT)
+    file.close(in_order=False)
     assert read_vote_file(directory) == TOLD

@@ -86,6 +86,7 @@ async def _controller(where: Path, history: LogHistory, *, late: bool) -> None:
         store = _opened(live)
         before = store.recover().end_offset
         history.run(end)
+        store.keep_vote_in_place(True)
         await _vote(store, VoteState(history.epoch, 1, "d1"))
         if number == 2:
             # What a new leader did not have, on disk in a table of its own, and then truncated.
