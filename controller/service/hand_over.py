@@ -47,7 +47,8 @@ class HandOver:
         self._node, self._wake, self._refuse_waiting = node, wake, refuse_waiting
         self._announce = announce
         self._loop = asyncio.get_running_loop()
-        self._transfer: Transfer | None = None
+        self.transfer: Transfer | None = None
+        """Under way: nothing may be decided for now."""
         self._answers: list[Answer] = []
         self._timer: asyncio.Handle | None = None
         self._held_until = -1.0
@@ -55,11 +56,6 @@ class HandOver:
         self._look_due = False
         self.resigning = False
         """Whether it resigns right now, its transfer complete."""
-
-    @property
-    def under_way(self) -> bool:
-        """Whether nothing may be decided for now."""
-        return self._transfer is not None
 
     def holds(self, now: float) -> bool:
         """Whether requests wait here although this node does not lead: it handed over, or began to
@@ -84,12 +80,12 @@ class HandOver:
         """
         if answer is not None:
             self._answers.append(answer)
-        if self._transfer is not None:
+        if self.transfer is not None:
             return
         log.info("handing over", to=target_id, reason=reason)
         self.stop_holding()
-        self._transfer = Transfer(target_id, reason, self._loop.time() + TRANSFER_TIMEOUT_S)
-        self._timer = self._loop.call_at(self._transfer.deadline, self._look)
+        self.transfer = Transfer(target_id, reason, self._loop.time() + TRANSFER_TIMEOUT_S)
+        self._timer = self._loop.call_at(self.transfer.deadline, self._look)
         self._node.replica.stepped = self._look_soon
         self._look_soon()
         if target_id >= 0:
@@ -112,7 +108,7 @@ class HandOver:
 
     def _look(self) -> None:
         self._look_due = False
-        transfer, node = self._transfer, self._node
+        transfer, node = self.transfer, self._node
         if transfer is None or node.leadership is None:
             return
         now = self._loop.time()
@@ -134,7 +130,7 @@ class HandOver:
         """This node leads no more, on purpose or not."""
         if self.resigning:
             self._end(None)
-        elif self._transfer is not None:
+        elif self.transfer is not None:
             self._end(
                 ApiError(
                     ErrorCode.NOT_CONTROLLER, "the leadership was lost before it was handed over"
@@ -164,7 +160,7 @@ class HandOver:
         self._refuse_waiting()
 
     def _end(self, error: ApiError | None) -> None:
-        answers, self._answers, self._transfer = self._answers, [], None
+        answers, self._answers, self.transfer = self._answers, [], None
         self._node.replica.stepped = None
         for answer in answers:
             answer(error)

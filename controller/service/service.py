@@ -27,7 +27,6 @@ from collections.abc import Callable
 
 import structlog
 
-from controller.decider import Decider
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.disk.space import SpaceWatch
 from controller.rules.node_roles import is_broker_alone
@@ -41,7 +40,6 @@ from controller.service.hand_over import HandOver
 from controller.service.housekeeping import Housekeeping
 from controller.service.intake import Intake
 from controller.service.joining import Joining
-from controller.service.leadership import Leadership
 from controller.service.life import NodeLife
 from controller.service.node import ControllerNode
 from controller.service.outage import OutageWatch
@@ -385,7 +383,10 @@ class ControllerService:
         leadership = self.node.leadership
         try:
             if leadership is not None and leadership.decider is not None and self.node.load is None:
-                self._decide(leadership, leadership.decider)
+                if self.hand_over.transfer is None and not self._farewell.begun:
+                    self.turns.decide_all(leadership, leadership.decider)
+                    if self._announcements.observers.unreported:
+                        self._announcements.ask_reports()
             else:
                 self._catch_up.step()
         except FatalError as error:
@@ -396,12 +397,6 @@ class ControllerService:
         ) as error:  # a bug: no controller is better than one that leads and decides nothing
             log.exception("the controller stops")
             self.failed(FatalError(f"a defect: {type(error).__name__}: {error}"))
-
-    def _decide(self, leadership: Leadership, decider: Decider) -> None:
-        if not self.hand_over.under_way and not self._farewell.begun:
-            self.turns.decide_all(leadership, decider)
-            if self._announcements.observers.unreported:
-                self._announcements.ask_reports()
 
     def _soon(self, pause_s: float, callback: Callable[[], None]) -> None:
         """Call ``callback`` in a later turn of the event loop, unless this node has stopped by

@@ -8,13 +8,13 @@ last answer to that one.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 AGE_MAX_MS = 2**53
 """A peer that says more has made it up."""
 
 
-class Heard(NamedTuple):
+class Heard(msgspec.Struct, frozen=True):
     """The leader of ``epoch`` was heard ``at``, by the clock of the steps. ``epoch`` -1: none was.
 
     ``by_all``: nobody else who counts could have heard it later. ``leading_ms``: how long it had
@@ -33,7 +33,7 @@ class Heard(NamedTuple):
     def and_of(self, epoch: int, age_ms: int | None, now: float) -> Heard:
         """And what another voter says just now; None: it does not tell."""
         if age_ms is None or epoch < 0 or not 0 <= age_ms <= AGE_MAX_MS:
-            return self._replace(by_all=False)
+            return msgspec.structs.replace(self, by_all=False)
         at = now - age_ms / 1000
         if (epoch, at) > (self.epoch, self.at):
             return Heard(epoch, at, self.by_all)

@@ -232,7 +232,7 @@ class Leader(Role):
         if replica.is_voter:
             if request.round > replica.echoed_round:
                 self._echoed(replica, request.round)
-            if moved:
+            if moved and node.high_watermark < log.end:
                 self._commit()
         self._answer(request, reply_to, replica)
 
@@ -265,11 +265,13 @@ class Leader(Role):
                 self._parked_until, self.nearer = parked.expires, True
 
     def _release(self, fetch: ParkedFetch) -> None:
-        node, number = self.node, 0
+        node, rounds, number = self.node, self.rounds, 0
         if fetch.is_voter:
             # Observers do not see round numbers: if one became a voter, its echo of a round that
             # requests can still join proves nothing.
-            number = self.rounds.shown()
+            number = rounds.current
+            if rounds.last_shown < number:
+                rounds.show()
         response = pb.FetchResponse(
             leader_id=node.config.node_id,
             leader_epoch=self.epoch,
@@ -307,12 +309,14 @@ class Leader(Role):
 
         ``_parked_until`` may be too early, never too late: other releases do not change it.
         """
-        now = self.node.now
+        now, until = self.node.now, NEVER
         for key, fetch in list(self._parked.items()):
             if fetch.expires <= now:
                 del self._parked[key]
                 self._release(fetch)
-        self._parked_until = min((fetch.expires for fetch in self._parked.values()), default=NEVER)
+            elif fetch.expires < until:
+                until = fetch.expires
+        self._parked_until = until
 
     def _reply_diverging(
         self, request: pb.FetchRequest, reply_to: Any, diverging: tuple[int, int]
@@ -392,7 +396,9 @@ class Leader(Role):
         flushed_end = self.node.log.flushed_end
         if flushed_end > self._flushed_end:
             self._flushed_end, self._flush_awaited_since = flushed_end, self.node.now
-        self._commit()
+        if self.node.high_watermark < self.node.log.end:
+            # Else the others have committed all of it before this node's own disk was done.
+            self._commit()
 
     def _commit(self) -> None:
         """Advance the high watermark to what a majority has flushed, once that includes a record of

@@ -17,22 +17,19 @@ class Rounds:
     def __init__(self) -> None:
         self.current = 0
         self.confirmed = 0
-        self._shown = 0
+        self.last_shown = 0
 
     def request(self) -> int:
         """A round that begins now: the last one if no voter has been shown it yet, else a new
         one.
         """
-        if self._shown >= self.current:
+        if self.last_shown >= self.current:
             self.current += 1
         return self.current
 
-    def shown(self) -> int:
-        """A voter is being told the current number, which is returned: who asks from here on needs
-        another.
-        """
-        self._shown = self.current
-        return self.current
+    def show(self) -> None:
+        """A voter is being told the current number: who asks from here on needs another."""
+        self.last_shown = self.current
 
     def confirm(self, number: int) -> bool:
         """A majority has echoed ``number``. Whether that is news."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check as check_limits
 from raftlog.transport.api import Conversation, Link, LinkClosedError
@@ -88,29 +90,26 @@ def within_limits(sender: Link | ReplyTo, message: Any) -> bool:
     return True
 
 
-class ReplyTo:
+class ReplyTo(msgspec.Struct, eq=False):
     """Where an answer goes: the link its request came on."""
 
-    __slots__ = ("_correlation_id", "_link")
-
-    def __init__(self, link: Link, correlation_id: int) -> None:
-        self._link = link
-        self._correlation_id = correlation_id
+    link: Any
+    correlation_id: int
 
     def malformed(self, what: str) -> None:
         """The request is beyond a limit."""
-        self._link.malformed(what)
+        self.link.malformed(what)
 
     def send(self, response: Any) -> None:
         """Answer; a link that has closed meanwhile swallows it."""
         if isinstance(response, (pb.FetchResponse, pb.FetchSnapshotResponse)):
-            response.correlation_id = self._correlation_id
+            response.correlation_id = self.correlation_id
             message: Any = response
         else:
             message = pb.QuorumMessage(
-                correlation_id=self._correlation_id, **{FIELD_OF[type(response)]: response}
+                correlation_id=self.correlation_id, **{FIELD_OF[type(response)]: response}
             )
         try:
-            self._link.send(message)
+            self.link.send(message)
         except LinkClosedError:
             return

@@ -291,7 +291,7 @@ async def test_nothing_polls_while_a_transfer_waits() -> None:
     target = next(node for node in world.nodes if node is not old)
     world.network.partition(f"c{old.id}", f"c{target.id}")
     asked = asyncio.ensure_future(transfer(world, target.id))
-    await world.until(lambda: old.service.hand_over.under_way)
+    await world.until(lambda: old.service.hand_over.transfer is not None)
     looks = 0
     describe, steps = old.service.replica.describe, 0
     stepped = old.service.replica.stepped

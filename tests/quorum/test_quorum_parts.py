@@ -221,7 +221,7 @@ def test_observers_are_bounded_and_forgotten() -> None:
 def test_rounds_are_shared_only_until_shown() -> None:
     rounds = Rounds()
     assert [rounds.request(), rounds.request()] == [1, 1]
-    rounds.shown()
+    rounds.show()
     assert [rounds.request(), rounds.request()] == [2, 2]
     assert rounds.confirm(1)
     assert not rounds.confirm(1)
